@@ -61,6 +61,7 @@ class GGUFFile:
     _bytes: npt.NDArray[np.uint8]
     _offsets: dict[str, int]  # of the tensors, from the file's beginning
     _closed: bool
+    _mapped: bool
     _ours: bool
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -87,7 +88,8 @@ class GGUFFile:
         self.path = Path(path)
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            self._bytes = _map(file.fileno(), size) if mmap and size else _read(file, size)
+            self._mapped = mmap and size > 0
+            self._bytes = _map(file.fileno(), size) if self._mapped else _read(file, size)
         self._ours = _is_ours(self.path)
         self._closed = False
         header = parse(self.path, self._bytes)
@@ -205,7 +207,7 @@ class GGUFFile:
         total = sum(tensor.nbytes for tensor, _ in sources)
         buffer = await backend.alloc_async([tensor for tensor, _ in sources])
         buffer.usage = BufferUsage.WEIGHTS
-        windows = Windows(backend.device, self._bytes)
+        windows = Windows(backend.device, self._bytes, mapped=self._mapped)
         queued: list[tuple[Future[None], int, int]] = []  # bytes, and where they are in the file
         done = 0
         try:

@@ -7,7 +7,6 @@ devices), loading (file.py).
 from __future__ import annotations
 
 import contextlib
-import mmap
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -38,11 +37,11 @@ class Windows:
 
     Args:
         device: to which tensors are loaded.
-        data: the file; registered if it is mapped and the device asks for that.
+        data: the file.
+        mapped: whether it is; else nothing is registered, wherever it happens to lie.
     """
 
-    def __init__(self, device: Device, data: npt.NDArray[np.uint8]) -> None:
-        mapped = data.ctypes.data % mmap.PAGESIZE == 0
+    def __init__(self, device: Device, data: npt.NDArray[np.uint8], *, mapped: bool) -> None:
         self._register = device.register_host if device.registers_files and mapped else None
         self._data = data.view()
         self._data.flags.writeable = False  # else each page would become this process's own

@@ -5,7 +5,8 @@ Not here: registering memory as such (test_host_memory.py), loading on other dev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import mmap
+from typing import TYPE_CHECKING, BinaryIO
 
 import anyio
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from devices.cuda.fake_driver import Fake
+    from numpy.typing import NDArray
 
     from aggml.devices.cuda import CUDADevice
 
@@ -46,6 +48,14 @@ async def _same(device: CUDADevice, path: Path, names: list[str] | None = None) 
                 found = await be.get(opened.tensors[name])
                 assert found.tobytes() == opened.data(name).tobytes()
             buffer.close()
+
+
+def _at_a_page(source: BinaryIO, size: int) -> NDArray[np.uint8]:
+    """All of a file where a mapping could lie: one of 64 arrays does by itself."""
+    room = np.empty(size + mmap.PAGESIZE, np.uint8)
+    start = -room.ctypes.data % mmap.PAGESIZE
+    room[start : start + size] = np.frombuffer(source.read(), np.uint8)
+    return room[start : start + size]
 
 
 def _registered(fake: Fake) -> tuple[int, int, int]:
@@ -80,6 +90,7 @@ async def test_the_host_stages_unless_it_is_asked(
     assert _registered(fake) == (0, 0, 0)
     monkeypatch.setenv("AGGML_CUDA_REGISTER", "1")
     assert type(device)(device.facts, device.kernels).registers_files
+    monkeypatch.setattr(file, "_read", _at_a_page)
     with GGUFFile.open(path, mmap=False) as opened:
         device.registers_files = True
         async with device.backend() as be:

@@ -66,8 +66,8 @@ EXPORT void fake_reset_counts()
     std::lock_guard<std::mutex> l(book_lock);
     calls.clear();
     marked_calls.clear();
-    for (const char *name :
-         {"full queue", "full queue of the marked thread", "pageable", "wild", "peer copies", "direct peer copies", "read-only registrations",
-          "graph launches", "graph updates", "kernels", "overlapping copies", "pageable of the marked thread"})
+    for (const char *name : {"full queue", "full queue of the marked thread", "pageable", "wild", "peer copies",
+                             "direct peer copies", "read-only registrations", "graph launches", "graph updates",
+                             "kernels", "overlapping copies", "pageable of the marked thread"})
         counters.erase(name);
 }
