@@ -5,10 +5,12 @@ A module of tests that imports this one is skipped where Ray is not installed.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 import time
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,9 @@ def cluster(folder: Path, nodes: int = 2) -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+        with warnings.catch_warnings():  # sockets that Ray's driver has left open
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @contextmanager

@@ -1,4 +1,8 @@
-"""How long a test of Ray may take: its processes take a minute to start beside other tests."""
+"""What tests of Ray are allowed, and others are not.
+
+Time, since its processes take a minute to start beside other tests, and sockets that Ray's driver
+leaves to Python's collector.
+"""
 
 from __future__ import annotations
 
