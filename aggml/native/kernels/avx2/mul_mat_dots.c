@@ -1,7 +1,8 @@
 /* mul_mat of few columns, AVX2 + FMA: lanes run along k; f32, f16, bf16 and q8_0 weights as they lie.
  *
- * 2 rows x up to 4 columns. q8_0: 8-bit products through 16 bits, exact; weights and columns of 32 k at a time.
- * Not here: other quantized types (mul_mat_dots_q.c), many columns (mul_mat.c). */
+ * 2 rows x up to 4 columns; of one column of floats a row at a time. q8_0: 8-bit products through 16 bits, exact;
+ * weights and columns of 32 k at a time. Not here: other quantized types (mul_mat_dots_q.c), many columns (mul_mat.c).
+ */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
@@ -71,6 +72,124 @@ AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const 
     }
 }
 
+/* -- one column of floats ---------------------------------------------------------------------------------------- */
+
+enum {
+    CHAINS = 8,    /* of fma in all, so that none waits for another */
+    SHORT = 256,   /* up to so many elements 4 rows at a time, whose sums are added up together */
+    LONG = 4096,   /* from so many on 8 rows at a time: the column does not stay in L1, and is read once for 8 rows */
+    APART = 16384, /* elements of a column of bf16 that are taken apart; lower/mul_mat/dots.c gives no more */
+    /* A row alone is a stream of memory. One line of so many bytes is asked for, FAR_AHEAD, into L2; the processor
+     * reads the others by itself. Two rows at a time, a chain each, had 22 (f32) and 16 GB/s (f16, bf16) of 28 on a
+     * Zen 4. */
+    ASKED = 512,
+    FAR_AHEAD = 6144,
+};
+
+/* Elements 0, 2, .. 14 of each 16, then 1, 3, .. 15: as the low and high halves of 8 words of bf16 are. */
+static void take_apart(int64_t k, const float *b, float *to)
+{
+    for (int64_t i = 0; i + 16 <= k; i += 16) {
+        const __m256 x = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(b + i)), _mm_loadu_ps(b + i + 8), 1);
+        const __m256 y =
+            _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(b + i + 4)), _mm_loadu_ps(b + i + 12), 1);
+        _mm256_storeu_ps(to + i, _mm256_shuffle_ps(x, y, 0x88));
+        _mm256_storeu_ps(to + i + 8, _mm256_shuffle_ps(x, y, 0xdd));
+    }
+}
+
+/* 16 elements, of bf16 those with an even place first. */
+AGK_INLINE void load16(int type, const char *a, __m256 x[2])
+{
+    if (type == BF16) {
+        __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)a);
+        __asm__("" : "+x"(both)); /* else it is loaded twice, and loads are what bounds this in cache */
+        x[0] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+        x[1] = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000)));
+    } else {
+        x[0] = load(type, a);
+        x[1] = load(type, a + (type == F32 ? 32 : 16));
+    }
+}
+
+/* The last n elements of R rows, less than a step. */
+AGK_INLINE void rest_of_one(int type, int R, int64_t n, const char *a, size_t lda, const float *b, __m256 *sum)
+{
+    const int width = type == F32 ? 4 : 2, chains = CHAINS / R;
+    for (; n > 0; n -= 8, a += 8 * width, b += 8) {
+        const __m256 y = n >= 8 ? _mm256_loadu_ps(b) : load_tail(F32, (const char *)b, n);
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *x = a + (size_t)r * lda;
+            sum[r * chains] = _mm256_fmadd_ps(n >= 8 ? load(type, x) : load_tail(type, x, n), y, sum[r * chains]);
+        }
+    }
+}
+
+/* The sums of 4 rows, each in 8 lanes, become 4 results. */
+AGK_INLINE void put_4(const agk_mm_block *block, __m256 x0, __m256 x1, __m256 x2, __m256 x3, float *c)
+{
+    const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(x0, x1), _mm256_hadd_ps(x2, x3));
+    const __m128 all = _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
+    _mm_storeu_ps(c, block->add ? _mm_add_ps(_mm_loadu_ps(c), all) : all);
+}
+
+/* R is 1, 4 or 8. `apart`: b, or for bf16 b taken apart. */
+AGK_INLINE void rows_of_one(int type, int R, const agk_mm_block *block, const char *a, const float *apart, float *c)
+{
+    const int width = type == F32 ? 4 : 2, chains = CHAINS / R, step = chains > 2 ? 8 * chains : 32;
+    __m256 sum[CHAINS];
+    AGK_UNROLL for (int i = 0; i < CHAINS; ++i) sum[i] = _mm256_setzero_ps();
+    int64_t k = 0;
+    for (; k + step <= block->k; k += step) {
+        AGK_UNROLL for (int i = 0; i < step / 8; i += 2) AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            __m256 x[2], *to = sum + r * chains + i % chains, *to_next = sum + r * chains + (i + 1) % chains;
+            load16(type, a + (size_t)r * block->lda + (k + 8 * i) * width, x);
+            *to = _mm256_fmadd_ps(x[0], _mm256_loadu_ps(apart + k + 8 * i), *to);
+            *to_next = _mm256_fmadd_ps(x[1], _mm256_loadu_ps(apart + k + 8 * i + 8), *to_next);
+        }
+        if (R == 1 && k * width % ASKED == 0) _mm_prefetch(a + k * width + FAR_AHEAD, _MM_HINT_T1);
+        if (R == 8)
+            AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int line = 0; line < step * width; line += 64)
+            {
+                _mm_prefetch(a + (size_t)(R + r) * block->lda + k * width + line, _MM_HINT_T1);
+            }
+    }
+    AGK_UNROLL for (int i = 0; i < CHAINS; ++i) __asm__("" : "+x"(sum[i])); /* else they go through the stack */
+    rest_of_one(type, R, block->k - k, a + k * width, block->lda, (const float *)block->b + k, sum);
+    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int half = chains / 2; half > 0; half /= 2)
+    {
+        __m256 *of = sum + r * chains;
+        AGK_UNROLL for (int i = 0; i < half; ++i) of[i] = _mm256_add_ps(of[i], of[i + half]);
+    }
+    if (R == 1)
+        *c = block->add ? *c + sum8(sum[0]) : sum8(sum[0]);
+    else
+        put_4(block, sum[0], sum[chains], sum[2 * chains], sum[3 * chains], c);
+    if (R == 8) put_4(block, sum[4], sum[5], sum[6], sum[7], c + 4);
+}
+
+AGK_INLINE void one_column(int type, const agk_mm_block *block)
+{
+    float of_bf16[APART];
+    const float *apart = block->b;
+    const char *a = block->a;
+    float *c = block->c;
+    int64_t rows = block->rows;
+    if (type == BF16) {
+        take_apart(block->k, apart, of_bf16);
+        apart = of_bf16;
+    }
+    if (block->k > LONG) {
+        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_of_one(type, 8, block, a, apart, c);
+    }
+    if (block->k <= SHORT || block->k > LONG) {
+        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_of_one(type, 4, block, a, apart, c);
+    }
+    for (; rows > 0; --rows, a += block->lda, ++c) rows_of_one(type, 1, block, a, apart, c);
+}
+
 AGK_INLINE void quantized(int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     __m256 acc[2][4];
@@ -127,6 +246,10 @@ AGK_INLINE void columns(int type, int R, const agk_mm_block *block, const char *
 
 AGK_INLINE void dot(int type, const agk_mm_block *block)
 {
+    if (type != Q8_0 && block->cols == 1 && block->k <= APART) {
+        one_column(type, block);
+        return;
+    }
     const char *a = block->a;
     char *c = (char *)block->c;
     int64_t rows = block->rows;

@@ -13,6 +13,7 @@
 enum {
     DOT_K = 64,         /* the least k of a block */
     L1_ELEMENTS = 7168, /* f32 of columns: 28 of 48 KB */
+    ONE_COLUMN = 16384, /* elements of a single one, which may lie in L2: rows are read from end to end */
 };
 
 static const double slice_read = 250e3;  /* bytes that one thread reads in some 10 us */
@@ -179,7 +180,8 @@ static bool lower(agk_lowering *lowering, agk_mm_dots dots)
     const bool quantized = agk_traits(a->type)->blck_size > 1;
     const int64_t k = a->ne[0] > 0 ? a->ne[0] : 1, grain = quantized ? AGK_MM_K_GRAIN : DOT_K;
     plan p = {.dots = dots};
-    p.k_block = (int32_t)(dots.columns.form == AGK_MM_Q8 ? k : agk_mm_least(k, L1_ELEMENTS / b->ne[1] / grain * grain));
+    const int64_t most = b->ne[1] == 1 ? ONE_COLUMN : L1_ELEMENTS / b->ne[1] / grain * grain;
+    p.k_block = (int32_t)(dots.columns.form == AGK_MM_Q8 ? k : agk_mm_least(k, most));
     cut(lowering->node, &p);
     if (dots.rows.form != AGK_MM_AS_IT_IS) {
         lowering->scratch_size = AGK_MM_WIDENED_ROWS * agk_mm_row_bytes(dots.rows.form, p.k_block);
