@@ -9,6 +9,8 @@
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
 
+#include "mul_mat_dots_one.h"
+
 enum { F32, F16, BF16, Q8_0 };
 
 AGK_INLINE float sum8(__m256 x)
@@ -274,5 +276,8 @@ void agk_mm_dots_bf16_avx2(const agk_mm_block *block)
 
 void agk_mm_dots_q8_0_avx2(const agk_mm_block *block)
 {
-    dot(Q8_0, block);
+    if (block->cols == 1 && block->k <= ONE_MOST_Q8_0 && !one_has_least(block))
+        one_column_of_q8_0(block);
+    else
+        dot(Q8_0, block);
 }

@@ -13,6 +13,8 @@
 #include "kernels/mul_mat.h"
 #include "formats/quant.h"
 
+#include "mul_mat_dots_one.h"
+
 typedef enum kind { Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } kind;
 
 AGK_INLINE size_t block_size(kind t)
@@ -293,7 +295,10 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
 #define DOT(kernel, t, ...) \
     void agk_mm_dots_##kernel##_avx2(const agk_mm_block *block) \
     { \
-        agk_dot_blocks(t, block); \
+        if ((t == Q4_K || t == Q5_K) && block->cols == 1 && block->k <= ONE_MOST) \
+            one_column_of_256(t == Q5_K, block); \
+        else \
+            agk_dot_blocks(t, block); \
     }
 DOT(q4_0, Q4_0, )
 DOT(q4_1, Q4_1, )
