@@ -1,8 +1,11 @@
-/* One column of f32 for AMD's processors: rows as they lie, one after the other, as a single stream of memory.
+/* One column of f32 for AMD processors: the rows are read where they lie, one after the other, as one stream of memory.
  *
- * kernels/avx512/mul_mat_dots.c reads 4 rows at a time, and asks for each line of them. On a Zen 4 that is as fast from
- * memory, but not from the L3: 8 MB took 1.28 times as long. More columns than one go there from here. Reached only
- * through a line that needs AGK_ZEN4. Not here: packed weights (mul_mat_packed.h). */
+ * kernels/avx512/mul_mat_dots.c reads 4 rows at a time and prefetches each of their cache lines. On a Zen 4 that is as
+ * fast from memory, but not from the L3: 8 MB took 1.28 times as long. This file serves one column of 512 to 3,072
+ * elements and hands all others to that kernel: shorter rows spend their time on the sum at the end, which 4 rows share
+ * (128 elements: 47 instead of 67 GB/s), and a longer column leaves the L1, from which every row reads it again (14,336
+ * elements from memory: 17 instead of 27 GB/s). Reached only through a line that needs AGK_ZEN4. Not here: packed
+ * weights (mul_mat_packed.h). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
@@ -10,6 +13,8 @@
 #include "table/kernel_types.h"
 
 enum {
+    LEAST = 512,
+    MOST = 3072, /* elements: 12 KB of the 32 KB of L1; at 4096 it is 0.9 times as fast from memory */
     LANES = 16,
     SUMS = 8, /* chains of fma, so that none waits for another */
     /* Bytes ahead that every fourth line is asked for, into L2; the processor reads the others by itself. GB/s from the
@@ -44,7 +49,7 @@ static float dot(int64_t n, const float *a, const float *b)
 
 void agk_mm_dots_f32_zen4(const agk_mm_block *block)
 {
-    if (block->cols != 1) {
+    if (block->cols != 1 || block->k < LEAST || block->k > MOST) {
         agk_mm_dots_f32_avx512(block);
         return;
     }
