@@ -21,6 +21,8 @@ from aggml.tensor.checking import integer
 from aggml.tensor.placement import KEPT, fill
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from aggml.stream.future import Future
     from aggml.stream.slices import Sliced
 
-__all__ = ["Array", "BackendBase", "Home"]
+__all__ = ["Array", "BackendBase", "Home", "Sums"]
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -54,6 +56,26 @@ class Home(Protocol):
 
     def backend(self) -> Any:  # noqa: ANN401 - a Backend
         """Another stream of work on it."""
+        ...
+
+
+class Sums(Protocol):
+    """Sums of one tensor of each of several backends, made by a library of their devices."""
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Whether it sums tensors of this type and extents; asked when a graph is compiled."""
+        ...
+
+    async def prepare(self) -> None:
+        """Load the library ahead of the first sum; if that fails, `takes` answers False."""
+        ...
+
+    def plan(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> Sequence[DevicePlan]:
+        """A plan of each backend; together they leave the sum of the sources in each target."""
+        ...
+
+    def run(self, plans: Any) -> list[Future[None]]:  # noqa: ANN401 - as `plan` gave them
+        """Enqueue one sum on the streams of all backends, in a step that the caller has begun."""
         ...
 
 
@@ -123,6 +145,13 @@ class BackendBase(ABC):
         The others are not read before they are copied. Overridden where less than all is faster.
         """
         return self._copy(src, dst)
+
+    def _sums(self, members: Sequence[BackendBase]) -> Sums | None:
+        """What sums over the devices of these backends, of which this is the first; None: nothing.
+
+        Then their tensors are sent from one to the other, and added up by each.
+        """
+        return None
 
     @abstractmethod
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:

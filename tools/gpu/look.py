@@ -21,6 +21,7 @@ FAKE = os.environ.get("FAKE") == "1"
 _PACKAGES = (
     "aggml", "numpy", "anyio", "trio", "pytest", "cuda-core", "cuda-bindings", "cuda-pathfinder",
     "ml_dtypes", "torch", "triton", "nvidia-cuda-nvrtc", "nvidia-cublas",
+    "nvidia-nccl-cu13",
 )  # fmt: skip
 #: Of CUfunction_attribute.
 _LOCAL_BYTES, _REGISTERS = 3, 4
@@ -45,14 +46,14 @@ def environment() -> int:
     import cuda  # a namespace: a package of that name elsewhere would hide cuda.core
 
     import aggml
-    from aggml.devices.cuda import driver
+    from aggml.devices.cuda import driver, nccl
     from aggml.devices.cuda.compile import nvrtc_version
     from aggml.devices.cuda.kernels import blas
     from aggml.native import _native
 
     print("cuda", list(cuda.__path__))
     print(aggml.__file__, _native.__file__)
-    print("NVRTC", nvrtc_version(), "cuBLASLt", blas.library())
+    print("NVRTC", nvrtc_version(), "cuBLASLt", blas.library(), "NCCL", nccl.library())
     _fake_driver()
     for ordinal in range(driver.probe()):
         print(driver.facts(ordinal))

@@ -41,7 +41,7 @@ class Step:
 #: Steps that one word stands for.
 GROUPS = {
     "verify": ["environment", "load", "quick", "corpus", "device", "faults"],
-    "full": ["figures", "joined"],
+    "full": ["figures", "joined", "sums"],
     "sanitize": ["memcheck", "racecheck", "synccheck"],
 }
 GROUPS["all"] = [*GROUPS["verify"], *GROUPS["full"], *GROUPS["sanitize"], "soak"]
@@ -84,6 +84,10 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
         Step(
             "joined", 240, _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_joined.py"),
             few | {"FAKE_CUDA_DEVICES": "2"},
+        ),
+        Step(  # a machine with one GPU, or without the wheel of NCCL, skips all of them
+            "sums", 120, _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_nccl.py"),
+            {"FAKE_CUDA_DEVICES": "2"},
         ),
         Step("figures", 540, [python, "-m", "benchmarks.gpu", *figures]),
         Step(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 
 from aggml.backend.direct import DirectBackend
+from aggml.devices.cuda.nccl import sums_of
 from aggml.devices.cuda.plan import lowering
 from aggml.errors import AllocFailed, InvalidArgument, Unsupported
 from aggml.memory.graph_memory import GraphMemory
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aggml.backend import BackendBase, Device
-    from aggml.backend.base import Array
+    from aggml.backend.base import Array, Sums
     from aggml.devices.cuda.module import Module, Target
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.graph import Graph
@@ -90,6 +91,12 @@ class CUDABackend(DirectBackend):
 
     def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
         return self.stream.copy_experts(dst, src, ids)
+
+    def _sums(self, members: Sequence[BackendBase]) -> Sums | None:
+        found = [member for member in members if isinstance(member, CUDABackend)]
+        if len(found) < len(members):
+            return None
+        return sums_of([m._target for m in found], [m.stream for m in found])
 
     # -- graphs
 

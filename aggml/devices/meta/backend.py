@@ -9,7 +9,7 @@ of parts (parts.py).
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import numpy as np
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from aggml.backend.backend import Device
     from aggml.devices.meta.memory import MetaBuffer
-    from aggml.devices.meta.rounds import Needed, Sent
+    from aggml.devices.meta.round import Needed, Sent
     from aggml.errors import AggmlError
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
@@ -45,11 +45,20 @@ __all__ = ["MetaBackend", "MetaPlan"]
 Array = np.ndarray[Any, Any]
 
 
+class _Planned(NamedTuple):
+    """A round: transfers, the plans of all members for each sum, a graph of each member."""
+
+    sent: list[Sent]
+    summed: list[Sequence[DevicePlan]]
+    graphs: list[Graph | None]
+
+
 class MetaPlan(DevicePlan):
     """A graph divided among devices.
 
     Attributes:
-        rounds: in order: what is sent before it, and a graph of each member, None without nodes.
+        rounds: in order: what is sent and summed before it, and a graph of each member, None
+            without nodes.
     """
 
     __slots__ = ("blocks", "rounds", "storages")
@@ -57,7 +66,7 @@ class MetaPlan(DevicePlan):
     def __init__(self, graph: Graph) -> None:
         self.storages = Storages.of(graph)
         super().__init__(graph, storages=self.storages)
-        self.rounds: list[tuple[list[Sent], list[Graph | None]]] = []
+        self.rounds: list[_Planned] = []
         self.blocks: list[Buffer] = []  # what rounds share, of each member
 
 
@@ -78,6 +87,7 @@ class MetaBackend(Backend):
     ) -> None:
         super().__init__(device, Stream(device.name), max_queued=max_queued)
         self.members = tuple(members)
+        self._library = self.members[0]._sums(self.members)
         self._between: list[Buffer] = [HOST.alloc_buffer(0)] * len(self.members)
 
     # -- order
@@ -235,11 +245,17 @@ class MetaBackend(Backend):
     # -- graphs
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[MetaPlan]:
-        found = yield from dividing(graph, len(self.members))
+        library = self._library
+        takes = (lambda _: False) if library is None else library.takes
+        found = yield from dividing(graph, len(self.members), takes)
         self._place(found.between)
         plan = MetaPlan(graph)
         plan.blocks = list(self._between)
-        for sent, nodes in found.rounds:
+        for sent, sums, nodes in found.rounds:
+            summed: list[Sequence[DevicePlan]] = []
+            for one in sums:
+                assert library is not None
+                summed.append(library.plan(one.sources, one.targets))
             graphs: list[Graph | None] = []
             for member, own in zip(self.members, nodes, strict=True):
                 graphs.append(_graph(own) if own else None)
@@ -247,7 +263,7 @@ class MetaBackend(Backend):
                     member.alloc_graph(graphs[-1])
                     member._compiled(graphs[-1], "Backend.graph_compute")
                 yield
-            plan.rounds.append((sent, graphs))
+            plan.rounds.append(_Planned(sent, summed, graphs))
         return plan
 
     def _place(self, needed: Sequence[Needed]) -> None:
@@ -263,7 +279,10 @@ class MetaBackend(Backend):
     def _compute(self, plan: MetaPlan, arena: Buffer | None) -> Future[None]:
         storages = plan.storages
         with self._joined("graph_compute", storages.reads, storages.writes) as (future, parts):
-            for sent, graphs in plan.rounds:
+            for sent, summed, graphs in plan.rounds:
+                for plans in summed:
+                    assert self._library is not None
+                    parts += self._library.run(plans)
                 for one in sent:
                     source, target = self.members[one.source], self.members[one.target]
                     parts.append(source._copy_to(one.what, one.to, target))
@@ -278,9 +297,12 @@ class MetaBackend(Backend):
 
         Cancellation: a graph that was placed stays placed.
         """
+        self._check_open("Backend.prepare")
+        if self._library is not None:
+            await self._library.prepare()
         await super().prepare(graph)
         plan: MetaPlan = self._plan(graph, "Backend.prepare")  # type: ignore[assignment]
-        for _, graphs in plan.rounds:
+        for _, _, graphs in plan.rounds:
             for member, own in zip(self.members, graphs, strict=True):
                 if own is not None:
                     await member.prepare(own)

@@ -13,7 +13,7 @@ from aggml.memory.buffer import aligned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.devices.meta.rounds import Needed
+    from aggml.devices.meta.round import Needed
 
 __all__ = ["laid_out"]
 

@@ -1,18 +1,19 @@
 """From a graph to what each device computes: rounds of nodes, and copies between devices.
 
 Here: parts of each value, made into one another: summands added up, parts put together, parts cut
-out of a whole. Between two rounds devices send each other parts; within one nobody waits for
-another. Not here: which parts an op wants (rules.py), memory between rounds (between.py), running
-(backend.py).
+out of a whole. Between two rounds devices send each other parts, or a library sums over all of
+them; within one nobody waits for another. Not here: the rounds as values (round.py), which parts an
+op wants (rules.py), memory between rounds (between.py), running (backend.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.devices.meta.division import SUM, WHOLE, can_divide, part_of, shown
 from aggml.devices.meta.memory import lay_shard, shard_of
+from aggml.devices.meta.round import Needed, Round, Rounds, Sent, Summed
 from aggml.devices.meta.rules import wanted
 from aggml.errors import Unsupported
 from aggml.ops.table import OPS, VIEWS, WRITES_MORE
@@ -26,58 +27,24 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Needed", "Round", "Rounds", "Sent", "dividing"]
+__all__ = ["dividing"]
 
 
-class Sent(NamedTuple):
-    """A tensor of one device that goes to another: the device, the tensor, and so of its target."""
-
-    source: int
-    what: Tensor
-    target: int
-    to: Tensor
-
-
-class Round(NamedTuple):
-    """What happens at a time.
-
-    Attributes:
-        sent: before the nodes, between devices.
-        nodes: of each device, in order.
-    """
-
-    sent: list[Sent]
-    nodes: list[list[Tensor]]
-
-
-class Needed(NamedTuple):
-    """A storage that several rounds touch, of each device, from the first round to the last."""
-
-    each: Each
-    first: int
-    last: int
-
-
-class Rounds(NamedTuple):
-    """A graph divided.
-
-    Attributes:
-        rounds: in order.
-        between: the storages that need memory of their own.
-    """
-
-    rounds: list[Round]
-    between: list[Needed]
-
-
-def dividing(graph: Graph, n: int) -> Sliced[Rounds]:
+def dividing(
+    graph: Graph, n: int, sums: Callable[[Tensor], bool] = lambda _: False
+) -> Sliced[Rounds]:
     """Divide a placed graph among ``n`` devices, in small steps.
+
+    Args:
+        graph: placed.
+        n: how many devices.
+        sums: whether a library of the devices sums such tensors. Other summands are sent.
 
     Raises:
         Unsupported: an op would write a part of a divided leaf in a way that has no rule.
         AllocFailed: a device has no memory for what can be read after a run.
     """
-    draft = _Draft(n)
+    draft = _Draft(n, sums)
     for leaf in graph.leafs:
         if leaf.view_src is None:
             draft.add_leaf(leaf)
@@ -104,8 +71,9 @@ class _Draft:
         last: the last round that touches it, where that is a later one.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, sums: Callable[[Tensor], bool]) -> None:
         self.n = n
+        self.sums = sums
         self.state: dict[Tensor, int] = {}
         self.forms: dict[tuple[Tensor, int], Each] = {}
         self.rounds = [self._round()]
@@ -113,7 +81,7 @@ class _Draft:
         self.last: dict[Tensor, int] = {}
 
     def _round(self) -> Round:
-        return Round([], [[] for _ in range(self.n)])
+        return Round([], [], [[] for _ in range(self.n)])
 
     @property
     def now(self) -> int:
@@ -188,7 +156,9 @@ class _Draft:
         have = self.state[tensor]
         each = self.forms[tensor, have]
         if have == SUM:
-            self.forms[tensor, WHOLE] = self._paired(each, ops.add)
+            by_library = self.sums(each[0])
+            joined = self._summed(each) if by_library else self._paired(each, ops.add)
+            self.forms[tensor, WHOLE] = joined
             self.state[tensor] = WHOLE
             return self.get(tensor, state)
         if have >= 0 and state >= 0:
@@ -210,6 +180,21 @@ class _Draft:
                 joined.append(self._add(lambda i, a=a, b=b: join(a[i], b[i]), (a, b)))  # type: ignore[misc]
             parts = joined + parts[len(parts) & ~1 :]
         return parts[0]
+
+    def _summed(self, each: Each) -> Each:
+        """The sum of the summands of all devices, on each of them, by their library."""
+        if any(self.rounds[-1].nodes):
+            self.rounds.append(self._round())
+        self._touch(each)
+        first = each[0]
+        targets = tuple(
+            [new_tensor(first.dtype, first.ne, cut(f"{first.name} (sum)")) for _ in each]
+        )
+        for target in targets:
+            target._frozen = True
+        self.rounds[-1].summed.append(Summed(each, targets))
+        self.last[targets[0]] = self.now  # its plans are compiled for a fixed address
+        return self._note(targets)
 
     def _close(self, each: Each) -> Each:
         """The parts without gaps."""

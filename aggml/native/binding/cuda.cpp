@@ -133,6 +133,64 @@ void plan_gemm(CudaPlan &self, nb::bytes args, nb::sequence relative)
         throw nb::value_error("no memory, or arguments of no product");
 }
 
+// Several GPUs that NCCL sums over.
+struct CudaGroup {
+    ag_cuda_group *group = nullptr;
+    CudaGroup(nb::sequence devices, const char *path)
+    {
+        std::vector<ag_cuda_device *> found;
+        for (nb::handle device : devices) found.push_back(nb::cast<CudaDevice &>(device).device);
+        group = ag_cuda_group_new(found.data(), found.size(), path);
+        if (group == nullptr) throw std::bad_alloc();
+    }
+    CudaGroup(const CudaGroup &) = delete;
+    ~CudaGroup()
+    {
+        ag_cuda_group_unref(group);
+    }
+    nb::object open()
+    {
+        ag_error *error;
+        {
+            Unlocked unlocked;
+            error = ag_cuda_group_open(group);
+        }
+        return wrap_error(error);
+    }
+};
+
+// One sum of a group, which the plans of its GPUs share.
+struct CudaSum {
+    ag_cuda_sum *sum;
+    size_t n;
+    CudaSum(CudaGroup &group, size_t count, int type) : n(ag_cuda_group_size(group.group))
+    {
+        if (type < 0 || type > 2) throw nb::value_error("0: f32, 1: f16, 2: bf16");
+        sum = ag_cuda_sum_new(group.group, count, type);
+        if (sum == nullptr) throw std::bad_alloc();
+    }
+    CudaSum(const CudaSum &) = delete;
+    ~CudaSum()
+    {
+        ag_cuda_sum_unref(sum);
+    }
+};
+
+void plan_sum(CudaPlan &self, CudaSum &sum, size_t rank, uint64_t send, uint64_t recv)
+{
+    if (rank >= sum.n) throw nb::value_error("a rank that the group does not have");
+    ag_cuda_plan_sum(self.plan, sum.sum, rank, send, recv);
+}
+
+void bind_cuda_group(nb::module_ &m)
+{
+    nb::class_<CudaGroup>(m, "CudaGroup")
+        .def(nb::init<nb::sequence, const char *>(), "devices"_a, "path"_a)
+        .def("open", &CudaGroup::open)
+        .def_prop_ro("broken", [](CudaGroup &g) { return wrap_error(ag_cuda_group_broken(g.group)); });
+    nb::class_<CudaSum>(m, "CudaSum").def(nb::init<CudaGroup &, size_t, int>(), "group"_a, "count"_a, "type"_a);
+}
+
 Plan *plan_finish(CudaPlan &self, size_t scratch)
 {
     if (self.plan == nullptr) throw nb::value_error("a plan can be finished once");
@@ -262,6 +320,7 @@ void bind_cuda_plan(nb::module_ &m)
         .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a,
              "when"_a)
         .def("gemm", plan_gemm, "args"_a, "relative"_a)
+        .def("sum", plan_sum, "sum"_a, "rank"_a, "send"_a, "recv"_a)
         .def("finish", plan_finish, "scratch"_a, nb::rv_policy::take_ownership);
 }
 
@@ -272,6 +331,7 @@ void bind_cuda(nb::module_ &m)
     bind_cuda_driver(m);
     bind_cuda_module(m);
     bind_cuda_device(m);
+    bind_cuda_group(m);
     bind_cuda_plan(m);
 }
 

@@ -1,7 +1,7 @@
 /* Calls of the driver that may wait for the device: one thread for the process makes them, one after the other.
  *
  * cuMemFreeHost waits until every device is through with what it was given, so a stream that made the call would stand
- * still. A pool is destroyed here too, once its device is gone. Not here: memory of devices and graphs, which cost no
+ * still. A pool is destroyed here too, once its device is gone, and so are communicators of NCCL. Not here: memory of devices and graphs, which cost no
  * wait: any thread that may call the driver gives them back (ag_cuda_sweep in device.c). */
 #include <stdlib.h>
 
@@ -11,6 +11,7 @@ typedef struct chore {
     struct chore *next;
     ag_cuda_device *device; /* a reference; without `host` the last one is gone, and the chore owns it */
     void *host;
+    ag_cuda_group *group; /* the chore is to end it, and owns it; then there is no device */
 } chore;
 
 static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_CUDA];
@@ -21,7 +22,9 @@ static bool at_work, stopping, over; /* over: the process ends, and what it hold
 
 static void do_chore(chore *c)
 {
-    if (c->host == NULL) {
+    if (c->group != NULL) {
+        ag_cuda_group_end(c->group);
+    } else if (c->host == NULL) {
         ag_cuda_device_end(c->device);
     } else {
         if (ag_cuda_context(c->device) == AG_CU_OK) (void)ag_cu.cuMemFreeHost(c->host);
@@ -53,12 +56,12 @@ static void *work(void *argument)
 }
 
 /* False: nobody does it. */
-static bool put(ag_cuda_device *device, void *host)
+static bool put(ag_cuda_device *device, void *host, ag_cuda_group *group)
 {
     pthread_t thread;
     chore *c = calloc(1, sizeof *c);
     if (c == NULL) return false;
-    *c = (chore){.device = device, .host = host};
+    *c = (chore){.device = device, .host = host, .group = group};
     pthread_mutex_lock(lock);
     bool fits = !over && (at_work || ag_thread_start(&thread, work, NULL, true));
     if (fits) {
@@ -76,12 +79,17 @@ static bool put(ag_cuda_device *device, void *host)
 void ag_cuda_host_free(ag_cuda_device *device, void *address)
 {
     if (!ag_cuda_here(device)) return;
-    if (!put(ag_cuda_device_ref(device), address)) ag_cuda_device_unref(device); /* then it leaks */
+    if (!put(ag_cuda_device_ref(device), address, NULL)) ag_cuda_device_unref(device); /* then it leaks */
 }
 
 void ag_cuda_end_later(ag_cuda_device *device)
 {
-    if (!put(device, NULL)) ag_cuda_device_free(device);
+    if (!put(device, NULL, NULL)) ag_cuda_device_free(device);
+}
+
+void ag_cuda_end_group_later(ag_cuda_group *group)
+{
+    (void)put(NULL, NULL, group); /* else it leaks: the process ends */
 }
 
 void ag_cuda_chores_begin(void)

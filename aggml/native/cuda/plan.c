@@ -69,6 +69,7 @@ void ag_cuda_plan_free(ag_cuda_plan *plan)
     if (plan == NULL) return;
     if (plan->graph != NULL) ag_cuda_throw_away(plan->device, plan->graph);
     for (size_t i = 0; i < plan->n_launches; ++i) ag_cuda_module_unref(plan->launches[i].module);
+    ag_cuda_sum_unref(plan->sum);
     ag_cuda_device_unref(plan->device);
     free(plan->nodes);
     free(plan->launches);
@@ -157,6 +158,25 @@ bool ag_cuda_plan_gemm(ag_cuda_plan *plan, const void *args, size_t size, const 
     l->when = AG_CUDA_WITH_BLAS;
     plan->nodes[l->node].gemm = true;
     return true;
+}
+
+void ag_cuda_plan_sum(ag_cuda_plan *plan, ag_cuda_sum *sum, size_t rank, uint64_t send, uint64_t recv)
+{
+    plan->sum = ag_cuda_sum_ref(sum);
+    plan->rank = rank;
+    plan->part = (ag_cuda_part){.send = send, .recv = recv};
+}
+
+bool ag_cuda_plan_is_sum(const ag_slot *slot)
+{
+    const ag_cuda_plan *plan = slot->kind == AG_KIND_PLAN ? slot->u.plan.plan->device : NULL;
+    return plan != NULL && plan->sum != NULL;
+}
+
+void ag_cuda_issue_plan_sum(ag_cuda_issue *issue, ag_slot *slot)
+{
+    ag_cuda_plan *plan = slot->u.plan.plan->device;
+    ag_cuda_issue_sum(issue, slot, plan->sum, plan->rank, &plan->part);
 }
 
 bool ag_cuda_plan_writes_partial(ag_cuda_plan *plan, size_t index)

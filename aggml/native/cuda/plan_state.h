@@ -52,6 +52,9 @@ struct ag_cuda_plan {
     int64_t first_fault;
     size_t n_faults;
     size_t scratch;
+    ag_cuda_sum *sum; /* the plan is this sum over several GPUs, and nothing else; NULL: launches */
+    size_t rank;      /* of the device in it */
+    ag_cuda_part part;
     bool overlaps; /* a kernel may begin before the one before it has ended: all wait by themselves */
     /* the issuing thread's */
     bool looked_up;

@@ -188,11 +188,17 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
         push(q, &flight); /* without an event: what follows in the stream has one */
         return;
     }
-    if (error == NULL && works) {
+    bool sums = ag_cuda_plan_is_sum(slot); /* with an error, too: the other GPUs wait for this one */
+    if ((error == NULL && works) || sums) {
         ag_cuda_issue issue = {.queue = q, .slot = slot, .flight = &flight};
-        int code = begin(&issue, slot, &flight.error);
+        int code = AG_CU_OK;
+        if (sums) {
+            ag_cuda_issue_plan_sum(&issue, slot);
+        } else {
+            code = begin(&issue, slot, &flight.error);
+        }
         flight.ran = issue.ran;
-        flight.plan = slot->kind == AG_KIND_PLAN && issue.ran;
+        flight.plan = slot->kind == AG_KIND_PLAN && issue.ran && !sums;
         if (code != AG_CU_OK)
             flight.error = ag_cuda_error(q->device, code, issue.call, slot->operation, ag_cuda_tensor_of(slot));
         if (issue.ran) { /* also if it failed midway: what it borrowed is in use until the device is through */

@@ -2,6 +2,8 @@
  *
  * The waiting thread blocks on recorded blocking-sync events (after a look of 50 us) and never on the stream, so that
  * one wake-up of the system serves all that is done by then. Not here: the threads, what is in flight (queue.c). */
+#include <time.h>
+
 #include "state.h"
 
 #define LOOK_NS 50000 /* a short operation ends sooner than the interrupt of a sleep comes back */
@@ -31,6 +33,7 @@ void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
     } else if (error == NULL && code != AG_CU_OK) {
         error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, ag_cuda_tensor_of(f->slot));
     }
+    if (error == NULL && f->group != NULL) error = ag_cuda_group_broken(f->group);
     if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
     if (f->ticket == 0) {
         q->left = error;
@@ -49,13 +52,28 @@ void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
     ag_stream_unref(stream);
 }
 
+/* A kernel of NCCL waits for those of the other GPUs, which may be lost: so this thread never blocks on it, but looks
+ * now and then whether the group is whole. */
+static int wait_for_sum(const ag_cuda_queue *q, void *event, ag_cuda_group *group)
+{
+    struct timespec moment = {.tv_nsec = 20000};
+    int code;
+    while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && atomic_load(&q->device->lost) == NULL) {
+        ag_cuda_group_check(group);
+        (void)nanosleep(&moment, NULL);
+        if (moment.tv_nsec < 1000000) moment.tv_nsec *= 2;
+    }
+    return code;
+}
+
 /* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the
  * latest. */
-static int wait_for(ag_cuda_queue *q, void *event)
+static int wait_for(ag_cuda_queue *q, void *event, ag_cuda_group *group)
 {
     uint64_t until = ag_now() + LOOK_NS;
     int code;
     while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && ag_now() < until) ag_pause();
+    if (code == AG_CU_NOT_READY && group != NULL) code = wait_for_sum(q, event, group);
     if (code == AG_CU_NOT_READY) code = ag_cu.cuEventSynchronize(event);
     if (code != AG_CU_OK && !ag_cuda_sticky(code)) (void)ag_cu.cuStreamSynchronize(q->cuda);
     return code;
@@ -79,7 +97,7 @@ void ag_cuda_settle(ag_cuda_queue *q, ag_flight *flight, bool *entered)
     int code = AG_CU_OK;
     if (flight->event != NULL && atomic_load(&q->device->lost) == NULL) {
         if (!*entered) *entered = ag_cu.cuCtxSetCurrent(q->device->context) == AG_CU_OK;
-        code = wait_for(q, flight->event);
+        code = wait_for(q, flight->event, flight->group);
     }
     ag_cuda_finish(q, flight, code);
     retire(q, flight);

@@ -4,6 +4,7 @@
 
 #include "blas.h"
 #include "driver.h"
+#include "nccl.h"
 #include "streams.h"
 #include "runtime/internal.h"
 
@@ -51,6 +52,7 @@ typedef struct ag_flight {
     bool follow;                          /* settled once the stream that its slot waits for has come so far */
     uint64_t ring_end;                    /* how far the staging ring is free then */
     ag_copy out;                          /* from the ring to host memory, if item is not 0 */
+    ag_cuda_group *group;                 /* it is a sum over these GPUs; the slot keeps the group; NULL: it is none */
     const uint8_t *faults;                /* what a plan left for us, in the ring */
     const uint8_t *host_first, *host_end; /* bytes of the host that a copy writes; NULL: none */
 } ag_flight;
@@ -111,7 +113,8 @@ void ag_cuda_peers_remove(ag_cuda_device *device);
 void ag_cuda_reach(int one, int two); /* lets two GPUs reach the pools of each other, if they can */
 
 /* chores.c */
-void ag_cuda_end_later(ag_cuda_device *device); /* ag_cuda_device_end, by a thread that may wait */
+void ag_cuda_end_later(ag_cuda_device *device);     /* ag_cuda_device_end, by a thread that may wait */
+void ag_cuda_end_group_later(ag_cuda_group *group); /* ag_cuda_group_end, likewise */
 void ag_cuda_chores_begin(void);
 void ag_cuda_chores_wait(void); /* until all that was put off so far is done */
 void ag_cuda_chores_end(const struct timespec *until);
@@ -186,7 +189,13 @@ int ag_cuda_copy_overlapping(ag_cuda_issue *issue, const ag_copy *copy);
 /* experts.c */
 int ag_cuda_issue_experts(ag_cuda_issue *issue, ag_slot *slot, ag_error **error);
 int ag_cuda_issue_fill(ag_cuda_issue *issue);
+/* sum.c: the flight gets the outcome; waits for the threads of all GPUs of the sum, also with an error. */
+void ag_cuda_issue_sum(ag_cuda_issue *issue, ag_slot *slot, ag_cuda_sum *sum, size_t rank, const ag_cuda_part *part);
+/* The error of whoever met with one, or of NCCL (a reference); NULL: the sum is enqueued. `error` is not taken. */
+ag_error *ag_cuda_sum_meet(ag_cuda_sum *sum, size_t rank, const ag_cuda_part *part, ag_cuda_queue *q, ag_error *error);
 /* plan.c */
+bool ag_cuda_plan_is_sum(const ag_slot *slot);
+void ag_cuda_issue_plan_sum(ag_cuda_issue *issue, ag_slot *slot);
 int ag_cuda_issue_plan(ag_cuda_issue *issue, ag_error **error);
 ag_error *ag_cuda_plan_fault(ag_plan *plan, const uint8_t *faults, const char *device); /* poisons partial writes */
 

@@ -38,6 +38,7 @@ typedef enum ag_lock {
     AG_LOCK_NOTIFIERS, /* the list of those that are open */
     AG_LOCK_LIVING,    /* the lists of streams and pools */
     AG_LOCK_CUDA,      /* the list of queues */
+    AG_LOCK_NCCL,      /* calls of NCCL */
     AG_LOCK_GGML,      /* the lists of libraries, buffers and queues */
     AG_LOCK_GARBAGE    /* the binding's: objects of Python that native threads let go of */
 } ag_lock;

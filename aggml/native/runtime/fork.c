@@ -65,6 +65,8 @@
  * | cuda/state.h            | n_flights copier                                                       | parent |
  * | cuda/strided.c          | lock                                                                   | parent |
  * | cuda/blas.c             | lock                                                                   | parent |
+ * | cuda/nccl.c             | refs broken                                                            | parent |
+ * | cuda/sum.c              | refs lock moved turn                                                   | parent |
  * | cuda/plan_state.h       | refs lock image                                                        | parent |
  * | ggml/queue.c            | all all_cond all_threads                                               | fresh  |
  * | ggml/queue.h            | refs lock to_issue ready stop                                          | parent |
@@ -98,7 +100,7 @@ void (*ag_binding_forked)(void) = NULL;
 void (*ag_devices_forked)(void) = NULL;
 void (*ag_ggml_forked)(void) = NULL;
 pthread_mutex_t ag_locks[AG_LOCKS] = {
-    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -31,7 +31,9 @@ _JITTER = {
     "test_blas",
 }
 #: In these there are two GPUs.
-_TWO = {"test_joined"}
+_TWO = {"test_joined", "test_nccl"}
+#: In these there are eight, once more.
+_EIGHT = {"test_nccl"}
 #: Those of 5 s of a core and more that find little beside the others.
 _SLOW = {"test_bench_gpu", "test_conformance", "test_soak"}
 
@@ -42,6 +44,8 @@ def _processes() -> Iterator[Any]:
     yield pytest.param(sorted(_JITTER), "40", 1, id="jitter")
     yield pytest.param(sorted(names - _JITTER - _SLOW - _TWO), "0", 1, id="no jitter")
     yield pytest.param(sorted(_TWO), "0", 2, id="two GPUs")
+    eight = [*sorted(_EIGHT)]
+    yield pytest.param(eight, "40", 8, id="eight GPUs", marks=pytest.mark.slow)
     for name in sorted(_SLOW):
         yield pytest.param([name], "0", 1, id=name, marks=pytest.mark.slow)
 
