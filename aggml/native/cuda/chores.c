@@ -1,8 +1,9 @@
 /* Calls of the driver that may wait for the device: one thread for the process makes them, one after the other.
  *
  * cuMemFreeHost waits until every device is through with what it was given, so a stream that made the call would stand
- * still. A pool is destroyed here too, once its device is gone, and so are communicators of NCCL. Not here: memory of devices and graphs, which cost no
- * wait: any thread that may call the driver gives them back (ag_cuda_sweep in device.c). */
+ * still. A pool is destroyed here too, once its device is gone, and so are communicators of NCCL. Not here: memory of
+ * devices and graphs, which cost no wait: any thread that may call the driver gives them back (ag_cuda_sweep in
+ * device.c). */
 #include <stdlib.h>
 
 #include "state.h"
