@@ -77,9 +77,9 @@ AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const 
 /* -- one column of floats ---------------------------------------------------------------------------------------- */
 
 enum {
-    CHAINS = 8,    /* of fma in all, so that none waits for another */
-    SHORT = 256,   /* up to so many elements 4 rows at a time, whose sums are added up together */
-    LONG = 4096,   /* from so many on 8 rows at a time: the column does not stay in L1, and is read once for 8 rows */
+    CHAINS = 8,    /* sums of a row alone, so that none waits for another */
+    SHORT = 256,   /* elements of a row; up to so many 4 sums are enough, since the next row does not wait */
+    LONG = 4096,   /* beyond, 8 or 4 rows at once: the column does not stay in L1, and is read once for all of them */
     APART = 16384, /* elements of a column of bf16 that are taken apart; lower/mul_mat/dots.c gives no more */
     /* A row alone is a stream of memory. One line of so many bytes is asked for, FAR_AHEAD, into L2; the processor
      * reads the others by itself. Two rows at a time, a chain each, had 22 (f32) and 16 GB/s (f16, bf16) of 28 on a
@@ -114,62 +114,93 @@ AGK_INLINE void load16(int type, const char *a, __m256 x[2])
     }
 }
 
-/* The last n elements of R rows, less than a step. */
-AGK_INLINE void rest_of_one(int type, int R, int64_t n, const char *a, size_t lda, const float *b, __m256 *sum)
+/* The last n elements of a row, less than a step. */
+AGK_INLINE __m256 rest_of_one(int type, int64_t n, const char *a, const float *b, __m256 sum)
 {
-    const int width = type == F32 ? 4 : 2, chains = CHAINS / R;
-    for (; n > 0; n -= 8, a += 8 * width, b += 8) {
-        const __m256 y = n >= 8 ? _mm256_loadu_ps(b) : load_tail(F32, (const char *)b, n);
-        AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            const char *x = a + (size_t)r * lda;
-            sum[r * chains] = _mm256_fmadd_ps(n >= 8 ? load(type, x) : load_tail(type, x, n), y, sum[r * chains]);
-        }
-    }
+    const int width = type == F32 ? 4 : 2;
+    for (; n >= 8; n -= 8, a += 8 * width, b += 8) sum = _mm256_fmadd_ps(load(type, a), _mm256_loadu_ps(b), sum);
+    if (n <= 0) return sum;
+    return _mm256_fmadd_ps(load_tail(type, a, n), load_tail(F32, (const char *)b, n), sum);
 }
 
 /* The sums of 4 rows, each in 8 lanes, become 4 results. */
-AGK_INLINE void put_4(const agk_mm_block *block, __m256 x0, __m256 x1, __m256 x2, __m256 x3, float *c)
+AGK_INLINE void put_4(const agk_mm_block *block, const __m256 sum[4], float *c)
 {
-    const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(x0, x1), _mm256_hadd_ps(x2, x3));
+    const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(sum[0], sum[1]), _mm256_hadd_ps(sum[2], sum[3]));
     const __m128 all = _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
     _mm_storeu_ps(c, block->add ? _mm_add_ps(_mm_loadu_ps(c), all) : all);
 }
 
-/* R is 1, 4 or 8. `apart`: b, or for bf16 b taken apart. */
-AGK_INLINE void rows_of_one(int type, int R, const agk_mm_block *block, const char *a, const float *apart, float *c)
+/* A row alone, in `chains` sums that do not wait for each other. `apart`: b, or for bf16 b taken apart. */
+AGK_INLINE __m256 one_row(int type, int chains, const agk_mm_block *block, const char *a, const float *apart)
 {
-    const int width = type == F32 ? 4 : 2, chains = CHAINS / R, step = chains > 2 ? 8 * chains : 32;
+    const int width = type == F32 ? 4 : 2, step = 8 * chains;
     __m256 sum[CHAINS];
-    AGK_UNROLL for (int i = 0; i < CHAINS; ++i) sum[i] = _mm256_setzero_ps();
+    AGK_UNROLL for (int i = 0; i < chains; ++i) sum[i] = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + step <= block->k; k += step) {
-        AGK_UNROLL for (int i = 0; i < step / 8; i += 2) AGK_UNROLL for (int r = 0; r < R; ++r)
+        AGK_UNROLL for (int i = 0; i < chains; i += 2)
         {
-            __m256 x[2], *to = sum + r * chains + i % chains, *to_next = sum + r * chains + (i + 1) % chains;
-            load16(type, a + (size_t)r * block->lda + (k + 8 * i) * width, x);
-            *to = _mm256_fmadd_ps(x[0], _mm256_loadu_ps(apart + k + 8 * i), *to);
-            *to_next = _mm256_fmadd_ps(x[1], _mm256_loadu_ps(apart + k + 8 * i + 8), *to_next);
+            __m256 x[2];
+            load16(type, a + (k + 8 * i) * width, x);
+            sum[i] = _mm256_fmadd_ps(x[0], _mm256_loadu_ps(apart + k + 8 * i), sum[i]);
+            sum[i + 1] = _mm256_fmadd_ps(x[1], _mm256_loadu_ps(apart + k + 8 * i + 8), sum[i + 1]);
         }
-        if (R == 1 && k * width % ASKED == 0) _mm_prefetch(a + k * width + FAR_AHEAD, _MM_HINT_T1);
-        if (R == 8)
-            AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int line = 0; line < step * width; line += 64)
-            {
-                _mm_prefetch(a + (size_t)(R + r) * block->lda + k * width + line, _MM_HINT_T1);
-            }
+        if (k * width % ASKED == 0) _mm_prefetch(a + k * width + FAR_AHEAD, _MM_HINT_T1);
     }
-    AGK_UNROLL for (int i = 0; i < CHAINS; ++i) __asm__("" : "+x"(sum[i])); /* else they go through the stack */
-    rest_of_one(type, R, block->k - k, a + k * width, block->lda, (const float *)block->b + k, sum);
-    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int half = chains / 2; half > 0; half /= 2)
+    AGK_UNROLL for (int i = 0; i < chains; ++i) __asm__("" : "+x"(sum[i])); /* else they go through the stack */
+    sum[0] = rest_of_one(type, block->k - k, a + k * width, (const float *)block->b + k, sum[0]);
+    AGK_UNROLL for (int half = chains / 2; half > 0; half /= 2)
     {
-        __m256 *of = sum + r * chains;
-        AGK_UNROLL for (int i = 0; i < half; ++i) of[i] = _mm256_add_ps(of[i], of[i + half]);
+        AGK_UNROLL for (int i = 0; i < half; ++i) sum[i] = _mm256_add_ps(sum[i], sum[i + half]);
     }
-    if (R == 1)
-        *c = block->add ? *c + sum8(sum[0]) : sum8(sum[0]);
-    else
-        put_4(block, sum[0], sum[chains], sum[2 * chains], sum[3 * chains], c);
-    if (R == 8) put_4(block, sum[4], sum[5], sum[6], sum[7], c + 4);
+    return sum[0];
+}
+
+/* Rows one after the other; the sums of 4 are added up together. */
+AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, const char *a, int64_t rows,
+                             const float *apart, float *c)
+{
+    for (; rows >= 4; rows -= 4, c += 4) {
+        __m256 sum[4];
+        AGK_UNROLL for (int r = 0; r < 4; ++r, a += block->lda) sum[r] = one_row(type, chains, block, a, apart);
+        put_4(block, sum, c);
+    }
+    for (; rows > 0; --rows, a += block->lda, ++c) {
+        const float sum = sum8(one_row(type, chains, block, a, apart));
+        *c = block->add ? *c + sum : sum;
+    }
+}
+
+/* 4 or 8 rows at once, a sum each; each line of the rows that come next is asked for. */
+AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, const float *apart, float *c)
+{
+    const int width = type == F32 ? 4 : 2;
+    __m256 sum[8];
+    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_ps();
+    int64_t k = 0;
+    for (; k + 32 <= block->k; k += 32) {
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *row = a + (size_t)r * block->lda + k * width;
+            AGK_UNROLL for (int i = 0; i < 32; i += 16)
+            {
+                __m256 x[2];
+                load16(type, row + i * width, x);
+                sum[r] = _mm256_fmadd_ps(x[0], _mm256_loadu_ps(apart + k + i), sum[r]);
+                sum[r] = _mm256_fmadd_ps(x[1], _mm256_loadu_ps(apart + k + i + 8), sum[r]);
+            }
+            _mm_prefetch(row + (size_t)R * block->lda, _MM_HINT_T1);
+            if (type == F32) _mm_prefetch(row + (size_t)R * block->lda + 64, _MM_HINT_T1);
+        }
+    }
+    AGK_UNROLL for (int r = 0; r < R; ++r)
+    {
+        const char *row = a + (size_t)r * block->lda + k * width;
+        sum[r] = rest_of_one(type, block->k - k, row, (const float *)block->b + k, sum[r]);
+    }
+    put_4(block, sum, c);
+    if (R == 8) put_4(block, sum + 4, c + 4);
 }
 
 AGK_INLINE void one_column(int type, const agk_mm_block *block)
@@ -184,12 +215,13 @@ AGK_INLINE void one_column(int type, const agk_mm_block *block)
         apart = of_bf16;
     }
     if (block->k > LONG) {
-        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_of_one(type, 8, block, a, apart, c);
+        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(type, 8, block, a, apart, c);
+        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(type, 4, block, a, apart, c);
     }
-    if (block->k <= SHORT || block->k > LONG) {
-        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_of_one(type, 4, block, a, apart, c);
-    }
-    for (; rows > 0; --rows, a += block->lda, ++c) rows_of_one(type, 1, block, a, apart, c);
+    if (block->k <= SHORT)
+        rows_in_turn(type, 4, block, a, rows, apart, c);
+    else
+        rows_in_turn(type, CHAINS, block, a, rows, apart, c);
 }
 
 AGK_INLINE void quantized(int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)

@@ -1,61 +1,179 @@
-/* One column of f32 for AMD processors: the rows are read where they lie, one after the other, as one stream of memory.
+/* One column of f32, f16 and bf16 for AMD's processors: rows as they lie, one after the other, as a single stream of
+ * memory.
  *
- * kernels/avx512/mul_mat_dots.c reads 4 rows at a time and prefetches each of their cache lines. On a Zen 4 that is as
- * fast from memory, but not from the L3: 8 MB took 1.28 times as long. This file serves one column of 512 to 3,072
- * elements and hands all others to that kernel: shorter rows spend their time on the sum at the end, which 4 rows share
- * (128 elements: 47 instead of 67 GB/s), and a longer column leaves the L1, from which every row reads it again (14,336
- * elements from memory: 17 instead of 27 GB/s). Reached only through a line that needs AGK_ZEN4. Not here: packed
- * weights (mul_mat_packed.h). */
+ * kernels/avx512/mul_mat_dots.c reads 4 rows at a time, and asks for each line of them. On a Zen 4 that is as fast from
+ * memory, but not from the L3: 8 MB took 1.28 times as long. Long rows are taken 8 or 4 at a time, since their column
+ * does not stay in L1. More columns than one go there from here. Reached only through lines that need AGK_ZEN4, pairs
+ * through one that needs AGK_AVX512_BF16, too. Not here: packed weights (mul_mat_packed.h). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
 #include "kernels/mul_mat.h"
 #include "table/kernel_types.h"
 
+enum { F32, F16, PAIRS };
+
 enum {
-    LEAST = 512,
-    MOST = 3072, /* elements: 12 KB of the 32 KB of L1; at 4096 it is 0.9 times as fast from memory */
-    LANES = 16,
-    SUMS = 8, /* chains of fma, so that none waits for another */
-    /* Bytes ahead that every fourth line is asked for, into L2; the processor reads the others by itself. GB/s from the
-     * L3 and from memory, k 2048: none 90, 26; every eighth 88, 26.5; every fourth 86, 26.9; each 74, 25.5. With k 768
-     * memory has 23.2, 23.1, 24.7 (each line of 4 rows: 65 from the L3, 21). */
+    CHAINS = 8,            /* sums of a row alone, so that none waits for another */
+    SHORT = 16,            /* vectors of a row; up to so many 2 sums are enough, since the next row does not wait */
+    LONG_COLUMN = 8 << 10, /* bytes of a column; beyond, 8 rows share it */
+    /* Bytes ahead that one line of ASKED is asked for, into L2; the processor reads the others by itself. GB/s of f32
+     * from the L3 and from memory, k 2048: none 90, 26; every eighth line 88, 26.5; every fourth 86, 26.9; each 74,
+     * 25.5. With k 768 memory has 23.2, 23.1, 24.7 (each line of 4 rows: 65 from the L3, 21). */
+    ASKED = 512,
     FAR_AHEAD = 6144,
 };
 
-static float dot(int64_t n, const float *a, const float *b)
+AGK_INLINE int elements_of(int type)
 {
-    __m512 sum[SUMS];
-    AGK_UNROLL for (int i = 0; i < SUMS; ++i) sum[i] = _mm512_setzero_ps();
+    return type == PAIRS ? 32 : 16;
+}
+
+AGK_INLINE int width_of(int type) /* of an element of a row */
+{
+    return type == F32 ? 4 : 2;
+}
+
+AGK_INLINE int column_width(int type)
+{
+    return type == PAIRS ? 2 : 4;
+}
+
+/* sum + a vector of a times one of b; the last n elements, if they are fewer. */
+AGK_INLINE __m512 add_product(int type, __m512 sum, const char *a, const char *b, int64_t n)
+{
+    if (type == PAIRS) {
+        const __mmask32 mask = n < 32 ? (1u << n) - 1 : ~0u;
+        const __m512i x = n < 32 ? _mm512_maskz_loadu_epi16(mask, a) : _mm512_loadu_si512(a);
+        const __m512i y = n < 32 ? _mm512_maskz_loadu_epi16(mask, b) : _mm512_loadu_si512(b);
+        return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)y);
+    }
+    const __mmask16 mask = n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff;
+    const __m512 y = n < 16 ? _mm512_maskz_loadu_ps(mask, b) : _mm512_loadu_ps(b);
+    if (type == F32) return _mm512_fmadd_ps(n < 16 ? _mm512_maskz_loadu_ps(mask, a) : _mm512_loadu_ps(a), y, sum);
+    const __m256i x = n < 16 ? _mm256_maskz_loadu_epi16(mask, a) : _mm256_loadu_si256((const __m256i *)(const void *)a);
+    return _mm512_fmadd_ps(_mm512_cvtph_ps(x), y, sum);
+}
+
+/* The sums of 4 rows become 4 results. */
+AGK_INLINE void put_4(const agk_mm_block *block, const __m512 sum[4], float *c)
+{
+    __m256 h[4];
+    AGK_UNROLL for (int r = 0; r < 4; ++r)
+    {
+        h[r] = _mm256_add_ps(_mm512_castps512_ps256(sum[r]), _mm512_extractf32x8_ps(sum[r], 1));
+    }
+    const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(h[0], h[1]), _mm256_hadd_ps(h[2], h[3]));
+    const __m128 all = _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
+    _mm_storeu_ps(c, block->add ? _mm_add_ps(_mm_loadu_ps(c), all) : all);
+}
+
+/* A row alone, in `chains` sums that do not wait for each other. */
+AGK_INLINE __m512 one_row(int type, int chains, const agk_mm_block *block, const char *a)
+{
+    const int elements = elements_of(type), step = chains * elements, width = width_of(type);
+    const char *b = block->b;
+    __m512 sum[CHAINS];
+    AGK_UNROLL for (int i = 0; i < chains; ++i) sum[i] = _mm512_setzero_ps();
     int64_t k = 0;
-    for (; k + LANES * SUMS <= n; k += LANES * SUMS) {
-        AGK_UNROLL for (int i = 0; i < SUMS; ++i)
+    for (; k + step <= block->k; k += step) {
+        AGK_UNROLL for (int i = 0; i < chains; ++i)
         {
-            sum[i] = _mm512_fmadd_ps(_mm512_loadu_ps(a + k + LANES * i), _mm512_loadu_ps(b + k + LANES * i), sum[i]);
+            const int64_t at = k + i * elements;
+            sum[i] = add_product(type, sum[i], a + at * width, b + at * column_width(type), elements);
         }
-        _mm_prefetch((const char *)(a + k) + FAR_AHEAD, _MM_HINT_T1);
-        _mm_prefetch((const char *)(a + k) + FAR_AHEAD + 256, _MM_HINT_T1);
+        if (k * width % ASKED == 0) _mm_prefetch(a + k * width + FAR_AHEAD, _MM_HINT_T1);
     }
-    for (; k < n; k += LANES) {
-        const __mmask16 mask = n - k < LANES ? (__mmask16)((1u << (n - k)) - 1) : (__mmask16)0xffff;
-        sum[0] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, a + k), _mm512_maskz_loadu_ps(mask, b + k), sum[0]);
+    for (; k < block->k; k += elements) {
+        sum[0] = add_product(type, sum[0], a + k * width, b + k * column_width(type), block->k - k);
     }
-    AGK_UNROLL for (int half = SUMS / 2; half > 0; half /= 2)
+    AGK_UNROLL for (int half = chains / 2; half > 0; half /= 2)
     {
         AGK_UNROLL for (int i = 0; i < half; ++i) sum[i] = _mm512_add_ps(sum[i], sum[i + half]);
     }
-    return _mm512_reduce_add_ps(sum[0]);
+    return sum[0];
+}
+
+/* Rows one after the other; the sums of 4 are added up together. */
+AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, const char *a, int64_t rows, float *c)
+{
+    for (; rows >= 4; rows -= 4, c += 4) {
+        __m512 sum[4];
+        AGK_UNROLL for (int r = 0; r < 4; ++r, a += block->lda) sum[r] = one_row(type, chains, block, a);
+        put_4(block, sum, c);
+    }
+    for (; rows > 0; --rows, a += block->lda, ++c) {
+        const float sum = _mm512_reduce_add_ps(one_row(type, chains, block, a));
+        *c = block->add ? *c + sum : sum;
+    }
+}
+
+/* 4 or 8 rows at once, 2 sums each; each line of the rows that come next is asked for. */
+AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, float *c)
+{
+    const int elements = elements_of(type), width = width_of(type);
+    const char *b = block->b;
+    __m512 sum[2][8];
+    AGK_UNROLL for (int r = 0; r < R; ++r) sum[0][r] = sum[1][r] = _mm512_setzero_ps();
+    int64_t k = 0;
+    for (; k + 2 * elements <= block->k; k += 2 * elements) {
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *x = a + (size_t)r * block->lda + k * width, *y = b + k * column_width(type);
+            sum[0][r] = add_product(type, sum[0][r], x, y, elements);
+            x += elements * width;
+            sum[1][r] = add_product(type, sum[1][r], x, y + elements * column_width(type), elements);
+            _mm_prefetch(x + (size_t)R * block->lda, _MM_HINT_T1);
+            if (type != F16) _mm_prefetch(x + (size_t)R * block->lda - 64, _MM_HINT_T1);
+        }
+    }
+    for (; k < block->k; k += elements) {
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *x = a + (size_t)r * block->lda + k * width;
+            sum[0][r] = add_product(type, sum[0][r], x, b + k * column_width(type), block->k - k);
+        }
+    }
+    AGK_UNROLL for (int r = 0; r < R; ++r) sum[0][r] = _mm512_add_ps(sum[0][r], sum[1][r]);
+    put_4(block, sum[0], c);
+    if (R == 8) put_4(block, sum[0] + 4, c + 4);
+}
+
+AGK_INLINE void one_column(int type, const agk_mm_block *block)
+{
+    const char *a = block->a;
+    float *c = block->c;
+    int64_t rows = block->rows;
+    if (block->k * column_width(type) > LONG_COLUMN) {
+        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(type, 8, block, a, c);
+        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(type, 4, block, a, c);
+    }
+    if (block->k <= SHORT * elements_of(type))
+        rows_in_turn(type, 2, block, a, rows, c);
+    else
+        rows_in_turn(type, CHAINS, block, a, rows, c);
 }
 
 void agk_mm_dots_f32_zen4(const agk_mm_block *block)
 {
-    if (block->cols != 1 || block->k < LEAST || block->k > MOST) {
+    if (block->cols == 1)
+        one_column(F32, block);
+    else
         agk_mm_dots_f32_avx512(block);
-        return;
-    }
-    const char *a = block->a;
-    for (int64_t row = 0; row < block->rows; ++row, a += block->lda) {
-        const float sum = dot(block->k, (const float *)(const void *)a, (const float *)block->b);
-        block->c[row] = block->add ? block->c[row] + sum : sum;
-    }
+}
+
+void agk_mm_dots_f16_zen4(const agk_mm_block *block)
+{
+    if (block->cols == 1)
+        one_column(F16, block);
+    else
+        agk_mm_dots_f16_avx512(block);
+}
+
+void agk_mm_dots_bf16_bf16_zen4(const agk_mm_block *block)
+{
+    if (block->cols == 1)
+        one_column(PAIRS, block);
+    else
+        agk_mm_dots_bf16_bf16_avx512(block);
 }
