@@ -72,6 +72,15 @@ static agk_status run_rel_pos(const agk_task *task, const agk_node *node, int64_
     const int64_t n = dst->ne[1], bytes = dst->ne[0] * 2;
     int64_t k = units.first % n, q = units.first / n;
     for (int64_t row = units.first; row < units.last; ++row) {
+        if (dense && dst->nb[1] == bytes && k > 0 && row - n - 1 >= units.first) { /* what row (k - 1, q - 1) has */
+            const int64_t run = n - k < units.last - row ? n - k : units.last - row;
+            char *to = y + k * bytes + q * dst->nb[2];
+            memcpy(to, to - bytes - dst->nb[2], (size_t)(run * bytes));
+            row += run - 1;
+            k = 0;
+            ++q;
+            continue;
+        }
         const char *from = x + (n - 1 - k + q) * a->nb[1];
         char *to = y + k * dst->nb[1] + q * dst->nb[2];
         if (++k == n) {
