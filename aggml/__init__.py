@@ -1,10 +1,11 @@
-"""aggml: tensors on devices, awaited. The public face: names, and nothing else.
+"""aggml: tensors on devices, awaited. This is the public face: names, and nothing else.
 
-What programs seldom type is in rooms: loading plug-ins in `aggml.registry`, files in `aggml.gguf`,
-what any device must pass in `aggml.testing`. `aggml.load_all` and the like are found here, too.
+Names that programs seldom type stay in submodules: loading plug-ins in `aggml.registry`, files in
+`aggml.gguf`, the tests that every device must pass in `aggml.testing`. `aggml.load_all` and the
+other loading functions can also be reached from here.
 """
 
-# First: the threads that numpy starts leave the signals to the program.
+# Imported first, so that the threads that numpy starts leave signals to the program.
 from aggml.process import signals  # noqa: F401
 
 # isort: split
@@ -218,9 +219,9 @@ __all__ = [
     "unsafe",
 ]
 
-#: Rooms that a program without files, several devices or diagnosis does not use, with the names
-#: that they bring. They take a third of the time of an import, so they are imported when one of
-#: their names is first asked for.
+#: Modules that a program uses only for files, several devices or diagnosis, with the names that
+#: they define. They would take a third of the import time, so each is imported when one of its
+#: names is first used.
 _LATER = {
     "aggml.compare": (
         "Comparison",

@@ -1,4 +1,4 @@
-"""python -m aggml: the program, also where no script of that name is on the path."""
+"""python -m aggml: runs the command-line program, even where no script `aggml` is on the path."""
 
 from aggml.cli import main
 

@@ -1,6 +1,6 @@
 """Graphs cloned to other backends, and two backends compared node by node.
 
-Here: copy_graph, compare_backends and what they bring. Not here: how bytes cross devices
+Here: copy_graph, compare_backends and their result types. Not here: how bytes cross devices
 (backend/).
 """
 
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 
 class GraphCopy:
-    """A graph of clones, each storage in memory of its own, so that every node can be read.
+    """A cloned graph in which each storage has its own memory, so that every node can be read.
 
     Attributes:
         graph: the clone; `Backend.graph_compute` runs it.
@@ -68,7 +68,8 @@ class GraphCopy:
 async def copy_graph(graph: Graph, source: Backend, target: Backend) -> GraphCopy:
     """Clone a graph and what its tensors hold to memory of ``target`` (ggml_backend_graph_copy).
 
-    Ops, layouts, flags, names and which storage a view shows stay; the original is left as it is.
+    The clone has the same ops, layouts, flags and names, and its views show the same storages. The
+    original stays unchanged.
 
     Args:
         graph: its leafs have memory.
@@ -76,13 +77,15 @@ async def copy_graph(graph: Graph, source: Backend, target: Backend) -> GraphCop
         target: where the clone will run; may be ``source``.
 
     Returns:
-        The copy. Leafs hold what the originals held after all earlier work of ``source``, and so
-        do nodes that can be read; other nodes hold nothing yet.
+        The copy. Its leafs, and the nodes that can be read, hold the values of the originals after
+        all earlier work of ``source``. Other nodes hold nothing yet.
 
     Raises:
         NotAllocated: a leaf has no memory.
         AllocFailed: no memory for the clone.
-        InvalidHandle, InvalidArgument, InvalidState: no graph, memory out of reach, closed.
+        InvalidHandle: ``graph`` is no Graph.
+        InvalidArgument: some memory is out of reach.
+        InvalidState: a backend is closed.
 
     Cancellation: unplaces the clone; copies that are queued go on.
     """
@@ -118,11 +121,11 @@ class NodeComparison:
     Attributes:
         index: of the node in ``graph.nodes``.
         node: of the graph that was given.
-        nmse: sum of squared differences by sum of squares of the first; infinite where one has a
-            number and the other infinity or NaN.
-        passed: whether ``nmse`` is no more than was asked for.
-        seconds: from the start of the computation to its end, on each; None where the whole graph
-            ran at once.
+        nmse: sum of squared differences divided by the sum of squares of the first result;
+            infinite where one has a number and the other infinity or NaN.
+        passed: whether ``nmse`` is at most ``nmse_max``.
+        seconds: how long each backend took to compute the node; None if the whole graph ran in
+            one go.
     """
 
     index: int
@@ -133,7 +136,7 @@ class NodeComparison:
 
 
 class Comparison(NamedTuple):
-    """How two backends compare; true if all of the walk was done and every node passed.
+    """How two backends compare; true if the comparison was not ended early and every node passed.
 
     Attributes:
         nodes: what was compared, in order.
@@ -145,7 +148,7 @@ class Comparison(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs and nothing was left out."""
+        """Whether no node differs and none was left out."""
         return self.stopped is None and all(node.passed for node in self.nodes)
 
     def __bool__(self) -> bool:
@@ -180,20 +183,21 @@ async def compare_backends(
 
     Args:
         graph: its leafs have memory that ``one`` reaches; left as it is.
-        one: whose results count as right.
-        two: who is to give the same.
+        one: the backend whose results count as right.
+        two: the backend to be checked.
         callback: called for each node with both results; may be async; False ends the walk.
         nodes: compare these only, after a single run of the whole graph on each backend.
         nmse_max: the largest error that passes.
 
     Returns:
-        What was found. Unlike ggml's, the verdict is false if a node differs or the walk ended.
+        The comparison. Unlike ggml's result, it is false if a node differs or ``callback`` ended
+        the walk.
 
     Raises:
-        InvalidArgument: one of ``nodes`` is none of the graph's. Else as `copy_graph`, and what
-            the computations raise.
+        InvalidArgument: one of ``nodes`` is no node of the graph. Else as `copy_graph`, and
+            whatever the computations raise.
 
-    Cancellation: ends the walk; the node that runs goes on.
+    Cancellation: ends the walk and unplaces the clones; the node that runs goes on.
     """
     _check(graph, one, two, "compare_backends")
     index = {node: i for i, node in enumerate(graph.nodes)}
@@ -231,7 +235,7 @@ async def compare_backends(
 
 
 async def _compute(sides: list[tuple[Backend, GraphCopy]], i: int) -> tuple[float, float]:
-    """Node ``i`` alone on both backends; how long each took."""
+    """Compute node ``i`` alone on both backends; returns the seconds that each took."""
     parts = [copy.graph.part(i, i + 1) for _, copy in sides]
     for (backend, _), part in zip(sides, parts, strict=True):
         backend.alloc_graph(part)

@@ -1,8 +1,8 @@
-"""Device and Backend: a place where graphs can run, and ordered work there; each knows the other.
+"""Device and Backend: hardware that can run graphs, and an ordered stream of work on it.
 
-Here: Device as a plug-in implements it; of a backend the operations together, their order among
-others, back-pressure, the end. Not here: what the operations do (data.py, computing.py), waking
-(stream/future.py), finding devices (registry/).
+Here: the Device class that a plug-in implements; the Backend class, which joins all operations and
+adds events, batches, backpressure and closing. Not here: what the operations do (data.py,
+computing.py), waking awaiting tasks (stream/future.py), finding devices (registry/).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["Backend", "Device"]
 class Backend(DataBackend, ComputingBackend):
     """A stream of work on one device; open once constructed.
 
-    Operations run in the order submitted. Every method that returns a Future returns at once;
-    misuse raises at the call, before anything is queued; what fails later fails its Future and
-    poisons what it would have written.
+    Operations run in the order submitted. Every method that returns a Future returns immediately.
+    Misuse raises at the call, before anything is queued. An operation that fails later fails its
+    Future and poisons the tensors that it would have written: reading them fails with its error.
     """
 
     @property
@@ -54,8 +54,8 @@ class Backend(DataBackend, ComputingBackend):
     def batch(self) -> Batch:
         """``with backend.batch():`` enqueues this thread's calls at its end, in one step.
 
-        So no call of another thread gets between them. Awaiting one of its Futures inside is
-        refused. If the body raises, nothing is enqueued and its Futures raise Aborted.
+        No call of another thread gets between them. Awaiting one of the batch's Futures inside the
+        block is refused. If the body raises, nothing is enqueued and its Futures raise Aborted.
         """
         self._check_open("Backend.batch")
         return self.stream.batch()
@@ -92,16 +92,16 @@ class Backend(DataBackend, ComputingBackend):
         return self.stream.wait(event)
 
     def synchronize(self) -> Future[None]:
-        """A Future of all that is queued (ggml_backend_synchronize).
+        """A Future that is done when all work queued so far is done (ggml_backend_synchronize).
 
         Raises:
-            ExceptionGroup: by the Future, of the failures that nobody has seen.
+            ExceptionGroup: raised by the Future: the failures that nobody has seen yet.
 
         Cancellation: abandons the wait; the work goes on.
         """
         if self._drained is not None:
             return self._drained
-        unseen: list[AggmlError] | None = None  # found once: each await of this Future tells it
+        unseen: list[AggmlError] | None = None  # collected once: each await raises the same group
 
         def report() -> None:
             nonlocal unseen
@@ -122,14 +122,14 @@ class Backend(DataBackend, ComputingBackend):
         First come, first served. A submission is one call, a whole ``run`` or a whole batch; each
         admission is good for one. (`pending` counts operations: a ``run`` is several.)
 
-        Cancellation: gives the place in the queue up.
+        Cancellation: gives up the place in the queue; nothing else changes.
         """
         await self._admission.wait()
 
     # -- end
 
     def close(self) -> None:
-        """Refuse new work; never blocks. What is queued goes on, and keeps what it needs.
+        """Refuse new work; never blocks. Queued work goes on, and keeps its memory alive.
 
         Failures that nobody has seen are logged (logger ``aggml``): now if nothing is queued, else
         when the backend and all of its Futures have gone, or at exit.
@@ -178,17 +178,17 @@ class Backend(DataBackend, ComputingBackend):
 
 
 class Device(ABC):
-    """One per piece of hardware (or simulation); lives as long as the process.
+    """One piece of hardware, or a simulation of one; lives as long as the process.
 
     Attributes:
         name: short and unique: "CPU", "CUDA0".
-        description: for people: the product's name.
+        description: the product's name, for people to read.
         type: see `DeviceType`.
         caps: see `DeviceCaps`.
-        family: the Family that brought it; None for a device made outside of the registry.
+        family: the Family that it belongs to; None for a device made outside of the registry.
         device_id: where the hardware sits, "domain:bus:device.function" in lower case, if anywhere.
-        registers_files: mapped files are registered (`register_host`), a part at a time, while
-            tensors are loaded from them.
+        registers_files: whether loading tensors from a mapped file registers the file's memory
+            with the driver (`register_host`), a part at a time.
     """
 
     name: str
@@ -211,7 +211,7 @@ class Device(ABC):
 
     @abstractmethod
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes; 0 and 0: nothing is known."""
+        """Free and total bytes; 0 and 0 if unknown."""
 
     @abstractmethod
     def backend(
@@ -225,8 +225,8 @@ class Device(ABC):
 
         Args:
             n_threads: the most threads that one graph uses, where threads compute.
-            use_ref: only exact reference kernels, where there are such.
-            max_queued: submissions that `Backend.ready` admits at a time.
+            use_ref: use only exact reference kernels, on devices that have them.
+            max_queued: how many submissions `Backend.ready` admits at a time.
         """
 
     def backend_from_params(self, params: str = "") -> Backend:
@@ -243,14 +243,15 @@ class Device(ABC):
         keywords = keywords_of(params, self.backend, what)
         try:
             return self.backend(**keywords)  # type: ignore[arg-type]
-        except TypeError as error:  # a text where a number is needed, for one
+        except TypeError as error:  # for example a text where a number is needed
             raise InvalidArgument(f"[{what}] {params!r}: {error}") from error
 
     @abstractmethod
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether it can run a node of such types, shapes, strides; nothing is allocated or run.
+        """Whether it can run this node (ggml_backend_dev_supports_op); nothing is allocated or run.
 
-        Sources that are placed already count where they lie.
+        Types, shapes and strides count. For a source that has memory, the place of that memory
+        counts as well.
         """
 
     @abstractmethod
@@ -258,7 +259,10 @@ class Device(ABC):
         """Whether kernels of this device read and write memory of this type directly."""
 
     def offload_op(self, tensor: Tensor) -> bool:
-        """Whether the node is worth moving here though its weights are elsewhere."""
+        """Whether the node is worth running here although its weights lie on another device.
+
+        ggml_backend_dev_offload_op.
+        """
         return False
 
     def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
@@ -266,8 +270,8 @@ class Device(ABC):
 
         Args:
             memory: bytes, an array, a memory map, ...
-            max_tensor_size: bytes of the largest tensor that is to lie there, for devices with a
-                limit per buffer.
+            max_tensor_size: bytes of the largest tensor that will be placed in it, for devices that
+                limit the size of a buffer.
 
         Raises:
             Unsupported: this device cannot use host memory directly.
@@ -276,14 +280,15 @@ class Device(ABC):
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
-        """Further memory for weights, laid out as some kernels of this device like it; often none.
+        """More buffer types for weights, in layouts that some kernels prefer; often none.
 
-        ggml_backend_dev_get_extra_bufts; what the CPU repacks needs none: it keeps shadows.
+        ggml_backend_dev_get_extra_bufts. The CPU device offers none for the weights that it packs:
+        it keeps packed copies next to the originals.
         """
         return ()
 
     def register_host(self, memory: object) -> AbstractContextManager[None]:
-        """Make transfers from and to host memory faster for as long as a ``with`` block lasts.
+        """Make transfers from and to this host memory faster while a ``with`` block lasts.
 
         Args:
             memory: bytes, an array, a memory map, ...

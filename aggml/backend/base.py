@@ -1,7 +1,7 @@
-"""BackendBase: what a device implements, and what every operation checks first.
+"""BackendBase: the hooks that a device implements, and the checks that every operation shares.
 
 Here: the hooks (`_set`, `_get`, ...), which receive validated arguments; names, state, checks. Not
-here: the operations (data.py, computing.py), their order and the end (backend.py).
+here: the operations (data.py, computing.py), their order and closing (backend.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Home(Protocol):
-    """The part of a device that a backend uses; the whole is `aggml.Device`."""
+    """The part of a device that a backend uses; `aggml.Device` is the whole interface."""
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Sums(Protocol):
 
 
 class BackendBase(ABC):
-    """A stream of work on one device: the part that the operations of a `Backend` stand on."""
+    """A stream of work on one device: hooks, state and checks that a `Backend` builds on."""
 
     def __init__(self, device: Home, stream: Stream, *, max_queued: int | None = None) -> None:
         self._device = device
@@ -95,23 +95,23 @@ class BackendBase(ABC):
     # -- what a device implements
 
     def _sibling(self) -> Any:  # noqa: ANN401 - a Backend
-        """Another backend of this device that computes as this one does; a device may know more."""
+        """Another backend of the same device with the same settings; devices may override this."""
         return self.device.backend()
 
     def _repeats(self) -> object:
-        """Whether the hooks, called again alike, would enqueue the same operations.
+        """A value that stays equal while repeated calls of the hooks enqueue the same operations.
 
-        Alike: the same tensors and plans, arrays of the same shape. As long as the answer is equal
-        to an earlier one, a scheduler enqueues again what the hooks enqueued then, over other
-        arrays, and does not call them. None: they have to be called.
+        Repeated means: the same tensors and plans, and arrays of the same shape. As long as the
+        value equals the earlier one, a scheduler enqueues the earlier operations again over the new
+        arrays and does not call the hooks. None means that the hooks must always be called.
         """
         return None
 
     def _direct(self, plan: Any) -> bool:  # noqa: ANN401 - as `_compile` gave it
         """Whether a `run` of this plan may be enqueued without the hooks.
 
-        Then the stream runs ``plan.native``, and transfers are native copies. True must stay true
-        for a plan: what was prepared is enqueued again without asking.
+        If so, the stream runs ``plan.native``, and transfers are native copies. The answer for a
+        plan must not change from True: a prepared run is enqueued again without asking.
         """
         return False
 
@@ -140,9 +140,10 @@ class BackendBase(ABC):
         """Copy between tensors of the same type, extents and strides that this device reaches."""
 
     def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
-        """Copy at least those matrices of ``src`` that ``ids``, in host memory, will name then.
+        """Copy at least the matrices of ``src`` that ``ids``, in host memory, names at run time.
 
-        The others are not read before they are copied. Overridden where less than all is faster.
+        Later work reads the other matrices only after they were copied, too. Devices override this
+        where copying fewer than all matrices is faster.
         """
         return self._copy(src, dst)
 
@@ -159,11 +160,11 @@ class BackendBase(ABC):
 
     @abstractmethod
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[DevicePlan]:
-        """Compile, in small steps: a generator that yields now and then and returns the plan.
+        """Compile in small steps: a generator that yields between them and returns the plan.
 
         Args:
-            graph: placed; its memory is within reach.
-            memory: tells where a tensor lies: in a buffer, or how far into the scratch.
+            graph: placed, in memory that this device reaches.
+            memory: tells where each tensor lies: in a buffer, or at which offset of the scratch.
 
         Raises:
             Unsupported: a node that the device cannot run.
@@ -171,7 +172,7 @@ class BackendBase(ABC):
 
     @abstractmethod
     def _compute(self, plan: Any, arena: Buffer | None) -> Future[None]:  # noqa: ANN401
-        """Run a plan as `_compile` gave it, in scratch of at least ``plan.arena_size`` bytes."""
+        """Run a plan that `_compile` returned; ``arena`` has at least ``plan.arena_size`` bytes."""
 
     # -- names and state
 
@@ -182,7 +183,7 @@ class BackendBase(ABC):
 
     @property
     def guid(self) -> uuid.UUID:
-        """A number of the class: all its backends have the same (ggml_backend_guid)."""
+        """An identifier of the backend's class; equal for all its backends (ggml_backend_guid)."""
         cls = type(self)
         return uuid.uuid5(uuid.NAMESPACE_DNS, f"{cls.__module__}.{cls.__qualname__}")
 
@@ -198,7 +199,7 @@ class BackendBase(ABC):
 
     @property
     def pending(self) -> int:
-        """Operations that are not done; a ``run`` is one and one more for each input and output."""
+        """How many operations are not done. A ``run`` counts 1, plus 1 per input and output."""
         return self.stream.pending
 
     @property
@@ -217,7 +218,7 @@ class BackendBase(ABC):
             raise InvalidState(f"[{what}] {self!r} is closed: open another with device.backend()")
 
     def _check_tensor(self, tensor: Tensor, what: str, *, write: bool = False) -> None:
-        """Refuse a tensor that has no memory, or none in reach, or none that may be written."""
+        """Refuse a tensor without memory, or whose memory is out of reach or read-only."""
         if not isinstance(tensor, Tensor):
             raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
         placement = tensor.root.placement
@@ -245,7 +246,7 @@ class BackendBase(ABC):
 
     @staticmethod
     def _wrote(tensor: Tensor) -> None:
-        """Note that a write which lasts was queued: an INPUT leaf has a value from now on."""
+        """Note that a lasting write was queued: an INPUT leaf counts as written from now on."""
         placement = tensor.root.placement
         if placement is not None:
             fill(placement, KEPT)

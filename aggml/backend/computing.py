@@ -1,7 +1,7 @@
 """Placing and computing graphs: alloc, alloc_graph, prepare, graph_compute, run, GraphPlan.
 
-Here: which plan runs, on what memory. Not here: what memory a graph needs (graph_memory.py), what
-a plan is (plan.py).
+Here: which plan runs, and on what memory. Not here: how much memory a graph needs
+(memory/graph_memory.py), what a plan is (plan/plan.py).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ComputingBackend", "GraphPlan"]
 
-_COMPUTE = ("graph_compute",)  # finds the run that `graph_compute` prepared: no words are like it
+_COMPUTE = ("graph_compute",)  # key of the run that `graph_compute` prepared; no other key is equal
 
 
 class GraphPlan:
-    """A graph compiled for one backend, to be shown and run again (ggml_backend_graph_plan_*)."""
+    """A graph compiled for one backend: print it, run it again (ggml_backend_graph_plan_*)."""
 
     def __init__(self, backend: ComputingBackend, graph: Graph) -> None:
         self.backend = backend
@@ -59,12 +59,12 @@ class GraphPlan:
         return self.backend._plan(self.graph)
 
     def update(self, graph: Graph) -> None:
-        """Compile another graph into this object."""
+        """Compile another graph into this object (ggml_backend_graph_plan_update)."""
         self.backend._plan(graph)
         self.graph = graph
 
     def compute(self) -> Future[None]:
-        """Enqueue one run, as ``backend.graph_compute(graph)`` does; cancellation is as there."""
+        """Enqueue one run, as ``backend.graph_compute(graph)`` does (same errors, cancellation)."""
         return self.backend.graph_compute(self.graph)
 
     def __str__(self) -> str:
@@ -77,8 +77,7 @@ class ComputingBackend(BackendBase):
     def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
         """Memory for all given tensors (ggml_backend_alloc_ctx_tensors), see `alloc_tensors`.
 
-        One buffer, or a `MultiBuffer` where they take more than a buffer may have; nothing to do
-        gives an empty one.
+        One buffer, or a `MultiBuffer` if the tensors need more than the largest single buffer.
 
         Raises:
             AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
@@ -88,7 +87,7 @@ class ComputingBackend(BackendBase):
         return self.buffer_type.alloc_tensors(tensors)
 
     async def alloc_async(self, tensors: Iterable[Tensor]) -> Buffer:
-        """`alloc`, off the loop where a driver may take milliseconds over new memory.
+        """`alloc`, off the event loop where a driver may need milliseconds to get new memory.
 
         Raises:
             As `alloc`.
@@ -99,10 +98,10 @@ class ComputingBackend(BackendBase):
         return await give_way(self.buffer_type.allocating(tensors))
 
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
-        """Place what has no memory yet.
+        """Give memory to every tensor of the graph that has none yet.
 
-        Leaves, ends and OUTPUT tensors go to memory of this graph, the rest to scratch. The
-        placement lives as long as the graph; ``close()`` of the result unplaces it.
+        Leafs, ends and OUTPUT tensors get memory of this graph alone, all other nodes scratch. The
+        placement lives as long as the graph; ``close()`` of the result undoes it.
 
         Raises:
             AlreadyAllocated: the graph has been placed.
@@ -121,7 +120,7 @@ class ComputingBackend(BackendBase):
         return layout.place(self, block)
 
     async def reserve(self, nbytes: int) -> None:
-        """Have ``nbytes`` of scratch ready, touched by the worker and not by the loop.
+        """Have ``nbytes`` of scratch ready. A worker touches its pages, not the event loop.
 
         Cancellation: abandons the wait; the memory is kept.
         """
@@ -136,7 +135,7 @@ class ComputingBackend(BackendBase):
             await anyio.lowlevel.checkpoint()
 
     async def prepare(self, graph: Graph) -> None:
-        """Place the graph (unless done) and compile it, giving way to the loop every 0.2 ms.
+        """Place the graph (unless done) and compile it, yielding to the event loop every 0.2 ms.
 
         Cancellation: a graph that was placed stays placed.
         """
@@ -144,7 +143,7 @@ class ComputingBackend(BackendBase):
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[Backend.prepare] {graph!r} is no Graph")
         if graph.memory is None:
-            with contextlib.suppress(AlreadyAllocated):  # another task prepares it and was first
+            with contextlib.suppress(AlreadyAllocated):  # another task placed it first
                 layout = await give_way(laying_out(self, graph))
                 try:
                     block = await self.buffer_type.provide(layout.size)
@@ -172,8 +171,8 @@ class ComputingBackend(BackendBase):
         return memory
 
     def _check_reach(self, graph: Graph, what: str) -> None:
-        """Refuse a graph of which some memory cannot be touched by kernels of this device."""
-        first: dict[Any, Tensor] = {}  # of each buffer
+        """Refuse a graph if kernels of this device cannot reach some of its memory."""
+        first: dict[Any, Tensor] = {}  # the first tensor of each buffer, for the message
         for tensor in (*graph.leafs, *graph.nodes):
             placement = tensor.placement
             if placement is not None:
@@ -187,7 +186,7 @@ class ComputingBackend(BackendBase):
                 )
 
     def _compiled(self, graph: Graph, what: str) -> CompiledGraph:
-        """The plan of a placed graph, compiled now if it was not, and what was prepared with it."""
+        """The plan of a placed graph, compiled now if needed, with the runs prepared for it."""
         memory = self._memory_of(graph, what)
         plans = _plans_of(graph, what)
         found = plans.compiled_for(self)
@@ -213,9 +212,9 @@ class ComputingBackend(BackendBase):
                 written.
             Unsupported: a node that this device cannot run.
             InvalidState: the backend is closed, or another one placed the graph.
-            AggmlError: by the Future, e.g. OutOfBounds for a row index.
+            AggmlError: raised by the Future, e.g. OutOfBounds for a row index.
 
-        Cancellation: abandons the wait; ``abort()`` stops it before the next node.
+        Cancellation: abandons the wait, the run goes on; ``abort()`` stops it before the next node.
         """
         plans = graph.plans if type(graph) is Graph else None
         prepared: Prepared | None = None
@@ -231,7 +230,7 @@ class ComputingBackend(BackendBase):
         return future if self._admission.limit is None else self._unit(future)
 
     def _compute_first(self, graph: Graph) -> Future[None]:
-        """`graph_compute` of what was not prepared yet, or cannot be."""
+        """`graph_compute` of a graph that was not prepared yet, or cannot be prepared."""
         what = "Backend.graph_compute"
         self._check_open(what)
         compiled = self._compiled(graph, what)
@@ -280,14 +279,15 @@ class ComputingBackend(BackendBase):
 
         Args:
             graph: placed.
-            inputs: what to write to which leaf, as `set` takes it; borrowed until done. A leaf is
-                given as the tensor or, where that is unique in the graph, by its name.
+            inputs: maps each leaf to the array to write, in a form that `set` takes; the arrays are
+                borrowed until done. A leaf is given as the tensor, or by its name if that is unique
+                in the graph.
             outputs: a tensor or its name, or several.
-            reuse: leafs flagged INPUT, or their names, whose value of the last run is to be used
-                again. Without it each run brings all leafs flagged INPUT but those that `set`, a
-                copy or another graph wrote. Leafs without the flag keep their values.
-            shape: of the result, with as many elements; if ``outputs`` is a sequence a list, with a
-                shape or None for each. Else `Tensor.shape`, the rank that was built.
+            reuse: leafs flagged INPUT, or their names, that keep the value of the last run. Every
+                other leaf flagged INPUT must be among ``inputs``, unless `set`, a copy or another
+                graph wrote it. Leafs without the flag keep their values.
+            shape: shape of the result in numpy order, with as many elements; a list of shapes or
+                Nones if ``outputs`` is a sequence. If not given: `Tensor.shape`.
 
         Returns:
             A Future of an array, or of a list of arrays if ``outputs`` is a sequence.
@@ -324,7 +324,7 @@ class ComputingBackend(BackendBase):
         shape: object,
         words: tuple[object, ...],
     ) -> Future[Any]:
-        """`run` in words that were not used before, or cannot be."""
+        """`run` with arguments that were not used before, or that cannot be prepared."""
         what = "Backend.run"
         self._check_open(what)
         compiled = self._compiled(graph, what)
@@ -344,7 +344,7 @@ class ComputingBackend(BackendBase):
         return self._unit(future if shapes is None else reshaped(future, shapes))
 
     def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
-        """The inputs with their arrays, checked; refuses tensors that cannot be written or read."""
+        """The inputs with their arrays, after checking that all inputs and outputs are usable."""
         sets = []
         for tensor, x in asked.inputs.items():
             self._check_tensor(tensor, "Backend.run", write=True)
@@ -376,7 +376,7 @@ class ComputingBackend(BackendBase):
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
     ) -> None:
-        """Enqueue sets, one compute and gets as a unit that ``future`` stands for."""
+        """Enqueue sets, one compute and gets as one unit; ``future`` is done when all are."""
         with self.stream.unit():
             parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
             parts.append(self._compute(plan, arena))
@@ -389,7 +389,7 @@ class ComputingBackend(BackendBase):
 
 
 def _plans_of(graph: Graph, what: str) -> GraphPlans:
-    """The plans of a placed graph; another thread may have unplaced it meanwhile."""
+    """The plans of a placed graph; raises if another thread has unplaced it meanwhile."""
     plans: GraphPlans | None = graph.plans
     if plans is None:
         raise _unplaced(graph, what)

@@ -1,7 +1,7 @@
-"""Moving bytes: set, get, memset, clear, copy, pieces at regular distances, accept.
+"""Moving bytes: set, get, memset, clear, copy, set_2d, get_2d, accept.
 
-Here: what each takes and refuses; the way of a copy between two backends. Not here: what an array
-must look like (checking.py), the hooks that a device implements (base.py).
+Here: which arguments each takes and refuses; how a copy between two backends is done. Not here:
+what an array must look like (tensor/checking.py), the hooks that a device implements (base.py).
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ class DataBackend(BackendBase):
         Args:
             tensor: any placed tensor, also a strided view.
             x: an array of the tensor's element type (bf16: ml_dtypes.bfloat16 or uint16 bits;
-                quantized: uint8 blocks), of any strides, its shape the tensor's in numpy order
-                after leading 1s are dropped, or flat. Borrowed until the Future is done.
-            offset: first byte of the span to write; then ``x`` is contiguous, its bytes are taken.
-            size: bytes to write, as many as ``x`` has; either of the two asks for bytes.
+                quantized: uint8 blocks), of any strides. Its shape is the tensor's in numpy order
+                (``ne`` reversed) after leading 1s are dropped, or flat. Borrowed until the Future
+                is done.
+            offset: first byte of the span to write. With ``offset`` or ``size`` the bytes of ``x``
+                are written as they are, and ``x`` must be contiguous.
+            size: bytes to write; must be the number of bytes of ``x``.
             copy: take a snapshot of ``x`` first.
 
         Raises:
-            NotAllocated, InvalidArgument: ``tensor`` has no memory, or not on this device.
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, or none on this device.
             LayoutMismatch: element type or shape differ.
             OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
             InvalidState: the backend is closed.
 
-        Cancellation: abandons the wait; the write goes on.
+        Cancellation: abandons the wait; the write goes on and ``x`` stays borrowed.
         """
         self._check_open("Backend.set")
         self._check_tensor(tensor, "Backend.set", write=True)
@@ -96,12 +98,12 @@ class DataBackend(BackendBase):
             A Future of the array. It keeps tensor, buffer and ``out`` alive until done.
 
         Raises:
-            NotAllocated, InvalidArgument: ``tensor`` has no memory, or not on this device, or
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, or none on this device, or
                 ``out`` is read-only.
             LayoutMismatch: ``out`` or ``shape`` do not fit.
             OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
-            AggmlError: by the Future: the cause of an earlier failure; what ``out`` holds is
-                unspecified.
+            AggmlError: raised by the Future: the cause of an earlier failure. The contents of
+                ``out`` are then unspecified.
 
         Cancellation: abandons the wait. The copy goes on; backend and tensor stay usable.
         """
@@ -124,11 +126,11 @@ class DataBackend(BackendBase):
         """Set every byte of a tensor's elements, or some bytes of its span.
 
         Args:
-            tensor: any placed tensor; of a strided view the gaps between elements stay.
-            value: of each byte.
+            tensor: any placed tensor; the gaps between elements of a strided view stay unchanged.
+            value: of each byte, 0 to 255.
             offset: first byte of the span to set.
-            size: bytes to set, to the end of the span if not given; of 0 bytes the tensor need
-                not have memory.
+            size: bytes to set, to the end of the span if not given. If 0, the tensor need not have
+                memory.
 
         Raises:
             InvalidArgument: ``value`` is not within 0..255. Else as `set`.
@@ -161,11 +163,12 @@ class DataBackend(BackendBase):
     def clear(self, buffer: Holder, value: int = 0) -> Future[None]:
         """Set every byte of a buffer, of all parts of a `MultiBuffer` (ggml_backend_buffer_clear).
 
-        What was poisoned in there is whole again.
+        Contents that an earlier failure poisoned can be read again afterwards.
 
         Raises:
-            InvalidHandle: no buffer.
-            InvalidArgument: ``value`` is not within 0..255; a buffer read-only or out of reach.
+            InvalidHandle: ``buffer`` is no buffer.
+            InvalidArgument: ``value`` is not within 0..255, or a buffer is read-only or out of
+                reach.
             InvalidState: backend or buffer is closed.
 
         Cancellation: abandons the wait; the write goes on.
@@ -205,7 +208,8 @@ class DataBackend(BackendBase):
         """Write pieces of ``size`` bytes at regular distances (ggml_backend_tensor_set_2d_async).
 
         Piece i goes from byte ``i * stride_data`` of the array to byte
-        ``offset + i * stride_tensor`` of the tensor's span. No pieces, or of no bytes: nothing.
+        ``offset + i * stride_tensor`` of the tensor's span. With no pieces, or pieces of 0 bytes,
+        nothing is written.
 
         Args:
             tensor: any placed tensor.
@@ -214,7 +218,7 @@ class DataBackend(BackendBase):
             n_copies: how many pieces.
             stride_tensor: bytes from one piece to the next in the tensor, at least ``size``.
             stride_data: likewise in the array.
-            offset: where the first piece goes.
+            offset: byte of the tensor's span at which the first piece begins.
 
         Raises:
             OutOfBounds: a piece would end outside of the span, or of the array.
@@ -249,7 +253,8 @@ class DataBackend(BackendBase):
     ) -> Future[Array]:
         """Read pieces of ``size`` bytes at regular distances (ggml_backend_tensor_get_2d_async).
 
-        As `set_2d`, the other way round: bytes of ``out`` between the pieces stay.
+        The reverse of `set_2d`, with the same arguments. Bytes of ``out`` between the pieces stay
+        unchanged.
 
         Returns:
             A Future of ``out``.
@@ -283,7 +288,7 @@ class DataBackend(BackendBase):
 
         Raises:
             LayoutMismatch: type, extents or strides differ.
-            NotAllocated, InvalidArgument: a tensor has no memory, or not where its backend reaches.
+            NotAllocated, InvalidArgument: a tensor has no memory, or none that its backend reaches.
             InvalidState: a backend is closed.
 
         Cancellation: abandons the wait; the copy goes on.
@@ -308,9 +313,10 @@ class DataBackend(BackendBase):
         return self._unit(future)
 
     def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
-        """Across backends: directly where one side reaches both, else bounced through host memory.
+        """Copy across backends: directly if one side reaches both, else through host memory.
 
-        Enqueued in one step on both streams: each waits for what the other had queued.
+        The copy is enqueued in one step on both streams. Each waits for the earlier work of the
+        other.
         """
         here, there = src.buffer, dst.buffer
         assert here is not None
@@ -325,7 +331,7 @@ class DataBackend(BackendBase):
             return self._bounce(src, dst, other)
         with driver.stream.sharing(idle.stream):
             driver.stream.wait(idle.stream)
-            same = src is dst  # nothing to copy, yet both streams are put in order
+            same = src is dst  # nothing to copy, but both streams still wait for each other
             future = driver.stream.mark("copy") if same else driver._copy(src, dst)
             driver.stream.let_wait(idle.stream)
         return future
@@ -341,9 +347,9 @@ class DataBackend(BackendBase):
         return future
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare the contents of a tensor's storage to be good, in stream order.
+        """Declare the contents of a tensor's storage to be valid, in stream order.
 
-        Reads behind it no longer fail because of an earlier write that failed.
+        Later reads no longer fail because of an earlier write that failed.
 
         Cancellation: abandons the wait; the declaration stays.
         """

@@ -1,7 +1,7 @@
 """DirectBackend: the hooks of a backend whose stream moves the bytes by itself.
 
-Here: what the backends of the CPU, of CUDA and of ggml have in common. Not here: which plans there
-are, and scratch (devices/); devices that add something to each transfer, as the simulated one does.
+Here: the code that the backends of the CPU, of CUDA and of ggml share. Not here: plans and scratch
+(devices/); devices that add something to each transfer, as the simulated device does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DirectBackend"]
 
 
 class DirectBackend(Backend):
-    """A `Backend` that hands each operation to the native stream as it is.
+    """A `Backend` that hands each operation to the native stream unchanged.
 
     The stream reads and writes the memory of the device at the addresses that tensors have, and
     runs the plans that `_compile` gives.

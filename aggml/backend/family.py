@@ -1,4 +1,4 @@
-"""Family: what a plug-in gives the registry: its devices, features and extra functions.
+"""Family: the object that a plug-in gives to the registry: devices, features, extra functions.
 
 Here: the interface and its version. Not here: how families are found and kept (registry/).
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["API_VERSION", "Family"]
 
 #: Version of the interfaces that a plug-in implements: Family, Device, BufferType, Buffer, Backend
-#: and Stream. It grows whenever a plug-in written for the version before would no longer do.
+#: and Stream. It grows whenever a plug-in written for the previous version would no longer work.
 API_VERSION: Final = 1
 
 
@@ -27,8 +27,8 @@ class Family(ABC):
 
     Attributes:
         name: unique among families, case ignored.
-        api_version: the API_VERSION that it was written for, as a number of its own: taken from
-            ``aggml.API_VERSION`` it would always agree. Another one is refused.
+        api_version: the API_VERSION that it was written for; any other version is refused. Write
+            the number itself: ``aggml.API_VERSION`` would always agree.
         description: one line for `python -m aggml devices`.
     """
 
@@ -45,7 +45,7 @@ class Family(ABC):
         """The device of that number.
 
         Raises:
-            InvalidArgument: there are not so many.
+            InvalidArgument: there is no device of that number.
         """
         devices = self.devices
         if not isinstance(index, int):
@@ -57,7 +57,7 @@ class Family(ABC):
         return devices[index]
 
     def features(self) -> Mapping[str, str]:
-        """Features that it was built with and can use here, by name; flags have the value "1"."""
+        """Features that it was built with and can use on this machine, by name; flags are "1"."""
         return {}
 
     def extension(self, name: str) -> Callable[..., Any] | None:
@@ -68,9 +68,9 @@ class Family(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 - most families hold nothing
-        """Let go of what the family holds; called once after `unload` has removed it.
+        """Release everything that the family holds; called once after `unload` has removed it.
 
-        None of its backends, buffers and events is left then.
+        By then none of its backends, buffers and events is left.
         """
 
     def __repr__(self) -> str:

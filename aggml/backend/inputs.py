@@ -1,8 +1,9 @@
-"""The inputs and outputs of a run: tensors of this graph or their names, and no input left out.
+"""Checks of the inputs and outputs of a run: which tensors are meant, and that no input is missing.
 
 Here: the checks that `Backend.run` and `Scheduler.submit` share, made before anything is queued;
-the words by which a submission is found again. Not here: whether an array fits its tensor
-(tensor/checking.py), whether an INPUT leaf has a value (tensor/inputs.py), the copies themselves.
+the key (its "words") under which a prepared submission is found again. Not here: whether an array
+fits its tensor (tensor/checking.py), whether an INPUT leaf has a value (tensor/inputs.py), the
+copies themselves.
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ __all__ = [
 ]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
-#: The arguments of a run: its inputs, and its outputs if they are a list.
-Inputs: TypeAlias = "Mapping[Any, object]"  # of tensors, or names, or some of both
+#: The ``inputs`` argument of a run; its keys are tensors, or names, or a mixture of both.
+Inputs: TypeAlias = "Mapping[Any, object]"
 Outputs: TypeAlias = "Sequence[Tensor] | list[str] | list[Tensor | str] | tuple[Tensor | str, ...]"
 Reuse: TypeAlias = "Iterable[Tensor | str]"
 Shapes: TypeAlias = "Sequence[tuple[int, ...] | None]"
-#: How a submission of a graph is asked for, without the arrays.
+#: The arguments of a submission without its arrays: the key under which it is found again.
 Words: TypeAlias = tuple[object, ...]
 
 
 def words_of(outputs: object, inputs: object, reuse: object = (), shape: object = None) -> Words:
-    """The words in which a submission is asked for; empty if it cannot be found again by them.
+    """The key of a submission; empty if it cannot be found again by its arguments.
 
-    They are tensors, names, and lists, tuples and dictionaries of these; a shape is of integers.
+    A key is made of tensors, names, and lists, tuples and dictionaries of these; of a shape it
+    holds the integers.
     """
     if type(outputs) is list:
         outputs = tuple(outputs)
@@ -64,14 +66,14 @@ def words_of(outputs: object, inputs: object, reuse: object = (), shape: object 
         return ()
     if type(reuse) is not tuple or (shape is not None and type(shape) is not tuple):
         if type(reuse) is not list and type(reuse) is not tuple:
-            return ()  # an iterator is used up by looking at it
+            return ()  # looking at an iterator would consume it
         if shape is not None and type(shape) is not list and type(shape) is not tuple:
             return ()
         again = tuple(reuse)
         words = (outputs, again, shape if shape is None else tuple(shape), *words[3:])
     try:
         hash(words)
-    except TypeError:  # some of it is no tensor
+    except TypeError:  # an argument is no tensor
         return ()
     return words
 
@@ -83,11 +85,11 @@ def ask(
     reuse: object,
     what: str,
 ) -> Asked:
-    """Find the tensors that are named, and refuse what cannot be an input of this graph.
+    """Find the tensors that are named, and refuse those that cannot be inputs of this graph.
 
     Args:
-        graph: what is to be run.
-        inputs: by leaf, a view of one, or the name of either; None: none.
+        graph: the graph to be run.
+        inputs: keyed by a leaf, a view of one, or the name of either; None means no inputs.
         outputs: a tensor or a name, or several.
         reuse: INPUT leafs whose last value is to be used again, or their names.
         what: for messages.
@@ -121,9 +123,9 @@ def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes
     """The shape that ``shape=`` asks for, for each output; None: the shape of its tensor.
 
     Args:
-        graph: what is to be run.
+        graph: the graph to be run.
         outputs: a tensor or a name, or several.
-        shape: a tuple of integers; if ``outputs`` are several a list, a shape or None for each.
+        shape: a tuple of integers; if ``outputs`` are several, a list of shapes or Nones.
         what: for messages.
 
     Raises:
@@ -149,7 +151,7 @@ def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes
 
 
 def reshaped(future: Future[Any], shapes: Shapes) -> Future[Any]:
-    """Give the arrays of a Future, which nobody has seen yet, these shapes; the same Future."""
+    """Give these shapes to the arrays of a Future that nobody has seen yet; returns the Future."""
     value = future._value
     if isinstance(value, list):
         pairs = zip(value, shapes, strict=True)
@@ -198,9 +200,9 @@ def _due(graph: Graph, given: Mapping[Tensor, object], reuse: object, what: str)
 
 
 def _sorted(graph: Graph) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The INPUT leafs that a run reads, and those that it writes itself, as it does caches.
+    """The INPUT leafs that a run reads, and those that the run itself writes (such as caches).
 
-    Kept with the graph, which never changes.
+    The result is kept with the graph, which never changes.
     """
     found = graph.expected
     if found is None:
@@ -215,13 +217,13 @@ def _sorted(graph: Graph) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
 
 
 def check_written(graph: Graph, what: str) -> Marks:
-    """Refuse to compute from inputs that nobody ever wrote. A leaf that has a value keeps one.
+    """Refuse to compute from inputs that were never written. A leaf with a value keeps one.
 
     Returns:
-        What the run does to inputs: it may write some itself.
+        What the run does to inputs: it may write some of them itself.
 
     Raises:
-        NotAllocated: it names the leaf.
+        NotAllocated: a leaf was never written; the text names it.
     """
     reads, writes = _sorted(graph)
     for leaf in reads:

@@ -29,19 +29,20 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Blocks: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]
 
-# From this many elements on, worker threads save more than a plan and a hand-over cost (50 us).
+# From this many elements on, worker threads save more than building and handing over a plan costs
+# (50 us).
 _MANY = 1 << 15
 
 
 def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks:
     """Convert rows of floats to blocks, bit for bit as ggml_quantize_chunk does.
 
-    Large arrays are cut over the worker threads; the calling thread waits without the GIL.
+    Large arrays are divided among the worker threads; the calling thread waits without the GIL.
 
     Args:
-        x: float32 of any shape, the last axis a multiple of the type's block. An array with gaps
+        x: float32 of any shape; the last axis is a multiple of the type's block. An array with gaps
             is copied first.
-        dtype: the target type. q8_1 and q8_K are made, too; ggml uses them inside of products only.
+        dtype: the target type. This includes q8_1 and q8_K, which ggml uses only inside products.
         imatrix: one weight per column, float32. q8_0, the ternary types, fp4, q1_0 and q2_0 ignore
             it; iq2_xxs, iq2_xs and iq1_s need it.
 
@@ -59,7 +60,7 @@ def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks
 
 
 def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Future[Blocks]:
-    """Do what `quantize` does on the worker threads, off the loop; to be awaited.
+    """Do what `quantize` does on the worker threads, off the event loop; to be awaited.
 
     Arguments, result and errors are those of `quantize`; wrong arguments raise at the call. ``x``
     and ``imatrix`` are borrowed until the Future is done, unless they had to be copied.
@@ -75,7 +76,7 @@ def dequantize(
 ) -> Floats:
     """Convert blocks back to float32, exactly: ``dequantize(quantize(x, t), t)`` has ``x``'s shape.
 
-    Large arrays are cut over the worker threads; the calling thread waits without the GIL.
+    Large arrays are divided among the worker threads; the calling thread waits without the GIL.
 
     Args:
         blocks: uint8, the bytes of a row in the last axis, contiguous or not. Of f16 and bf16 also
@@ -102,7 +103,7 @@ def dequantize(
 def dequantize_async(
     blocks: Array, dtype: DTypeLike, ne: SupportsIndex | Iterable[SupportsIndex] | None = None
 ) -> Future[Floats]:
-    """Do what `dequantize` does on the worker threads, off the loop; to be awaited.
+    """Do what `dequantize` does on the worker threads, off the event loop; to be awaited.
 
     Arguments, result and errors are those of `dequantize`; wrong arguments raise at the call.
     ``blocks`` are borrowed until the Future is done, unless they had to be copied.
@@ -274,7 +275,7 @@ def _submit(
     if problem is not None:  # a problem that the checks above do not cover
         raise InvalidArgument(f"[{what}] {problem[1]}")
     plan.seal((), (), ())
-    # A stream of its own: conversions run beside each other and beside all backends.
+    # Each conversion has its own stream: it runs in parallel with other conversions and backends.
     stream = Stream(what)
     (ops,) = submit([(stream.native, [_native.run_plan(plan, 0, what, (*keep, out))])])
     return Future(tuple(ops), out, what, abortable=True)

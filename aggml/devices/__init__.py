@@ -1,6 +1,6 @@
 """Devices that come with the package, as `aggml.devices.NAME`.
 
-Nothing is imported before it is asked for: the registry does that on first use, or a name of here.
+A device module is imported on first use: by the registry, or by taking its name from here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-# An import of them, even for type checkers alone, would be an arrow upwards.
+# Importing the modules, even for type checkers alone, would be an import from a higher room.
 __all__ = ["cpu", "cuda", "ggml", "sim"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 

@@ -1,6 +1,7 @@
 """The CPU: native kernels on worker threads, host memory.
 
-Here: the names. family.py is what the registry asks for, device.py the device, backend.py its work.
+Here: the names. family.py has the family for the registry, device.py the device, backend.py its
+streams of work.
 """
 
 from aggml.devices.cpu.backend import CPUBackend

@@ -1,7 +1,8 @@
 """CPUBackend: ordered work on worker threads, over host memory.
 
-Here: its threads, its kernels, how graphs are compiled for it. Not here: the device (device.py),
-transfers (backend/direct.py), kernels and threads (native/), ordering and futures (stream/).
+Here: which threads and kernels it uses, and how graphs are compiled. Not here: the device
+(device.py), transfers (backend/direct.py), kernels and threads (native/), ordering and futures
+(stream/).
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ class CPUBackend(DirectBackend):
     """Ordered work on the worker threads.
 
     Args:
-        n_threads: the most that one graph uses; None: all usable cores.
-        use_ref: only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
-        isa: "scalar", "avx2", "avxvnni", "avx512", "zen4", "amx", "neon", "dotprod", "i8mm" to
-            bound the kernels that are chosen; None: AGGML_ISA, else the best.
+        n_threads: the most threads that one graph uses; None: all usable cores.
+        use_ref: use only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
+        isa: the highest instruction set that kernels may use: "scalar", "avx2", "avxvnni",
+            "avx512", "zen4", "amx", "neon", "dotprod" or "i8mm"; None: AGGML_ISA from the
+            environment, else the best that this machine has.
         max_queued: see `Backend.ready`.
         pool: worker threads; None: the pool that all CPU backends share.
     """
@@ -58,7 +60,7 @@ class CPUBackend(DirectBackend):
         tuning.adopt()
         workers = default_pool() if pool is None else pool
         if n_threads is not None and pool is None:
-            workers.grow(n_threads, widen=False)  # more threads than cores for who asks for them
+            workers.grow(n_threads, widen=False)  # a caller may ask for more threads than cores
         self.cpu = cpu_mask("scalar" if use_ref else isa)
         self._use_ref = use_ref
         super().__init__(

@@ -1,6 +1,6 @@
 """CPUDevice: the processor as a device: its memory, its name, its backends.
 
-Not here: what a backend does (backend.py), that the registry asks for it (family.py).
+Not here: what a backend does (backend.py), the family that the registry loads (family.py).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["CPUDevice"]
 
 
 class _MappedType(HostBufferType):
-    """Memory of somebody else, where tensors lie as they lie."""
+    """Memory that a caller owns, such as a mapped file; its tensors are used where they lie."""
 
     def alignment_of(self, tensor: Tensor) -> int:
-        """That of an element: views begin at any element as well, so all kernels can read it."""
+        """The alignment of one element. That suffices: views may begin at any element, too."""
         return tensor.dtype.alignment
 
 
@@ -63,14 +63,14 @@ class CPUDevice(Device):
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of packed copies of weights, which kernels of few columns multiply."""
+        """Bytes of packed copies of weights; the kernels for few columns multiply with these."""
         return _native.packed_bytes()
 
     @property
     def packed_limit(self) -> int:
-        """Up to how many `packed_bytes` plans may make; at first half of the physical memory.
+        """The most `packed_bytes` that plans may make; half of the physical memory at first.
 
-        Beyond it weights are multiplied as they lie. Setting it changes no plan that exists.
+        Beyond the limit, products read the weights unpacked. Setting it changes no existing plan.
         """
         return _native.packed_limit()
 
@@ -99,19 +99,19 @@ class CPUDevice(Device):
         return node_problem(tensor) is None
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """All host memory, whoever's it is."""
+        """True for all host memory, whichever device made it."""
         return buffer_type.is_host
 
     def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
-        """Wrap bytes, an array, a memory map, ... without copying; read-only serves for weights.
+        """Wrap bytes, an array, a memory map, ... without copying; weights may be read-only.
 
-        What speaks DLPack but has no buffer protocol will do, too. `Buffer.place` checks that each
-        tensor lies at a multiple of its `DType.alignment`.
+        An object that supports DLPack but not the buffer protocol is accepted as well.
+        `Buffer.place` checks that each tensor lies at a multiple of its `DType.alignment`.
 
         Raises:
             InvalidHandle: not a contiguous buffer object.
-            Misaligned: it does not begin at a whole element; where its elements are plain bytes, at
-                a multiple of 2. `aggml.empty` gives memory that suits every device.
+            Misaligned: the memory does not begin at a whole element, or, if its elements are plain
+                bytes, at a multiple of 2. `aggml.empty` gives memory that suits every device.
         """
         try:
             if not isinstance(memory, np.ndarray) and hasattr(memory, "__dlpack__"):
@@ -119,7 +119,7 @@ class CPUDevice(Device):
             kind = memory.dtype if isinstance(memory, np.ndarray) else np.dtype(np.uint8)
             flat = (
                 np.empty(0, np.uint8)
-                if getattr(memory, "nbytes", None) == 0  # frombuffer takes none of no bytes
+                if getattr(memory, "nbytes", None) == 0  # frombuffer refuses empty memory
                 else np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
             )
         except (TypeError, ValueError, BufferError, RuntimeError) as error:
@@ -128,7 +128,8 @@ class CPUDevice(Device):
                 f"{error}"
             ) from error
         address = flat.__array_interface__["data"][0]
-        # What lies in plain bytes is not known yet, but next to nothing may lie at an odd address.
+        # It is not known yet which tensors will lie in plain bytes. Hardly any may lie at an odd
+        # address.
         needed = 2 if kind == np.uint8 else kind.alignment
         if flat.nbytes and address % needed:
             raise Misaligned(
@@ -142,13 +143,13 @@ class CPUDevice(Device):
             flat,
             writable=flat.flags.writeable,
         )
-        buffer.exclusive = not buffer.writable  # who gave it may write it at any time
+        buffer.exclusive = not buffer.writable  # the caller may write to it at any time
         buffer.backing = _backing(flat)
         return buffer
 
 
 def _backing(memory: object) -> Backing:
-    """Whether the bytes of an array may be a file's: all may but those that numpy or Python own."""
+    """Whether an array may be a mapped file: any may, unless numpy or Python owns its bytes."""
     while True:
         if isinstance(memory, memoryview):
             memory = memory.obj

@@ -1,6 +1,6 @@
-"""CPUFamily: what the registry asks for; its one device is the processor.
+"""CPUFamily: the family that the registry loads; its one device is the processor.
 
-Not here: the device (device.py), the features that it tells (features.py).
+Not here: the device (device.py), the list of features (features.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CPUFamily(Family):
         return feature_list()
 
     def extension(self, name: str) -> Callable[..., Any] | None:
-        """Those of ggml that have a counterpart beyond the interfaces."""
+        """The functions that ggml offers by name and that have a counterpart here."""
         return _EXTENSIONS.get(name)
 
 

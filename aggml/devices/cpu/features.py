@@ -1,6 +1,6 @@
 """Instruction sets: those that kernels were compiled for, and those that this machine can run.
 
-Here: ggml's names for them, and the list that the family tells. Not here: the choice of kernels
+Here: ggml's names for them, and the list that the family reports. Not here: the choice of kernels
 (native/__init__.py).
 """
 
@@ -60,12 +60,12 @@ _LISTED: Final = (
 
 
 def _tiled() -> bool:
-    """Whether there are kernels for products in tiles, which is what "llamafile" stands for."""
+    """Whether there are tiled product kernels, which ggml's feature "llamafile" stands for."""
     return any(kernel.startswith("mm_blocks") for kernel, *_ in _native.variants())
 
 
 def usable_features() -> CPUFeatures:
-    """What the processor has and the operating system lets programs use, found out at run time."""
+    """Features of the processor that the operating system lets programs use; found at run time."""
     found: dict[str, Any] = {
         name: value if name in _BYTES else bool(value) for name, value, _ in _native.cpu_report()
     }
@@ -73,9 +73,9 @@ def usable_features() -> CPUFeatures:
 
 
 def compiled_features() -> CPUFeatures:
-    """What kernels of this build were compiled for, whether or not this machine can run them.
+    """Features that kernels of this build were compiled for, even if this machine lacks them.
 
-    ``ggml_cpu_has_*`` answer this. Lengths of vectors are 0: no kernel has one built in.
+    ``ggml_cpu_has_*`` answer the same. Vector lengths are 0: no kernel has one built in.
     """
     found = {name for name, _, base in _native.cpu_report() if base}
     needs = 0
@@ -89,7 +89,7 @@ def compiled_features() -> CPUFeatures:
 
 
 def feature_list() -> dict[str, str]:
-    """What is compiled in and usable here, under ggml's names in ggml's order; "1" or a number."""
+    """Features both compiled in and usable here, by ggml's names and order; "1" or a number."""
     compiled, usable = compiled_features(), usable_features()
     return {
         name.upper(): str(int(getattr(usable, name)))

@@ -1,6 +1,6 @@
-"""High-bandwidth memory, where the machine has some: a host buffer type by way of libmemkind.
+"""High-bandwidth memory, where the machine has some: a host buffer type that uses libmemkind.
 
-Not here: plain host memory (buffer.py).
+Not here: plain host memory (memory/buffer_type.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HBMBufferType(HostBufferType):
         library: path of libmemkind, or of a library that has the same four functions.
 
     Raises:
-        Unsupported: it cannot be loaded, or says that there is no such memory.
+        Unsupported: the library cannot be loaded, or reports that there is no such memory.
     """
 
     def __init__(self, library: str) -> None:

@@ -1,7 +1,7 @@
-"""Roofline: the best that this machine can do, to measure kernels and models against.
+"""Roofline: the highest speed of this machine, to which kernels and models are compared.
 
 Here: operations per second of each kind of unit, bytes read and copied per second. Not here: the
-loops (native/kernels/<isa>/peak.c, native/runtime/roofline.c), what is measured against them.
+loops (native/kernels/<isa>/peak.c, native/runtime/roofline.c), the measurements compared with it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Roofline"]
 MEMORY: Final = 512 << 20  # bytes: more than caches hold
 MOMENT: Final = 0.005  # seconds of a sample of a peak
 TILES: Final = "amx"
-PART: Final = 16 << 20  # bytes that are filled at once
+PART: Final = 16 << 20  # bytes that are filled in one go
 
 
 class Roofline:
     """Measures this machine; each call takes some milliseconds of all threads.
 
     Args:
-        threads: how many, where a call does not say.
+        threads: how many threads a call uses if it is not told.
         memory: bytes that `read` reads; more than caches hold.
 
     Attributes:
-        peaks: kinds of units that there are: "f32", "bf16", "int8", "bf16 tiles", "int8 tiles".
+        peaks: names of the measurable units: "f32", "bf16", "int8", "bf16 tiles", "int8 tiles".
     """
 
     def __init__(self, threads: int, memory: int = MEMORY) -> None:
@@ -59,7 +59,7 @@ class Roofline:
         return tiles if tiles in self.peaks else kind if kind in self.peaks else "f32"
 
     def read(self, threads: int | None = None) -> float:
-        """Bytes per second read from memory, more of it than caches hold."""
+        """Bytes per second read from memory; the block is larger than the caches."""
         return _native.roofline_move(None, self._data(), 1, threads or self.threads)
 
     def copy(self, size: int, threads: int | None = None) -> float:
@@ -72,7 +72,7 @@ class Roofline:
         )
 
     def _data(self) -> NDArray[np.uint8]:
-        """Memory in huge pages where the system has them, filled so that every page is its own."""
+        """Memory, in huge pages if the system has them, filled so that no two pages are shared."""
         if self._memory is None:
             held = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -1,4 +1,4 @@
-"""What the CPU kernels do with an element type.
+"""TypeTraits: which conversions and products the CPU kernels have for an element type.
 
 Not here: layout of types (dtype.py), the conversions themselves (native/formats/).
 """
@@ -16,14 +16,14 @@ class TypeTraits(NamedTuple):
     """The CPU's side of a type (ggml_type_traits_cpu).
 
     Attributes:
-        dtype: which.
+        dtype: the type.
         to_float: whether rows of it can be read: `aggml.dequantize`, get_rows, mul_mat.
         from_float: whether operations can write it: cpy, set_rows.
         quantize: whether `aggml.quantize` makes it.
         needs_imatrix: whether `aggml.quantize` needs an importance matrix for it.
-        vec_dot_type: what rows of the second operand of mul_mat are converted to; None if the
-            type cannot be its first operand.
-        n_rows: rows of the first operand that a call of the inner kernel takes at least.
+        vec_dot_type: the type to which mul_mat converts rows of its second operand if this type is
+            that of the first; None if it cannot be the first.
+        n_rows: the fewest rows of the first operand that one call of the inner kernel takes.
     """
 
     dtype: DType
@@ -36,7 +36,7 @@ class TypeTraits(NamedTuple):
 
 
 def type_traits(dtype: DTypeLike) -> TypeTraits:
-    """What the CPU kernels do with a type (ggml_get_type_traits_cpu).
+    """The traits of a type on the CPU (ggml_get_type_traits_cpu).
 
     Raises:
         InvalidArgument, InvalidHandle: ``dtype`` names no type.

@@ -1,8 +1,9 @@
-"""Numbers chosen for the processor at hand: `aggml bench --tune` measures and keeps them.
+"""Tuning parameters for this processor: `aggml bench --tune` measures and saves them.
 
-They say how far ahead memory is asked for and how much a thread claims (native/table/tunables.def),
-so no result depends on them. The first backend of a process takes those of the user's cache, else
-those of ``tuned.json`` beside this file. Not here: who measures (aggml/cli/tune.py).
+They set how far ahead kernels prefetch and how much work a thread claims at a time
+(native/table/tunables.def), so no result depends on them. The first backend of a process takes them
+from the user's cache, else from ``tuned.json`` in this folder. Not here: the measuring
+(aggml/cli/tune.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _adopted = [False]
 
 
 def processor() -> str:
-    """The processor as the tables name it: its name, family and model."""
+    """The key of this processor in the files: its name, family and model."""
     wanted = {"model name": "", "cpu family": "family", "model": "model"}
     found: dict[str, str] = {}
     try:
@@ -44,13 +45,13 @@ def processor() -> str:
 
 
 def cache_path() -> Path:
-    """Where the user's numbers are kept."""
+    """The file in which the user's parameters are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "aggml" / "tuned.json"
 
 
 def known(path: Path) -> dict[str, dict[str, int]]:
-    """The numbers of each processor in a file; nothing if there is none, or of another version."""
+    """The parameters by processor in a file; empty if it is missing or has another version."""
     try:
         read: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -64,12 +65,12 @@ def known(path: Path) -> dict[str, dict[str, int]]:
 
 
 def chosen() -> dict[str, int]:
-    """The numbers in use, without those that nobody chose."""
+    """The parameters in use, without those that still have their default."""
     return {name: value for name, _, _, _, value in _native.tunables() if value != 0}
 
 
 def adopt() -> None:
-    """Take the numbers for this processor, once in a process; what is out of range is left out."""
+    """Use the parameters for this processor, once per process; values out of range are ignored."""
     if _adopted[0]:
         return
     _adopted[0] = True
@@ -83,7 +84,7 @@ def adopt() -> None:
 
 
 def save(numbers: Mapping[str, int]) -> Path:
-    """Keep numbers for this processor, beside those of others, and say where."""
+    """Save parameters for this processor next to those of others; returns the file's path."""
     path = cache_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     processors = {**known(path), processor(): dict(numbers)}

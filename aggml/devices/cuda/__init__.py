@@ -1,8 +1,8 @@
-"""CUDA devices on cuda-python, where a driver and a GPU are at hand.
+"""CUDA devices by way of cuda-python, on machines with a driver and a GPU.
 
-Here: the family, as the registry asks for it. Importing it imports nothing of NVIDIA's. Not here:
-cuda-python (driver.py), device and backend (device.py, backend.py), kernels (launch.py says what is
-expected of them).
+Here: the family that the registry loads. Importing this file imports no NVIDIA package. Not here:
+cuda-python (driver.py), device and backend (device.py, backend.py), kernels (launch.py has their
+interface).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CUDAFamily(Family):
     """All GPUs that the driver finds, in its order (ggml_backend_cuda_reg).
 
     Args:
-        kernels: what they compute; None: the package's own.
+        kernels: the kernels that the devices use; None: the package's own.
 
     Raises:
         Missing: packages, the driver, or a device.
@@ -59,7 +59,7 @@ class CUDAFamily(Family):
         return self._devices
 
     def features(self) -> Mapping[str, str]:
-        """Architectures, under ggml's names."""
+        """The compute capabilities of the GPUs, under ggml's name for that feature."""
         archs = sorted({device.facts.arch for device in self._devices})
         found = {"ARCHS": ",".join(f"{arch}0" for arch in archs), "USE_GRAPHS": "1"}
         if any(device.kernels.blas is not None for device in self._devices):
@@ -68,7 +68,7 @@ class CUDAFamily(Family):
         return found if version is None else found | {"NVRTC": version}
 
     def extension(self, name: str) -> Callable[..., Any] | None:
-        """Those of ggml that have a counterpart beyond the interfaces."""
+        """The functions that ggml offers by name and that have a counterpart here."""
         return {"ggml_backend_get_features": self.features}.get(name)
 
 

@@ -1,6 +1,6 @@
-"""Norms that leave their rows as int8, too, for the quantized product that is launched next.
+"""Norms that also write their rows as int8, for the quantized product that is launched next.
 
-Here: which two launches become one. Not here: columns that scratch holds already (once.py), chains
+Here: which two launches become one. Not here: columns that are in scratch already (once.py), chains
 of nodes (fused.py), the kernels (norm.cu, columns.cu).
 """
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["quantize_ahead"]
 
-# Where a launch of one operand has its words: the node, its operand, aux, scratch.
+# Layout of the arguments of a launch with one operand: the node, its operand, aux, scratch.
 _DST, _SRC, _AUX, _SCRATCH = 0, 80, 224, 288
-_ACTS: Final = _AUX + 2 * 8  # the word of aux that says where rows go as int8
+_ACTS: Final = _AUX + 2 * 8  # the word of aux with the address for the int8 rows
 _TENSOR: Final = struct.Struct("<10q")  # data, ne, nb, type
 _F32: Final = 0
 
 
 def quantize_ahead(nodes: Sequence[list[Lowered]]) -> int:
-    """Leave out each launch that makes int8 of the rows that a norm has just written.
+    """Remove each launch that converts to int8 the rows that a norm has just written.
 
-    Nothing comes between the two, so the scratch that the product owns is free when the norm
-    writes it.
+    The norm does the conversion instead. No launch comes between the two, so the product's scratch
+    is free when the norm writes to it.
 
     Args:
         nodes: the launches of each node, in order; changed in place.
 
     Returns:
-        How many launches are left out.
+        How many launches were removed.
     """
     left_out = 0
     before: list[Lowered] | None = None
@@ -51,7 +51,7 @@ def quantize_ahead(nodes: Sequence[list[Lowered]]) -> int:
 
 
 def _with_acts(norm: Lowered, columns: Lowered) -> Lowered | None:
-    """The norm that does the work of both; None if it cannot."""
+    """A launch of the norm that does the work of both; None if there is none."""
     (one, args, relative), (other, theirs, also) = norm, columns
     if one.kernel != "norm_rows" or other.kernel != "quantize_columns":
         return None

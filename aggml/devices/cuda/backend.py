@@ -1,9 +1,9 @@
 """CUDABackend: ordered work on one stream of a CUDA device.
 
-Here: copies between GPUs, kernels that are compiled first (of plans, of strided copies), scratch,
-which the native queue holds.
-Not here: other transfers (backend/direct.py), order, futures and failure (stream/), calls of the
-driver (native/cuda/), plans (plan.py).
+Here: copies between GPUs; compiling the kernels of plans and of strided copies before their first
+use; the size of the scratch, which the native queue owns. Not here: other transfers
+(backend/direct.py), order, futures and failure (stream/), calls of the driver (native/cuda/), plans
+(plan.py).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = ["CUDABackend"]
 
 
 class CUDABackend(DirectBackend):
-    """Ordered work on a CUDA device; each backend has a stream of the driver's for itself.
+    """Ordered work on a CUDA device; each backend has its own stream of the driver.
 
     Args:
-        device: whose work.
-        target: the same, as the rest of this file knows it.
+        device: the device that does the work.
+        target: the same device, as the part of its interface that this file uses.
         max_queued: see `Backend.ready`.
     """
 
@@ -69,7 +69,7 @@ class CUDABackend(DirectBackend):
     def _with_copier(
         self, tensors: Sequence[Tensor], copy: Callable[[], Future[None]]
     ) -> Future[None]:
-        """The copy; before the first one of any strides come the kernels for such."""
+        """Enqueue a copy. The first one with arbitrary strides waits for its kernels to compile."""
         name = self._target.kernels.copies
         if name is None or self._target.native.has_copier or all(map(_dense, tensors)):
             return copy()
@@ -101,11 +101,11 @@ class CUDABackend(DirectBackend):
     # -- graphs
 
     async def reserve(self, nbytes: int) -> None:
-        """Have ``nbytes`` of scratch ready: asked for, in stream order, by the issuing thread.
+        """Have ``nbytes`` of scratch ready. The issuing thread allocates it, in stream order.
 
         Raises:
-            AllocFailed: the device has not as many left; what there was is gone, too, until a plan
-                needs it.
+            AllocFailed: the device has too little memory left. The earlier scratch was freed as
+                well; the next plan that needs scratch allocates it again.
 
         Cancellation: abandons the wait; the memory is kept.
         """
@@ -124,7 +124,7 @@ class CUDABackend(DirectBackend):
         self.memory.reserved(n)
 
     async def prepare(self, graph: Graph) -> None:
-        """Place the graph (unless done), compile plan and kernels; the loop goes on meanwhile.
+        """Place the graph (unless done), compile plan and kernels; the event loop runs meanwhile.
 
         Cancellation: a graph that was placed stays placed; kernels are compiled to the end.
         """
@@ -157,7 +157,7 @@ class CUDABackend(DirectBackend):
 
 
 class _QueueMemory(GraphMemory):
-    """Scratch of a backend as Python sees it: the native queue has it, and sees to its growth."""
+    """The scratch of a backend as Python sees it: the native queue owns it and makes it grow."""
 
     def __init__(self, buffer_type: BufferType) -> None:
         super().__init__(buffer_type)
@@ -165,15 +165,15 @@ class _QueueMemory(GraphMemory):
 
     @property
     def size(self) -> int:
-        """Bytes that were reserved; there may be more."""
+        """Bytes that were reserved; the queue may own more."""
         return self._reserved
 
     def reserved(self, size: int) -> None:
-        """The queue holds as many from now on."""
+        """Note that the queue owns ``size`` bytes from now on."""
         self._reserved = max(self._reserved, size)
 
     def arena(self, size: int) -> Buffer | None:
-        """None: no run brings scratch along."""
+        """None: runs do not pass scratch to the queue."""
         return None
 
 
@@ -191,5 +191,5 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _fetch_copier(target: Target, name: str) -> None:
-    with contextlib.suppress(Unsupported):  # no NVRTC: the driver's own copies do
+    with contextlib.suppress(Unsupported):  # without NVRTC the driver's own copies are used
         target.native.set_copier(target.image(name))

@@ -1,8 +1,8 @@
 """Cubins of kernel files: compiled by NVRTC for one architecture, kept on disk.
 
 Here: the text of a module with its includes, NVRTC through ctypes (it needs no driver, and its
-calls hold no GIL), the cache. Not here: which modules there are (lowering.py), loading (the device
-layer). Everything may block for seconds: never on an event loop.
+calls hold no GIL), the cache. Not here: which modules there are (lowering.py), loading a cubin
+(module.py). Every function may block for seconds: call none on an event loop.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Compiled", "Cubins", "compile_module", "default_cache", "nvrtc_versi
 
 _KERNELS = Path(__file__).resolve().parent / "kernels"
 _NATIVE = _KERNELS.parents[2] / "native"
-#: Where a quoted include is looked for.
+#: Folders that are searched for a quoted include.
 _PATH = (_KERNELS, _NATIVE / "table", _NATIVE / "formats")
 _MODULE = re.compile(r"(\w+)(?:\[([\w=,]+)\])?")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-#: A kernel file may name options of its own in such a line.
+#: A line in which a kernel file gives compiler options of its own.
 _OPTIONS = re.compile(r"^// options: (.+)$", re.MULTILINE)
 
 
@@ -43,7 +43,7 @@ class Compiled(NamedTuple):
 
 
 def _expand(path: Path, once: set[Path]) -> str:
-    """The text of a file with the quoted includes put in."""
+    """The text of a file, with each quoted include replaced by its text."""
     text = path.read_text(encoding="utf-8")
     if "#pragma once" in text:
         if path in once:
@@ -84,7 +84,7 @@ def source(module: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _library_paths() -> list[str]:
-    """Of the wheel first, then whatever the loader finds."""
+    """Candidates for NVRTC's library: those of the wheel first, then the loader's."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     found = [
@@ -99,10 +99,10 @@ def _library_paths() -> list[str]:
 
 
 def _load_builtins(path: str) -> None:
-    """Load the library of built-in functions that lies beside NVRTC.
+    """Load the library of built-in functions that lies in NVRTC's folder.
 
-    NVRTC opens it by name when it first compiles. The wheel of 13.0 has no run path, so the loader
-    finds the name only if the library is in the process already.
+    NVRTC opens it by name at its first compilation. The wheel of 13.0 has no run path, so the
+    loader finds the library only if it is loaded in the process already.
     """
     for builtins in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")):
         with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def nvrtc_version() -> str | None:
-    """Such as ``13.5``; None if NVRTC is not installed."""
+    """The version of NVRTC, such as ``13.5``; None if it is not installed."""
     library = _nvrtc()
     if library is None:
         return None
@@ -155,7 +155,7 @@ def _options(options: tuple[str, ...], arch: str) -> list[str]:
 
 
 def compile_module(module: str, arch: str) -> Compiled:
-    """Compile for ``arch`` ("75", "90", "90a"), whatever is cached.
+    """Compile for ``arch`` ("75", "90", "90a") without looking into the cache.
 
     Raises:
         DeviceError: the compiler refuses the text; its log is in the message.
@@ -210,9 +210,9 @@ class Cubins:
     """Cubins by module and architecture: shipped with the package, kept on disk, or compiled.
 
     Args:
-        directory: where compiled ones are kept; None: `default_cache`. A directory that cannot be
-            written is no error, the work is then done again in the next process.
-        shipped: where those lie that came with the package; None: beside this file.
+        directory: where compiled cubins are kept; None: `default_cache`. A directory that cannot
+            be written is no error: the next process then compiles again.
+        shipped: the folder of the cubins that came with the package; None: next to this file.
     """
 
     def __init__(self, directory: Path | None = None, shipped: Path | None = None) -> None:
@@ -220,16 +220,16 @@ class Cubins:
         self._shipped = _KERNELS.parent / "cubins" if shipped is None else shipped
 
     def stem(self, module: str, arch: str) -> str:
-        """How the name of its file begins: module, text and options, architecture."""
+        """The stem of the cubin's file name: module, hash of text and options, architecture."""
         text, options = source(module)
         key = hashlib.sha256("\0".join((text, *_options(options, arch))).encode()).hexdigest()[:24]
         return f"{re.sub(r'[^0-9A-Za-z]+', '-', module).strip('-')}-{key}-sm{arch}"
 
     def find(self, module: str, arch: str) -> bytes | None:
-        """A cubin of this text for this architecture.
+        """A stored cubin of this text for this architecture; None if there is none.
 
-        One that is shipped counts whichever NVRTC made it, and so does any kept one where there is
-        no NVRTC. Else a kept one has to be of the NVRTC that is here.
+        A shipped cubin is used whichever version of NVRTC made it. A cubin from the cache must come
+        from the installed version of NVRTC; if NVRTC is not installed, any cached cubin is used.
         """
         stem = self.stem(module, arch)
         version = nvrtc_version() or "*"
@@ -242,7 +242,7 @@ class Cubins:
         return None
 
     def get(self, module: str, arch: str) -> bytes:
-        """A cubin, compiled if need be.
+        """A cubin, compiled if none is stored.
 
         Raises:
             DeviceError: the compiler refuses the text.
@@ -256,7 +256,7 @@ class Cubins:
         return found
 
     def _keep(self, name: str, cubin: bytes) -> None:
-        """Atomic: whoever reads finds all of the file or none."""
+        """Write the file atomically: a reader finds either the whole file or none."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._directory, suffix=".part")
@@ -267,4 +267,4 @@ class Cubins:
             except OSError:
                 Path(temporary).unlink(missing_ok=True)
         except OSError:
-            return  # a read-only home
+            return  # the cache directory is read-only

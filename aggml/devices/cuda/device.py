@@ -1,7 +1,7 @@
-"""CUDADevice: one GPU: what it is, what it supports, its memory; opens backends.
+"""CUDADevice: one GPU: its properties, supported ops, memory; it opens backends.
 
-Here: the device and its modules. Not here: cuda-python (driver.py), kernels (launch.py tells what
-is expected of them).
+Here: the device and its modules. Not here: cuda-python (driver.py), kernels (launch.py has their
+interface).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CUDADevice"]
 
-#: From how many rows on a product is worth moving here though its weights are elsewhere.
+#: From this many rows on, a product is worth running here although its weights are elsewhere.
 _OFFLOAD_ROWS = 32
 _NO_BATCH = table.with_trait("NO_BATCH")
 _BATCH_1 = table.with_trait("BATCH_1")
@@ -48,7 +48,7 @@ def _set_entries() -> None:
 
 
 def _end() -> None:
-    _native.cuda_stop(5.0)  # what was issued is through by then, unless the device hangs
+    _native.cuda_stop(5.0)  # seconds: issued work is done by then, unless the device hangs
 
 
 at_exit(_end)
@@ -58,8 +58,8 @@ class CUDADevice(Device):
     """A GPU.
 
     Args:
-        facts: as the driver tells them.
-        kernels: what it can compute.
+        facts: the device's properties, read from the driver.
+        kernels: the kernels that it runs.
 
     Raises:
         Missing: the driver lacks a function.
@@ -79,7 +79,7 @@ class CUDADevice(Device):
         self.native = _native.CudaDevice(facts.ordinal, self.name)
         if kernels.blas is not None:
             self.native.set_blas(kernels.blas)
-        #: What may take long and is not of one backend.
+        #: Runs driver calls that may take long and belong to no backend.
         self.aside = Aside(self.name)
         self._type = CUDABufferType(self, self.native, self.aside)
         self._pinned = PinnedBufferType(self, self.native, self.aside)
@@ -97,7 +97,7 @@ class CUDADevice(Device):
         return self._pinned
 
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes; 0 and 0 if the driver does not tell. May make the context."""
+        """Free and total bytes; 0 and 0 if the driver does not say. May create the context."""
         if self._pid != os.getpid() or self.native.lost is not None:
             return 0, 0
         free, total, error = self.native.memory()
@@ -113,13 +113,14 @@ class CUDADevice(Device):
         """A new stream of work on this device.
 
         Args:
-            n_threads: of no meaning here.
-            use_ref: likewise.
+            n_threads: ignored.
+            use_ref: ignored.
             max_queued: see `Backend.ready`.
 
         Raises:
             DeviceError: the device is lost.
-            InvalidState: it belongs to the parent of a fork: CUDA does not survive one.
+            InvalidState: this process is a fork of the one that opened the device: CUDA does not
+                survive a fork.
         """
         if self._pid != os.getpid():
             raise InvalidState(
@@ -132,7 +133,7 @@ class CUDADevice(Device):
         return CUDABackend(self, self, max_queued=max_queued)
 
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether there is a kernel for the node, and its sources lie where kernels reach."""
+        """Whether there is a kernel for the node that reaches the memory of its sources."""
         for source in tensor.src:
             placement = None if source is None else source.root.placement
             if placement is not None:
@@ -142,7 +143,7 @@ class CUDADevice(Device):
         return tensor.op in table.IDLE or self.kernels.supports(tensor)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own memory alone."""
+        """True for its own memory only."""
         return buffer_type is self._type
 
     def offload_op(self, tensor: Tensor) -> bool:
@@ -158,16 +159,16 @@ class CUDADevice(Device):
         return rows >= _OFFLOAD_ROWS
 
     def register_host(self, memory: object) -> AbstractContextManager[None]:
-        """Pin host memory in place while a ``with`` block lasts. Slow: use it in a thread.
+        """Pin host memory while a ``with`` block lasts. Slow: call it in a thread.
 
         Raises:
             InvalidHandle: no contiguous buffer object.
-            DeviceError, AllocFailed: the system does not pin it.
+            DeviceError, AllocFailed: the system cannot pin it.
         """
         return registered(self.native, memory, self.name)
 
     def module(self, name: str) -> Module:
-        """The kernels of that name; compiled when they are first needed."""
+        """The module of that name; it is compiled at its first use."""
         return self._modules.setdefault(
             name, Module(self.native, self.kernels, self.facts.arch, name)
         )

@@ -1,9 +1,9 @@
-"""The only file that knows cuda-python: is there a driver, which devices, entry addresses.
+"""The only file that uses cuda-python: whether there is a driver, its devices, entry addresses.
 
-Importing it imports nothing of NVIDIA's and touches no driver. Every name of cuda.core and
-cuda.bindings is behind a function here, and Any to the type checkers, so that the rest is the same
-with and without them. Not here: calls of queued work, which C makes through `entries`
-(native/cuda/driver.c), NVRTC and what a cubin is made of (compile.py).
+Importing it imports no NVIDIA package and touches no driver. Every name of cuda.core and
+cuda.bindings is used inside a function and is Any to the type checkers. So the rest of the package
+is the same with and without these packages. Not here: the driver calls of queued work, which C
+makes through `entries` (native/cuda/driver.c), NVRTC and cubins (compile.py).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = [
     "probe",
 ]
 
-#: The interface that `entries` asks for: signatures as in this version of CUDA.
+#: `entries` asks the driver for functions with the signatures of this version of CUDA.
 API = 13000
-#: Compute capability from which a kernel may wait for the one before it; with the variable
-#: AGGML_CUDA_OVERLAP=0 none does.
+#: Compute capability from which a kernel may be launched early and wait for the one before it. The
+#: environment variable AGGML_CUDA_OVERLAP=0 turns this off.
 _OVERLAPS = 90
 _EXTRA = "install the extra: pip install aggml[cuda]"
 
 
 class Missing(BackendLoadError):
-    """Something that CUDA needs is not here; the message says what, and what to do."""
+    """Something that CUDA needs is missing; the message says what it is and what to do."""
 
 
 def _import(name: str) -> Any:  # noqa: ANN401 - a module without types
@@ -58,7 +58,7 @@ def _message(driver: Any, code: Any) -> str:  # noqa: ANN401
 
 
 def _checked(driver: Any, call: str, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401
-    """What a call gave beside its status.
+    """The result of a driver call, without its status.
 
     Raises:
         DeviceError: the status is not success.
@@ -70,18 +70,18 @@ def _checked(driver: Any, call: str, answer: tuple[Any, ...]) -> Any:  # noqa: A
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What a device tells of itself once and for all.
+    """Properties of a device that never change.
 
     Attributes:
-        ordinal: the driver's number of it.
-        name: the product's.
+        ordinal: the driver's number for it.
+        name: the product's name.
         arch: compute capability without the dot: "90".
         pci: "domain:bus:device.function" in lower case.
-        memory: bytes in all.
-        integrated: it shares the memory of the host.
-        pools: it can allocate in stream order.
-        gpu: what kernels are cut by: multiprocessors, shared memory of a block.
-        read_only: it registers memory of the host that nobody may write, as mapped files.
+        memory: total bytes.
+        integrated: whether it shares the memory of the host.
+        pools: whether it can allocate in stream order.
+        gpu: the numbers by which launches are sized: multiprocessors, shared memory of a block.
+        read_only: whether it can register read-only host memory, such as mapped files.
     """
 
     ordinal: int
@@ -96,7 +96,7 @@ class DeviceFacts:
 
 
 def probe() -> int:
-    """How many CUDA devices there are: one at least.
+    """How many CUDA devices there are; at least one.
 
     Raises:
         Missing: packages, the driver or a device; or the driver is too old.
@@ -126,7 +126,7 @@ def probe() -> int:
 
 
 def facts(ordinal: int) -> DeviceFacts:
-    """What the device of that number is; makes no context.
+    """The properties of the device of that number; creates no context.
 
     Raises:
         Missing: see `probe`.
@@ -136,7 +136,7 @@ def facts(ordinal: int) -> DeviceFacts:
     try:
         device = core.Device(ordinal)
         properties = device.properties
-        # pci_bus_id of cuda.core asks the runtime library, which we do without.
+        # pci_bus_id of cuda.core needs the runtime library, which we do not require.
         pci = _checked(driver, "cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(32, ordinal))
         total = _checked(driver, "cuDeviceTotalMem", driver.cuDeviceTotalMem(ordinal))
         return DeviceFacts(
@@ -161,7 +161,7 @@ def facts(ordinal: int) -> DeviceFacts:
 
 
 def entries(names: Iterable[str]) -> dict[str, int]:
-    """Addresses of driver functions, for C; 0 where the driver has none of that name.
+    """Addresses of driver functions, for C; 0 for a name that the driver does not have.
 
     Raises:
         Missing: see `probe`.

@@ -1,7 +1,7 @@
-"""Chains that one launch computes: a norm with its factors, a product with the sum behind it.
+"""Chains that one launch computes: a norm with its factors, a product with the sum that follows.
 
-Here: which chains fit, and what their kernels are told beside the launch of the first node. Not
-here: finding chains (aggml/plan/fusion.py), two products or a rope with its rows (joined.py), the
+Here: which chains fit, and the words that are added to the launch of the first node. Not here:
+finding chains (aggml/plan/fusion.py), two products or a rope with its rows (joined.py), the
 kernels (norm.cu, mul_mat_*.cu).
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["beginning", "ending", "fits", "told"]
 
 _NORMS: Final = frozenset(("norm", "rms_norm", "l2_norm"))
-_FEW: Final = 8  # columns of products whose kernels take one more operand
-_AUX: Final = 80 * 2 + 64  # where aux of a launch of one operand begins; of each further one 80 on
-_OF_PRODUCT: Final = 3  # the first word of aux that a product leaves free
+_FEW: Final = 8  # up to this many columns the product kernels take one more operand
+_AUX: Final = 80 * 2 + 64  # offset of aux with one operand; each further operand adds 80
+_OF_PRODUCT: Final = 3  # the first word of aux that a product does not use
 
 
 def fits(chain: Chain) -> bool:
@@ -44,7 +44,7 @@ def fits(chain: Chain) -> bool:
 
 
 def _follows(lead: Tensor, chain: Chain) -> bool:
-    """Whether the kernels of few columns can compute the stage."""
+    """Whether the product kernels for few columns can also compute the next stage."""
     (stage,) = chain.stages
     node, other = stage.node, stage.other
     if lead.ne[1] > _FEW or lead.ne[2] * lead.ne[3] != 1:
@@ -55,19 +55,19 @@ def _follows(lead: Tensor, chain: Chain) -> bool:
 
 
 def _row(other: Tensor, lead: Tensor) -> bool:
-    """Whether a tensor is one row, of the width of another."""
+    """Whether ``other`` is one row of the width of ``lead``."""
     wide = other.ne[0] == lead.ne[0] and other.nb[0] == 4
     return other.dtype is DType.F32 and wide and other.nrows == 1
 
 
 def beginning(chain: Chain, address: Address) -> tuple[Tensor, Address]:
-    """The first node, and addresses by which its launches write the last one."""
+    """The first node, and an address function that makes its launches write the last node."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     return lead, lambda tensor: address(last if tensor is lead else tensor)
 
 
 def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launch]:
-    """The launches of the first node, of which those that write it are told what follows."""
+    """The launches of the first node; those that write it also get the words for what follows."""
     lead = chain.nodes[0]
     if lead.op in _NORMS:
         others = [address(stage.other) for stage in chain.stages[1:] if stage.other is not None]
@@ -82,7 +82,7 @@ def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launc
 
 
 def told(launch: Launch, n_src: int, first: int, *words: int) -> Launch:
-    """A launch with some words of its aux."""
+    """A copy of a launch with ``words`` in its aux, from word ``first`` on."""
     at = _AUX + 80 * (n_src - 1) + 8 * first
     new = struct.pack(f"<{len(words)}Q", *words)
     args = launch.args[:at] + new + launch.args[at + len(new) :]

@@ -1,7 +1,7 @@
-"""Chains of shapes that only CUDA has: gate and up with their gated unit, rope with its set_rows.
+"""Chains that only CUDA fuses: gate and up products with their gated unit, rope with its set_rows.
 
-Here: finding them, and their launches. Not here: what is around experts (weighed.py), a node with
-what follows it element by element (fused.py), which chains are safe (aggml/plan/fusion.py), the
+Here: finding such chains, and their launches. Not here: the nodes around experts (weighed.py), a
+node followed by element-wise nodes (fused.py), which chains are safe (aggml/plan/fusion.py), the
 kernels (mul_mat_*.cu, rope.cu).
 """
 
@@ -31,7 +31,7 @@ _CACHES: Final = frozenset((DType.F32, DType.F16, DType.BF16))
 
 
 def find(node: Tensor, readers: Readers) -> Chain | None:
-    """The chain of such a shape that begins with ``node``, by ops, types and shapes alone."""
+    """The chain of this kind that begins with ``node``, found by ops, types and shapes alone."""
     if node.dtype is not DType.F32 or 0 in node.ne:
         return None
     if node.op in _PRODUCTS:
@@ -46,7 +46,7 @@ def is_joined(chain: Chain) -> bool:
 
 
 def _pair(node: Tensor, readers: Readers) -> Chain | None:
-    """Two products of one column each, and their swiglu, of which ``node`` is the first."""
+    """Two products of one column each, and their swiglu; ``node`` is the first product."""
     unit = readers.next_of(node)
     if unit is None or unit.op != "swiglu" or unit.op_params[4:8] != bytes(4):
         return None
@@ -67,7 +67,7 @@ def _pair(node: Tensor, readers: Readers) -> Chain | None:
 
 
 def _to_rows(node: Tensor, readers: Readers) -> Chain | None:
-    """A rope of f32 whose heads, side by side, are the rows of a set_rows."""
+    """A rope of f32 whose heads, concatenated, are the rows of a set_rows."""
     last = readers.after_view(node)
     rows = None if last is None else last.src[0]
     if last is None or rows is None or last.op != "set_rows" or last.dtype not in _CACHES:

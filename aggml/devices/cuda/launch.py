@@ -1,7 +1,7 @@
-"""What the device is given to launch: the seam between kernels and streams.
+"""Launch and Kernels: the interface between kernels and the streams that launch them.
 
-Here: one launch as data, and what a set of kernels answers. Not here: the kernels (lowering.py,
-kernels/), who launches them.
+Here: one launch as data, and the methods of a set of kernels. Not here: the kernels (lowering.py,
+kernels/), launching them (native/cuda/).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 __all__ = ["ALWAYS", "WITHOUT_BLAS", "WITH_BLAS", "Address", "Extent", "Gpu", "Kernels", "Launch"]
 
-#: When a launch is carried out: where the products of its node can, or cannot, be left to cuBLASLt.
+#: When a launch is carried out: always, or only if cuBLASLt can (or cannot) compute the product.
 ALWAYS, WITH_BLAS, WITHOUT_BLAS = 0, 1, 2
 
 #: x, y, z
 Extent = tuple[int, int, int]
-#: Where the first element of a tensor lies in device memory, its offset into a storage included.
+#: Gives the device address of a tensor's first element, including its offset into a storage.
 Address = Callable[["Tensor"], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What kernels are cut by; the defaults are for when no GPU is asked.
+    """The numbers of a GPU by which launches are sized; the defaults serve where there is no GPU.
 
     Attributes:
-        multiprocessors: split work fills them; an H100 has 132.
-        shared: bytes of shared memory that a block may have: 48 KiB on every GPU without being
-            asked for, 64 to 227 on request.
-        overlaps: a kernel may be launched while the one before it runs (from sm_90 on).
+        multiprocessors: how many; work is split so that it fills them. An H100 has 132.
+        shared: bytes of shared memory that a block may have: 48 KiB on every GPU by default, 64 to
+            227 KiB on request.
+        overlaps: whether a kernel may be launched while the one before it runs (from sm_90 on).
     """
 
     multiprocessors: int = 132
@@ -44,17 +44,17 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel, ready to go; of a stream none touches memory before the one before has ended.
+    """One kernel, ready to launch. On a stream it touches memory only after the previous one ended.
 
     Attributes:
-        module: what `Kernels.module` makes a cubin of.
+        module: the name by which `Kernels.module` finds its cubin.
         kernel: its name in the module.
         grid, block: blocks, and threads of each.
         shared: bytes of dynamic shared memory of a block; above 48 KiB the function has to be
             allowed them first.
         args: the kernel's only parameter, a struct passed by value.
         when: see `ALWAYS`.
-        gemm: no kernel but a call of cuBLASLt, of which ``args`` is an ag_cuda_gemm (cuda_blas.h).
+        gemm: not a kernel but a call of cuBLASLt; ``args`` is then an ag_cuda_gemm (cuda_blas.h).
     """
 
     module: str
@@ -71,9 +71,11 @@ class Kernels(Protocol):
     """A set of kernels; every method may be called from any thread.
 
     Attributes:
-        blas: where libcublasLt lies; None: large products are left to kernels.
-        overlaps: a kernel may be launched while the one before it runs: each waits by itself.
-        copies: the module whose kernels copy bytes of any strides (cpy.cu); None: the driver does.
+        blas: path of libcublasLt; None: kernels compute large products, too.
+        overlaps: whether a kernel may be launched while the previous one runs; each then waits
+            inside the kernel.
+        copies: the module whose kernels copy bytes with any strides (cpy.cu); None: the driver
+            copies.
     """
 
     copies: str | None
@@ -93,17 +95,17 @@ class Kernels(Protocol):
 
         Args:
             node: one that is supported.
-            address: asked for the node and its sources.
-            scratch: address of as many bytes as `scratch` tells; not used after the last launch.
-            fault: address of 32 bytes of device memory, four int64, all 0 beforehand. A kernel
-                that meets what only the data can tell (an index out of range) leaves there 1, the
-                index, its position, and the number of rows (2 for a zero on a diagonal: its place,
-                and the matrix), and writes nothing to the node.
+            address: gives the addresses of the node and its sources.
+            scratch: address of as many bytes as `scratch` returns; unused after the last launch.
+            fault: address of 32 bytes of device memory: four int64, all 0 beforehand. A kernel that
+                finds an error in the data (an index out of range) writes there 1, the index, its
+                position, and the number of rows, and writes nothing to the node. (For a zero on a
+                diagonal it writes 2, the place of the zero, and the matrix.)
         """
         ...
 
     def find(self, node: Tensor, readers: Readers) -> Chain | None:
-        """The chain that begins with a node, of a shape that only these kernels have."""
+        """The chain beginning with ``node`` that only these kernels can fuse, or None."""
         ...
 
     def fits(self, chain: Chain) -> bool:
@@ -111,11 +113,11 @@ class Kernels(Protocol):
         ...
 
     def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
-        """As `launches`, for all nodes of a chain that fits: only the last one is written."""
+        """As `launches`, for all nodes of a chain that fits; only the last node is written."""
         ...
 
     def module(self, name: str, arch: str) -> bytes:
-        """The cubin of a module for ``arch`` ("90"), from the cache or compiled; slow when not.
+        """The cubin of a module for ``arch`` ("90"), from the cache or compiled (slow).
 
         Raises:
             Unsupported: it is in no cache and NVRTC is not installed.

@@ -1,6 +1,6 @@
-"""From nodes to launches: the kernels of this package as `Kernels`.
+"""From nodes to launches: CudaKernels, the package's implementation of `Kernels`.
 
-Here: which group of kernels lowers an op, what is refused. Not here: the groups (plain.py,
+Here: which group of kernels lowers an op, which nodes are refused. Not here: the groups (plain.py,
 kernels/<group>.py), cubins (compile.py).
 """
 
@@ -42,10 +42,10 @@ def _hosts() -> Iterator[tuple[str, ModuleType]]:
             yield op, module
 
 
-#: op -> the file with its host part, of those that have one
+#: op -> the module with its host part, for each op that has one
 HOSTS: Final[dict[str, ModuleType]] = dict(_hosts())
 
-#: The head of a kernel file says so if it is compiled for a type each.
+#: In the head of a kernel file: the file is compiled once for each type.
 _FOR_EACH_TYPE: Final = re.compile(r"^// for each type: (quantized|written)$", re.MULTILINE)
 
 
@@ -55,7 +55,7 @@ def modules() -> list[str]:
     for path in sorted(KERNELS.glob("*.cu")):
         which = _FOR_EACH_TYPE.search(path.read_text(encoding="utf-8"))
         if path.stem == "flash_attn_ext_wide":
-            continue  # named with the tiles
+            continue  # listed together with the tiles
         if path.stem == "flash_attn_ext_tiles":
             found += flash_attn_ext.modules()
         elif which is None:
@@ -73,11 +73,11 @@ class CudaKernels:
     """The kernels of this package (a `Kernels`).
 
     Args:
-        cubins: where modules come from; None: of the user's cache.
-        blas: where libcublasLt lies (`blas.library`), for large products; None: kernels do all.
-        gpu: what they are cut by.
-        tf32: whether cuBLASLt may cut mantissas of f32 to 10 bits: tensor cores then compute what
-            32-bit units do else.
+        cubins: where modules come from; None: the user's cache.
+        blas: path of libcublasLt (`blas.library`), for large products; None: kernels compute all.
+        gpu: the numbers by which launches are sized.
+        tf32: whether cuBLASLt may cut mantissas of f32 to 10 bits. Tensor cores then compute
+            products that 32-bit units compute otherwise.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class CudaKernels:
         return blas.instead(site, found, tf32=self._tf32)
 
     def find(self, node: Tensor, readers: Readers) -> Chain | None:
-        """The chain that begins with a node, of a shape that only these kernels have."""
+        """The chain beginning with ``node`` that only these kernels can fuse, or None."""
         if self.blas is not None and blas.fits(node):
             return None
         return joined.find(node, readers)
@@ -152,7 +152,7 @@ class CudaKernels:
         return fused.fits(chain) and (self.blas is None or not blas.fits(lead))
 
     def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
-        """The launches of its first node, which do the rest, too."""
+        """The launches of the first node of a chain, which compute the other nodes as well."""
         if joined.is_joined(chain):
             return joined.launches(chain, address, scratch, fault, self._gpu)
         lead, where = fused.beginning(chain, address)

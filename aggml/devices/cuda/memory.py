@@ -1,7 +1,7 @@
-"""Memory of CUDA devices: of the device itself, from its pool, and pinned host memory.
+"""Memory of CUDA devices: device memory from the device's pool, and pinned host memory.
 
-Here: buffer types, who frees what and when; registration of host memory. Not here: the thread that
-asks the driver while a loop goes on (memory/buffer_type.py), the pool (native/cuda/device.c),
+Here: buffer types, when each buffer is freed, registering host memory. Not here: the thread that
+calls the driver while the event loop runs (memory/buffer_type.py), the pool (native/cuda/device.c),
 scratch of plans (native/cuda/queue.c), copies (backend.py).
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CUDABufferType", "PinnedBufferType", "registered"]
 
-#: Kernels of quantized types may read whole runs of this many elements: ggml pads rows alike.
+#: Kernels of quantized types may read whole groups of this many elements; ggml pads rows likewise.
 _ROW = 512
 
 
@@ -44,15 +44,15 @@ class CUDABufferType(BufferType):
         self.aside = aside
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """``nbytes``, and for quantized rows what fills the last one up to 512 elements."""
+        """``nbytes``; for quantized types plus what pads the last row to a multiple of 512."""
         rest = tensor.ne[0] % _ROW if tensor.dtype.is_quantized else 0
         return tensor.nbytes + (tensor.dtype.row_size(_ROW - rest) if rest else 0)
 
     def alloc_buffer(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes, out of the pool if that holds enough.
+        """A new buffer of ``size`` bytes, from the pool if that has enough.
 
         Raises:
-            AllocFailed: the device has not as many left.
+            AllocFailed: the device has too little memory left.
             DeviceError: the device is lost.
         """
         n = self.checked_size(size)
@@ -65,15 +65,15 @@ class CUDABufferType(BufferType):
         if error is not None:
             raise exception_of(error)
         buffer = Buffer(self, n, address, None)
-        # Nothing that is queued uses it any more: what is, refers to the buffer.
+        # No queued work uses the memory any more: queued work refers to the buffer.
         weakref.finalize(buffer, self.native.free, address).atexit = False
         return buffer
 
 
 class PinnedBufferType(HostBufferType):
-    """Host memory that copies to and from devices take as it is (ggml's CUDA_Host).
+    """Host memory that the device copies from and to without staging (ggml's CUDA_Host).
 
-    Where the system pins no more, it is plain host memory.
+    If the system cannot pin any more memory, a buffer is plain host memory.
     """
 
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
@@ -95,11 +95,11 @@ class PinnedBufferType(HostBufferType):
 
 @contextmanager
 def registered(native: _native.CudaDevice, memory: object, name: str) -> Iterator[None]:
-    """Have the driver reach host memory directly for as long as the block lasts.
+    """Register host memory with the driver, for direct access, while the block lasts.
 
     Raises:
         InvalidHandle: no contiguous buffer object.
-        DeviceError, AllocFailed: the system does not pin it.
+        DeviceError, AllocFailed: the system cannot pin it.
     """
     try:
         flat: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Module: kernels that are compiled together; and what plans and backends know of their device.
+"""Module: kernels compiled together. Target: the part of a device that plans and backends use.
 
 Not here: the device itself (device.py), compiling (compile.py).
 """
@@ -26,7 +26,7 @@ class Module:
         self._kernels = kernels
 
     def fetch(self) -> None:
-        """Take the cubin from the cache, or compile it: slow, so on a thread of its own.
+        """Take the cubin from the cache, or compile it. Slow: runs on a separate thread.
 
         Raises:
             Unsupported: it is in no cache and NVRTC is not installed.
@@ -36,7 +36,7 @@ class Module:
 
 
 class Target(Protocol):
-    """What is known of a CUDA device below it: the whole is `CUDADevice`."""
+    """The part of a CUDA device that plans and backends use; `CUDADevice` is the whole."""
 
     name: str
     native: _native.CudaDevice
@@ -48,7 +48,7 @@ class Target(Protocol):
         ...
 
     def image(self, name: str) -> bytes:
-        """Their cubin; slow when it has to be compiled.
+        """The cubin of a module; slow if it has to be compiled.
 
         Raises:
             Unsupported: it is in no cache and NVRTC is not installed.

@@ -1,8 +1,8 @@
-"""Launches that would repeat what an earlier one of the plan did: they are left out.
+"""Removes launches that would repeat the work of an earlier launch of the plan.
 
-Here: looks at the same indices with the same bound, or at indices that a sort has just made; and
-columns that are made int8 once more for the next product (q, k and v; gate and up). Not here:
-launches themselves (kernels/), chains (fused.py).
+Here: range checks of indices that were checked before with the same bound, or that a sort in the
+same plan produced; and conversions to int8 of columns that the previous product has converted (q, k
+and v; gate and up). Not here: the launches themselves (kernels/), chains (fused.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Once", "are_sorted", "spans"]
 
-#: A launch, its argument bytes, where in them addresses count from scratch.
+#: A launch, its argument bytes, and the positions in them of addresses relative to scratch.
 Lowered = tuple["Launch", bytes, list[int]]
 
-_SOURCE: Final = slice(80, 160)  # the operand of a launch of one operand, in its arguments
+_SOURCE: Final = slice(80, 160)  # bytes of the operand in the arguments of a one-operand launch
 _AUX: Final = slice(224, 240)  # two words of its aux
 _SORTS: Final = frozenset(("argsort", "top_k"))
-_IDS: Final = {"mul_mat_id": 2, "add_id": 2}  # where the indices of a node are; else 1
+_IDS: Final = {"mul_mat_id": 2, "add_id": 2}  # which source of a node has the indices; else 1
 
 
 def spans(locate: Locate) -> Callable[[Tensor], tuple[bool, int, int]]:
-    """Where the bytes of a tensor lie, as `aggml.plan.fusion` asks."""
+    """A function that tells where the bytes of a tensor lie, for `aggml.plan.fusion`."""
 
     def span(tensor: Tensor) -> tuple[bool, int, int]:
         start, in_arena = locate(tensor.root)
@@ -45,7 +45,7 @@ def spans(locate: Locate) -> Callable[[Tensor], tuple[bool, int, int]]:
 
 
 def are_sorted(ids: Tensor, bound: int) -> bool:
-    """Whether indices are those of a sorted row: whatever its values, none reaches ``bound``."""
+    """Whether ``ids`` come from sorting rows of at most ``bound``: then all are in range."""
     made = ids.root
     if made.op not in _SORTS or ids.dtype is not made.dtype:
         return False
@@ -54,20 +54,20 @@ def are_sorted(ids: Tensor, bound: int) -> bool:
 
 
 class Once:
-    """What the launches of a plan have done so far.
+    """Remembers which checks and conversions the launches of a plan have done so far.
 
     Args:
-        graph: of the plan.
+        graph: the graph of the plan.
     """
 
     def __init__(self, graph: Graph) -> None:
-        # Indices that are written once do not change between two looks at them.
+        # Indices that are written only once do not change between two checks.
         self._writes = Counter(node.root for node in graph.nodes if node.op not in IDLE)
-        self._looked: dict[object, int] = {}  # where the word about these indices is left
-        self._columns: tuple[Tensor, bytes] | None = None  # what scratch holds as int8
+        self._looked: dict[object, int] = {}  # where the check of these indices reports a fault
+        self._columns: tuple[Tensor, bytes] | None = None  # the columns that scratch holds as int8
 
     def fault(self, node: Tensor, launches: Sequence[Lowered]) -> int | None:
-        """Where an earlier node left word about the indices of this one; None: nobody looked."""
+        """Where an earlier check of this node's indices reports; None if there was no check."""
         key = self._key(node, launches)
         return None if key is None else self._looked.get(key)
 
@@ -77,9 +77,9 @@ class Once:
         """The launches that have to be carried out.
 
         Args:
-            node: the one whose they are; of a chain the first.
+            node: the node of these launches; of a chain the first.
             launches: in order.
-            fault: where a look at its indices leaves word, if nobody has looked before.
+            fault: where a check of its indices reports, if there was no earlier check.
             shares: whether the node uses the scratch that nodes share.
         """
         key = self._key(node, launches)
@@ -96,11 +96,11 @@ class Once:
         elif shares:
             self._columns = None
         if self._columns is not None and node.root is self._columns[0].root:
-            self._columns = None  # it was written meanwhile
+            self._columns = None  # the scratch was overwritten meanwhile
         return kept
 
     def _key(self, node: Tensor, launches: Sequence[Lowered]) -> object:
-        """The indices that the first launch looks at, and their bound; None: it looks at none."""
+        """The indices that the first launch checks, and their bound; None if it checks none."""
         if not launches or launches[0][0].kernel != "check_ids":
             return None
         ids = self._ids(node)

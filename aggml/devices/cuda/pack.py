@@ -1,7 +1,7 @@
-"""Operands and parameters as the bytes that kernels take (struct Node of kernels/common.cuh).
+"""Packs operands and parameters into the bytes that kernels take (struct Node, common.cuh).
 
-Here: packing, dimensions merged where all operands allow it, the usual grids. Not here: what a
-group launches (kernels/, plain.py).
+Here: packing, merging dimensions where all operands allow it, the usual grids. Not here: the
+launches of each group of ops (kernels/, plain.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["MISSING", "Operand", "Site", "ceil", "dense", "merge", "rows_by_colu
 _OPERAND = struct.Struct("<Q9q")
 _TAIL = struct.Struct("<8qQQq")
 _GRID_Y = 65535
-_GRID_X = 1 << 22  # blocks of what loops over a grid: more than any GPU runs at a time
+_GRID_X = 1 << 22  # the most blocks of a grid-stride loop: more than any GPU runs at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Operand:
     type: int
 
     def packed(self) -> bytes:
-        """80 bytes, struct Tensor."""
+        """The 80 bytes of a struct Tensor."""
         return _OPERAND.pack(self.data, *self.ne, *self.nb, self.type)
 
 
@@ -45,13 +45,13 @@ MISSING = Operand(0, (0, 0, 0, 0), (0, 0, 0, 0), -1)
 
 
 def ceil(n: int, by: int) -> int:
-    """How many ``by`` hold ``n``."""
+    """``n / by``, rounded up."""
     return -(-n // by)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node that is being lowered, and where everything lies."""
+    """A node that is being lowered, with the addresses of its operands."""
 
     node: Tensor
     address: Address
@@ -103,7 +103,7 @@ class Site:
     def per_element(
         self, module: str, kernel: str, n: int, n_src: int, *, aux: Sequence[int] = ()
     ) -> list[Launch]:
-        """A thread for each of ``n`` elements, in blocks of 256; the kernel loops over the grid."""
+        """One thread per element of ``n``, in blocks of 256; the kernel has a grid-stride loop."""
         if n == 0:
             return []
         grid = (min(ceil(n, 256), _GRID_X), 1, 1)
@@ -119,7 +119,7 @@ class Site:
         *,
         aux: Sequence[int] = (),
     ) -> list[Launch]:
-        """A block for each of ``rows``, with threads for about 4 of ``width`` elements each."""
+        """One block per row of ``rows``; each thread handles about 4 of ``width`` elements."""
         if rows == 0:
             return []
         threads = 32
@@ -140,10 +140,10 @@ def dense(o: Operand, size: int) -> bool:
 
 
 def merge(operands: Sequence[Operand]) -> list[Operand]:
-    """The same elements in fewer dimensions; the first operand has the extents of the walk.
+    """The same elements in fewer dimensions; the first operand has the full extents.
 
-    Others may have an extent that repeats (1, or a divisor). A dimension goes into the one before
-    it where it continues it in every operand. Unused dimensions come last.
+    The other operands may be broadcast (an extent of 1, or a divisor). A dimension is merged into
+    the one before it if it continues that dimension in every operand. Unused dimensions come last.
     """
     ne: list[list[int]] = [[] for _ in operands]
     nb: list[list[int]] = [[] for _ in operands]
@@ -174,12 +174,12 @@ def merge(operands: Sequence[Operand]) -> list[Operand]:
 def _continues(o: Operand, d: int, n: int, step: int, whole: int, whole_d: int) -> bool:
     """Whether dimension ``d`` goes on where ``n`` elements, ``step`` bytes apart, end."""
     if o.ne[d] == 1 and n == 1:
-        return True  # one element for all of both
+        return True  # one element is broadcast along both dimensions
     return n == whole and o.ne[d] == whole_d and o.nb[d] == n * step
 
 
 def rows_by_columns(ne: Sequence[int], each: int = 4) -> tuple[Extent, Extent]:
-    """Grid and block of a walk over rows: x along a row, ``each`` elements a thread."""
+    """Grid and block for rows: x runs along a row, each thread handles ``each`` elements."""
     columns, rows = ne[0], ne[1] * ne[2] * ne[3]
     bx = 32
     while bx < 256 and bx * each < columns:

@@ -1,10 +1,10 @@
-"""Ops whose kernels walk the node as it is: which kernel computes an op, and in what grid.
+"""Ops with a single plain launch: which kernel computes an op, and in what grid.
 
-A kernel file says it in its head, so that an op of this kind is one file here:
+The head of the kernel file states this, so that such an op needs no other file:
 
     // computes: OP ... by KERNEL of N operands, for each WHAT
 
-Not here: groups whose host part decides more (kernels/<name>.py).
+Not here: groups of ops whose host part decides more (kernels/<name>.py).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Plain(NamedTuple):
         module: the kernel file.
         kernel: its name in there.
         n_src: number of operands.
-        each: what gets threads: an "element" or a "row" of the node, or a "row of source 0", by a
-            block, or "row of source 0 in a warp".
+        each: the unit of work: an "element" of the node gets a thread; a "row" of the node or a
+            "row of source 0" gets a block; a "row of source 0 in a warp" gets a warp.
     """
 
     module: str
@@ -45,7 +45,7 @@ class Plain(NamedTuple):
 
 
 def heads(folder: Path) -> dict[str, Plain]:
-    """What the heads of all kernel files of a folder say, by op."""
+    """How each op is launched, read from the heads of all kernel files of a folder."""
     found: dict[str, Plain] = {}
     for path in sorted(folder.glob("*.cu")):
         head = path.read_text(encoding="utf-8").partition("#include")[0]
@@ -58,7 +58,7 @@ PLAIN: Final[dict[str, Plain]] = heads(KERNELS)
 
 
 def plain(site: Site) -> list[Launch]:
-    """The launch of an op of the table."""
+    """The launch of an op that the table has."""
     module, kernel, n_src, each = PLAIN[site.node.op]
     if each == "element":
         return site.per_element(module, kernel, site.node.nelements, n_src)

@@ -1,9 +1,9 @@
-"""Plans of CUDA devices: a graph as a list of launches, some of whose addresses count from scratch.
+"""Plans of CUDA devices: a graph as a list of launches; addresses in scratch are relative to it.
 
 Here: lowering node by node, the layout of scratch, which modules are needed. Not here: which
-launches a node takes (the kernels), which repeat others (once.py), chains (fused.py), running them
-(native/cuda/plan.c), the scratch itself, which the native queue takes when a plan first needs it
-(native/cuda/queue.c).
+launches a node takes (kernels/), which launches repeat others (once.py), chains (fused.py), running
+plans (native/cuda/plan.c), the scratch itself, which the native queue allocates when a plan first
+needs it (native/cuda/queue.c).
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ if TYPE_CHECKING:
 
 __all__ = ["CUDAPlan", "lowering"]
 
-#: Where scratch is said to lie in two lowerings of a node: what differs counts from there. Both
-#: aligned alike, so that a kernel chosen by alignment is the same.
+#: Each node is lowered twice, with scratch at these two addresses. Argument words that differ are
+#: relative to scratch. Both addresses have the same alignment, so that a kernel that is chosen by
+#: alignment is the same in both.
 _BASES: Final = (1 << 45, 1 << 46)
-_FAULT: Final = 32  # bytes that a node may leave word in, see launch.py
+_FAULT: Final = 32  # bytes in which a node may report a fault, see launch.py
 
 
 class CUDAPlan(DevicePlan):
     """A graph compiled for a CUDA device, for `Stream.run_plan`.
 
     Attributes:
-        native: the launches.
-        modules: what has to be compiled before the first run.
+        native: the launches, as the native runtime takes them.
+        modules: the modules that have to be compiled before the first run.
         launches: how many.
-        scratch: bytes that a run needs of its queue; ``arena_size``, what a caller brings, is 0.
+        scratch: bytes of the queue's scratch that a run needs; ``arena_size``, the bytes that a
+            caller must pass, is 0.
     """
 
     __slots__ = ("launches", "modules", "native", "scratch")
@@ -66,7 +68,7 @@ class CUDAPlan(DevicePlan):
 
     @property
     def calls(self) -> dict[int, PlanCall]:
-        """None: no kernel of the device calls Python."""
+        """Empty: no kernel of the device calls Python."""
         return {}
 
     def __repr__(self) -> str:
@@ -77,18 +79,18 @@ class CUDAPlan(DevicePlan):
 
 
 class _Lowered:
-    """A node's launches, with those of their addresses that count from scratch.
+    """A node's launches, and which of their addresses are relative to scratch.
 
     Args:
-        device: whose kernels.
-        node: supported.
-        chain: of which it is the last node, if it is computed with others.
-        locate: where a tensor that is no view lies.
-        scratch: of the node, from the begin of scratch.
-        fault: likewise.
+        device: the device whose kernels are used.
+        node: a node that the device supports.
+        chain: the chain whose last node it is, if it is computed together with others.
+        locate: tells where a tensor that is no view lies.
+        scratch: offset of the node's own part of scratch.
+        fault: offset in scratch of the node's fault words.
 
     Attributes:
-        launches: (launch, argument bytes, where in them addresses count from scratch).
+        launches: (launch, argument bytes, positions in them of addresses relative to scratch).
         faults: whether a kernel was given the address of ``fault``.
     """
 
@@ -117,7 +119,7 @@ class _Lowered:
             self.launches.append((one, *self._relative(one.args, two.args, fault)))
 
     def _relative(self, one: bytes, two: bytes, fault: int) -> tuple[bytes, list[int]]:
-        """The argument bytes with addresses as counted from scratch, and where those stand."""
+        """The argument bytes with addresses relative to scratch, and the positions of these."""
         words = len(one) // 8
         layout = f"<{words}Q"
         values = list(struct.unpack_from(layout, one))
@@ -132,13 +134,13 @@ class _Lowered:
 
 
 def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPlan]:
-    """Compile, in a step for each node, so that `prepare` can give way to the loop.
+    """Compile in one step per node, so that `prepare` can yield to the event loop in between.
 
-    Scratch holds the nodes first, then what the launches of one node share, then the words of
-    those that may fail.
+    Scratch holds the nodes first, then the memory that the launches of one node share, then the
+    fault words of the nodes that may fail.
 
     Returns:
-        The CUDAPlan, as a generator does.
+        The CUDAPlan, as the return value of a generator.
 
     Raises:
         Unsupported: no kernel runs a node with these types or strides.
@@ -156,8 +158,8 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
     scratch = aligned(memory.scratch_size, 256)
     fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
     storages = Storages()
-    told: list[tuple[str, str, int, list[int]]] = []  # of each node, as the native plan takes it
-    kept: list[list[Lowered]] = []  # and its launches
+    told: list[tuple[str, str, int, list[int]]] = []  # one entry per node, for the native plan
+    kept: list[list[Lowered]] = []  # the launches of each node
     fused = yield from chaining(graph, spans(memory.locate), kernels.fits, kernels.find)
     once = Once(graph)
     for node in nodes:
@@ -168,9 +170,9 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
         lowered = _Lowered(device, node, chain, memory.locate, scratch, fault)
         lead = node if chain is None else chain.nodes[0]
         if lead.op not in CHECKS and node.op in CHECKS:
-            lead = node  # rope: the ids are those of set_rows
+            lead = node  # rope with set_rows: the ids belong to set_rows
         known = once.fault(lead, lowered.launches)
-        if known is not None:  # its ids were looked at: it does nothing if that found a fault
+        if known is not None:  # its ids were checked before: it does nothing if they were at fault
             lowered = _Lowered(device, node, chain, memory.locate, scratch, known)
             lowered.faults = False
         needed = once.needed(lead, lowered.launches, fault, shares=kernels.scratch(lead) > 0)

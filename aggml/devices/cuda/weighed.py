@@ -1,7 +1,8 @@
-"""Around the products of experts: their shares of one, and their weighted sum; a launch each.
+"""Chains around the products of experts: normalized weights, and the weighted sum; one launch each.
 
-Here: which nodes these are, and the launches. Not here: the experts' products (mul_mat.py), which
-chains are safe (aggml/plan/fusion.py), the kernels (shares of rows.cu, weigh of binary.cu).
+Here: which nodes form such chains, and their launches. Not here: the experts' products
+(mul_mat.py), which chains are safe (aggml/plan/fusion.py), the kernels (`shares` in rows.cu,
+`weigh` in binary.cu).
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["find", "is_weighed", "launches"]
 
-_BEHIND: Final = 2  # sums behind that of the experts: a shared one, the residual
+_BEHIND: Final = 2  # sums that may follow the experts' sum: a shared expert's, the residual
 _THREADS: Final = 256
 _GRID: Final = 65535
-_MOST: Final = 128  # shares that a warp sums as sum_rows does
+_MOST: Final = 128  # the most weights that a warp sums in the same order as sum_rows
 
 
 def find(node: Tensor, readers: Readers) -> Chain | None:
-    """The chain of which ``node`` is the first sum, or the division that ends it."""
+    """The chain whose first sum is ``node``, or the chain that the division ``node`` ends."""
     if node.op == "div":
         return _shares(node, readers)
     return _sums(node, readers) if node.op == "add" else None
 
 
 def _shares(node: Tensor, readers: Readers) -> Chain | None:
-    """Rows of one element that sorted indices name, by their sum, which has a least value."""
+    """Weights gathered by sorted indices and divided by their sum, which is clamped from below."""
     values, whole = node.src[:2]
     if values is None or whole is None or whole.op != "clamp" or whole.src[0] is None:
         return None
@@ -52,7 +53,7 @@ def _shares(node: Tensor, readers: Readers) -> Chain | None:
 
 
 def _are_shares(rows: Tensor, values: Tensor, node: Tensor) -> bool:
-    """[1, used, tokens] out of [1, all, tokens], seen as [used, tokens] and divided as such."""
+    """Whether [1, used, tokens] is gathered from [1, all, tokens] and divided as [used, tokens]."""
     table, ids = rows.src[:2]
     if table is None or ids is None or table.dtype is not DType.F32:
         return False
@@ -64,7 +65,7 @@ def _are_shares(rows: Tensor, values: Tensor, node: Tensor) -> bool:
 
 
 def _sums(node: Tensor, readers: Readers) -> Chain | None:
-    """Parts of one product by weights, each added once; ``node`` is the first sum."""
+    """Sums that add each part of one weighted product once; ``node`` is the first sum."""
     first = node.src[0]
     weighed = None if first is None else first.view_src
     if weighed is None or not _is_product(weighed, readers):
@@ -94,7 +95,7 @@ def is_weighed(chain: Chain) -> bool:
 
 
 def _is_product(node: Tensor, readers: Readers) -> bool:
-    """[columns, used, tokens] times a weight for each of the used, which only views read."""
+    """Whether it is [columns, used, tokens] times a weight per used expert, read only by views."""
     if node.op != "mul" or node.dtype is not DType.F32 or node.ne[3] != 1 or node.ne[1] < 2:
         return False
     a, b = node.src[:2]
@@ -106,12 +107,12 @@ def _is_product(node: Tensor, readers: Readers) -> bool:
 
 
 def _parts(total: Tensor, i: int) -> list[tuple[Tensor | None, int]]:
-    """The operands of a sum that should be parts, and which ones."""
+    """The operands of sum ``i`` that should be parts of the product, with their numbers."""
     return [(total.src[1], i)] if i > 1 else [(total.src[0], 0), (total.src[1], 1)]
 
 
 def _is_part(part: Tensor | None, i: int, total: Tensor, weighed: Tensor, readers: Readers) -> bool:
-    """Whether it is what expert ``i`` of each token gave, and ``total`` alone reads it."""
+    """Whether it is the result of expert ``i`` for each token, and only ``total`` reads it."""
     if part is None or part.view_src is not weighed or part.dtype is not DType.F32:
         return False
     columns, _, tokens, _ = weighed.ne
@@ -122,7 +123,7 @@ def _is_part(part: Tensor | None, i: int, total: Tensor, weighed: Tensor, reader
 
 
 def _behind(total: Tensor, readers: Readers) -> Stage | None:
-    """A sum that follows at once, of as many elements: memory is not given to others before."""
+    """The sum of equal size that directly follows, so no memory is reused in between."""
     node = readers.next_of(total)
     if node is None or node.op != "add" or readers.order[node] != readers.order[total] + 1:
         return None
