@@ -47,12 +47,12 @@ class Kind(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name, for messages."""
         ...
 
     @property
     def device(self) -> Named | None:
-        """Whose memory it is."""
+        """The device that the memory belongs to."""
         ...
 
     @property
@@ -170,12 +170,12 @@ class Buffer:
 
     @property
     def name(self) -> str:
-        """That of its type."""
+        """The name of its type (ggml_backend_buffer_name)."""
         return self._type.name
 
     @property
     def alignment(self) -> int:
-        """That of its type."""
+        """The alignment of its type in bytes (ggml_backend_buffer_get_alignment)."""
         return self._type.alignment
 
     @property

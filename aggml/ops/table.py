@@ -84,13 +84,13 @@ VIEWS: Final = with_trait("VIEW")
 IDLE: Final = VIEWS | with_trait("LEAF")
 #: Ops whose source 0 may be weights, of which kernels keep a packed copy.
 PACKS: Final = with_trait("PACKS")
-#: Ops that look at their data first, such as ids, and may refuse to run.
+#: Ops that check their data first, such as ids, and may refuse to run.
 CHECKS: Final = with_trait("CHECKS")
 #: Ops that write a part of their result only.
 PARTLY: Final = with_trait("PARTLY")
-#: (op, source): where the result goes; such a source is written and not read.
+#: (op, source) for each source into which the result is written; such a source is not read.
 TARGETS: Final = frozenset([(name, i) for name, op in OPS.items() for i in op.targets])
-#: The sources that an op writes besides its result, of ops that do.
+#: For each op that writes sources in addition to its result: these sources.
 UPDATES: Final = {name: op.updates for name, op in OPS.items() if op.updates}
-#: Ops that write more than their result, or whatever a user's function likes.
+#: Ops that write more than their result, or call a user's function, which may write anything.
 WRITES_MORE: Final = with_trait("WRITES_ANY") | UPDATES.keys()

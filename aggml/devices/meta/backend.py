@@ -57,8 +57,8 @@ class MetaPlan(DevicePlan):
     """A graph divided among devices.
 
     Attributes:
-        rounds: in order: what is sent and summed before it, and a graph of each member, None
-            without nodes.
+        rounds: in order; each has the tensors that are sent and summed before it, and a graph for
+            each member, None for a member without nodes.
     """
 
     __slots__ = ("blocks", "rounds", "storages")

@@ -1,9 +1,9 @@
 """From a graph to what each device computes: rounds of nodes, and copies between devices.
 
-Here: parts of each value, made into one another: summands added up, parts put together, parts cut
-out of a whole. Between two rounds devices send each other parts, or a library sums over all of
-them; within one nobody waits for another. Not here: the rounds as values (round.py), which parts an
-op wants (rules.py), memory between rounds (between.py), running (backend.py).
+Here: changing the state of a value: adding summands, joining parts, cutting parts out of a whole.
+Between two rounds devices send each other parts, or a library sums over all devices. Within a round
+no device waits for another. Not here: the rounds as values (round.py), which state an op wants
+(rules.py), memory between rounds (between.py), running (backend.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def dividing(
     Args:
         graph: placed.
         n: how many devices.
-        sums: whether a library of the devices sums such tensors. Other summands are sent.
+        sums: whether a library of the devices can sum a tensor. Other summands are sent.
 
     Raises:
         Unsupported: an op would write a part of a divided leaf in a way that has no rule.
