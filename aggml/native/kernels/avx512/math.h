@@ -110,6 +110,8 @@ AGK_INLINE vf v_fill(vf x, int64_t n, vf fill)
     return _mm512_mask_blend_ps(v_first(n), fill, x);
 }
 
+enum { V_LDEXP_OVERFLOWS = 1 }; /* v_ldexp_from gives inf for n of 128 and p from 1 on */
+
 /* p * 2^n for integral n, also where the result is subnormal or overflows. */
 AGK_INLINE vf v_ldexp(vf p, vf n)
 {

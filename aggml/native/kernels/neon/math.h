@@ -169,6 +169,8 @@ AGK_INLINE vf v_ldexp(vf p, vf n)
     return vmulq_f32(vmulq_f32(p, vreinterpretq_f32_s32(low)), vreinterpretq_f32_s32(high));
 }
 
+enum { V_LDEXP_OVERFLOWS = 0 }; /* v_ldexp_from is wrong for n of 128 and p from 1 on */
+
 /* The same for n in -126 .. 127, or 128 where p < 1, where x >= low or is NaN, 0 elsewhere; p is near 1, or NaN. */
 AGK_INLINE vf v_ldexp_from(vf low, vf x, vf p, vf n)
 {

@@ -29,18 +29,24 @@ AGK_INLINE vf v_exp(vf x)
     return v_select(none, v_zero(), v_ldexp(p, n));
 }
 
+/* e^x for x <= 88.7228, 1.0 ulp: 0 below -87, NaN stays; anything for larger x. */
+AGK_INLINE vf v_exp_to_88(vf x)
+{
+    vf n, r;
+    vf p = v_exp_reduce(x, &n, &r);
+    p = v_fma(p, r, v_set(1.0f));
+    p = v_fma(p, r, v_set(1.0f));
+    return v_ldexp_from(v_set(-87.0f), x, p, n);
+}
+
 /* e^x where 1 is added to it, 1.0 ulp: 0 below -87, inf above 88.7228, NaN stays. One power of 2 instead of two: 19
  * instructions of AVX2, v_exp has 27. */
 AGK_INLINE vf v_exp_beside_1(vf x)
 {
+    if (V_LDEXP_OVERFLOWS) return v_exp_to_88(v_min(v_set(89.0f), x)); /* NaN passes */
     const vf most = v_set(88.7228f); /* there n is 128 and p below 1, so their product is finite */
     const vm beyond = v_lt(most, x);
-    vf n, r;
-    x = v_min(most, x); /* NaN passes */
-    vf p = v_exp_reduce(x, &n, &r);
-    p = v_fma(p, r, v_set(1.0f));
-    p = v_fma(p, r, v_set(1.0f));
-    return v_select(beyond, v_set(__builtin_inff()), v_ldexp_from(v_set(-87.0f), x, p, n));
+    return v_select(beyond, v_set(__builtin_inff()), v_exp_to_88(v_min(most, x)));
 }
 
 /* e^x - 1 for x <= 88, 1.3 ulp, also near 0. */
@@ -87,12 +93,11 @@ AGK_INLINE vf v_tanh(vf x)
 }
 
 /* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3); 0 and x from |x| = 10 on, as the
- * table of ggml has it. */
+ * table of ggml has it. From 10 on the power is below 2^-125, so x comes by itself; to -10 its argument is below 88. */
 AGK_INLINE vf v_gelu(vf x)
 {
     const vf slope = v_fma(x * x, v_set(-2.0f * 0.79788456f * 0.044715f), v_set(-2.0f * 0.79788456f));
-    vf y = x / (v_set(1.0f) + v_exp_beside_1(x * slope));
-    y = v_select(v_le(v_set(10.0f), x), x, y);
+    const vf y = x / (v_set(1.0f) + v_exp_to_88(x * slope));
     return v_select(v_le(x, v_set(-10.0f)), v_zero(), y);
 }
 
