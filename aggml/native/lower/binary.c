@@ -104,7 +104,7 @@ static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
         ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(r->node->op, n, 1, &whole);
         return;
     }
-    float a_block[AGK_BLOCK], b_block[AGK_BLOCK], y_block[AGK_BLOCK];
+    _Alignas(64) float a_block[AGK_BLOCK], b_block[AGK_BLOCK], y_block[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         float *y = agk_port_target(&r->y, at[0], i, y_block);
@@ -139,7 +139,7 @@ static void scale_row(void *context, int64_t n, int64_t i, const int64_t *at)
                                                              agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
         return;
     }
-    float x_block[AGK_BLOCK], y_block[AGK_BLOCK];
+    _Alignas(64) float x_block[AGK_BLOCK], y_block[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         const float *x = agk_port_read(&r->a, at[1], i, n, x_block);
@@ -176,7 +176,7 @@ static agk_status lower_scale(agk_lowering *lowering)
 static void add1_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
-    float a_block[AGK_BLOCK], y_block[AGK_BLOCK], one;
+    _Alignas(64) float a_block[AGK_BLOCK], y_block[AGK_BLOCK], one;
     const float *b = agk_port_read(&r->b, 0, 0, 1, &one);
     if (r->y.direct && r->a.direct) {
         const agk_binary_rows whole = {

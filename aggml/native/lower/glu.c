@@ -32,7 +32,7 @@ static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
               (const float *)(const void *)agk_port_at(&r->g, at[2], i));
         return;
     }
-    float x_block[AGK_BLOCK], g_block[AGK_BLOCK], out[AGK_BLOCK];
+    _Alignas(64) float x_block[AGK_BLOCK], g_block[AGK_BLOCK], out[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         const float *x = agk_port_read(&r->x, at[1], i, n, x_block);

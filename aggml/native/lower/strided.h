@@ -167,7 +167,7 @@ static inline agk_port agk_port_of(void *data, int type, int64_t step)
 
 static inline char *agk_port_at(const agk_port *port, int64_t at, int64_t i)
 {
-    return port->data + at + i / port->blck * port->step;
+    return port->data + at + (port->blck == 1 ? i : i / port->blck) * port->step;
 }
 
 /* Elements i .. i+n-1 of a row as f32: in place, or converted into buffer; n <= AGK_BLOCK. */

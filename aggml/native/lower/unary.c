@@ -40,7 +40,7 @@ static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
               (const float *)(const void *)agk_port_at(&r->src, at[1], i));
         return;
     }
-    float in[AGK_BLOCK], out[AGK_BLOCK];
+    _Alignas(64) float in[AGK_BLOCK], out[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         const float *x = agk_port_read(&r->src, at[1], i, n, in);

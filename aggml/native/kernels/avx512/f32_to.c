@@ -16,16 +16,16 @@ static inline __mmask16 head(int64_t n)
     return (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffffu);
 }
 
-/* Masks for the rest alone: a Zen 4 takes a store with a mask apart. */
+/* Masked loads and stores throughout, as in to_f32.c: a Zen 4 takes 1.17 times as long for them in cache, but 0.76
+ * times as long from memory (a cast of 4 M elements 1040 -> 790 us, a neg of f16 1300 -> 700 us). */
 void agk_f32_to_f16_avx512(const float *src, void *dst, int64_t n)
 {
     uint16_t *y = dst;
-    int64_t i = 0;
-#pragma GCC unroll 4
-    for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(void *)(y + i), agk_to_f16(_mm512_loadu_ps(src + i)));
-    if (i == n) return;
-    const __mmask16 mask = head(n - i);
-    _mm256_mask_storeu_epi16(y + i, mask, agk_to_f16(_mm512_maskz_loadu_ps(mask, src + i)));
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 mask = head(n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(mask, src + i);
+        _mm256_mask_storeu_epi16(y + i, mask, agk_to_f16(x));
+    }
 }
 
 void agk_f32_to_bf16_avx512(const float *src, void *dst, int64_t n)

@@ -23,22 +23,30 @@ V_ROWS_IQ
 
 enum { BLOCK = 32 };
 
+/* Masked loads and stores throughout. A Zen 4 takes no longer for them in cache. From memory, four plain loads in a row
+ * had 13 GB/s where these have 23 (a neg of f16; why is not known: the same loops alone differ by a fifth). */
+static inline __mmask16 head(int64_t n)
+{
+    return (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffffu);
+}
+
 void agk_f16_to_f32_avx512(const void *src, float *dst, int64_t n)
 {
     const uint16_t *x = src;
-    int64_t i = 0;
-#pragma GCC unroll 4
-    for (; i + VF <= n; i += VF) v_store(dst + i, v_load_f16(x + i));
-    if (i < n) v_store_n(dst + i, v_load_f16_n(x + i, n - i), n - i);
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 mask = head(n - i);
+        _mm512_mask_storeu_ps(dst + i, mask, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x + i)));
+    }
 }
 
 void agk_bf16_to_f32_avx512(const void *src, float *dst, int64_t n)
 {
     const uint16_t *x = src;
-    int64_t i = 0;
-#pragma GCC unroll 4
-    for (; i + VF <= n; i += VF) v_store(dst + i, v_load_bf16(x + i));
-    if (i < n) v_store_n(dst + i, v_load_bf16_n(x + i, n - i), n - i);
+    for (int64_t i = 0; i < n; i += 16) {
+        const __mmask16 mask = head(n - i);
+        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x + i));
+        _mm512_mask_storeu_epi32(dst + i, mask, _mm512_slli_epi32(wide, 16));
+    }
 }
 
 static inline __m512 bytes_to_f32(__m128i q)
