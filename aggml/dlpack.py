@@ -1,6 +1,7 @@
 """from_dlpack: arrays of other libraries as tensors, without copying.
 
-Not here: tensors as arrays of others (tensor/dlpack.py); copies in order (`Backend.set`).
+Not here: tensors as arrays of other libraries (tensor/dlpack.py); copies in stream order
+(`Backend.set`).
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ def from_dlpack(x: object, *, name: str = "", device: Device | None = None) -> T
     """A leaf that lies in the memory of ``x``, which it keeps alive; nothing is copied.
 
     Args:
-        x: speaks DLPack (numpy, PyTorch, JAX, ...): contiguous, in host memory, at most 4 axes.
-            What is read-only there is so here. Where it begins is of no account as long as it is a
-            whole element; arrays of `aggml.empty` suit devices that want more.
+        x: an object that supports DLPack (numpy, PyTorch, JAX, ...): contiguous, in host memory, at
+            most 4 axes. If it is read-only, so is the tensor. It may begin at any whole element;
+            arrays of `aggml.empty` suit devices that need more alignment.
         name: of the tensor.
-        device: who is to use it; the CPU if not given.
+        device: the device that will use it; the CPU if not given.
 
     Returns:
         A placed tensor; its ``shape`` is that of ``x`` after leading 1s are dropped.
 
     Raises:
-        InvalidHandle: ``x`` does not speak DLPack.
+        InvalidHandle: ``x`` does not support DLPack.
         Unsupported: not host memory; an element type that has no counterpart.
         LayoutMismatch: not contiguous, or more than 4 axes.
-        Misaligned: it begins in the middle of an element (a view of bytes), or elsewhere than the
-            device wants it: copy it to an array of `aggml.empty`, or with `Backend.set`.
+        Misaligned: it begins in the middle of an element (a view of bytes), or at an address that
+            the device cannot use: copy it to an array of `aggml.empty`, or use `Backend.set`.
     """
     what = "from_dlpack"
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
@@ -51,7 +52,7 @@ def from_dlpack(x: object, *, name: str = "", device: Device | None = None) -> T
     if where[0] != _CPU:
         raise Unsupported(f"[{what}] the array lies on DLPack device {tuple(where)}, not the host")
     try:
-        # An array of numpy is taken as it is: it may be bfloat16, which its DLPack does not know.
+        # A numpy array is used directly: it may be bfloat16, which numpy's DLPack does not support.
         array = x if isinstance(x, np.ndarray) else np.from_dlpack(cast("Any", x))
         dtype = DType.parse(array.dtype)
     except (RuntimeError, BufferError, TypeError, InvalidArgument) as error:

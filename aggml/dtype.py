@@ -1,7 +1,7 @@
 """Element types and quantized blocks: ids, sizes, names, numpy counterparts.
 
-Here: the rows of native/table/types.def. Not here: conversions and quantizers,
-which are C (native/formats/).
+Here: the rows of native/table/types.def as an enum. Not here: conversions and quantizers, which are
+C (native/formats/).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TYPES", "DType", "DTypeLike", "TypeRow"]
 
-# What `DType.parse` takes: wherever a type is asked for.
+# Accepted wherever a type is an argument; see `DType.parse`.
 DTypeLike: TypeAlias = Union["DType", str, np.dtype[np.generic], type[np.generic]]
 
 
@@ -35,13 +35,14 @@ class TypeRow(NamedTuple):
         numpy: numpy's name of the same type, if it has one.
         blck_size: elements of a block.
         type_size: bytes of a block.
-        alignment: what its address has to be a multiple of.
+        alignment: the address of an element is a multiple of this number of bytes.
         group: "FLOAT", "INTEGER", "DOUBLE"; "LEGACY", "K", "IQ", ... of quantized types.
-        dot: the id of the type that meets it in products, -1 if there are none.
+        dot: the id of the type to which the other operand of a product is converted; -1 if there
+            are no products with this type.
         reads: whether elements can be converted to f32.
-        writes: whether blocks can be made of f32.
-        fits: whether there is a quantizer that searches the best blocks.
-        needs_imatrix: whether that makes nothing without an importance matrix.
+        writes: whether f32 can be converted to this type.
+        fits: whether there is a quantizer that searches for the best blocks.
+        needs_imatrix: whether that quantizer needs an importance matrix.
     """
 
     id: int
@@ -73,13 +74,14 @@ class DType(enum.Enum):
         type_size: bytes of a block.
         type_name: ggml's name: lower case, but ``q4_K``.
         is_quantized: whether a block holds more than one element.
-        alignment: what the address of an element (of a block) has to be a multiple of, in bytes.
+        alignment: the address of an element (of a block) is a multiple of this number of bytes.
         numpy: the numpy type of an element, None for quantized types; bf16 is
             ``ml_dtypes.bfloat16``.
     """
 
     if TYPE_CHECKING:
-        # For type checkers and editors alone, which cannot read the table: tools/type_names.py.
+        # Only for type checkers and editors, which cannot read the table; made by
+        # tools/type_names.py.
         F32 = 0
         F16 = 1
         Q4_0 = 2
@@ -198,9 +200,9 @@ class DType(enum.Enum):
         return n // self.blck_size * self.type_size
 
 
-#: What the table says of each type besides what its member tells.
+#: The table's row of each type, for the columns that are no attributes of its member.
 TYPES: Final[Mapping[DType, TypeRow]] = {DType(row.id): row for row in _ROWS}
 
 _BY_NUMPY = {x.numpy: x for x in DType if x.numpy is not None}
-# Both ggml's names and, of plain types, numpy's: "f32" and "float32".
+# ggml's names, and for plain types also numpy's: "f32" and "float32".
 _BY_NAME = {x.type_name.lower(): x for x in DType} | {n.name: x for n, x in _BY_NUMPY.items()}

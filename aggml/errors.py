@@ -1,7 +1,8 @@
-"""What can go wrong: AggmlError and its subclasses, and ggml's status codes.
+"""The exceptions: AggmlError and its subclasses; and ggml's status codes.
 
-Here: the classes, each also the builtin that fits; Status, for programs that compare with ggml.
-Not here: messages; whoever raises writes ``[place] what is wrong, which object, which value``.
+Here: the classes, each of which also derives from the fitting builtin; Status, for programs that
+compare with ggml. Not here: messages. The raising code writes them in the form
+``[place] what is wrong, which object, which value``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = [
 
 
 class AggmlError(Exception):
-    """Everything that aggml raises by itself.
+    """The base class of all exceptions that aggml raises.
 
     Attributes:
         device: name of the device on which an operation failed, or None.
@@ -93,7 +94,7 @@ class InvalidState(AggmlError, RuntimeError):
 
 
 class ReadOnly(InvalidState, AttributeError):
-    """A field of something that does not change was assigned."""
+    """A field of an object that does not change was assigned."""
 
 
 class BackendLoadError(AggmlError, ImportError):
@@ -118,7 +119,7 @@ class Status(IntEnum):
 
     @classmethod
     def of(cls, exception: BaseException | None) -> Status:
-        """The code that ggml has for what a Future's ``exception()`` tells."""
+        """ggml's status code for the exception that a Future's ``exception()`` returned."""
         if exception is None:
             return cls.SUCCESS
         if isinstance(exception, Aborted):
@@ -127,7 +128,7 @@ class Status(IntEnum):
 
     @property
     def text(self) -> str:
-        """For messages (ggml_status_to_string)."""
+        """The code as text for messages (ggml_status_to_string)."""
         return _TEXTS[self]
 
 

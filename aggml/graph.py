@@ -1,4 +1,4 @@
-"""Graph: what is needed to compute some tensors, in an order in which it can be computed.
+"""Graph: all nodes and leafs that some tensors are computed from, in an order of computation.
 
 Here: the order, leafs, nodes, use counts, uid. Not here: memory (memory/), plans (plan/),
 splits (scheduler/).
@@ -25,7 +25,7 @@ _uids = Numbers(1)
 
 
 class Graph:
-    """All that some tensors are computed from, unchanging (``ggml_build_forward_expand`` of each).
+    """All tensors from which some are computed; immutable (``ggml_build_forward_expand`` of each).
 
     The tensors of a graph are frozen: setting their names, flags, sinks or precision raises
     `InvalidState` from then on. They may be in any number of graphs. Tensors without a name get
@@ -35,10 +35,10 @@ class Graph:
         ends: the tensors to compute, at least one. Their sources are visited depth first, in order.
 
     Attributes:
-        nodes: operations, views among them, each after its sources.
-        leafs: tensors without operation, in the order they were met.
+        nodes: operations including views, each after its sources.
+        leafs: tensors without operation, in the order of the visit.
         ends: as given.
-        uid: a number no other graph of this process has, a copy neither; never 0.
+        uid: a number that no other graph of this process has, not even a copy; never 0.
 
     Raises:
         InvalidArgument: no end, or a tensor that depends on itself.
@@ -65,7 +65,7 @@ class Graph:
     uid: int
     memory: Any  # the GraphBuffer that alloc_graph made, or None: it lives as long as the graph
     plans: Any  # the GraphPlans that come with the memory, or None
-    expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # of inputs.py, once asked for
+    expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # kept by backend/inputs.py
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
     _names: dict[str, list[Tensor]] | None
     _uses: dict[Tensor, int] | None
@@ -88,8 +88,8 @@ class Graph:
     def part(self, start: int, stop: int) -> Graph:
         """Nodes ``start`` to ``stop`` as a graph of their own (``ggml_graph_view``).
 
-        What they read and do not compute are its leafs, though it may be nodes elsewhere. All of
-        its nodes are ends: their values last.
+        The tensors that these nodes read but do not compute become leafs, even if they are nodes of
+        this graph. All nodes of the part are ends: their values last.
 
         Raises:
             OutOfBounds: there are no such nodes, or none at all.
@@ -130,13 +130,13 @@ class Graph:
     def __reduce__(self) -> tuple[object, ...]:
         """For copy, deepcopy and pickle: the same computation as another graph.
 
-        It has a uid of its own and no memory; of a deepcopy or a pickle the tensors are others, and
-        have no memory either. Leafs come first and nodes after their sources, so that a long graph
-        needs no deep stack.
+        The new graph has its own uid and no memory. A deepcopy or a pickle also has new tensors,
+        without memory. Leafs come first and nodes after their sources, so that a long graph needs
+        no deep stack.
         """
         return _again, (self.leafs, self.nodes, self.ends)
 
-    # -- looking tensors up; what is found out is kept: a graph does not change
+    # -- looking tensors up; the results are kept, since a graph does not change
 
     def _indexed(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
         if self._index is None:
@@ -146,12 +146,12 @@ class Graph:
 
     @property
     def leaf_set(self) -> frozenset[Tensor]:
-        """All leafs, parameters among them."""
+        """All leafs, including parameters."""
         return self._indexed()[0]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The leafs flagged INPUT, in the order they were met."""
+        """The leafs flagged INPUT, in the order of the visit."""
         return self._indexed()[1]
 
     def computes(self, tensor: Tensor) -> bool:
@@ -167,7 +167,7 @@ class Graph:
 
         Raises:
             InvalidArgument: no tensor has the name, or several have.
-            InvalidHandle: no text.
+            InvalidHandle: ``name`` is no text.
         """
         if not isinstance(name, str):
             raise InvalidHandle(f"[{what}] {name!r} is no name")
@@ -192,7 +192,7 @@ class Graph:
         return len(self.nodes)
 
     def __bool__(self) -> bool:
-        return True  # also a graph of leafs alone is one
+        return True  # a graph without nodes is true as well
 
     def __repr__(self) -> str:
         ends = ", ".join(describe(end) for end in self.ends[:3])
@@ -210,8 +210,8 @@ def graph_of(
 
     Args:
         nodes: frozen already, each after those of its sources that are among them.
-        leafs: what they read that is not among them.
-        ends: whose bytes are to last.
+        leafs: the tensors that the nodes read and that are not among them.
+        ends: the tensors whose bytes must last.
     """
     graph = object.__new__(Graph)
     _fill(graph, tuple(nodes), tuple(leafs), tuple(ends))

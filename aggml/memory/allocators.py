@@ -1,7 +1,7 @@
-"""TensorAllocator and GraphAllocator: they place tensors in buffers of their own.
+"""TensorAllocator and GraphAllocator: they place tensors in a given buffer, or in their own.
 
 Here: growing buffers, placing and unplacing tensors, all or nothing. Not here: offsets
-(lifetimes.py), who owns bytes (buffer.py).
+(allocator/lifetimes.py), the ownership of bytes (buffer.py).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = ["GraphAllocator", "TensorAllocator"]
 
 
 class TensorAllocator:
-    """Places one tensor after the other in a buffer; gives nothing back (``ggml_tallocr``).
+    """Places one tensor after the other in a buffer; never releases one (``ggml_tallocr``).
 
     Args:
-        buffer: whose bytes, from its aligned start on.
+        buffer: the buffer to fill, from its aligned start on.
 
     Attributes:
         buffer: as given.
-        offset: where the next tensor goes.
+        offset: bytes from the start of the buffer at which the next tensor is placed.
 
     Raises:
-        InvalidHandle: no buffer.
-        InvalidArgument: a `MultiBuffer`; take one of its parts.
+        InvalidHandle: ``buffer`` is no buffer.
+        InvalidArgument: it is a `MultiBuffer`; take one of its parts.
     """
 
     __slots__ = ("buffer", "offset")
@@ -72,7 +72,7 @@ class TensorAllocator:
         return self.buffer.alignment
 
     def alloc(self, tensor: Tensor) -> Tensor:
-        """Place ``tensor`` behind those before it (``ggml_tallocr_alloc``); returns it.
+        """Place ``tensor`` after the earlier ones (``ggml_tallocr_alloc``); returns it.
 
         Raises:
             AlreadyAllocated: it has memory.
@@ -106,12 +106,12 @@ class GraphAllocator:
 
     Args:
         types: a buffer type, or several; the same one twice shares a buffer.
-        reuse_inputs: leafs may be overwritten after their last use, as ggml does; they must then be
-            set again before each computation.
+        reuse_inputs: whether leafs may be overwritten after their last use, as ggml does; they must
+            then be set again before each computation.
 
     Raises:
-        InvalidArgument: no type.
-        InvalidHandle: not a buffer type.
+        InvalidArgument: there is no type.
+        InvalidHandle: a type is no buffer type.
     """
 
     __slots__ = ("_buffers", "_graph", "_reserved", "reuse_inputs", "types")
@@ -136,7 +136,7 @@ class GraphAllocator:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The buffers there are now."""
+        """The buffers that exist now."""
         return tuple([buffer for chunks in self._buffers for buffer in chunks])
 
     def buffer_size(self, buffer_id: int = 0) -> int:
@@ -169,7 +169,7 @@ class GraphAllocator:
         """Make the buffers large enough for ``graph``, place nothing (``ggml_gallocr_reserve_n``).
 
         Args:
-            graph: usually the largest there will be.
+            graph: usually the largest graph that will be placed.
             node_ids: for each of ``graph.nodes`` the index of its buffer type; all 0 if not given.
             leaf_ids: likewise for ``graph.leafs``.
 
@@ -183,11 +183,11 @@ class GraphAllocator:
     def alloc_graph(self, graph: Graph) -> None:
         """Place all tensors of ``graph`` that have no memory (``ggml_gallocr_alloc_graph``).
 
-        With several types, the ids are those of the last `reserve`, which was for a graph like this
-        one.
+        With several types, the ids of the last `reserve` are used. It must have been called with a
+        graph of the same structure.
 
         Raises:
-            AllocFailed: no memory; all is as before.
+            AllocFailed: no memory; nothing has changed.
             AlreadyAllocated: the graph has memory.
             InvalidState: several types, and the last `reserve` was for a graph of another
                 structure.
@@ -206,7 +206,7 @@ class GraphAllocator:
                 f"[GraphAllocator.alloc_graph] {graph!r} has memory: close that first"
             )
         layout = self._layout(graph, node_ids, leaf_ids)
-        # What the buffers hold so far may be part of this graph, too.
+        # Tensors that lie in the buffers now may be part of this graph as well.
         former = [(t, t.placement) for buffer in self.buffers for t in there(buffer._tensors)]
         self._grow(layout)
         PlacementEpoch.move()
@@ -238,7 +238,7 @@ class GraphAllocator:
         self._graph = weakref.ref(graph)
 
     def close(self) -> None:
-        """Unplace what lies in the buffers and let go of them; work in flight keeps the bytes."""
+        """Unplace all tensors in the buffers and release these; work in flight keeps the bytes."""
         for buffer in self.buffers:
             buffer.close()
         before = None if self._graph is None else self._graph()
@@ -291,7 +291,7 @@ def _ids(given: object, name: str) -> list[int] | None:
 
 
 def _fingerprint(graph: Graph) -> object:
-    """A key that two graphs share if they are placed alike: operations, layouts, edges, flags."""
+    """A key that is equal for graphs of the same structure: operations, layouts, edges, flags."""
     number = {t: i for i, t in enumerate((*graph.leafs, *graph.nodes))}
     return tuple(
         [

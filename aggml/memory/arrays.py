@@ -1,4 +1,4 @@
-"""empty: host arrays that lie as every device wants them.
+"""empty: host arrays whose alignment suits every device.
 
 Not here: arrays as tensors (aggml/dlpack.py), the memory of buffers (buffer.py).
 """
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ALIGNMENT", "empty"]
 
-# The largest that a device asks for: CUDA's 256. Kernels read in lines of 64, copies in pages.
+# The largest alignment that a device needs: CUDA's 256. Kernels read cache lines of 64 bytes,
+# copies whole pages.
 ALIGNMENT: Final = 256
 
 
 def empty(shape: SupportsIndex | Iterable[SupportsIndex], dtype: DTypeLike) -> np.ndarray[Any, Any]:
-    """Make an array of undefined content, aligned as every device wants it.
+    """Make an array of undefined content, with an alignment that suits every device.
 
     `from_dlpack` and `Device.buffer_from_host` take it without a copy, and transfers from and to it
-    are as fast as they can be. It is an ordinary array of numpy and lives as one.
+    run at full speed. It is an ordinary numpy array with an ordinary lifetime.
 
     Args:
-        shape: in numpy's order, of elements; an integer makes one axis.
-        dtype: a DType, its name, or a numpy type, which may also be one without counterpart, such
-            as ``np.uint8`` for bytes.
+        shape: extents in numpy's order, in elements; an integer makes one axis.
+        dtype: a DType, its name, or a numpy type; the latter may be one that ggml does not have,
+            such as ``np.uint8`` for bytes.
 
     Returns:
-        A contiguous array that begins at a multiple of 256 bytes; of quantized types uint8, with
-        the bytes of a row in the last axis; of bf16 ``ml_dtypes.bfloat16``.
+        A contiguous array that begins at a multiple of 256 bytes. For quantized types it is uint8
+        with the bytes of a row in the last axis; for bf16 it is ``ml_dtypes.bfloat16``.
 
     Raises:
         InvalidHandle: ``shape`` holds no integers, or ``dtype`` is no type.

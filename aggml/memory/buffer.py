@@ -1,6 +1,6 @@
 """Buffer: a block of memory, and placing tensors in it.
 
-Here: the class as a device may subclass it. Not here: kinds of memory, which make buffers
+Here: the class, which devices may subclass. Not here: kinds of memory, which make buffers
 (buffer_type.py), the record of a tensor's place (tensor/placement.py), several buffers as one
 (multi_buffer.py), transfers (backend/), lifetimes of tensors inside a graph (allocator/).
 """
@@ -43,7 +43,7 @@ _OF_BUFFER = frozenset({"base", "memory", "size"})
 
 
 class Kind(Protocol):
-    """The part of a buffer type that a buffer uses; the whole is `aggml.BufferType`."""
+    """The part of a buffer type that a buffer uses; `aggml.BufferType` is the whole interface."""
 
     @property
     def name(self) -> str:
@@ -83,9 +83,9 @@ _EVERY: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
 
 def lying(start: int, end: int) -> list[tuple[Tensor, int]]:
-    """The placed tensors that have some of these addresses, with those of their first bytes.
+    """The placed tensors that overlap these addresses, with the addresses of their first bytes.
 
-    Looks at all buffers there are: for messages.
+    It searches all existing buffers; used for messages.
     """
     return sorted(
         (
@@ -102,9 +102,9 @@ def lying(start: int, end: int) -> list[tuple[Tensor, int]]:
 
 
 class Buffer:
-    """A block of memory of one type; freed once nobody refers to it, queued work included.
+    """A block of memory of one type; freed once no object and no queued work refers to it.
 
-    Devices may subclass it for the hooks `init_tensor`, `free_tensor` and `reset`.
+    Devices may subclass it to override the hooks `init_tensor`, `free_tensor` and `reset`.
 
     Attributes:
         size: bytes; 0 is legal, then ``base`` is 0.
@@ -150,7 +150,7 @@ class Buffer:
         self._usage = BufferUsage.ANY
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._closed = False
-        # A class that has another owner shows memory that is another buffer's.
+        # A subclass with another owner has no memory itself: it shows that of another buffer.
         if observers and size and self.__class__.owner is Buffer.owner:
             born(base, base + size, self)
         if type.device is not None:
@@ -189,10 +189,10 @@ class Buffer:
 
     @property
     def owner(self) -> Buffer:
-        """The buffer whose end frees the bytes; it refers to no tensor, so native objects keep it.
+        """The buffer whose end frees the bytes; native objects refer to this one.
 
-        They take no part in the search for cycles: one that kept a tensor or a graph alive, and
-        was kept by it, would never go.
+        It refers to no tensor. Native objects are invisible to Python's garbage collector: a cycle
+        through one of them and a tensor or graph would never be freed.
         """
         return self
 
@@ -203,7 +203,7 @@ class Buffer:
 
     @property
     def usage(self) -> BufferUsage:
-        """The use that the buffer was given. Setting it makes plans look at its tensors again."""
+        """What the buffer is used for. Setting it makes plans check its tensors again."""
         return self._usage
 
     @usage.setter
@@ -213,13 +213,13 @@ class Buffer:
             if self._overlapping():
                 self.exclusive = False
             if isinstance(self.memory, _native.Memory) and _native.banks() > 1:
-                for tensor in self._lying():  # rows lie next to the cores that will read them
+                for tensor in self._lying():  # move rows next to the cores that will read them
                     _native.place(self.base + _offset(tensor), tensor.nbytes)
         PlacementEpoch.move()  # plans may now treat these tensors as weights, or no longer
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed: nothing can be placed in it any more."""
+        """Whether it was closed; then no tensor can be placed in it."""
         return self._closed
 
     @property
@@ -253,7 +253,7 @@ class Buffer:
     def init_tensor(self, tensor: Tensor) -> None:
         """Hook: ``tensor`` has just been placed (ggml_backend_buffer_init_tensor).
 
-        What it raises undoes the placement.
+        If it raises, the placement is undone.
         """
 
     def free_tensor(self, tensor: Tensor) -> None:
@@ -268,7 +268,7 @@ class Buffer:
         """Let a tensor lie at ``offset`` (ggml_backend_tensor_alloc).
 
         Raises:
-            InvalidHandle: no tensor, or an offset that is no integer.
+            InvalidHandle: ``tensor`` is no tensor, or ``offset`` no integer.
             InvalidArgument: the tensor is a view: views lie where their storage lies.
             AlreadyAllocated: it has memory.
             Misaligned, OutOfBounds: the place does not suit it.
@@ -332,12 +332,12 @@ class Buffer:
             raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
         self.free_tensor(tensor)
         change(tensor, "placement", None)
-        tensor._span = None  # it refers to the placement, which would keep the buffer
-        PlacementEpoch.move()  # behind the change: who sees the new epoch sees that, too
+        tensor._span = None  # it refers to the placement, which would keep the buffer alive
+        PlacementEpoch.move()  # after the change: a thread that sees the new epoch sees the change
         self._tensors.discard(tensor)
 
     def close(self) -> None:
-        """Unplace all tensors in here: later use of them raises NotAllocated.
+        """Unplace all tensors of the buffer: later use of them raises NotAllocated.
 
         Work in flight keeps the bytes.
         """

@@ -1,7 +1,7 @@
 """Kinds of memory: BufferType, which makes buffers and fills them with tensors; plain host memory.
 
-Here: what a device implements, and the cutting of many tensors into buffers. Not here: placing one
-tensor (buffer.py), several buffers as one (multi_buffer.py).
+Here: the interface that a device implements, and dividing many tensors among buffers. Not here:
+placing one tensor (buffer.py), several buffers as one (multi_buffer.py).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = ["HOST", "Aside", "BufferType", "HostBufferType", "host_tensor"]
 
 
 class Aside:
-    """Calls of a device that may take long, one after the other, and after no queued work.
+    """A thread for slow calls of a device, which run in turn and do not wait for queued work.
 
-    Their thread is in the driver nearly all of the time, without the GIL; it is started by the
-    first call.
+    The thread spends nearly all of its time in the driver, without the GIL. The first call starts
+    it.
     """
 
     def __init__(self, name: str) -> None:
@@ -64,9 +64,9 @@ class BufferType(ABC):
 
     Attributes:
         name: for messages.
-        device: whose memory it is; None for host memory that belongs to no device.
+        device: the device that the memory belongs to; None for host memory of no device.
         alignment: of tensors in it, in bytes; a power of two.
-        aside: makes the buffers of `provide`; None: they are made at once.
+        aside: the thread that makes the buffers of `provide`; None: the caller makes them itself.
     """
 
     name: str = ""
@@ -101,7 +101,7 @@ class BufferType(ABC):
         """
 
     async def provide(self, size: int) -> Buffer:
-        """`alloc_buffer`, off the loop where a driver may take milliseconds over it.
+        """`alloc_buffer`, off the event loop where a driver may need milliseconds for it.
 
         Cancellation: abandons the wait; the memory is given back.
         """
@@ -111,11 +111,11 @@ class BufferType(ABC):
         return buffer
 
     def checked_size(self, size: object) -> int:
-        """The number of bytes that somebody asks a buffer for.
+        """The size of a new buffer as an integer, checked.
 
         Raises:
             InvalidArgument, InvalidHandle: it is negative, or no integer.
-            AllocFailed: no machine has as many.
+            AllocFailed: no machine has that many bytes.
         """
         n = integer(size, "size", f"{self.name}.alloc_buffer")
         if n < 0:
@@ -125,7 +125,7 @@ class BufferType(ABC):
         return n
 
     def taking(self, size: int) -> Sliced[Buffer]:
-        """Either of the two, as the steps are driven."""
+        """A new buffer, by `provide` if the steps run on an event loop, else by `alloc_buffer`."""
         request = _Request(self, size)
         yield request
         return request.outcome()
@@ -134,7 +134,7 @@ class BufferType(ABC):
         """Bytes that `alloc_tensors` would take for all of them, padding included.
 
         Raises:
-            As `alloc_tensors`, but for memory.
+            As `alloc_tensors`, except AllocFailed.
         """
         return sum(sum(sizes) for _, sizes in _ranges(self, _unplaced(tensors)))
 
@@ -142,13 +142,13 @@ class BufferType(ABC):
         """Memory for all given tensors, in order; all or nothing.
 
         Args:
-            tensors: without memory, none a view; views lie where their storage lies. One that is
-                given twice counts once.
+            tensors: none may have memory or be a view (views lie where their storage lies). A
+                tensor that is given twice counts once.
 
         Returns:
-            One buffer; a `MultiBuffer` where they take more than ``max_size``, filled in order, a
-            tensor that is larger alone in its part. Nothing to do (no tensor, or none with bytes)
-            gives an empty buffer: its size is 0.
+            One buffer; or, if they need more than ``max_size``, a `MultiBuffer` whose parts are
+            filled in order. A tensor larger than ``max_size`` gets a part of its own. No tensors,
+            or none with bytes, give an empty buffer of size 0.
 
         Raises:
             AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is
@@ -158,7 +158,7 @@ class BufferType(ABC):
         return finish(self.allocating(tensors))
 
     def allocating(self, tensors: Iterable[Tensor]) -> Sliced[Buffer]:
-        """`alloc_tensors` in steps."""
+        """`alloc_tensors` in small steps."""
         made: list[Buffer] = []
         placed: list[tuple[Buffer, Tensor]] = []
         try:
@@ -186,7 +186,7 @@ class BufferType(ABC):
 
 
 class _Request(Away):
-    """A buffer that a step waits for."""
+    """A buffer that is being made on another thread while a step waits for it."""
 
     def __init__(self, buffer_type: BufferType, size: int) -> None:
         self._type = buffer_type
@@ -206,10 +206,10 @@ class _Request(Away):
             self._made = error
 
     def outcome(self) -> Buffer:
-        """The buffer, once it was asked for.
+        """The buffer, once it was made.
 
         Raises:
-            What `BufferType.alloc_buffer` did.
+            The exception of `BufferType.alloc_buffer`.
         """
         if isinstance(self._made, AggmlError):
             raise self._made
@@ -218,7 +218,7 @@ class _Request(Away):
 
 
 def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors, each once; refuses what cannot be placed."""
+    """The tensors without repetition; refuses those that cannot be placed."""
     if not isinstance(tensors, Iterable):
         raise InvalidHandle(f"[alloc] {tensors!r} is no list of tensors")
     given = list(tensors)
@@ -237,9 +237,10 @@ def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _ranges(buffer_type: BufferType, tensors: list[Tensor]) -> list[tuple[list[Tensor], list[int]]]:
-    """Tensors and their padded sizes, cut where a buffer would grow beyond ``max_size``.
+    """Tensors and their padded sizes, in ranges that each fit in a buffer of ``max_size``.
 
-    ggml_backend_alloc_ctx_tensors_from_buft cuts alike; the last range may be empty.
+    ggml_backend_alloc_ctx_tensors_from_buft divides them in the same way. The last range may be
+    empty.
     """
     ranges: list[tuple[list[Tensor], list[int]]] = [([], [])]
     total = 0
@@ -255,7 +256,7 @@ def _ranges(buffer_type: BufferType, tensors: list[Tensor]) -> list[tuple[list[T
 
 
 class HostBufferType(BufferType):
-    """Plain host memory: what any device can copy from and to, and the CPU computes in."""
+    """Plain host memory: every device can copy from and to it, and the CPU computes in it."""
 
     alignment = 32
 
@@ -273,7 +274,7 @@ class HostBufferType(BufferType):
 
         Raises:
             AllocFailed: no memory.
-            InvalidArgument, InvalidHandle: a negative size, or none.
+            InvalidArgument, InvalidHandle: the size is negative, or no integer.
         """
         n = self.checked_size(size)
         try:
@@ -283,16 +284,16 @@ class HostBufferType(BufferType):
         return Buffer(self, n, memory.address, memory)
 
     def adopt(self, size: int, address: int, free: Callable[..., object], *args: object) -> Buffer:
-        """A buffer over memory of the host that a driver gave; plain memory if ``address`` is 0.
+        """A buffer over host memory that a driver allocated; plain memory if ``address`` is 0.
 
-        ``free(*args)`` is called when nothing uses the memory any more.
+        ``free(*args)`` is called when the memory is no longer in use.
         """
         if not address:
             plain = HOST.alloc_buffer(size)
             return Buffer(self, size, plain.base, plain.memory)
         block = (ctypes.c_uint8 * size).from_address(address)
         array = np.ctypeslib.as_array(block)
-        # As all host memory here: the same in every run. NumPy would keep the GIL.
+        # Zeroed like all host memory here: the same in every run. NumPy would hold the GIL.
         ctypes.memset(address, 0, size)
         weakref.finalize(block, free, *args).atexit = False
         return Buffer(self, size, address, array)

@@ -1,4 +1,4 @@
-"""Memory of graphs on one backend: a buffer for what outlives a run, a shared arena for the rest.
+"""Memory of graphs on one backend: a buffer for values that outlive a run, scratch for all others.
 
 Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and
 offsets inside the arena (allocator/), compiling (plan/).
@@ -50,7 +50,7 @@ class Placer(Protocol):
 
 
 class Compiled(Protocol):
-    """The part of a plan that this file uses; the whole is `aggml.DevicePlan`."""
+    """The part of a plan that this file uses; `aggml.DevicePlan` is the whole."""
 
     @property
     def nodes(self) -> Sequence[Tensor]:
@@ -64,12 +64,12 @@ class Compiled(Protocol):
 
     @property
     def keep(self) -> Sequence[object]:
-        """The placements that its addresses rest on."""
+        """The placements from which its addresses were taken."""
         ...
 
     @property
     def holds(self) -> bool:
-        """Whether compiling again would give the same plan, if all tensors lie where they lay."""
+        """Whether compiling again would give the same plan, provided that no tensor has moved."""
         ...
 
 
@@ -90,7 +90,7 @@ class GraphMemory:
         return 0 if self.held is None else self.held.size
 
     def arena(self, size: int) -> Buffer | None:
-        """Scratch of at least ``size`` bytes; where it grows, runs that are queued keep the old.
+        """Scratch of at least ``size`` bytes. If it grows, queued runs keep the old arena.
 
         Raises:
             AllocFailed: no memory.
@@ -106,10 +106,10 @@ _PREPARED: Final = 8
 
 
 class Held(Protocol):
-    """The part of a prepared run that this file uses; the whole is stream/prepared.py."""
+    """The part of a prepared run that this file uses; the whole is in stream/prepared.py."""
 
     def holds(self) -> bool:
-        """Whether all tensors that it writes and reads lie where they lay."""
+        """Whether no tensor that it writes or reads has moved."""
         ...
 
 
@@ -118,28 +118,30 @@ class CompiledGraph:
 
     Attributes:
         plan: as the device compiled it.
-        epoch: of the placements when plan and runs were last found to hold.
-        prepared: runs by the words that asked for them (stream/prepared.py).
+        epoch: epoch of the placements when plan and runs were last found to be valid.
+        prepared: runs by the words of their request (stream/prepared.py).
     """
 
     __slots__ = ("epoch", "gone", "plan", "prepared")
 
     def __init__(self, gone: weakref.ref[Placer], plan: Compiled) -> None:
-        self.gone = gone  # kept, so that it is called
+        self.gone = gone  # a weak reference with a callback; kept so that the callback is called
         self.plan: Any = plan
         self.epoch = PlacementEpoch.value
         self.prepared: dict[tuple[object, ...], Held] = {}
 
     def keep(self, words: tuple[object, ...], prepared: Held) -> None:
-        """Keep a prepared run: a call in the same words finds it. Empty words keep nothing."""
+        """Keep a prepared run for calls with the same words. With empty words nothing is kept."""
         if words:
             if words not in self.prepared and len(self.prepared) == _PREPARED:
                 del self.prepared[next(iter(self.prepared))]
             self.prepared[words] = prepared
 
     def holds(self) -> bool:
-        """Whether all tensors still lie where they lay; runs that do not hold are forgotten."""
-        epoch = PlacementEpoch.value  # read first: the next call sees tensors that move meanwhile
+        """Whether no tensor has moved; prepared runs that are no longer valid are dropped."""
+        epoch = (
+            PlacementEpoch.value
+        )  # read first, so that the next call notices tensors that move meanwhile
         if self.epoch != epoch:
             plan = self.plan
             if not plan.holds or any(
@@ -151,17 +153,18 @@ class CompiledGraph:
         return True
 
     def replace(self, plan: Compiled, epoch: int) -> None:
-        """The graph was compiled again; what was prepared with the plan before is forgotten."""
+        """Replace the plan after compiling again; runs prepared with the old plan are dropped."""
         self.prepared = {}
         self.plan = plan
         self.epoch = epoch
 
 
 class GraphPlans:
-    """What is known of a placed graph, and refers to its tensors: the graph alone keeps it.
+    """Plans and offsets of a placed graph. They refer to its tensors, so only the graph keeps them.
 
-    The buffer does not, since the tensors keep that: a graph that nobody refers to any more is free
-    at once, its memory as well, and does not wait for Python's collector.
+    The graph's buffer does not keep them, because the tensors keep the buffer. So there is no
+    cycle: a graph without references is freed immediately, with its memory, without Python's
+    garbage collector.
 
     Attributes:
         offsets: where nodes lie in the arena, relative to its base.
@@ -175,14 +178,14 @@ class GraphPlans:
         self.compiled: dict[int, CompiledGraph] = {}
 
     def compiled_for(self, backend: Placer) -> CompiledGraph | None:
-        """The plan of ``backend``, if all tensors still lie where the plan has them; else None."""
+        """The plan of ``backend`` if no tensor has moved since it was compiled; else None."""
         found = self.compiled.get(id(backend))
         if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
             return None
         return found
 
     def prepared_for(self, backend: Placer, words: tuple[object, ...]) -> Any:  # noqa: ANN401
-        """The run that was prepared for ``backend`` in these words, if it still holds; else None.
+        """The run prepared for ``backend`` under these words if it is still valid; else None.
 
         If there is one, nothing else has to be checked: the graph is placed, by this backend or by
         an allocator, it is compiled, and its memory is within reach.
@@ -222,11 +225,11 @@ class GraphBuffer(Buffer):
 
     @property
     def owner(self) -> Buffer:
-        """The block in which the tensors lie: unlike this buffer it does not know the graph."""
+        """The block in which the tensors lie; unlike this buffer it does not refer to the graph."""
         return self._block
 
     def serve(self, graph: Graph, offsets: dict[Tensor, int]) -> Self:
-        """Be the memory of ``graph``, whose scratch lies at ``offsets`` in the arena."""
+        """Become the memory of ``graph``, whose scratch lies at ``offsets`` in the arena."""
         graph.memory = self
         graph.plans = GraphPlans(offsets)
         return self
@@ -258,7 +261,7 @@ class GraphBuffer(Buffer):
 
 
 def _forgetting(plans: weakref.ref[GraphPlans], key: int) -> Callable[[object], None]:
-    """What forgets the plan of a backend that is gone, and does not keep the plans meanwhile."""
+    """A callback that drops the plan of a backend that is gone; it keeps no plans alive."""
 
     def forget(_: object) -> None:
         there = plans()
@@ -269,7 +272,7 @@ def _forgetting(plans: weakref.ref[GraphPlans], key: int) -> Callable[[object], 
 
 
 def placements(plan: Compiled) -> list[object]:
-    """The placements of all tensors, in a fixed order: the addresses in a plan rest on them."""
+    """The placements of all tensors, in a fixed order; the plan's addresses depend on them."""
     return [t.placement for t in (*plan.leafs, *plan.nodes)]
 
 
@@ -307,7 +310,7 @@ class Layout(NamedTuple):
     scratch_size: int
 
     def place(self, backend: Placer, block: Buffer) -> GraphBuffer:
-        """Place it all in ``block``.
+        """Place all tensors of the layout in ``block``.
 
         Raises:
             AlreadyAllocated: another task has placed the graph meanwhile.
@@ -325,8 +328,8 @@ class Layout(NamedTuple):
         return shortage(error, "Backend.alloc_graph", backend.buffer_type.name, size, tensors)
 
 
-# Queries, keys and values are products that may run beside each other, with up to four nodes after
-# each of them: the value's must not lie where the key's has just been.
+# Queries, keys and values are products that may run concurrently, with up to four nodes after each
+# of them. So the values must not be placed where the keys have just been.
 _LINGER: Final = 8
 
 

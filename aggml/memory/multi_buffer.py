@@ -1,6 +1,6 @@
-"""MultiBuffer: several buffers that are handed around as one.
+"""MultiBuffer: several buffers that are passed around as one.
 
-Here: what such a collection forwards to its parts. Not here: filling the parts
+Here: the calls that such a collection forwards to its parts. Not here: filling the parts
 (`BufferType.alloc_tensors`).
 """
 
@@ -20,10 +20,10 @@ __all__ = ["MultiBuffer"]
 
 
 class MultiBuffer(Buffer):
-    """Buffers as one: where tensors take more than one buffer of their type may have.
+    """Several buffers as one, for tensors that need more bytes than one buffer may have.
 
-    Tensors lie in the parts and name these as their buffer. The size is the sum, the type that of
-    the first, the base 0.
+    Tensors lie in the parts and have these as their buffer. The size is the sum of the parts, the
+    type is that of the first part, the base is 0 (ggml_backend_multi_buffer_alloc_buffer).
 
     Args:
         parts: at least one.
@@ -32,8 +32,8 @@ class MultiBuffer(Buffer):
         parts: as given.
 
     Raises:
-        InvalidHandle: something that is no buffer.
-        InvalidArgument: no parts.
+        InvalidHandle: a part is no buffer.
+        InvalidArgument: there are no parts.
     """
 
     parts: tuple[Buffer, ...] = ()

@@ -1,7 +1,7 @@
-"""NUMA: which nodes there are, and thread pools that stay on some of them.
+"""NUMA: the nodes of the machine, and thread pools whose workers stay on some of them.
 
-Here: no state of the process; a pool with an affinity is handed to the backends that shall have it.
-Not here: the workers (threadpool.py).
+The process keeps no NUMA state: a pool with an affinity is passed to the backends that should use
+it. Not here: the workers (stream/threadpool.py).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _SYSFS = Path("/sys/devices/system/node")
 class NumaStrategy(IntEnum):
     """The rule by which the workers of a pool choose processors (enum ggml_numa_strategy)."""
 
-    DISABLED = 0  # as the process
-    DISTRIBUTE = 1  # spread over all nodes, each on a processor of its own
+    DISABLED = 0  # the affinity of the process
+    DISTRIBUTE = 1  # spread over all nodes, each worker on its own processor
     ISOLATE = 2  # on the node where the calling thread runs
-    NUMACTL = 3  # as the process, whose affinity numactl has set
-    MIRROR = 4  # as the process; ggml has never filled it with life either
+    NUMACTL = 3  # the affinity of the process, which numactl has set
+    MIRROR = 4  # the affinity of the process; ggml has never implemented it either
 
 
 def numa_nodes(root: Path = _SYSFS) -> list[tuple[int, ...]]:
-    """The processors of each node, in order; empty where the system does not tell."""
+    """The processors of each node, in order; empty if the system does not report them."""
     nodes: list[tuple[int, tuple[int, ...]]] = []
     for path in root.glob("node[0-9]*"):
         try:
@@ -47,12 +47,12 @@ def is_numa(root: Path = _SYSFS) -> bool:
 def numa_pool(
     strategy: NumaStrategy, n_threads: int | None = None, *, root: Path = _SYSFS
 ) -> ThreadPool:
-    """A pool whose workers run as the strategy says, for ``backend(pool=...)`` (ggml_numa_init).
+    """A pool with workers placed by the strategy, for ``backend(pool=...)`` (ggml_numa_init).
 
     Args:
         strategy: a NumaStrategy or its value.
         n_threads: workers; None: as many as usable processors.
-        root: where the system tells of its nodes.
+        root: the folder in which the system describes its nodes.
 
     Raises:
         InvalidArgument: no such strategy; ``n_threads`` out of range.
@@ -66,7 +66,7 @@ def numa_pool(
 
 
 def numa_mask(strategy: NumaStrategy, root: Path = _SYSFS) -> list[bool]:
-    """One flag per processor that workers may use; empty: those of the process."""
+    """For each processor whether workers may use it; empty means the affinity of the process."""
     try:
         wanted = NumaStrategy(strategy)
     except ValueError:
@@ -99,7 +99,7 @@ def _allowed() -> set[int]:
 
 
 def _current() -> int:
-    """The processor on which this thread runs; -1 where the system does not tell."""
+    """The processor on which this thread runs; -1 if the system does not report it."""
     try:
         fields = Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()
         return int(fields[36])  # field 39 of the line, counted from the third

@@ -1,4 +1,4 @@
-"""The message of a failure to get memory: which device, how much, for which tensors.
+"""The error message when there is too little memory: which device, how much, for which tensors.
 
 Not here: getting memory (buffer.py and the devices).
 """
@@ -19,7 +19,7 @@ __all__ = ["amount", "shortage"]
 
 
 def amount(size: int) -> str:
-    """Bytes for people: ``17592186044416 bytes (16.0 TiB)``."""
+    """A number of bytes as text for people: ``17592186044416 bytes (16.0 TiB)``."""
     if size < 1 << 20:
         return f"{size} bytes"
     power = min((size.bit_length() - 1) // 10, 6)
@@ -29,14 +29,14 @@ def amount(size: int) -> str:
 def shortage(
     error: AllocFailed, what: str, memory: str, size: int, tensors: Collection[Tensor]
 ) -> AllocFailed:
-    """The exception that says for which tensors there was no memory; ``error`` is to be its cause.
+    """The exception that names the tensors for which there was no memory; its cause is ``error``.
 
     Args:
-        error: what the device said.
+        error: the exception of the device.
         what: the operation, for messages.
         memory: name of the kind of memory.
-        size: bytes that were asked for.
-        tensors: what was to lie there.
+        size: bytes that were requested.
+        tensors: the tensors that needed the memory.
     """
     largest = max(tensors, key=lambda t: t.nbytes, default=None)
     words = f"[{what}] no memory for {amount(size)} of {memory}"

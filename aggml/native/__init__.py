@@ -13,8 +13,8 @@ from aggml.errors import InvalidArgument
 try:
     from aggml.native import _native
 except ImportError as error:
-    # Python looks in the folder it is started in first, so it finds the sources in a checkout
-    # although the package is installed elsewhere.
+    # Python searches the folder in which it was started first. In a checkout it therefore finds the
+    # sources, although the package is installed elsewhere.
     here = Path(__file__).parent
     others = ", ".join(sorted(x.name for x in here.glob("_native*.so"))) or "none"
     raise ImportError(
@@ -27,10 +27,10 @@ __all__ = ["FEATURES", "ISAS", "cpu_mask", "isas"]
 _ROWS = _native.isas()
 _ALL = 0xFFFFFFFF
 
-#: Features by the name that native/table/isas.def has for them.
+#: The bits of CPU features by their names in native/table/isas.def.
 FEATURES: dict[str, int] = {name: bit for name, _, bit in _native.features()}
 
-#: What a plan may use under each name, the plainest first; "native" is all that there is.
+#: The features that a plan may use under each name, the plainest first; "native" means all.
 ISAS: dict[str, int] = {**{name: needs | takes for name, needs, takes in _ROWS}, "native": _ALL}
 _NEEDED = {**{name: needs for name, needs, _ in _ROWS}, "native": 0}
 
@@ -42,11 +42,11 @@ def isas() -> list[str]:
 
 
 def cpu_mask(isa: str | None) -> int:
-    """CPU features a plan may use, as bits of native/table/isas.def.
+    """CPU features that a plan may use, as bits of native/table/isas.def.
 
     Args:
-        isa: a name in ISAS; None: AGGML_ISA from the environment, unless that is unset or empty:
-            all that there are.
+        isa: a name in ISAS. None: AGGML_ISA from the environment; if that is unset or empty, all
+            features of this machine.
 
     Raises:
         InvalidArgument: there is no such name, or this machine cannot run it.

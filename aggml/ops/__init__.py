@@ -1,8 +1,8 @@
-"""The vocabulary: one function per operation of ggml, named without ``ggml_``.
+"""The builders: one function per operation of ggml, named without ``ggml_``.
 
-Parameters have their C names. Here: the names, one file per group of ops; each file says in its
-``__all__`` what it gives. A builder checks its operands and returns a Tensor that describes the
-computation. Nothing is computed before a Graph runs.
+Parameters have their C names. Here: the names; each file of this folder has the builders of one
+group of ops. A builder checks its operands and returns a Tensor that describes the computation.
+Nothing is computed before a Graph runs.
 """
 
 from enum import EnumType as _EnumType
@@ -48,7 +48,7 @@ from aggml.ops.sort import *
 from aggml.ops.unary import *
 from aggml.ops.unary_params import *
 
-#: Builders, and what their parameters are chosen from.
+#: The builders, and the enums of their parameters.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll] - as those of the files
     [
         name

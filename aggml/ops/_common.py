@@ -1,6 +1,6 @@
-"""What all builders share: checks and their messages, parameters as 64 bytes, enums by name.
+"""Helpers that all builders share: checks with messages, parameters as 64 bytes, enums by name.
 
-Not here: the rule of any operation.
+Not here: the shape and type rules of any operation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "wider",
 ]
 
-# A member looked up through its class costs four times a global in Python 3.11.
+# In Python 3.11, looking up a member through its class costs four times as much as a global.
 F32: Final = DType.F32
 F16: Final = DType.F16
 BF16: Final = DType.BF16
@@ -60,15 +60,15 @@ I32: Final = DType.I32
 I64: Final = DType.I64
 FLOATS: Final = frozenset((F32, F16, BF16))
 HALF_OR_SINGLE: Final = frozenset((F32, F16))
-# Quantized types that nothing converts to in passing: they have a quantizer for weights alone, or
-# are what other types meet in products.
+# Quantized types that no op writes: they have a quantizer for weights only, or are the types to
+# which the other operand of a product is converted.
 READ_ONLY: Final = frozenset(
     dtype
     for dtype, row in TYPES.items()
     if dtype.is_quantized and (not row.writes or row.group == "DOT")
 )
 
-# What rows of the second operand are converted to before they meet rows of the first.
+# By the type of the first operand of a product: the type to which rows of the second are converted.
 DOT_TYPES: Final = {dtype: DType(row.dot) for dtype, row in TYPES.items() if row.dot >= 0}
 
 E = TypeVar("E", bound=enum.Enum)
@@ -105,7 +105,7 @@ def no_member(op: str, argument: str, given: object, table: Mapping[object, enum
 
 
 def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:
-    """Check that ``a`` is a node that ``ops.<of>`` made and, ``to_change`` it, that it still may.
+    """Check that ``ops.<of>`` made the node ``a``, and with ``to_change`` that it may be changed.
 
     Raises:
         InvalidArgument: it comes from another op.
@@ -121,7 +121,7 @@ def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:
 
 
 def set_sinks(op: str, a: Tensor, sinks: Tensor | None, heads: int, at: int) -> Tensor:
-    """Put one logit for each head into ``a.src[at]``, or take it away; returns ``a``.
+    """Set ``a.src[at]`` to a tensor with one logit per head, or remove it; returns ``a``.
 
     Raises:
         InvalidHandle: it is no tensor.
@@ -188,19 +188,19 @@ def mismatch(op: str, what: str, **operands: Tensor | None) -> LayoutMismatch:
 
 
 def refuse_type(op: str, takes: str, **operands: Tensor) -> Unsupported:
-    """The exception that says there is no such operation on these types, but on those it takes."""
+    """The exception for types that the operation does not take; it names those that it takes."""
     return Unsupported(f"[{op}] not for these types: {_named(operands)}; it takes {takes}")
 
 
 def product_of(dot: DType | None) -> str:
-    """The pair of types that a product takes whose ``a`` meets rows of ``dot``, for messages."""
+    """The pair of types of a product whose second operand is converted to ``dot``, for messages."""
     if dot is None:
         return "a of a float or a quantized type that files have"
     return f"b of f32 or {dot.type_name} with this a"
 
 
 def gaps(op: str, **operands: Tensor) -> LayoutMismatch:
-    """The exception that says elements of these operands lie apart from each other."""
+    """The exception for operands with gaps between the elements of a row."""
     given = ", ".join(f"{name} = {describe(a)}, nb {list(a.nb)}" for name, a in operands.items())
     return LayoutMismatch(f"[{op}] rows have gaps: {given}; ops.cont makes a copy without")
 
@@ -267,7 +267,7 @@ _OFFSET = struct.Struct("<q56x")
 
 
 def view_of(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int, ndim: int) -> Tensor:
-    """The view that all builders of views make; ``op`` is for messages, ``ndim`` the rank."""
+    """Make a view, for all builders of views; ``op`` is for messages, ``ndim`` is the rank."""
     params = pack(op, _OFFSET, offset)
     return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"), ndim)
 

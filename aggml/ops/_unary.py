@@ -1,4 +1,4 @@
-"""unary_node makes the node of every function of one number; in_place a builder of such nodes.
+"""unary_node: the node of every element-wise function of one operand; in_place: their builders.
 
 Not here: the builders (unary.py, unary_params.py).
 """
@@ -21,7 +21,7 @@ from aggml.tensor import NO_PARAMS, Tensor, new_node, new_view
 
 __all__ = ["Unary", "in_place", "unary_node"]
 
-# No bf16: ggml has none either.
+# Functions without a bf16 version; ggml has none either.
 _NO_BF16 = with_trait("NO_BF16")
 
 

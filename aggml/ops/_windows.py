@@ -1,4 +1,4 @@
-"""How many windows fit in a line. All groups of convolutions use it."""
+"""places: how many windows fit in a line; used by all groups of convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def places(op: str, n: int, kernel: int, s: int, p: int, d: int) -> int:
     """How many windows fit in a line of ``n`` elements.
 
     Raises:
-        InvalidArgument: none, or stride, padding or dilation out of range.
+        InvalidArgument: no window fits, or stride, padding or dilation is out of range.
     """
     if s < 1 or d < 1 or p < 0:
         raise InvalidArgument(f"[{op}] stride {s}, padding {p}, dilation {d}: not >= 1, >= 0, >= 1")

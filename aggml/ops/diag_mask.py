@@ -1,4 +1,4 @@
-"""Causal masks as operations: elements beyond the diagonal become -inf, or 0.
+"""Causal masks as operations: diag_mask_inf and diag_mask_zero set elements beyond the diagonal.
 
 Here: shapes, types, checks. Not here: kernels (native/lower/diag_mask.c); masks as operands
 (soft_max.py, flash_attn_ext.py).

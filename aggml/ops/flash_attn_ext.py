@@ -167,10 +167,10 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def flash_attn_ext_set_shared(a: Tensor, keys: int, batch: int = 0) -> Tensor:
-    """Say that all batches have the same first keys and values, so a device may read them once.
+    """Declare that all batches have the same first keys and values, so a device may read them once.
 
-    It changes how fast ``a`` is computed, not what it is: sums are made in another order. The CPU
-    makes use of it where each batch has one query. ggml has no such function.
+    It changes the speed of ``a`` and the order of its sums, nothing else. The CPU makes use of it
+    if each batch has one query. ggml has no such function.
 
     Args:
         a: the node that `flash_attn_ext` returned.

@@ -1,6 +1,6 @@
-"""The operators of tensors: the builder that each one calls, and views by index.
+"""The operators of tensors: the builder that each operator calls, and views by index.
 
-Here: numbers as the other operand, indices in numpy's order. Not here: which operators there are
+Here: operands that are numbers, indices in numpy's order. Not here: which operators there are
 (tensor/operators.py), shapes and checks of the builders.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Extents
 
-__all__: list[str] = []  # no builders: tensors themselves call what is here
+__all__: list[str] = []  # no builders: the operators of Tensor call these functions
 
 _OFFSET = struct.Struct("<q56x")
 
@@ -120,7 +120,7 @@ def _refused(a: Tensor, sign: str, *other: object) -> NoReturn:
 
 
 class _Axis(NamedTuple):
-    """The part of an axis that an index takes: ``n`` elements from ``start``, ``step`` apart."""
+    """The part of an axis that an index selects: ``n`` elements from ``start``, ``step`` apart."""
 
     start: int
     n: int
@@ -157,7 +157,7 @@ def _axis(a: Tensor, axis: int, extent: int, index: object) -> _Axis:
 
 
 def _axes(a: Tensor, index: object) -> list[_Axis]:
-    """The part of each axis that an index takes, in the order of ``a.shape``."""
+    """The part of each axis that an index selects, in the order of ``a.shape``."""
     given = index if isinstance(index, tuple) else (index,)
     shape = a.shape
     dots = [i for i, x in enumerate(given) if x is Ellipsis]
@@ -182,19 +182,19 @@ def _blocks(a: Tensor, row: _Axis) -> int:
 
 
 def _item(a: Tensor, index: object) -> Tensor:
-    """A view of ``a``: integers drop their axis, slices keep it, those left out are whole."""
+    """A view of ``a``: integers drop their axis, slices keep it, axes without index stay whole."""
     dims = _axes(a, index)[::-1]  # ggml's order, innermost first
     row, strides = dims[0], list(a.nb)
     offset = _blocks(a, row) if a.dtype.is_quantized else row.start * strides[0]
     offset += sum([dim.start * s for dim, s in zip(dims[1:], strides[1:], strict=False)])
     if any(dim.n == 0 for dim in dims):
-        offset = 0  # of no elements; where they would begin may be behind the end
+        offset = 0  # an empty view; its computed offset could lie beyond the end
     kept = [(dim.n, s * dim.step) for dim, s in zip(dims, strides, strict=False) if dim.stays]
     if not kept:
         kept = [(1, strides[0])]
     ne: Extents = (*[n for n, _ in kept], 1, 1, 1)[:4]  # type: ignore[assignment]
     nb = [s for _, s in kept]
-    while len(nb) < 4:  # of axes that have one element
+    while len(nb) < 4:  # strides of the remaining axes, which have one element
         length = ne[0] // a.dtype.blck_size if len(nb) == 1 else ne[len(nb) - 1]
         nb.append(nb[-1] * max(length, 1))
     params = pack("view", _OFFSET, offset)

@@ -12,7 +12,7 @@ __all__ = ["get_rows_back"]
 
 
 def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The gradient of `get_rows`: add up each row where it was taken from (``ggml_get_rows_back``).
+    """The gradient of `get_rows`: add each row to the row it came from (``ggml_get_rows_back``).
 
     Args:
         a: f32 or f16 [n, r], the gradient of the rows, any strides.

@@ -1,4 +1,4 @@
-"""Elements at other places: pad in its variants, pad_reflect_1d, roll.
+"""Padding and rotation of elements: pad in its variants, pad_reflect_1d, roll.
 
 Here: shapes, types, checks. Not here: kernels (native/*/shape_pad.c).
 """

@@ -1,7 +1,7 @@
-"""What each op is: the rows of native/table/ops.def, and the sets that readers ask for.
+"""The table of ops: the rows of native/table/ops.def, and sets of ops derived from them.
 
-Here: facts that hold for every node of an op. Not here: shape rules (the builders beside this
-file), prices (native/runtime/plan_cost.c).
+Here: facts that hold for every node of an op. Not here: shape rules (the builders in this folder),
+the cost of a step (native/runtime/plan_cost.c).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class OpTraits(NamedTuple):
     Attributes:
         name: ggml's lower-case name of the node, the value of `Tensor.op`.
         group: the file of its lowering, native/lower/<group>.c.
-        units: what its arithmetic is counted in: "EACH" element, "DOTS" of a product, ...
+        units: the unit in which its arithmetic is counted: "EACH" element, "DOTS" of a product, ...
         ps: picoseconds that a unit takes on one thread.
         in_place: how many of the first operands the result may lie on.
         stage: the part it can take in a chain of fused nodes, "ALONE" if none.
-        traits: the rest by name: "VIEW", "CHECKS", ...
-        targets: sources that say where the result goes: they are written and not read.
-        updates: sources that are written besides the result.
+        traits: all other facts by name: "VIEW", "CHECKS", ...
+        targets: the sources into which the result is written; they are written and not read.
+        updates: the sources that are written in addition to the result.
     """
 
     name: str
@@ -57,7 +57,7 @@ class OpTraits(NamedTuple):
     updates: tuple[int, ...]
 
 
-#: By name, in the order of the table.
+#: The rows by name, in the order of the table.
 OPS: Final[Mapping[str, OpTraits]] = {row[0]: OpTraits(*row) for row in _native.ops()}
 #: The number that C has for an op (agk_op): its place in the table.
 NUMBERS: Final[Mapping[str, int]] = {name: i for i, name in enumerate(OPS)}
@@ -74,15 +74,15 @@ def with_stage(*stages: str) -> frozenset[str]:
 
 
 def with_trait(trait: str) -> frozenset[str]:
-    """The ops of which a trait is true."""
+    """The ops that have a trait."""
     return frozenset([name for name, op in OPS.items() if trait in op.traits])
 
 
-#: Ops that look at the bytes of their source in another way, and compute nothing.
+#: Ops that view the bytes of their source in another layout, and compute nothing.
 VIEWS: Final = with_trait("VIEW")
-#: Those, and "none", the op of leaves: a node of them needs no step.
+#: These ops, and "none", the op of leafs: nodes of these ops need no step.
 IDLE: Final = VIEWS | with_trait("LEAF")
-#: Ops whose source 0 may be weights, of which kernels keep a packed copy.
+#: Ops whose source 0 may be weights; kernels may keep a packed copy of these.
 PACKS: Final = with_trait("PACKS")
 #: Ops that check their data first, such as ids, and may refuse to run.
 CHECKS: Final = with_trait("CHECKS")

@@ -1,8 +1,8 @@
 """The compiler: a graph and the addresses of its tensors become native steps.
 
-Here: the names. plan.py says what a plan is, storages.py what one reads and writes, fusion.py which
-nodes are computed together, lowering.py turns nodes into steps, call.py is the step that calls
-Python. Not here: where tensors lie (the memory room), running (the native runtime).
+Here: the names. plan.py defines a plan, storages.py finds the storages that it reads and writes,
+fusion.py decides which nodes are computed together, lowering.py turns nodes into steps, call.py is
+the step that calls Python. Not here: where tensors lie (memory/), running (the native runtime).
 """
 
 from aggml.plan.call import PlanCall

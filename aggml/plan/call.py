@@ -1,7 +1,7 @@
-"""PlanCall: the step of a plan that is a function of the user in Python.
+"""PlanCall: the step of a plan that calls a Python function of the user.
 
-Here: its operands as arrays, calling it, what it may return. Not here: the thread that runs it
-(stream/call_thread.py), what a node remembers of the function (ops/custom.py).
+Here: its operands as arrays, calling it, checking its return value. Not here: the thread that runs
+it (stream/call_thread.py), the record of the function in the node (ops/custom.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["PlanCall"]
 
 
 class _Bytes:
-    """Memory as numpy takes it; whatever array is made of it keeps ``owner``."""
+    """Memory with numpy's array interface; every array made from it keeps ``owner`` alive."""
 
     def __init__(self, address: int, size: int, owner: object, *, readonly: bool) -> None:
         self.__array_interface__ = {
@@ -34,10 +34,10 @@ class _Bytes:
 
 
 class PlanCall:
-    """One call, its operands as addresses or as offsets into the arena.
+    """One call, with operands as addresses or as offsets into the arena.
 
     Args:
-        node: what the function fills.
+        node: the node that the function fills.
         places: (address, whether it is an offset into the arena) of ``node`` and of its sources.
     """
 
@@ -55,11 +55,11 @@ class PlanCall:
 
         Args:
             arena: address of this run's scratch.
-            owner: keeps scratch and operands; arrays that the function keeps hold it.
+            owner: keeps scratch and operands alive; arrays that the function keeps refer to it.
 
         Raises:
             InvalidArgument: the function returned something.
-            BaseException: what the function raises.
+            BaseException: whatever the function raises.
         """
         tensors = (self.node, *[src for src in self.node.src if src is not None])
         arrays: list[np.ndarray[Any, Any]] = []

@@ -1,10 +1,10 @@
-"""Fusion: which nodes of a graph are computed together, so that what is between them is not stored.
+"""Fusion: which nodes of a graph are computed together, so that values between them are not stored.
 
-Here: chains. One begins with a product or with rows of f32; each further node reads the one before
-element by element or row by row, and nobody else does. The kernels are those of the nodes one by
-one, so the bits are, too. And which nodes only one product reads, so that they may be written as it
-packs them. Not here: compiling (lowering.py), how a chain is carried out
-(native/lower/chain.c).
+Here: chains. A chain begins with a product or with rows of f32. Each further node reads the one
+before it element by element or row by row, and is its only reader. The kernels are the same as for
+single nodes, so the results are bit for bit the same. Also here: nodes that only one product reads,
+which may therefore be stored in the product's packed form. Not here: compiling (lowering.py),
+running a chain (native/lower/chain.c).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING_FUSED", "Chain", "Fused", "Readers", "Stage", "chaining", "without_last"]
 
-#: (is it in the arena?, first byte, end) of a tensor
+#: (whether in the arena, first byte, end) of a tensor
 Span = tuple[bool, int, int]
 
 _BINARY: Final = table.with_stage("BINARY")
@@ -35,13 +35,13 @@ _BEGINS: Final = _STAGES - _GATED
 _OUTPUT: Final = 2  # TensorFlag.OUTPUT
 _MAX_STAGES: Final = 6  # AGK_MAX_STAGES
 _MAX_SOURCES: Final = 10  # AGK_MAX_SRC
-_MAX_GAP: Final = 32  # nodes in between that do not belong to the chain; each is looked at
-_LONGEST_ROW: Final = 32768  # of whole rows: 128 KB; beyond, a row is better cut between threads
+_MAX_GAP: Final = 32  # nodes in between that do not belong to the chain; each has to be checked
+_LONGEST_ROW: Final = 32768  # elements: 128 KB; a longer row is better divided among threads
 _NARROW: Final = 32  # elements; for shorter rows a kernel call costs more than a pass over memory
 
 
 class Stage(NamedTuple):
-    """One node of a chain: what it takes besides the value so far, and on which side."""
+    """One node of a chain: its operand besides the value so far, and on which side that is."""
 
     node: Tensor
     other: Tensor | None
@@ -51,7 +51,7 @@ class Stage(NamedTuple):
 class Chain(NamedTuple):
     """Nodes that are computed together, in order.
 
-    The last one is written. Where the first is a product, it is no stage.
+    Only the last one is written. If the first is a product, it is not among the stages.
     """
 
     nodes: tuple[Tensor, ...]
@@ -70,10 +70,10 @@ class Fused(NamedTuple):
     """The nodes of a graph that are computed together.
 
     Attributes:
-        chains: by their last node, which tells when they are computed.
+        chains: by their last node, which decides when they are computed.
         inner: the other nodes of the chains: they are computed with the last one, and not stored.
-        columns: nodes that nobody reads but one product, as its columns. They may be stored as it
-            packs them; what is rounded to bf16 in that form is computed to that accuracy.
+        columns: nodes that only one product reads, as its columns. They may be stored in the
+            product's packed form. If that form is bf16, they are computed to that accuracy.
     """
 
     chains: Mapping[Tensor, Chain]
@@ -81,7 +81,7 @@ class Fused(NamedTuple):
     columns: frozenset[Tensor]
 
 
-#: Each node by itself.
+#: No fusion: each node is computed by itself.
 NOTHING_FUSED: Final = Fused({}, frozenset(), frozenset())
 
 
@@ -89,11 +89,11 @@ class Readers(NamedTuple):
     """The readers of each value of a graph.
 
     Attributes:
-        reader: of a tensor that is read: its only reader, None if it has several.
-        viewed: storages that nodes view, by how many of them.
-        ends: of the graph.
-        order: index of each node.
-        reads: of a tensor that is read: how often.
+        reader: for each tensor that is read: its only reader, None if it has several.
+        viewed: for each storage that nodes view: how many do.
+        ends: the ends of the graph.
+        order: the index of each node.
+        reads: for each tensor that is read: how often.
     """
 
     reader: Mapping[Tensor, Tensor | None]
@@ -103,28 +103,28 @@ class Readers(NamedTuple):
     reads: Mapping[Tensor, int]
 
     def is_watched(self, value: Tensor) -> bool:
-        """Whether somebody outside of the graph may read it."""
+        """Whether the value may be read from outside of the graph."""
         return value.placement is not None or bool(value._flags & _OUTPUT) or value in self.ends
 
     def only_viewed(self, value: Tensor, n: int) -> bool:
-        """Whether ``n`` views of it are all that reads ``value``."""
+        """Whether ``value`` is read by ``n`` views of it and nothing else."""
         if self.is_watched(value) or value.view_src is not None:
             return False
         return self.viewed.get(value, 0) == self.reads.get(value, 0) == n
 
     def next_of(self, value: Tensor, views: int = 0) -> Tensor | None:
-        """The one node that reads ``value``; None if somebody else can read it, too.
+        """The only node that reads ``value``; None if anything else can read it.
 
         Args:
-            value: of a graph.
-            views: how many nodes view it, of which the one that reads it may be one.
+            value: a tensor of the graph.
+            views: how many nodes view it; the reader may be one of them.
         """
         if self.is_watched(value) or value.view_src is not None:
             return None
         return self.reader.get(value) if self.viewed.get(value, 0) == views else None
 
     def after_view(self, value: Tensor) -> Tensor | None:
-        """The one node that reads the one view of ``value``; None if anybody else can read it."""
+        """The only reader of the only view of ``value``; None if anything else can read it."""
         view = self.next_of(value, views=1)
         if view is None or view.view_src is not value or view in self.ends:
             return None
@@ -157,16 +157,15 @@ def chaining(
 ) -> Sliced[Fused]:
     """Find the chains of a graph and the columns of its products, in small steps.
 
-    A value is left out only if it has no memory that anybody could read (it is scratch, no end and
-    no OUTPUT), nothing views it, and just one node reads it. A value that somebody
-    looks at keeps its place: they ask for it as an end or an output.
+    A value is left unstored only if nothing outside could read it (it lies in scratch and is
+    neither an end nor an OUTPUT), no node views it, and exactly one node reads it. Values that a
+    user wants to see are ends or OUTPUT tensors, so they are always stored.
 
     Args:
-        graph: what is to be compiled.
-        span: where the bytes of a tensor lie.
-        fits: which chains may be made; None: all.
-        more: the chain of another shape that begins with a node, of those that a device has beside
-            the ones that are found here.
+        graph: the graph to be compiled.
+        span: tells where the bytes of a tensor lie.
+        fits: whether a chain may be used; None: all may.
+        more: finds a chain that begins with a given node and that only this device can fuse.
     """
     readers = yield from _reading(graph)
     taken: set[Tensor] = set()
@@ -235,13 +234,13 @@ def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> Chain | None
 
 
 def _narrows(node: Tensor, value: Tensor) -> bool:
-    """Whether ``node`` is ``value`` in bf16, as a product may store it."""
+    """Whether ``node`` converts ``value`` to bf16, a form in which a product may store it."""
     whole = node.op == "cpy" and node.view_src is None and node.dtype is DType.BF16
     return whole and node.ne == value.ne and node.nb[0] == 2
 
 
 def without_last(chain: Chain) -> Chain | None:
-    """The chain that ends one node earlier; None if that is no chain."""
+    """The chain without its last node; None if the rest is no chain."""
     if len(chain.nodes) == 2:
         return None
     return Chain(chain.nodes[:-1], chain.stages[:-1])
@@ -289,7 +288,7 @@ def _rows(tensor: Tensor) -> bool:
 
 
 def _repeats(other: Tensor, node: Tensor) -> bool:
-    """Whether ``other`` has a row, or an element, for each row; repeated rows are all the same."""
+    """Whether ``other`` is broadcast to ``node`` by whole rows, or by one element per row."""
     a, b = other.ne, node.ne
     return a[0] in {1, b[0]} and a[1] in {1, b[1]} and b[2] % a[2] == 0 and b[3] % a[3] == 0
 
@@ -297,10 +296,10 @@ def _repeats(other: Tensor, node: Tensor) -> bool:
 def _is_safe(
     chain: Chain, graph: Graph, order: Mapping[Tensor, int], span: Callable[[Tensor], Span]
 ) -> bool:
-    """Whether the bytes that the chain reads are still there when its last node has its turn.
+    """Whether the bytes that the chain reads are still intact when its last node runs.
 
-    Memory of what an earlier node reads may have been given to a later one, since the allocator
-    knows nothing of chains.
+    The allocator does not know about chains. So it may have given the memory of an earlier node's
+    source to a later node.
     """
     last = chain.nodes[-1]
     first, end = order[chain.nodes[0]], order[last]
@@ -324,7 +323,8 @@ def _is_safe(
     between = [n for n in gap if n not in members and n.op not in table.IDLE]
     if len(between) > _MAX_GAP or any(n.op in table.WRITES_MORE for n in between):
         return False
-    # What is left out keeps its memory, too: the nodes may yet have to be computed one by one.
+    # Values that are not stored keep their memory as well: the nodes may have to be computed one by
+    # one after all.
     sources += chain.nodes[:-1]
     spans += [span(node) for node in chain.nodes[:-1]]
     return not any(

@@ -1,8 +1,8 @@
 """Lowering: the nodes of a graph, and the addresses of its tensors, become native steps.
 
-Here: what the native compiler is given for a node, or for a chain of nodes that are computed
-together. Not here: which nodes form a chain (fusion.py), where tensors lie (the memory room), how a
-node is cut into chunks (the native layer).
+Here: the arguments of the native compiler for a node, or for a chain of nodes that are computed
+together. Not here: which nodes form a chain (fusion.py), where tensors lie (memory/), how a node is
+divided into chunks (native/lower/).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _STATUS: dict[int, type[AggmlError]] = {
     4: errors.AllocFailed,
 }
 
-#: (address, is it an offset into the arena?) of a tensor that is no view
+#: (address, whether it is an offset into the arena) of a tensor that is no view
 Locate = Callable[["Tensor"], tuple[int, bool]]
-#: A tensor as the native compiler takes it: (type, where, is that in the arena?, ne, nb, bytes from
-#: there to the end of the storage).
+#: A tensor as the native compiler takes it: (type, address, whether that is in the arena, ne, nb,
+#: bytes from there to the end of the storage).
 _Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...], int]
 
 
 class _Operands(dict["Tensor", _Operand]):
-    """The tensors of a graph as the native compiler takes them, found when first asked for.
+    """The tensors of a graph as the native compiler takes them, computed on first use.
 
     Args:
         locate: tells where a tensor that is no view lies.
@@ -67,7 +67,7 @@ class _Operands(dict["Tensor", _Operand]):
         return found
 
     def span(self, tensor: Tensor) -> Span:
-        """The bytes of a tensor, for those who look for overlaps."""
+        """The range of bytes of a tensor, to find overlaps."""
         _, start, in_arena, *_ = self[tensor]
         return in_arena, start, start + tensor.nbytes
 
@@ -76,7 +76,7 @@ class _Weights:
     """The weights of a graph of which kernels may keep packed copies.
 
     Args:
-        written: storages that the graph writes itself: they are never packed. None: nothing is.
+        written: storages that the graph itself writes; they are never packed. None: no storage is.
     """
 
     __slots__ = ("_assumed", "_written")
@@ -86,7 +86,7 @@ class _Weights:
         self._assumed: dict[Placement, bool] = {}
 
     def storage(self, node: Tensor) -> _native.Storage | None:
-        """The native record of the weights that ``node`` multiplies by; None: keep no copy."""
+        """The native record of the weights that ``node`` multiplies by; None if not packable."""
         if self._written is None or node.op not in PACKS or node.src[0] is None:
             return None
         root = node.src[0].root
@@ -102,20 +102,20 @@ class _Weights:
 
 
 def _packable(place: Placement) -> bool:
-    """Whether nobody but streams writes there, and they seldom: kernels may keep a packed copy."""
+    """Whether kernels may keep a packed copy: only streams write the memory, and seldom."""
     buffer = place.buffer
     return buffer.usage is BufferUsage.WEIGHTS and buffer.exclusive and not place.exported
 
 
 class _Draft(NamedTuple):
-    """A plan that is being compiled: the steps so far, and what is asked for each node.
+    """A plan that is being compiled: the steps so far, and the facts that each node needs.
 
     Attributes:
         native: the steps so far.
         operands: of all tensors.
         weights: which of them may be packed.
         columns: nodes that one product alone reads, as its columns (see `Fused`).
-        calls: those steps that are functions in Python, by index.
+        calls: the steps that call Python functions, by index.
     """
 
     native: _native.Plan
@@ -134,19 +134,19 @@ def compiling(
     fuse: bool = True,
     pack: bool = False,
 ) -> Sliced[Plan]:
-    """Compile, in a step for each node, so that `prepare` can give way to the loop.
+    """Compile in one step per node, so that `prepare` can yield to the event loop in between.
 
     Args:
-        graph: what to compile.
+        graph: the graph to compile.
         locate: tells where a tensor that is no view lies.
-        work_base: bytes of the arena that are taken; what kernels need for themselves comes after.
-        cpu: features the kernels may use, see `cpu_mask`; 0, the reference, computes each node by
-            itself.
+        work_base: bytes of the arena that are in use; the kernels' own scratch comes after them.
+        cpu: features that kernels may use, see `cpu_mask`; with 0, the reference, each node is
+            computed by itself.
         fuse: whether nodes may be computed together, see `aggml.plan.fusion`.
         pack: whether kernels may keep packed copies of weights; ``locate`` then gives placements.
 
     Returns:
-        The Plan, as a generator does.
+        The Plan, as the return value of a generator.
 
     Raises:
         Unsupported: no kernel runs a node with these types or strides.
@@ -177,16 +177,16 @@ def _add_node(draft: _Draft, node: Tensor, number: int, leaf: int) -> None:
     """Add a node as a step of its own.
 
     Args:
-        draft: what it is added to.
-        node: no view.
+        draft: the plan to which it is added.
+        node: a node that is no view.
         number: how many nodes that are no views come before it in the graph.
-        leaf: what `Storages.visit` said of it.
+        leaf: the result of `Storages.visit` for the node.
 
     Raises:
         Unsupported, OutOfBounds, InvalidArgument, AllocFailed: the native compiler refuses it.
     """
     operands = draft.operands
-    # Sources first: of a graph without memory the leaf is named, which the user made.
+    # Sources first: if a graph has no memory, the message then names the leaf, which the user made.
     sources = tuple([None if source is None else operands[source] for source in node.src])
     target = operands[node]
     problem = draft.native.add(
@@ -210,7 +210,7 @@ def _add_node(draft: _Draft, node: Tensor, number: int, leaf: int) -> None:
 
 
 def _add_chain(draft: _Draft, chain: Chain, number: int, leaf: int) -> None:
-    """Add nodes that are computed together; where no kernel does that, one by one."""
+    """Add nodes that are computed together, or one by one if no kernel computes them together."""
     if _is_added(draft, chain, number, leaf):
         return
     last = chain.nodes[-1]
@@ -261,10 +261,10 @@ def compile_plan(
 
     Args:
         graph: every tensor that is no view needs an address.
-        addresses: gives the host address of a tensor that is no view; left out, that of its
-            placement. The memory has to outlive the plan, and every node is written to it.
-        isa: "scalar" for the reference kernels, "avx2", ...; left out, the best (AGGML_ISA may say
-            otherwise).
+        addresses: gives the host address of a tensor that is no view; if not given, the address of
+            its placement. The memory has to outlive the plan, and every node is written to it.
+        isa: "scalar" for the reference kernels, "avx2", ...; if not given, AGGML_ISA from the
+            environment, else the best.
 
     Raises:
         NotAllocated: a tensor has no address.
@@ -286,7 +286,7 @@ def _where_placed(tensor: Tensor) -> tuple[int, bool]:
 
 
 def node_problem(node: Tensor, isa: str | None = None) -> str | None:
-    """Why the CPU kernels cannot run this node, None if they can; nothing is allocated or run."""
+    """Why the CPU kernels cannot run this node; None if they can. Nothing is allocated or run."""
     if node.op in IDLE:
         return None
     number = NUMBERS.get(node.op)
@@ -302,6 +302,6 @@ def node_problem(node: Tensor, isa: str | None = None) -> str | None:
 
 
 def _anywhere(tensor: Tensor) -> _Operand:
-    """The operand of a tensor at an address that suits every kernel: only its layout is asked."""
+    """The operand of a tensor at an address that suits every kernel; only its layout matters."""
     room = tensor.root.nbytes - tensor.view_offs
     return (tensor.dtype.value, 64, False, tensor.ne, tensor.nb, room)

@@ -1,6 +1,6 @@
-"""Plan: a graph compiled for one device, over fixed addresses; what it touches, and its steps.
+"""Plan: a graph compiled for one device over fixed addresses: its storages and its steps.
 
-Here: the values, and how they print. Not here: compiling (lowering.py), running
+Here: the classes, and how they print. Not here: compiling (lowering.py), running
 (`Stream.run_plan`).
 """
 
@@ -28,8 +28,8 @@ class PlanStep(NamedTuple):
     """One step as ``print(plan)`` shows it; steps run in order, chunks of one on any threads.
 
     Nodes that are computed together are one step, ``mul_mat+add+gelu``. It has the name of the last
-    node: the values of the others are not stored. With ``beside``, chunks of the step before and of
-    this one run in any order.
+    node; the values of the other nodes are not stored. If ``beside`` is true, chunks of this step
+    and of the step before it run in any order.
     """
 
     node: str
@@ -41,23 +41,23 @@ class PlanStep(NamedTuple):
 class DevicePlan:
     """A graph compiled over fixed addresses; immutable. Devices subclass it for plans of their own.
 
-    Scratch is an offset from a base that each run is given. A plan does not refer to its graph:
-    the graph refers to the plan, and is free as soon as nobody else refers to it.
+    Addresses in scratch are offsets from a base that each run gets. A plan does not refer to its
+    graph: the graph refers to the plan, and is freed as soon as it has no other reference.
 
     Args:
-        graph: what is compiled.
-        arena_size: bytes of scratch a run needs; the placement of the graph tells it.
-        storages: what the nodes read and write, if compiling has found that out already.
+        graph: the graph that is compiled.
+        arena_size: bytes of scratch that a run needs; if not given, taken from the graph's memory.
+        storages: the storages that the nodes read and write, if compiling has found them already.
 
     Attributes:
-        nodes: of the graph, in the order of running.
-        leafs: of the graph.
-        uid: of the graph.
+        nodes: the nodes of the graph, in the order of running.
+        leafs: the leafs of the graph.
+        uid: the uid of the graph.
         reads: the storages that a run reads before it writes them; a poisoned one fails it.
         writes: the storages that a run writes in full; a failed one leaves them poisoned.
         partial: the storages that a run writes in part.
         keep: the placements of all tensors: their memory lives as long as the plan.
-        memory: buffers of tensors that have no placement; they live as long, too.
+        memory: buffers of tensors that have no placement; they live as long as the plan, too.
 
     Raises:
         InvalidArgument: a node would write memory that is read-only.
@@ -97,7 +97,7 @@ class DevicePlan:
         """The graph that was compiled.
 
         Raises:
-            InvalidState: it is gone. ``nodes`` and ``leafs`` stay.
+            InvalidState: the graph is gone. ``nodes`` and ``leafs`` stay.
         """
         graph = self._graph()
         if graph is None:
@@ -109,7 +109,7 @@ class DevicePlan:
 
     @property
     def holds(self) -> bool:
-        """Whether compiling again would give the same plan, if all tensors lie where they lay."""
+        """Whether compiling again would give the same plan, provided that no tensor has moved."""
         return True
 
     @property
@@ -149,7 +149,7 @@ class NativePlan(Protocol):
 
     @property
     def calls(self) -> Mapping[int, PlanCall]:
-        """The steps that are functions in Python, by index."""
+        """The steps that call Python functions, by index."""
         ...
 
 
@@ -157,16 +157,16 @@ class Plan(DevicePlan):
     """A graph lowered into native steps, for `Stream.run_plan`.
 
     Args:
-        graph: what was compiled.
+        graph: the graph that was compiled.
         native: the steps.
-        storages: what the nodes read and write.
-        calls: those steps that are functions in Python, by index.
-        still_holds: says whether all that the steps assume of weights is so still.
+        storages: the storages that the nodes read and write.
+        calls: the steps that call Python functions, by index.
+        still_holds: whether all assumptions of the steps about weights are still true.
 
     Attributes:
         native: as given.
         calls: as given.
-        work: for devices that pretend to a speed: floating point operations of a run.
+        work: floating point operations of a run, for devices that simulate a speed.
     """
 
     __slots__ = ("_still_holds", "calls", "native", "work")
@@ -187,7 +187,7 @@ class Plan(DevicePlan):
 
     @property
     def holds(self) -> bool:
-        """Whether the weights in each place may still, or still may not, be packed."""
+        """Whether the same weights as at compile time may be packed."""
         return self._still_holds()
 
     @property

@@ -1,7 +1,7 @@
 """Storages of a plan: which memory it reads, writes in full and writes in part.
 
-A storage is the tensor at the bottom of a chain of views. A stream asks a plan for its storages:
-a poisoned one that is read fails the run, and a run that fails poisons those that it writes. Not
+A storage is the tensor at the bottom of a chain of views. A stream asks a plan for its storages: a
+run fails if it reads a poisoned one, and a run that fails poisons the storages that it writes. Not
 here: the steps (lowering.py), poisoning itself (the native runtime).
 """
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WHOLE", "Storages", "written_leafs"]
 
-#: What `Storages.visit` gives for a leaf that is written in full: more than any index. Such a leaf
-#: is protected from aborts like the others; it is poisoned with all that is written in full.
+#: The result of `Storages.visit` for a leaf that is written in full; larger than any index. Such a
+#: leaf is protected from aborts like other leafs, and poisoned like all storages written in full.
 WHOLE: Final = 1 << 20
 
 
@@ -57,14 +57,14 @@ class Storages:
         return found
 
     def visit(self, node: Tensor) -> int:
-        """Note what one node touches, after all nodes before it.
+        """Note the storages that one node touches; called for the nodes in order.
 
         Returns:
-            The index in ``partial`` of the leaf that the node writes; `WHOLE` if it writes one in
-            full, -1 if it writes none.
+            The index in ``partial`` of the leaf that the node writes; `WHOLE` if it writes a leaf
+            in full, -1 if it writes none.
 
         Raises:
-            InvalidArgument: it would write memory that is read-only.
+            InvalidArgument: the node would write memory that is read-only.
         """
         op, writes = node.op, self.writes
         for i, source in enumerate(node.src):
@@ -89,7 +89,7 @@ class Storages:
                 self.writes.setdefault(target)
             return -1
         if root.op != "none":
-            return -1  # in place on a node of this graph
+            return -1  # it works in place on a node of this graph
         if root.placement is not None and not root.placement.buffer.writable:
             raise InvalidArgument(
                 f"[compile_plan] {node!r} would write {root!r} in {root.placement.buffer!r}, "
@@ -112,13 +112,13 @@ def _is_replaced(node: Tensor, target: Tensor, root: Tensor) -> bool:
 
 
 def _updated(node: Tensor) -> list[Tensor]:
-    """The sources that a node writes besides itself."""
+    """The sources that a node writes in addition to its result."""
     sources = [node.src[i] for i in UPDATES.get(node.op, ())]
     return [source for source in sources if source is not None]
 
 
 def written_leafs(graph: Graph) -> set[Tensor]:
-    """The storages that the nodes of a graph write: its leafs among them are written by itself."""
+    """The leafs that the graph itself writes, with all other storages that its nodes write."""
     found = {node.root for node in graph.nodes if node.op not in IDLE}
     for node in graph.nodes:
         if node.op in UPDATES:

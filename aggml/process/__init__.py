@@ -1,4 +1,4 @@
-"""What belongs to the process as a whole: locks across a fork, signals, who is still alive.
+"""State of the process as a whole: locks across a fork, signals, objects that are still alive.
 
-Here: what every room above may use, none of which knows a tensor or a stream.
+Here: helpers that every other package may use. None of them knows tensors or streams.
 """

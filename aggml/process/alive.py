@@ -1,7 +1,7 @@
-"""What lives on a device: the backends, buffers and events that were made and have not gone.
+"""Objects that live on a device: the backends, buffers and events that were made and still exist.
 
-Here: noting and asking, by weak references, so that nobody is kept alive. Not here: who asks
-(registry/table.py, before it removes a family).
+Here: registering and listing them by weak references, so that none is kept alive. Not here: the
+user of the list (registry/table.py, before it removes a family).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """What is known down here of a device: the whole is `aggml.Device`."""
+    """The part of a device that this file uses; `aggml.Device` is the whole."""
 
     @property
     def name(self) -> str:
@@ -24,23 +24,23 @@ class Named(Protocol):
 
 
 def there(weak: weakref.WeakSet[T]) -> list[T]:
-    """What is in a weak set at this moment, which other threads may change.
+    """The objects in a weak set at this moment; other threads may change the set.
 
-    Its own iterator raises RuntimeError when another thread adds something meanwhile. A copy of the
-    set of references is one step.
+    The set's own iterator raises RuntimeError if another thread adds an object meanwhile. Copying
+    the set of references is one atomic step.
     """
     return [thing for ref in weak.data.copy() if (thing := ref()) is not None]  # type: ignore[attr-defined]
 
 
 def note(device: object, thing: object) -> None:
     """Remember, with the device, that ``thing`` was made on it."""
-    # setdefault is one step: two threads that come at once find the same set.
+    # setdefault is atomic: two threads that come at the same time find the same set.
     known: weakref.WeakSet[Any] = vars(device).setdefault("_living", weakref.WeakSet())
     known.add(thing)
 
 
 def living(device: object) -> list[Any]:
-    """What was made on ``device`` and has not gone; closed things are left out once idle."""
+    """Objects made on ``device`` that still exist; closed ones are left out once they are idle."""
     known: weakref.WeakSet[Any] | None = vars(device).get("_living")
     return [
         thing

@@ -1,8 +1,8 @@
-"""Tracebacks that name files, functions and lines, and hold nothing else.
+"""Tracebacks that name files, functions and lines, and keep no other object alive.
 
-Here: giving such ones to an exception that native code will hold, where no collector sees what it
-refers to. A frame holds its variables, its function with all that it closes over, and the frame
-that called it.
+Here: replacing the tracebacks of an exception that native code will hold, where Python's garbage
+collector cannot see its references. An ordinary frame keeps its variables alive, its function with
+the closure, and the frame that called it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def make_bare(exception: BaseException) -> None:
     """Replace the tracebacks of an exception, its causes and contexts, by bare ones."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [exception]
-    del exception  # what is made here refers to this frame: it has to be empty in the end
+    del exception  # the new tracebacks refer to this frame, so it must hold nothing in the end
     while todo:
         one = todo.pop()
         if one is None or id(one) in seen:
@@ -48,7 +48,7 @@ def _places(trace: TracebackType | None) -> list[tuple[str, str, str, str, int]]
 
 
 def _frame(name: str, qualified: str, file: str, module: str) -> FrameType:
-    """A frame that says it is of this function."""
+    """An empty frame that reports the name and file of this function."""
     code = _this.__code__.replace(co_name=name, co_qualname=qualified, co_filename=file)
     made: FrameType = FunctionType(code, {"__name__": module, "sys": sys})()
     return made

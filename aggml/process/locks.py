@@ -1,8 +1,8 @@
-"""Locks of the package, which are open again in the child of a fork.
+"""Locks of the package, which are released again in the child of a fork.
 
-A thread of the parent may hold one of them at the fork, and is not there to give it back. Here: the
-locks, and what else a module wants to have done in the child. Not here: locks of the native module
-(native/runtime/fork.c).
+A thread of the parent may hold a lock at the fork. That thread does not exist in the child, so it
+could never release the lock. Here: the locks, and other calls that modules want to be made in the
+child. Not here: locks of the native module (native/runtime/fork.c).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _calls: list[Callable[[], object]] = []
 
 
 def new_lock() -> threading.Lock:
-    """A `threading.Lock`; whoever holds it calls nothing that may fork."""
+    """A `threading.Lock`; code that holds it must not fork."""
     lock = threading.Lock()
     _locks.add(lock)
     return lock
 
 
 def new_rlock() -> threading.RLock:
-    """A `threading.RLock`; if the thread that forks has it, it keeps it in the child."""
+    """A `threading.RLock`; if the forking thread holds it, it still holds it in the child."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
 
 
 def in_child(call: Callable[[], object]) -> None:
-    """Have ``call`` called in the child of each fork, once all locks are open."""
+    """Have ``call`` called in the child of each fork, after all locks were released."""
     _calls.append(call)
 
 
@@ -44,7 +44,7 @@ def _forked() -> None:
     for lock in list(_locks):
         owned = getattr(lock, "_is_owned", None)
         if owned is None or not owned():
-            lock._at_fork_reinit()  # what the standard library does with its own
+            lock._at_fork_reinit()  # as the standard library does with its own locks
     for call in _calls:
         call()
 

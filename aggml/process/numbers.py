@@ -1,6 +1,6 @@
-"""Numbers that are given out once each, to whatever thread.
+"""Numbers: a counter that gives each number once, whichever thread asks.
 
-`itertools.count` gives one of them to two threads at times where Python has no GIL (until 3.14).
+On Python without the GIL (until 3.14), `itertools.count` sometimes gives a number to two threads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["Numbers"]
 
 
 class Numbers:
-    """``next()`` gives ``first``, and then each time one more."""
+    """``next()`` gives ``first``, then ``first + 1``, and so on."""
 
     __slots__ = ("_lock", "_next")
 

@@ -1,7 +1,7 @@
-"""Signals: threads that start because of us leave them to the program.
+"""Signals: threads that the package causes to start leave signals to the program.
 
-Importing this module imports numpy in that way: its OpenBLAS starts threads at once. Not here:
-native threads (native/runtime/thread.c).
+Importing this module imports numpy with signals blocked, because numpy's OpenBLAS starts threads
+immediately. Not here: native threads (native/runtime/thread.c).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["signals_blocked"]
 
-#: What a thread raises by its own fault stays open, for faulthandler.
+#: Signals that a thread raises by its own fault are not blocked, for faulthandler.
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Threads started in this block leave the signals of the process to others.
+    """Threads started in this block do not receive the signals of the process.
 
-    Otherwise a program that blocks SIGTERM in its own threads, to take it by ``sigwait``, dies of
-    it in ours. As in native/runtime/thread.c.
+    A program may block SIGTERM in its own threads, to receive it by ``sigwait``. Without this
+    block, SIGTERM would be delivered to our threads and kill it. See native/runtime/thread.c.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

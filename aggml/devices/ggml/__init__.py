@@ -1,6 +1,6 @@
-"""ggml's own backends as devices: Vulkan, RPC, BLAS, its CPU, and whatever else ggml has.
+"""ggml's own backends as devices: Vulkan, RPC, BLAS, its CPU, and every other backend of ggml.
 
-Here: loading libraries and connecting to servers, as the user asks for it. Not here: where
+Here: loading libraries and connecting to servers when the user asks for it. Not here: where
 libraries lie (finding.py), which versions are known (library.py), the device (device.py), the calls
 (native/ggml/).
 """
@@ -39,13 +39,13 @@ def load(path_or_folder: str | os.PathLike[str] | None = None) -> list[GgmlDevic
     files give the same devices.
 
     Args:
-        path_or_folder: a folder with libggml-base and backends; one backend of it
+        path_or_folder: a folder with libggml-base and backends, or one backend in such a folder
             (libggml-vulkan.so); None: ``GGML_BACKEND_PATH``, else the libraries of an installed
             llama-cpp-python.
 
     Raises:
-        BackendLoadError: no library there, one of an unknown version, one that lacks a function, or
-            a second ggml in this process. The text says which file and why.
+        BackendLoadError: there is no library; it has an unknown version or lacks a function; or
+            this process has loaded another ggml. The text says which file and why.
     """
     files = searched() if path_or_folder is None else files_in(path_or_folder)
     return _load(files).devices
@@ -65,13 +65,13 @@ def connect(
     Blocks until the server answers: do it before a loop runs, or in a thread.
 
     Args:
-        endpoint: "host:port". Whoever can reach a server can do there what he likes: ggml's
-            protocol has no protection of any kind.
+        endpoint: "host:port". ggml's protocol has no protection of any kind: everybody who can
+            reach the server can do anything there.
         path_or_folder: as `load`; None: a library that is loaded already and has RPC.
 
     Raises:
-        BackendLoadError: no server there, a server that was lost before at this address, no library
-            with RPC, or one that would end this process when a connection is lost.
+        BackendLoadError: no server answers; a server at this address was lost before; no library
+            has RPC; or the library would end this process when a connection is lost.
     """
     if path_or_folder is not None:
         return _load(files_in(path_or_folder)).connect(endpoint)
@@ -99,16 +99,16 @@ class GgmlFamily(Family):
 
     @property
     def devices(self) -> Sequence[Device]:
-        """All that were there when they were first asked for."""
+        """The devices that existed at the first call."""
         return tuple(self.library.devices)
 
     def features(self) -> Mapping[str, str]:
-        """The version and the backends."""
+        """The version of the library, and its backends."""
         return {"VERSION": self.library.version, "BACKENDS": ",".join(self.library.backends)}
 
 
 def family(path_or_folder: str | os.PathLike[str] | None = None) -> GgmlFamily:
-    """The same as a family, for `aggml.registry.register_family`.
+    """The devices of `load` as a family, for `aggml.registry.register_family`.
 
     Raises:
         BackendLoadError: as `load`.

@@ -26,8 +26,8 @@ class GgmlBackend(DirectBackend):
     """Ordered work on a device of ggml.
 
     Args:
-        device: whose work.
-        native: the stream.
+        device: the device that does the work.
+        native: the native stream.
         max_queued: see `Backend.ready`.
     """
 

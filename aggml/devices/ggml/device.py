@@ -1,4 +1,4 @@
-"""GgmlDevice: a device of ggml: what it is, what it supports, its memory; opens backends.
+"""GgmlDevice: a device of ggml: its properties, supported ops, memory; it opens backends.
 
 Not here: the library (library.py), buffers (memory.py), graphs (plan.py).
 """
@@ -46,7 +46,7 @@ at_exit(_end)
 
 
 class _Build(Protocol):
-    """What a device knows of its library."""
+    """The part of a library that its devices use."""
 
     version: str
 
@@ -55,7 +55,7 @@ class GgmlDevice(Device):
     """One device of one library.
 
     Args:
-        native: as the binding has it.
+        native: the device's object in the native binding.
         build: the library.
     """
 
@@ -98,19 +98,19 @@ class GgmlDevice(Device):
 
     @property
     def host_buffer_type(self) -> BufferType | None:
-        """Host memory for faster transfers, where the library has such."""
+        """Host memory for faster transfers; None if the library has none."""
         return self._pinned
 
     def split_buffer_type(self, shares: Sequence[float] = ()) -> PackedType:
         """Memory for weights whose rows are divided between the devices of this one's backend.
 
         Args:
-            shares: how much each device gets, in the order in which ggml has them; none: as the
-                library thinks best.
+            shares: how much each device gets, in ggml's order of devices; if empty, the library
+                decides.
 
         Raises:
             InvalidArgument: a share is negative, or no number.
-            Unsupported: the backend divides no rows (CUDA and SYCL do).
+            Unsupported: the backend cannot divide rows (those of CUDA and SYCL can).
         """
         if not all(0 <= share < math.inf for share in shares):
             raise InvalidArgument(
@@ -143,12 +143,12 @@ class GgmlDevice(Device):
 
         Args:
             n_threads: for devices that compute on threads; None: one for each usable core.
-            use_ref: of no meaning here.
+            use_ref: ignored.
             max_queued: see `Backend.ready`.
 
         Raises:
-            DeviceError: the device is lost, or the library opens no backend.
-            InvalidState: it belongs to the parent of a fork.
+            DeviceError: the device is lost, or the library cannot open a backend.
+            InvalidState: this process is a fork of the one that loaded the library.
         """
         if self._pid != os.getpid():
             raise InvalidState(
@@ -164,11 +164,11 @@ class GgmlDevice(Device):
     # -- what it can do
 
     def question(self, tensor: Tensor) -> _native.GgmlPlan:
-        """One node and what it needs, as the library is asked about it."""
+        """A native plan of one node and its sources, to ask the library about the node."""
         return question(self.native, tensor)
 
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether the library can make such a node, and says that its device runs it."""
+        """Whether the library can build the node and reports that its device runs it."""
         if tensor.op in IDLE:
             return True
         return self.problem(tensor) is None
@@ -186,11 +186,11 @@ class GgmlDevice(Device):
         return why
 
     def offload_op(self, tensor: Tensor) -> bool:
-        """What the library says."""
+        """The library's own answer (ggml_backend_dev_offload_op)."""
         return refuses(tensor) is None and self.question(tensor).offloads()
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own memory, its packed formats; all host memory if its kernels compute there."""
+        """True for its own memory and packed formats; for host memory if its kernels read that."""
         if isinstance(buffer_type, PackedType):
             return buffer_type.device is self
         return buffer_type is self._type or (self.host and buffer_type.is_host)
@@ -200,7 +200,7 @@ class GgmlDevice(Device):
 
         Raises:
             InvalidHandle: no contiguous buffer object.
-            Unsupported: the device cannot, or not this memory: drivers want whole pages.
+            Unsupported: the device cannot use host memory, or not this: drivers want whole pages.
         """
         what = f"{self.name}.buffer_from_host"
         try:

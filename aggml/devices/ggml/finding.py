@@ -17,7 +17,7 @@ from aggml.errors import BackendLoadError
 __all__ = ["Files", "files_in", "searched"]
 
 _SUFFIX: Final = ".dylib" if sys.platform == "darwin" else ".so"
-#: Of what has versions in its name, the plain name is tried first.
+#: File names of a library; the plain name is tried before names with a version.
 _LIBRARY: Final = re.compile(rf"libggml(?:-[\w-]+)?{re.escape(_SUFFIX)}(?:\.[\d.]+)?$")
 
 
@@ -27,9 +27,9 @@ class Files(NamedTuple):
     Attributes:
         base: libggml-base.
         registry: libggml, which has the registry.
-        backends: what is loaded through it, in order of their names.
-        named: somebody asked for that one backend; else all of a folder, of which some may be
-            linked into the registry, which has them already.
+        backends: the backends that libggml loads, in order of their names.
+        named: whether the user asked for that one backend. Otherwise these are all backends of a
+            folder, some of which may be linked into libggml and so be registered already.
     """
 
     base: Path

@@ -1,9 +1,9 @@
-"""What a backend of ggml says that it runs, and does not, or computes wrong.
+"""Nodes that a backend of ggml claims to run, but does not run or computes wrong.
 
-Recorded calls showed it.
+Recorded calls showed these cases.
 
-Here: cases of Vulkan in ggml 0.25.3, seen on Mesa 26.2, each kind on 22.3 too. Not
-here: what whole libraries of other versions do not know (native/ggml/older.c).
+Here: cases of Vulkan in ggml 0.25.3, seen on Mesa 26.2, each kind on 22.3 too. Not here: functions
+that libraries of other versions lack (native/ggml/older.c).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["known_wrong"]
 
-_HEAD: Final = 64  # of rwkv_wkv6: the shader's own, whatever the tensor has
+_HEAD: Final = 64  # head size that the shader of rwkv_wkv6 assumes, whatever the tensor has
 
 
 def known_wrong(kind: str, node: Tensor) -> str | None:
-    """Why a node is refused though the library takes it; None: nothing is known against it.
+    """Why a node is refused although the library accepts it; None if it is not refused.
 
     Args:
         kind: ggml's name of the backend.
-        node: what is to be computed.
+        node: the node to be computed.
     """
     if kind != "Vulkan":
         return None

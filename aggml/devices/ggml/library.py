@@ -1,6 +1,6 @@
 """Library: one build of ggml, loaded and checked; its devices.
 
-Here: which versions are known, what is said of others. Not here: files (finding.py), devices
+Here: which versions are known, the errors for others. Not here: files (finding.py), devices
 (device.py).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST", "Library", "check_version", "libraries"]
 
-#: The newest version whose functions are known to take what we give them; llama-cpp-python 0.3.36.
+#: The newest version whose functions are known to take our arguments; llama-cpp-python 0.3.36.
 NEWEST: Final = (0, 25)
 
 _lock = new_lock()
@@ -31,17 +31,17 @@ _libraries: dict[str, Library] = {}
 
 
 def libraries() -> list[Library]:
-    """All that are loaded, the latest first."""
+    """All loaded libraries, the latest first."""
     return [*_libraries.values()][::-1]
 
 
 def check_version(version: str, path: object = "libggml-base") -> None:
-    """Refuse what is newer than what is known: a function may take other arguments there.
+    """Refuse versions newer than `NEWEST`: their functions may take other arguments.
 
-    Older libraries tell no version: they are known by their functions alone.
+    Older libraries report no version; they are recognized by their functions alone.
 
     Raises:
-        BackendLoadError: it is.
+        BackendLoadError: the version is newer, or no number.
     """
     told = re.match(r"(\d+)\.(\d+)", version)
     if version and told is None:
@@ -61,7 +61,7 @@ class Library:
 
     Attributes:
         path: of libggml-base.
-        version: as it tells, "" where it does not.
+        version: as the library reports it; "" if it reports none.
         backends: names of the families of its devices.
         problems: what could not be loaded, by file, and why.
     """
@@ -79,7 +79,7 @@ class Library:
         """The library of these files; the same object each time.
 
         Raises:
-            BackendLoadError: it cannot be loaded, or is not known.
+            BackendLoadError: it cannot be loaded, or its version is not known.
         """
         key = os.path.realpath(files.base)
         with _lock:
@@ -100,10 +100,10 @@ class Library:
 
         Args:
             backends: files.
-            named: somebody asked for these: what fails is raised.
+            named: whether the user asked for these files; then a failure is raised.
 
         Raises:
-            BackendLoadError: there is no device, or what was named cannot be loaded.
+            BackendLoadError: there is no device, or a named file cannot be loaded.
         """
         with _lock:
             for path in backends:
@@ -122,7 +122,7 @@ class Library:
 
     @property
     def devices(self) -> list[GgmlDevice]:
-        """All, in the order in which ggml has them; the same objects each time."""
+        """All devices in ggml's order; the same objects each time."""
         found = []
         for native in self.native.devices():
             if native.key not in self._devices:
@@ -132,20 +132,20 @@ class Library:
 
     @property
     def backends(self) -> list[str]:
-        """The families that are loaded, those without devices too: "CPU", "RPC"."""
+        """The families that are loaded, including those without devices: "CPU", "RPC"."""
         return list(self.native.families())
 
     @property
     def survives(self) -> bool:
-        """Whether its assertions end a call; else they end the process."""
+        """Whether a failed assertion of the library ends just the call, not the process."""
         return bool(self.native.survives)
 
     def connect(self, endpoint: str) -> list[GgmlDevice]:
         """The devices of a server.
 
         Raises:
-            BackendLoadError: it does not answer, was lost before, or this library cannot survive
-                its end.
+            BackendLoadError: the server does not answer or was lost before, or the loss of a server
+                would end this process with this library.
         """
         known = set(self.devices)
         with _lock:

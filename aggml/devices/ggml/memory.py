@@ -1,8 +1,8 @@
-"""Memory of ggml devices: buffer types as the rest of the package knows them.
+"""Memory of ggml devices: their buffer types for the rest of the package.
 
-A device whose kernels read host memory has plain host memory: what ggml would allocate is the same.
-Here: buffers of the others, and host memory that such a device allocates for faster transfers. Not
-here: formats that a library packs weights in (packed.py), addresses (native/ggml/memory.c), copies
+A device whose kernels read host memory uses plain host memory; ggml would allocate the same.
+Here: buffers of all other devices, and the host memory that they allocate for faster transfers. Not
+here: formats in which a library packs weights (packed.py), addresses (native/ggml/memory.c), copies
 (backend.py).
 """
 
@@ -24,22 +24,22 @@ __all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "taken"]
 
 
 class Owner(Protocol):
-    """What is known here of a device."""
+    """The part of a device that this file uses."""
 
     name: str
 
     @property
     def native(self) -> _native.GgmlDevice:
-        """As the binding has it."""
+        """The device's object in the native binding."""
         ...
 
     def question(self, tensor: Tensor) -> _native.GgmlPlan:
-        """One node, as the library is asked about it."""
+        """A native plan of one node, to ask the library about it."""
         ...
 
 
 def taken(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 - of the binding
-    """What a call of the library gave, or its failure as an exception."""
+    """The result of a call of the library; a failure is raised as an exception."""
     found, error = answer
     if error is not None:
         raise exception_of(error)
@@ -47,7 +47,7 @@ def taken(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 - of
 
 
 class GgmlHostType(HostBufferType):
-    """Host memory of a device whose kernels compute there."""
+    """Host memory of a device whose kernels compute in host memory."""
 
     def __init__(self, device: Owner, alignment: int) -> None:
         super().__init__(device.name, device)
@@ -67,11 +67,11 @@ class GgmlBufferType(BufferType):
 
     @property
     def max_size(self) -> int:
-        """As the library tells it."""
+        """Bytes of the largest single buffer, as the library reports it."""
         return self._max_size
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """What the library says that it takes: some ops need more than their result."""
+        """Bytes that the library reports for a tensor: some ops need more than their result."""
         plain = tensor.op == "none" and not tensor.dtype.is_quantized
         if plain or tensor.op not in NUMBERS:  # a scheduler has tensors that only hold a copy
             return tensor.nbytes
@@ -81,7 +81,7 @@ class GgmlBufferType(BufferType):
         """A new buffer of ``size`` bytes.
 
         Raises:
-            AllocFailed: the device has not as many left.
+            AllocFailed: the device has too little memory left.
             DeviceError: the device is lost.
         """
         n = self.checked_size(size)
@@ -97,14 +97,14 @@ class GgmlBufferType(BufferType):
 
 
 class PinnedType(HostBufferType):
-    """Host memory that transfers of a device take as it is ("Vulkan_Host")."""
+    """Host memory that a device transfers from and to without staging ("Vulkan_Host")."""
 
     def __init__(self, device: Owner) -> None:
         super().__init__(f"{device.name}_Host", device)
         self._ggml = device
 
     def alloc_buffer(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes; plain host memory where the device has no more.
+        """A new buffer of ``size`` bytes; plain host memory if the device has none left.
 
         Raises:
             AllocFailed: no memory at all.
@@ -116,4 +116,4 @@ class PinnedType(HostBufferType):
 
 
 def _let_go(native: object) -> None:
-    """Nothing: the reference goes with the call."""
+    """Do nothing: ``native`` is released when this call returns."""

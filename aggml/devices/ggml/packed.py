@@ -1,8 +1,8 @@
-"""Memory in which a library lays out weights by itself: CPU_REPACK of ggml's CPU, split buffers.
+"""Memory in which a library chooses the layout of weights: ggml's CPU_REPACK, split buffers.
 
-Here: the buffer types and their buffers. `Backend.set` writes a tensor whole, and the library packs
-or divides it on the way; only products take it: the library says which. What is divided between
-devices can be read back, what is packed cannot. Not here: the writing (native/ggml/transfer.c),
+Here: the buffer types and their buffers. `Backend.set` writes a whole tensor, and the library packs
+or divides it while writing. Only products can read it; the library reports which ones. Rows divided
+between devices can be read back, packed weights cannot. Not here: writing (native/ggml/transfer.c),
 plain memory (memory.py).
 """
 
@@ -25,13 +25,13 @@ __all__ = ["PackedType", "packed_place"]
 
 
 class _Owner(Protocol):
-    """What is known here of a device."""
+    """The part of a device that this file uses."""
 
     name: str
 
     @property
     def native(self) -> _native.GgmlDevice:
-        """As the binding has it."""
+        """The device's object in the native binding."""
         ...
 
     def supports_op(self, tensor: Tensor) -> bool:
@@ -43,11 +43,11 @@ class PackedType(BufferType):
     """One packed format of one device, or rows divided between several (`split`).
 
     Args:
-        device: whose.
-        index: its number there.
-        name: ggml's.
+        device: the device that has the format.
+        index: number of the format on that device.
+        name: ggml's name of the buffer type.
         alignment: of tensors, in bytes.
-        split: rows are divided between devices, and can be read back.
+        split: whether rows are divided between devices, and so can be read back.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PackedType(BufferType):
         self._index = index
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """What the library says that it takes in this format."""
+        """Bytes that the library reports for a tensor in this format."""
         size = taken(self.owner.native.extra_size(self._index, tensor.dtype.value, tensor.ne))
         return max(tensor.nbytes, int(size))
 
@@ -81,7 +81,7 @@ class PackedType(BufferType):
         return _PackedBuffer(self, n, native.base, native)
 
     def takes(self, weights: Tensor) -> bool:
-        """Whether the library packs such a tensor, which lies in a buffer of this type."""
+        """Whether the library can pack such a tensor in a buffer of this type."""
         n, rows, experts, _ = weights.ne
         if experts == 1:
             return self.owner.supports_op(mul_mat(weights, new_tensor("f32", ne=(n, 1))))
@@ -92,13 +92,13 @@ class PackedType(BufferType):
 
 
 class _PackedBuffer(Buffer):
-    """A buffer whose tensors the library has to know before they are written."""
+    """A buffer that tells the library about each tensor before it is written."""
 
     def init_tensor(self, tensor: Tensor) -> None:
-        """Tell the library what lies there.
+        """Tell the library which tensor was placed.
 
         Raises:
-            Unsupported: it does not pack tensors of that type and shape.
+            Unsupported: the library does not pack tensors of that type and shape.
         """
         place = tensor.placement
         assert place is not None
@@ -110,7 +110,7 @@ class _PackedBuffer(Buffer):
 
 
 def packed_place(tensor: Tensor) -> int:
-    """The address of what lies in a packed format; 0 for all else."""
+    """The address of a tensor in a packed format; 0 for every other tensor."""
     place = tensor.root.placement
     if place is None or not isinstance(place.buffer.type, PackedType):
         return 0

@@ -1,7 +1,7 @@
-"""Graphs for a device of ggml: each tensor with what its builder needs, in an order to build them.
+"""Graphs for a device of ggml: each tensor with its builder's arguments, sources before users.
 
-Here: which tensors a node brings along, what cannot be built. Not here: the builders and the graph
-(native/ggml/builders.def, build.c).
+Here: which other tensors a node needs, which nodes cannot be built. Not here: the builders and the
+graph (native/ggml/builders.def, build.c).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["GgmlPlan", "Target", "lowering", "question", "refuses"]
 
 _PARAM: Final = 4  # TensorFlag.PARAM
-#: Ops whose builder gives a view by itself; of others in place the result is made to lie there.
+#: In-place ops whose ggml builder returns a view. For other in-place ops the result is placed so.
 _OWN_VIEWS: Final = VIEWS | {"cpy", "set_rows", "set", "acc", "opt_step_adamw", "opt_step_sgd"}
 
 
 class Target(Protocol):
-    """What is known here of a device."""
+    """The part of a device that this file uses."""
 
     name: str
     native: _native.GgmlDevice
@@ -44,7 +44,7 @@ class GgmlPlan(DevicePlan):
     """A graph for a device of ggml, for `Stream.run_plan`.
 
     Attributes:
-        native: the tensors, and the graph once it was built.
+        native: the tensors, and the graph once it is built.
     """
 
     __slots__ = ("native",)
@@ -57,12 +57,12 @@ class GgmlPlan(DevicePlan):
 
     @property
     def calls(self) -> dict[int, PlanCall]:
-        """None: the library calls no Python."""
+        """Empty: the library calls no Python."""
         return {}
 
 
 def refuses(node: Tensor) -> str | None:
-    """What of a node no library can be told; None: nothing."""
+    """The property of a node that cannot be passed to any library; None if there is none."""
     if isinstance(node.op_params, CustomParams):
         return "functions of the user run on the CPU device only"
     if node.view_src is not None and node.op not in _OWN_VIEWS and not node.is_contiguous:
@@ -71,11 +71,11 @@ def refuses(node: Tensor) -> str | None:
 
 
 class _Tensors:
-    """Tensors as the native plan takes them, each behind those that it needs.
+    """Tensors as the native plan takes them, each after those that it needs.
 
     Args:
         native: the plan.
-        locate: where a tensor that is no view lies; None: nothing is placed but packed weights.
+        locate: tells where a tensor that is no view lies; None: only packed weights have memory.
     """
 
     def __init__(self, native: _native.GgmlPlan, locate: Locate | None) -> None:
@@ -88,7 +88,8 @@ class _Tensors:
 
         Args:
             tensor: any.
-            whole: as its op makes it; else what is computed elsewhere counts as a leaf.
+            whole: whether to add it as its op computes it; else a node that is computed elsewhere
+                counts as a leaf.
         """
         found = self._index.get(tensor)
         if found is not None:
@@ -136,13 +137,13 @@ def question(device: _native.GgmlDevice, node: Tensor) -> _native.GgmlPlan:
 
 
 def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[GgmlPlan]:
-    """Compile, in a step for each node, so that `prepare` can give way to the loop.
+    """Compile in one step per node, so that `prepare` can yield to the event loop in between.
 
     Returns:
-        The GgmlPlan, as a generator does.
+        The GgmlPlan, as the return value of a generator.
 
     Raises:
-        Unsupported: the library has no builder for a node, or says that its device does not run it.
+        Unsupported: the library has no builder for a node, or its device does not run it.
         InvalidArgument: a node would write memory that is read-only.
     """
     native = _native.GgmlPlan(device.native)

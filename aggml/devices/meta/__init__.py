@@ -1,8 +1,8 @@
-"""MetaDevice: several devices of one machine as one: weights divided, graphs computed by all.
+"""MetaDevice: several devices of one machine as one: weights are divided, all compute each graph.
 
-Here: the names. What parts a tensor has is told by division.py, what each op makes of parts by
-rules.py, what each device computes by rounds.py. It is generic over devices: GPUs, simulated ones,
-the CPU. Not here: layers spread over devices (scheduler/), machines (ray/).
+Here: the names. division.py decides how a tensor is divided, rules.py what each op does with
+divided operands, rounds.py what each device computes. It works over any devices: GPUs, simulated
+devices, the CPU. Not here: layers spread over devices (scheduler/), several machines (ray/).
 """
 
 from aggml.devices.meta.backend import MetaBackend

@@ -1,9 +1,9 @@
 """MetaBackend: ordered work on several devices at once.
 
-Here: each operation as operations of the members, in order with all others; plans. A member that
-fails poisons what it would have written, there and where it would have gone: what the others would
-compute of it fails with the same cause, without running. Not here: dividing (rounds.py), transfers
-of parts (parts.py).
+Here: each operation as operations of the member backends, in order with all others; plans. If a
+member fails, the tensors that it would have written are poisoned, on its device and on those to
+which they would have been copied. Work of other members that reads them fails with the same cause,
+without running. Not here: dividing graphs (rounds.py), transfers of parts (parts.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MetaPlan(DevicePlan):
         self.storages = Storages.of(graph)
         super().__init__(graph, storages=self.storages)
         self.rounds: list[_Planned] = []
-        self.blocks: list[Buffer] = []  # what rounds share, of each member
+        self.blocks: list[Buffer] = []  # for each member, the memory that rounds share
 
 
 class MetaBackend(Backend):
@@ -96,16 +96,17 @@ class MetaBackend(Backend):
     def _joined(
         self, what: str, reads: Iterable[Tensor] = (), writes: Iterable[Tensor] = ()
     ) -> Iterator[tuple[Future[Any], list[Future[Any]]]]:
-        """A unit of work on all members, after all that was queued before, here and there.
+        """A unit of work on all members, after all earlier work of this backend and of theirs.
 
-        Its last operation fails where any member failed, and poisons what the unit writes in full.
+        Its last operation fails if any member failed, and then poisons the tensors that the unit
+        writes in full.
 
         Args:
             what: name of the operation.
             reads: tensors that fail it if they are poisoned.
             writes: tensors that it writes in full.
 
-        Gives the Future of the unit, and the list for those of its parts.
+        Yields the Future of the unit, and the list to which the Futures of its parts are appended.
         """
         reads, writes = tuple(reads), tuple(writes)
         future: Future[Any] = Future(None, None, what)
@@ -121,7 +122,7 @@ class MetaBackend(Backend):
             touched = [p for t in (*reads, *writes) if self._is_mine(t) for p in _shards(t)]
             told = storages_of(reads) + storages_of(touched)
             last = _native.delay(0.0, what, told, storages_of(writes), ())
-            parts.append(self.stream._put([last], None, what))  # done when all others are
+            parts.append(self.stream._put([last], None, what))  # done after all others
             batch = self.stream.open_batch()
             assert batch is not None
             batch.join(future, parts)
@@ -159,7 +160,7 @@ class MetaBackend(Backend):
         for member, part, cut in zip(self.members, of.each, cuts(of, array), strict=True):
             parts.append(member._get(part, cut))
             if of.state < 0:
-                break  # all have the same
+                break  # all members have the same
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         whole = tensor.view_src is None and data.nbytes == tensor.nbytes
@@ -206,7 +207,7 @@ class MetaBackend(Backend):
         return future
 
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
-        """Between tensors of this device, or one of them in host memory."""
+        """Copy between tensors of this device, or between one of them and host memory."""
         here, there = self._of_mine(src), self._of_mine(dst)
         with self._joined("copy", [src], _whole(dst)) as (future, parts):
             if here is not None and there is not None and here.state == there.state:
@@ -235,7 +236,7 @@ class MetaBackend(Backend):
         return divided(tensor) if self._is_mine(tensor) else None
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare the contents of a tensor's storage to be good, on every device."""
+        """Declare the contents of a tensor's storage to be valid, on every device."""
         self._check_tensor(tensor, "Backend.accept")
         each = divided(tensor.root).each
         future = super().accept(tensor)
@@ -267,7 +268,7 @@ class MetaBackend(Backend):
         return plan
 
     def _place(self, needed: Sequence[Needed]) -> None:
-        """Memory for what rounds share. All plans share it: the members run one at a time."""
+        """Allocate the memory that rounds share; all plans share it, since plans run in turn."""
         alignment = self.buffer_type.alignment
         offsets, size = laid_out(needed, alignment)
         for i, member in enumerate(self.members):
@@ -310,10 +311,10 @@ class MetaBackend(Backend):
     # -- end
 
     def synchronize(self) -> Future[None]:
-        """A Future of all that is queued, on every device.
+        """A Future that is done when all work queued so far is done, on every device.
 
         Raises:
-            ExceptionGroup: by the Future, of the failures that nobody has seen.
+            ExceptionGroup: raised by the Future: the failures that nobody has seen yet.
 
         Cancellation: abandons the wait; the work goes on.
         """
@@ -363,17 +364,17 @@ class MetaBackend(Backend):
 
 
 def _shards(tensor: Tensor) -> Sequence[Tensor]:
-    """The parts of the storage of a tensor that lies on this device."""
+    """The parts, one per device, of the storage of a tensor."""
     return shard_of(tensor.root).each
 
 
 def _whole(tensor: Tensor) -> Sequence[Tensor]:
-    """What a write of all elements writes in full."""
+    """The tensors that a write of all elements of ``tensor`` writes in full."""
     return () if tensor.view_src is not None else (tensor,)
 
 
 def _graph(nodes: Sequence[Tensor]) -> Graph:
-    """A graph of these nodes, and what they read that is not among them."""
+    """A graph of these nodes; its leafs are the tensors they read that are not among them."""
     made = {*nodes}
     outside: dict[Tensor, None] = {}
     for node in nodes:

@@ -1,7 +1,7 @@
 """Memory between rounds: offsets for the storages that several rounds touch.
 
-Here: first fit by lifetimes. The devices have storages of the same extents, so one layout serves
-all. Not here: memory within a round, which is the scratch of each backend.
+Here: first fit by lifetimes. Storages have the same extents on every device, so one layout serves
+all devices. Not here: memory within a round, which is the scratch of each backend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["laid_out"]
 
 
 def laid_out(needed: Sequence[Needed], alignment: int) -> tuple[list[int], int]:
-    """An offset for each storage, and the bytes of all. Two that live in one round lie apart."""
+    """An offset for each storage, and the total bytes. Two alive in one round do not overlap."""
     offsets = [0] * len(needed)
     total = 0
     lying: list[tuple[int, int, int]] = []  # begin, end, last round

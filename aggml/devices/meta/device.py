@@ -1,6 +1,7 @@
 """MetaDevice: several devices of one machine as one.
 
-Here: what it is and supports. Not here: its work (backend.py), finding it by name (registry/).
+Here: its properties and the ops it supports. Not here: its work (backend.py), finding it by name
+(registry/).
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ __all__ = ["MetaDevice"]
 class MetaDevice(Device):
     """Devices that compute each graph together (tensor parallelism).
 
-    Weights that it knows by GGUF's names, and caches, are divided: each device has 1/n of them.
-    Everything else is on each device. The same device may be given more than once.
+    Weights with known GGUF names and caches are divided: each of n devices has 1/n of them. Every
+    other tensor is on each device. The same device may be given more than once.
 
     Args:
-        members: two or more, all of one kind: rows and summands are the same on each.
-        name: for the registry; None: their names, joined by "+".
+        members: two or more devices of the same kind: each computes equal parts.
+        name: for the registry; None: the members' names, joined by "+".
 
     Attributes:
         members: as given.
 
     Raises:
-        InvalidArgument: fewer than two.
-        InvalidHandle: one of them is no Device.
+        InvalidArgument: fewer than two members.
+        InvalidHandle: a member is no Device.
     """
 
     type = DeviceType.META
@@ -89,9 +90,9 @@ class MetaDevice(Device):
         return MetaBackend(self, members, max_queued=max_queued)
 
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether each of them does."""
+        """Whether each member supports the node."""
         return all(member.supports_op(tensor) for member in dict.fromkeys(self.members))
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own memory alone."""
+        """True for its own memory only."""
         return buffer_type is self._type

@@ -1,7 +1,7 @@
-"""What each device has of a tensor: an equal part along an axis, all of it, or a summand.
+"""How a tensor is divided: each device has an equal part along an axis, all of it, or a summand.
 
-Here: the three states, how a leaf is divided, what a view shows of divided bytes. Not here: what an
-op makes of divided operands (rules.py).
+Here: these three states, how a leaf is divided, which part a view shows on each device. Not here:
+how ops treat divided operands (rules.py).
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ __all__ = [
 
 Extents = tuple[int, int, int, int]
 
-#: States besides an axis (0 to 3): each device has all of it; each has a summand of it.
+#: The states besides an axis (0 to 3): each device has the whole tensor; each has a summand.
 WHOLE, SUM = -1, -2
 
-# Leafs by GGUF's names, and those of the caches of `aggml.models`, with the axes to try in turn.
-# Rows (axis 1) make rows of the result; depth (axis 0) makes summands, which then are added up.
+# Names of leafs in GGUF files, and of the caches of `aggml.models`, with the axes to try in turn.
+# Weights divided by rows (axis 1) give rows of the result. Weights divided along the depth (axis 0)
+# give summands, which are then added up.
 _DIVIDED: Final = (
     (r"(blk\.\d+\.(attn_(q|k|v|qkv)|ffn_(gate|up)(_exps|_shexp)?)|output)\.weight", (1, 0)),
     (r"blk\.\d+\.(attn_output|ffn_down(_exps|_shexp)?)\.weight", (0, 1)),
@@ -66,7 +67,7 @@ def part_of(ne: Extents, axis: int, n: int) -> Extents:
 
 
 class Shown(NamedTuple):
-    """What a view of divided bytes shows on each device.
+    """The part of a view that lies on each device.
 
     Attributes:
         axis: of the view, along which it is divided.
@@ -89,8 +90,8 @@ def shown(root: Tensor, axis: int, n: int, view: Tensor) -> Shown | None:
         view: shows bytes of ``root``.
 
     Returns:
-        None where the view is not divided in the same parts as the bytes: then it has to be made of
-        the whole.
+        None if the view is not divided in the same parts as the bytes. Then it needs the whole
+        tensor.
     """
     return seen(root.ne, (root.nb, axis, n), view, (view.ne, view.nb, view.view_offs))
 
@@ -101,7 +102,7 @@ def seen(
     like: Tensor,
     view: tuple[Extents, Extents, int],
 ) -> Shown | None:
-    """`shown` of plain extents.
+    """`shown` for plain extents instead of tensors.
 
     Args:
         ne: of the storage.
@@ -112,7 +113,7 @@ def seen(
     nb, axis, n = divided
     block, size = like.dtype.blck_size, like.dtype.type_size
     count = ne[axis] // (block if axis == 0 else 1)
-    span = nb[axis] * count  # bytes after which the next device would begin again
+    span = nb[axis] * count  # bytes from one part of a device to its next part
     view_ne, view_nb, offset = view
     extents = (view_ne[0] // block, *view_ne[1:])
     outer, inner = divmod(offset, span)

@@ -1,7 +1,7 @@
 """Memory of several devices as one: a buffer whose tensors lie in parts on each device.
 
-Here: buffers, the parts of each storage. Addresses of such a buffer are numbers that no kernel
-sees. Not here: how a tensor is divided (division.py).
+Here: buffers, the parts of each storage. The addresses in such a buffer are mere numbers: no kernel
+uses them. Not here: how a tensor is divided (division.py).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _FIRST: Final = 1 << 52  # no address of any machine
 
 
 class Shard(NamedTuple):
-    """Where a storage really lies.
+    """The parts in which a storage really lies.
 
     Attributes:
-        state: an axis, or WHOLE.
-        each: what each device has of it, placed.
+        state: the axis along which it is divided, or WHOLE.
+        each: the placed part on each device.
         storage: the native record of the placement that it belongs to.
     """
 
@@ -54,7 +54,7 @@ class Shard(NamedTuple):
 
 
 class MetaBuffer(Buffer):
-    """Memory of a `MetaDevice`; what is placed in it takes memory of each device.
+    """Memory of a `MetaDevice`; a tensor placed in it takes memory of each device.
 
     Attributes:
         shards: by offset.
@@ -65,18 +65,18 @@ class MetaBuffer(Buffer):
         super().__init__(type, size, base, None)
 
     def init_tensor(self, tensor: Tensor) -> None:
-        """Take memory of each device for a leaf."""
+        """Allocate memory of each device for a leaf."""
         if tensor.op == "none":
             shard_of(tensor)
 
     def free_tensor(self, tensor: Tensor) -> None:
-        """Let go of it."""
+        """Release the memory of a leaf on each device."""
         if tensor.placement is not None:
             self.shards.pop(tensor.placement.offset, None)
 
     @property
     def usage(self) -> BufferUsage:
-        """The use of the parts, too: devices keep packed copies of weights."""
+        """The use of the buffer and of its parts: devices keep packed copies of weights."""
         return self._usage
 
     @usage.setter
@@ -102,7 +102,7 @@ class MetaBufferType(BufferType):
 
     @property
     def max_size(self) -> int:
-        """What the devices can have together, or have at all."""
+        """Bytes that the devices' largest buffers have together, at most their total memory."""
         _, total = self._owner.memory()
         most = sum(one.max_size for one in self.types)
         return min(most, total or most)
@@ -180,7 +180,7 @@ def keep_shard(storage: Tensor, state: int, each: Each) -> Shard:
 
 
 def lay_shard(node: Tensor, state: int, each: Each) -> None:
-    """Give memory to the parts of a node that can be read after a run; where it lay before, again.
+    """Give memory to the parts of a node that can be read after a run, at the same place each time.
 
     Raises:
         AllocFailed: a device has no memory for its part.

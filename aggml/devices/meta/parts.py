@@ -1,7 +1,7 @@
 """Transfers of parts: which bytes of an array belong to which device.
 
-Here: a tensor as its devices have it, arrays and ranges of bytes cut to fit. Not here: enqueuing
-(backend.py).
+Here: the parts of a tensor, and arrays and ranges of bytes cut into the same parts. Not here:
+enqueuing (backend.py).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["Divided", "cuts", "divided", "pieces"]
 
 
 class Divided(NamedTuple):
-    """A tensor as its devices have it: the axis or WHOLE, and of each device a tensor."""
+    """The parts of a tensor: the axis or WHOLE, and a tensor on each device."""
 
     state: int
     each: Each
 
 
 def divided(tensor: Tensor) -> Divided:
-    """What each device has of a placed tensor, also of a view.
+    """The parts of a placed tensor, which may be a view.
 
     Raises:
-        Unsupported: a view that is not divided in the parts in which the bytes lie.
+        Unsupported: a view that is not divided in the same parts as its bytes.
         NotAllocated: it has no memory, or was not computed yet.
     """
     shard = shard_of(tensor.root)
@@ -56,7 +56,7 @@ def divided(tensor: Tensor) -> Divided:
 
 
 def cuts(of: Divided, array: Array) -> list[Array]:
-    """The part of an array (innermost axis last) of each device, with four axes."""
+    """The part of an array (innermost axis last) that belongs to each device, with four axes."""
     n = len(of.each)
     array = array[(None,) * (4 - array.ndim)]
     if of.state < 0:
@@ -70,16 +70,16 @@ def cuts(of: Divided, array: Array) -> list[Array]:
 def pieces(
     tensor: Tensor, data: Array, offset: int
 ) -> Iterator[tuple[int, Tensor, Array, int | None]]:
-    """A range of bytes of a tensor's span, cut at the borders of the devices.
+    """A range of bytes of a tensor's span, cut at the borders between devices.
 
     Args:
-        tensor: placed; of a view the span begins at its first byte.
-        data: as many bytes, one after the other.
-        offset: of the first in the span.
+        tensor: placed; the span of a view begins at its first byte.
+        data: a flat array of the bytes of the range.
+        offset: of the first byte in the span.
 
     Yields:
-        Of each piece the device, a tensor there, what goes there or comes from there, and from
-        which byte of the tensor on; None: it is the whole tensor, and the piece a 4-D array.
+        For each piece: the device, the tensor there, the part of ``data``, and the offset in that
+        tensor. An offset of None means the whole tensor; the part of ``data`` is then a 4-D array.
     """
     root = tensor.root
     shard = shard_of(root)
@@ -91,7 +91,7 @@ def pieces(
         return
     n, axis = len(shard.each), shard.state
     unit = root.dtype.blck_size if axis == 0 else 1
-    span = root.nb[axis] * (root.ne[axis] // unit)  # after which the first device has bytes again
+    span = root.nb[axis] * (root.ne[axis] // unit)  # bytes from one part of a device to its next
     part_span = span // n
     end = start + data.size
     first, last = -(-start // span), end // span  # the whole spans
@@ -119,7 +119,7 @@ def _elements(rows: Array, view: Tensor) -> Array:
 def _runs(
     each: Each, data: Array, start: int, where: tuple[int, int, int]
 ) -> Iterator[tuple[int, Tensor, Array, int]]:
-    """Pieces one after the other: of each device the bytes between two of its borders."""
+    """Consecutive pieces, each the bytes of one device between two borders."""
     span, at, end = where
     part_span = span // len(each)
     while at < end:

@@ -1,4 +1,4 @@
-"""A divided graph as a value: rounds of nodes, and what passes between the devices before each.
+"""A divided graph as a value: rounds of nodes, and the transfers between devices before each round.
 
 Not here: dividing (rounds.py), running (backend.py).
 """
@@ -15,7 +15,7 @@ __all__ = ["Needed", "Round", "Rounds", "Sent", "Summed"]
 
 
 class Sent(NamedTuple):
-    """A tensor of one device that goes to another: the device, the tensor, and so of its target."""
+    """A copy between devices: source device and tensor, target device and tensor."""
 
     source: int
     what: Tensor
@@ -24,19 +24,19 @@ class Sent(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """Summands of all devices, and where each of them gets the sum."""
+    """A sum over all devices: the summand of each, and the tensor in which each gets the sum."""
 
     sources: Each
     targets: Each
 
 
 class Round(NamedTuple):
-    """What happens at a time.
+    """One round: transfers, then nodes that no device has to wait for.
 
     Attributes:
-        sent: before the nodes, between devices.
-        summed: before the nodes, by a library of the devices.
-        nodes: of each device, in order.
+        sent: the copies between devices before the nodes.
+        summed: the sums before the nodes, computed by a library of the devices.
+        nodes: the nodes of each device, in order.
     """
 
     sent: list[Sent]
@@ -45,7 +45,7 @@ class Round(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """A storage that several rounds touch, of each device, from the first round to the last."""
+    """A storage on each device that several rounds use, with its first and last round."""
 
     each: Each
     first: int
@@ -53,7 +53,7 @@ class Needed(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """A graph divided.
+    """A divided graph.
 
     Attributes:
         rounds: in order.

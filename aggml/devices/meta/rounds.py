@@ -42,7 +42,7 @@ def dividing(
 
     Raises:
         Unsupported: an op would write a part of a divided leaf in a way that has no rule.
-        AllocFailed: a device has no memory for what can be read after a run.
+        AllocFailed: a device has no memory for the values that can be read after a run.
     """
     draft = _Draft(n, sums)
     for leaf in graph.leafs:
@@ -64,11 +64,11 @@ class _Draft:
     """A program that is being divided, node after node.
 
     Attributes:
-        state: of each tensor as it was made.
-        forms: each tensor in each state that somebody wanted.
+        state: the state in which each tensor was computed.
+        forms: each tensor in every state that was needed so far.
         rounds: see `Round`.
-        made: the round that makes a storage of the devices.
-        last: the last round that touches it, where that is a later one.
+        made: for each storage on the devices, the round that computes it.
+        last: the last round that uses it, if that is a later one.
     """
 
     def __init__(self, n: int, sums: Callable[[Tensor], bool]) -> None:
@@ -85,11 +85,11 @@ class _Draft:
 
     @property
     def now(self) -> int:
-        """The round that is being filled."""
+        """The index of the round that is being filled."""
         return len(self.rounds) - 1
 
     def done(self) -> Rounds:
-        """The value, once all nodes were added."""
+        """The result, once all nodes were added."""
         between = [
             Needed(self.made[first][1], self.made[first][0], last)
             for first, last in self.last.items()
@@ -100,19 +100,19 @@ class _Draft:
     # -- tensors of the devices
 
     def _note(self, each: Each) -> Each:
-        """Storages that this round makes."""
+        """Note that this round computes these storages."""
         self.made[each[0]] = (self.now, each)
         return each
 
     def _touch(self, each: Each) -> None:
-        """Note that this round reads or writes them."""
+        """Note that this round reads or writes these storages."""
         root = each[0].root
         found = self.made.get(root)
         if found is not None and found[0] < self.now:
             self.last[root] = self.now
 
     def _add(self, make: Callable[[int], Tensor], sources: Sequence[Each | None]) -> Each:
-        """A node of each device."""
+        """Add a node on each device."""
         for each in sources:
             if each is not None:
                 self._touch(each)
@@ -127,12 +127,12 @@ class _Draft:
         return each
 
     def _send(self, each: Each) -> list[Each]:
-        """Parts of all devices, on each of them, in the order of the devices."""
+        """Send the part of every device to every device; the result is in the order of devices."""
         if any(self.rounds[-1].nodes):
             self.rounds.append(self._round())
         self._touch(each)
         first = each[0]
-        there: list[Each] = []  # of the device that is so many places behind
+        there: list[Each] = []  # entry i: the part of the device that is i places further on
         for shift in range(1, self.n):
             targets = []
             for _ in range(self.n):
@@ -149,7 +149,7 @@ class _Draft:
     # -- one state made of another
 
     def get(self, tensor: Tensor, state: int) -> Each:
-        """What each device has of a tensor, in a state."""
+        """A tensor on each device in the given state, converted if needed."""
         found = self.forms.get((tensor, state))
         if found is not None:
             return found
@@ -197,13 +197,13 @@ class _Draft:
         return self._note(targets)
 
     def _close(self, each: Each) -> Each:
-        """The parts without gaps."""
+        """The parts, made contiguous."""
         if each[0].is_contiguous:
             return each
         return self._add(lambda i: ops.cont(each[i]), (each,))
 
     def _cut(self, each: Each, axis: int) -> Each:
-        """The part of each device, of a whole."""
+        """The part of each device, cut out of the whole tensor."""
         first, n = each[0], self.n
         ne = part_of(first.ne, axis, n)
         unit = first.dtype.blck_size if axis == 0 else 1
@@ -216,13 +216,13 @@ class _Draft:
     # -- nodes
 
     def add_leaf(self, leaf: Tensor) -> None:
-        """A leaf lies on the devices already."""
+        """Add a leaf, which lies on the devices already."""
         shard = shard_of(leaf)
         self.state[leaf] = shard.state
         self.forms[leaf, shard.state] = shard.each
 
     def add(self, node: Tensor) -> None:
-        """A node, and what it needs of other states."""
+        """Add a node, with the conversions of its sources that it needs."""
         if node.op == "none":
             return
         root = node.root
@@ -248,7 +248,7 @@ class _Draft:
         ]
 
     def _check_updates(self, node: Tensor) -> None:
-        """Refuse an op that writes its operands, where devices have parts of them."""
+        """Refuse an op that writes its operands if these are divided."""
         if node.op in WRITES_MORE:
             for source in node.src:
                 if source is not None and self.state[source] >= 0:
@@ -271,7 +271,7 @@ class _Draft:
         self.forms[tensor, state] = each
 
     def _on_root(self, node: Tensor, sources: Sequence[Each | None], op: str) -> tuple[int, Each]:
-        """A node that shows or writes bytes of its root, in the state in which these lie."""
+        """Add a node that views or writes bytes of its root, in the root's own state."""
         root = node.root
         state = self.state[root]
         if state == SUM:
@@ -299,7 +299,7 @@ class _Draft:
         self._made(node, *self._on_root(node, (), "view"))
 
     def _add_write(self, node: Tensor) -> None:
-        """A node that writes into a storage that was there before: a cache, or an operand."""
+        """Add a node that writes into an existing storage: a cache, or an operand."""
         root = node.root
         if self.state[root] == SUM:
             self.get(root, WHOLE)
@@ -324,7 +324,7 @@ class _Draft:
         self._made(node, state, each)
 
     def _states_for(self, node: Tensor, axis: int) -> Sequence[int] | None:
-        """The states of the sources of a node that writes parts along an axis of itself."""
+        """The states of the sources of a node that writes parts along an axis of its result."""
         if node.op == "set_rows":
             return [0, WHOLE, *[self.state[s] for s in node.src[2:] if s]] if axis == 0 else None
         if node.op == "cpy":
@@ -344,12 +344,12 @@ class _Draft:
             self._made(tensor, *self._on_root(tensor, (), "view"))
 
     def _forget(self, root: Tensor) -> None:
-        """Its bytes change: what was made of them is old."""
+        """Forget the other states of a storage whose bytes change."""
         for key in [k for k in self.forms if k[0].root is root and self.state[k[0]] != k[1]]:
             del self.forms[key]
 
     def keep(self, node: Tensor) -> None:
-        """Have a value lie where it can be read after a run."""
+        """Give a value memory in which it can be read after a run."""
         if self.state[node] == SUM:
             self.get(node, WHOLE)
         state = self.state[node]
@@ -362,7 +362,7 @@ class _Draft:
 
 
 def _fits(node: Tensor, states: Sequence[int], n: int) -> bool:
-    """Whether the sources can be divided so."""
+    """Whether the sources can be divided into these states."""
     return all(
         s is None or state < 0 or can_divide(s, state, n)
         for s, state in zip(node.src, states, strict=True)
@@ -370,6 +370,6 @@ def _fits(node: Tensor, states: Sequence[int], n: int) -> bool:
 
 
 def _written(node: Tensor, states: Sequence[int]) -> Sequence[int]:
-    """All whole but the target, which is taken as it lies."""
+    """All sources whole except the target, which keeps its state."""
     targets = OPS[node.op].targets
     return [state if i in targets else WHOLE for i, state in enumerate(states)]

@@ -1,7 +1,7 @@
-"""What an op makes of divided operands: which states it wants, and the state of its result.
+"""How ops treat divided operands: the states that an op wants, and the state of its result.
 
-Here: a table of functions by op. An op that is not in it wants everything whole, and is computed by
-every device. Not here: how one state is made of another (rounds.py).
+Here: a table of functions by op. An op that is not in the table wants all operands whole, and every
+device computes all of it. Not here: converting one state to another (rounds.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Wanted", "all_whole", "wanted"]
 
 
 class Wanted(NamedTuple):
-    """The states of the sources, and that of the result."""
+    """The states that the sources must have, and the state of the result."""
 
     sources: tuple[int, ...]
     result: int
@@ -31,16 +31,16 @@ Rule = "Callable[[Tensor, Sequence[int], int], Wanted | None]"
 
 
 def all_whole(node: Tensor) -> Wanted:
-    """Every device computes all of it."""
+    """All states whole: every device computes the whole node."""
     return Wanted((WHOLE,) * len(node.src), WHOLE)
 
 
 def wanted(node: Tensor, states: Sequence[int], n: int) -> Wanted:
-    """What a node of ``n`` devices wants.
+    """The states that a node wants on ``n`` devices.
 
     Args:
-        node: its op has to be computed: no view.
-        states: of the sources as they are; WHOLE of one that is missing.
+        node: computed, so no view.
+        states: the present states of the sources; WHOLE for one that is missing.
         n: how many devices.
     """
     rule = _RULES.get(node.op)
@@ -55,7 +55,7 @@ def _source(node: Tensor, i: int) -> Tensor:
 
 
 def _each(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Element by element; operands may repeat along axes where they have one element."""
+    """Element-wise ops; operands may be broadcast along axes where they have one element."""
     axis = states[0]
     if axis < 0 or _source(node, 0).ne != node.ne or not can_divide(node, axis, n):
         return None
@@ -71,7 +71,7 @@ def _each(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
 
 
 def _moved(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """cont and dup, which may have other extents than what they copy."""
+    """cont and dup, whose extents may differ from those of their source."""
     a, axis = _source(node, 0), states[0]
     if axis < 0:
         return None
@@ -85,7 +85,7 @@ def _moved(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
 
 
 def _gated(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Gates beside what they gate, or in the same rows."""
+    """Gated units: gates in a tensor of their own, or in the same rows as the gated values."""
     if len(node.src) > 1 and node.src[1] is not None:
         return _each(node, states, n)
     axis = states[0]
@@ -93,13 +93,13 @@ def _gated(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
 
 
 def _rows(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Row by row."""
+    """Ops that work row by row."""
     axis = states[0]
     return Wanted((axis,) + (WHOLE,) * (len(node.src) - 1), axis) if axis > 0 else None
 
 
 def _turned(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Rotary positions: heads are alike, tokens are not."""
+    """rope: divided by heads, which are treated alike, never by tokens."""
     return _rows(node, states, n) if states[0] in (1, 3) else None
 
 
@@ -108,7 +108,7 @@ def _float(node: Tensor, slot: int) -> float:
 
 
 def _soft_max(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Heads of weights: one mask for all, each head its own sink; no slopes, which count heads."""
+    """soft_max by heads: one mask for all, a sink per head; no ALiBi, whose slopes count heads."""
     mask = node.src[1] if len(node.src) > 1 else None
     alike = mask is None or mask.ne[2] == 1
     if states[0] != 2 or not alike or _float(node, 1) != 0.0:
@@ -119,7 +119,7 @@ def _soft_max(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
 
 
 def _attention(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Heads of queries beside those of their keys and values."""
+    """Attention by heads: each device has heads of queries with their keys and values."""
     q, k, v = _source(node, 0), _source(node, 1), _source(node, 2)
     mask = node.src[3] if len(node.src) > 3 else None
     if 2 not in states[:3] or not all(can_divide(t, 2, n) for t in (q, k, v)):
@@ -133,7 +133,7 @@ def _attention(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
 
 
 def _product(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Weights say how: rows give rows, depth gives summands, matrices of heads those of heads."""
+    """Products, by the weights' state: rows give rows, depth gives summands, heads give heads."""
     a, b = _source(node, 0), _source(node, 1)
     if states[0] == 1:
         return Wanted((1, WHOLE), 0)
@@ -149,14 +149,14 @@ def _product(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
 
 
 def _of_experts(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """As `_product`, for the matrices that ids choose."""
+    """mul_mat_id: as `_product`, for the matrices that ids choose."""
     if states[0] == 1:
         return Wanted((1, WHOLE, WHOLE), 0)
     return Wanted((0, 0, WHOLE), SUM) if states[0] == 0 else None
 
 
 def _taken(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
-    """Rows by number: each device takes its part of each."""
+    """get_rows: each device takes its part of each row."""
     return Wanted((0, WHOLE), 0) if states[0] == 0 else None
 
 

@@ -1,9 +1,9 @@
 """SimDevice: an accelerator without hardware.
 
-Here: own memory, own streams, bandwidth, latency, speed, faults on demand. It sleeps real time,
-computes with the CPU kernels and is written against the interfaces and the public Stream alone: the
-worked example for authors of a device. No other code knows it is simulated. Not here: faults that
-wait for their turn (faults.py), what a graph costs (cost.py), kernels.
+Here: its own memory and streams, bandwidth, latency, speed, faults on demand. It sleeps real time
+and computes with the CPU kernels. It uses only the public interfaces and the public Stream, so it
+is the worked example for authors of a device. No other code knows that it is simulated. Not here:
+the queue of faults (faults.py), the cost of a graph (cost.py), kernels.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class SimBufferType(BufferType):
 
     @property
     def max_size(self) -> int:
-        """All that the device has."""
+        """All bytes of the device."""
         return self._sim.memory_size
 
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes.
 
         Raises:
-            AllocFailed: the device has not as many left, or was told to fail.
+            AllocFailed: the device has too little memory left, or was told to fail.
         """
         size = self.checked_size(size)
         self._sim._take(size)
@@ -115,7 +115,7 @@ class SimBackend(DirectBackend):
         """Undo one `hold`.
 
         Raises:
-            InvalidArgument: there is none.
+            InvalidArgument: no `hold` is in force.
         """
         if not self.stream.native.release():
             raise InvalidArgument(f"[SimBackend.release] {self!r} is not held: call hold() first")
@@ -129,14 +129,14 @@ class SimBackend(DirectBackend):
         writes: Sequence[Tensor] = (),
         partial: Sequence[Tensor] = (),
     ) -> Future[None]:
-        """A transfer between host and device; a failure if it was asked for.
+        """A transfer between host and device; it fails if `fail_at` asked for that.
 
         Args:
-            nbytes: what crosses.
+            nbytes: bytes to transfer.
             what: name of the operation.
-            move: enqueues it, given the seconds that it is to take.
-            writes: what it writes whole.
-            partial: what it writes in part.
+            move: enqueues the transfer, given the seconds that it is to take.
+            writes: tensors that it writes in full.
+            partial: tensors that it writes in part.
         """
         device = self.device
         fault = device._faults.next("transfer")
@@ -218,8 +218,8 @@ class SimDevice(Device):
     """A simulated accelerator.
 
     Args:
-        name: unique if it is to be registered.
-        memory: bytes it has.
+        name: unique if the device is to be registered.
+        memory: bytes of device memory.
         alignment: of tensors in its memory, a power of two.
         bandwidth: bytes per second between host and device; None: as fast as memory.
         latency: seconds before a transfer begins.
@@ -227,7 +227,7 @@ class SimDevice(Device):
             kernels.
         unsupported: lower-case names of node ops that it cannot run ("soft_max", also for
             soft_max_ext).
-        offload: node ops that it asks for though their weights are elsewhere.
+        offload: node ops that it offers to run although their weights are elsewhere.
         reads_host: whether its kernels read host memory directly.
     """
 
@@ -313,7 +313,7 @@ class SimDevice(Device):
         return tensor.op not in self.unsupported and node_problem(tensor) is None
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own memory; that of the host if it was made with ``reads_host``."""
+        """True for its own memory; for host memory if it was made with ``reads_host``."""
         return buffer_type is self._type or (self.reads_host and buffer_type.is_host)
 
     def offload_op(self, tensor: Tensor) -> bool:
@@ -326,10 +326,10 @@ class SimDevice(Device):
                 f"[SimDevice] {self.name} was told not to support {node.op!r}: {node!r}"
             )
 
-    # -- standing still and failing
+    # -- holding and failing
 
     def hold(self) -> ExitStack:
-        """Hold all backends of this device, those opened meanwhile too."""
+        """Hold all backends of this device, including those opened while it is held."""
         with self._lock:
             self._holds += 1
         for backend in there(self._backends):

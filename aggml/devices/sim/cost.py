@@ -1,4 +1,4 @@
-"""operations: how much arithmetic a node is, which a simulated device turns into time."""
+"""operations: the amount of arithmetic in a node, which a simulated device converts to time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["operations"]
 
 
 def operations(node: Tensor) -> int:
-    """Floating point operations of a node, roughly: 2 k per element of a product, 1 of the rest."""
+    """Approximate floating point operations of a node: 2 k per element of a product, else 1."""
     n = math.prod(node.ne)
     first, second = (*node.src, None, None)[:2]
     op = OPS.get(node.op)

@@ -1,6 +1,6 @@
-"""Faults: failures that somebody ordered of a simulated device, until their turn comes.
+"""Faults: the queue of failures that a test asked a simulated device for.
 
-Not here: what fails then (__init__.py).
+Not here: failing the operations (__init__.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Struck: TypeAlias = Literal["alloc", "transfer", "compute", "any"]
 
 
 class Faults:
-    """Failures in the order in which they were asked for; false when there is none."""
+    """Failures in the order in which they were asked for; false if there are none."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -31,7 +31,7 @@ class Faults:
             self._waiting.append((k, struck, cause))
 
     def next(self, operation: Struck) -> BaseException | None:
-        """Count one operation; what it is to fail with, or None."""
+        """Count one operation; returns the exception with which it must fail, or None."""
         with self._lock:
             kept, found = [], None
             for left, struck, cause in self._waiting:

@@ -1,8 +1,8 @@
-"""Offsets for the tensors of a graph, found from how long each of them is needed.
+"""Offsets for the tensors of a graph, computed from their lifetimes.
 
-Here: the names; arena.py takes and gives back, lifetimes.py lays out a whole graph, heap.py places
-call by call.
-Not here: the allocators that place tensors so (memory/allocators.py).
+Here: the names. arena.py takes and returns ranges of bytes, lifetimes.py lays out a whole graph,
+heap.py places one tensor per call. Not here: the allocators that place tensors at these offsets
+(memory/allocators.py).
 """
 
 from aggml.memory.allocator.heap import HeapAllocator

@@ -1,6 +1,6 @@
-"""Offsets in memory: take the smallest hole that fits, merge what is given back.
+"""Offsets in memory: take the smallest hole that fits, merge returned ranges with their neighbours.
 
-Not here: what is to lie there, and when (lifetimes.py).
+Not here: which tensor lies there, and when (lifetimes.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["CHUNK_SHIFT", "Arena", "Chunk"]
 
 
 class Chunk:
-    """Holes below ``top``, all free above."""
+    """A range of memory: holes below ``top``, everything above ``top`` is free."""
 
     __slots__ = ("by_end", "by_start", "free", "high", "top")
 
@@ -26,7 +26,7 @@ class Chunk:
     def take(self, size: int) -> int:
         """Start of the smallest hole that fits, or of new memory at the top.
 
-        Of equal holes the last, as ggml does: it leaves the low ones to grow together.
+        Of several holes of that size it takes the last, as ggml does: the low ones can then merge.
         """
         i = bisect_left(self.free, (size,))
         if i < len(self.free):
@@ -44,7 +44,7 @@ class Chunk:
         return start
 
     def give(self, start: int, size: int) -> None:
-        """Give bytes back; they merge with the holes beside them."""
+        """Return bytes; they merge with adjacent holes."""
         if not size:
             return
         end = start + size
@@ -71,11 +71,11 @@ class Chunk:
         del self.free[bisect_left(self.free, (self.by_start.pop(start), start))]
 
 
-CHUNK_SHIFT: Final = 52  # an address in an arena of chunks: which one, then the offset in it
+CHUNK_SHIFT: Final = 52  # an address in an Arena: number of the chunk above this bit, offset below
 
 
 class Arena:
-    """Chunks of at most ``max_size`` bytes each, one larger where a single tensor needs it."""
+    """Chunks of at most ``max_size`` bytes each; larger only if a single tensor needs it."""
 
     __slots__ = ("chunks", "max_size")
 
@@ -84,12 +84,12 @@ class Arena:
         self.chunks = [Chunk()]
 
     def take(self, size: int) -> int:
-        """Number of a chunk, shifted, and an offset in it."""
+        """An address for ``size`` bytes: the number of a chunk, shifted, plus an offset in it."""
         i = self._choose(size)
         return i << CHUNK_SHIFT | self.chunks[i].take(size)
 
     def give(self, start: int, size: int) -> None:
-        """Give back what `take` gave."""
+        """Return the bytes that `take` gave."""
         self.chunks[start >> CHUNK_SHIFT].give(start & (1 << CHUNK_SHIFT) - 1, size)
 
     def _choose(self, size: int) -> int:

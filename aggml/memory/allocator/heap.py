@@ -1,7 +1,7 @@
 """HeapAllocator: tensors in one buffer, placed and released in any order.
 
-Here: ggml's first allocator, which also measures. Not here: offsets (arena.py), the allocators that
-know a whole graph before (allocators.py).
+Here: ggml's oldest allocator, which can also measure how much memory is needed. Not here: offsets
+(arena.py), the allocators that see the whole graph first (memory/allocators.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class HeapAllocator:
     """Places and releases tensors; each gets the smallest hole that fits (``ggml_tallocr_t``).
 
     Args:
-        where: the buffer whose bytes are given out; or a buffer type, to measure: then nothing is
-            placed, and `max_size` tells how large a buffer has to be.
+        where: the buffer in which tensors are placed. With a buffer type instead it only measures:
+            nothing is placed, and `max_size` tells how large a buffer has to be.
 
     Raises:
-        InvalidHandle: neither of the two.
+        InvalidHandle: ``where`` is neither of the two.
     """
 
     __slots__ = ("_chunk", "_held", "_start", "buffer", "type")
@@ -53,7 +53,7 @@ class HeapAllocator:
 
     @property
     def max_size(self) -> int:
-        """The most bytes that were in use at a time since the start, or the last `reset`."""
+        """The most bytes in use at any time since the start or the last `reset`."""
         return self._chunk.high
 
     def alloc(self, tensor: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class HeapAllocator:
         return tensor
 
     def free(self, tensor: Tensor) -> None:
-        """Release ``tensor``: its bytes may be given to the next.
+        """Release ``tensor``: its bytes may be given to another tensor.
 
         Raises:
             InvalidArgument: it was not placed by this allocator, or was released.
@@ -105,7 +105,7 @@ class HeapAllocator:
         self._chunk.give(*found)
 
     def reset(self) -> None:
-        """Release all, and forget the most that was in use."""
+        """Release all tensors and reset `max_size`."""
         for tensor in self._held:
             self._release(tensor)
         self._held.clear()

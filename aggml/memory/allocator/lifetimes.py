@@ -1,6 +1,7 @@
-"""From a graph to offsets: what lives when, what may lie where something else lay.
+"""From a graph to offsets: the lifetime of each tensor, and which tensors may reuse whose bytes.
 
-Here: pure functions over tensors and sizes; nothing is placed. Not here: buffers (allocators.py).
+Here: pure functions over tensors and sizes; nothing is placed. Not here: buffers
+(memory/allocators.py).
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ __all__ = [
     "laying_out_scratch",
 ]
 
-#: How many of its first operands the result of an op may lie on, of ops that have such.
+#: For each op that may work in place: on how many of its first operands the result may lie.
 INPLACE: Final[Mapping[str, int]] = {
     name: op.in_place for name, op in OPS.items() if op.in_place > 0
 }
 
 _INPUT = 1
 _OUTPUT = 2
-_SMALL: Final = 65536  # bytes; more are given back at once
+_SMALL: Final = 65536  # bytes; a larger tensor never lingers, see `laying_out_scratch`
 
 
 class Sizing(Protocol):
-    """The questions that laying out a graph asks of a buffer type."""
+    """The part of a buffer type that laying out a graph uses."""
 
     @property
     def alignment(self) -> int:
@@ -63,14 +64,14 @@ class Sizing(Protocol):
 
 
 class ScratchLayout(NamedTuple):
-    """Offsets of tensors in one arena, and how large it has to be."""
+    """Offsets of tensors in one arena, and the bytes that the arena needs."""
 
     offsets: dict[Tensor, int]
     size: int
 
 
 class Slot(NamedTuple):
-    """The place of a tensor: the buffer, the chunk of that, the offset in it, and the bytes."""
+    """The place of a tensor: buffer, chunk of the buffer, offset in the chunk, bytes."""
 
     buffer_id: int
     chunk: int
@@ -81,7 +82,7 @@ class Slot(NamedTuple):
 class GraphLayout(NamedTuple):
     """Slots of tensors, and for each buffer the bytes of its chunks.
 
-    A buffer id whose type occurred before has no chunks: it shares those of the first.
+    A buffer id with the type of an earlier id has no chunks: it shares those of the earlier id.
     """
 
     slots: dict[Tensor, Slot]
@@ -117,7 +118,7 @@ class _Home:
 
 
 def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
-    """Storages whose bytes must last to the end: results, and leafs unless they may be reused."""
+    """Storages whose bytes must last to the end: results, and leafs unless ``reuse_inputs``."""
     kept = {end.view_src or end for end in graph.ends}
     for tensors in (graph.nodes, graph.leafs):
         kept.update([t.view_src or t for t in tensors if t._flags & _OUTPUT])
@@ -132,9 +133,9 @@ def _placing(
 ) -> Sliced[dict[Tensor, tuple[int, int]]]:
     """Address and bytes in its home's arena for each tensor of ``homes``, none of them a view.
 
-    The walk is ggml's (``ggml_gallocr_alloc_graph_impl``): leafs first, then each node in order,
-    after which the sources that nothing needs any more are given back. A view keeps its storage for
-    as long as anything reads the view; one that nothing reads keeps it for good.
+    The walk is ggml's (``ggml_gallocr_alloc_graph_impl``): leafs first, then each node in order.
+    After each node, the sources that no later node needs are released. A view keeps its storage as
+    long as a node reads the view; a view that no node reads keeps its storage to the end.
     """
     found: dict[Tensor, tuple[int, int]] = {}
     own: dict[Tensor, int] = {}  # storages that can be given back or taken over -> bytes
@@ -149,7 +150,7 @@ def _placing(
 
     for leaf in graph.leafs:
         children[leaf] = 0
-        if leaf.view_src is not None:  # of a part of a graph; elsewhere views are nodes
+        if leaf.view_src is not None:  # only in a part of a graph; in a whole graph views are nodes
             views[leaf.view_src] = views.get(leaf.view_src, 0) + 1
         if (home := homes.get(leaf)) is not None:
             place(leaf, home)
@@ -166,7 +167,7 @@ def _placing(
             place(node, home)
         yield
 
-    # Memory to give back: after which node, to which arena, offset, bytes.
+    # Memory to release: after which node, in which arena, offset, bytes.
     dead: deque[tuple[int, Chunk | Arena, int, int]] = deque()
     for i, node in enumerate(graph.nodes):
         yield
@@ -213,7 +214,7 @@ def _take_over(
     children: dict[Tensor, int],
     views: dict[Tensor, int],
 ) -> bool:
-    """Let ``node`` lie where one of its first ``n`` sources lies, if none else reads that."""
+    """Let ``node`` take the place of one of its first ``n`` sources, if no other node reads it."""
     for parent in node.src[:n]:
         if parent is None or children[parent] != 1:
             continue
@@ -225,8 +226,8 @@ def _take_over(
             if parent in views:
                 continue
         elif views[root] != 1 or children[root] or parent.view_offs:
-            # ggml gives up on views; one that is the last of its storage, and begins where it does,
-            # will do.
+            # ggml never does this for a view. Here a view will do if it is the last user of its
+            # storage and begins where the storage begins.
             continue
         size = own.get(root)
         if size is None or homes[root] is not home:
@@ -252,19 +253,19 @@ def laying_out_scratch(
     reuse_inputs: bool = False,
     linger: int = 0,
 ) -> Sliced[ScratchLayout]:
-    """Plan one arena for the tensors of a graph that are wanted there, in small steps.
+    """Plan one arena for the wanted tensors of a graph, in small steps.
 
-    Views are never placed; they keep their storage. Ends and OUTPUT tensors, if wanted, keep their
-    bytes to the end. What is not wanted lies elsewhere and is left alone.
+    Views are never placed; they keep their storage. Wanted ends and OUTPUT tensors keep their bytes
+    to the end. Tensors that are not wanted lie elsewhere and are ignored.
 
     Args:
-        graph: whose tensors.
-        wanted: says which; a function, or a set.
+        graph: the graph of the tensors.
+        wanted: the tensors to place: a function or a set.
         alignment: offsets are multiples of it, a power of two.
         alloc_size: bytes of a tensor; ``nbytes`` if not given.
-        reuse_inputs: wanted leafs may be overwritten after their last use, as ggml does.
-        linger: small tensors keep their bytes for so many nodes after their last use. Nodes that do
-            not share bytes may run beside each other.
+        reuse_inputs: whether wanted leafs may be overwritten after their last use, as ggml does.
+        linger: small tensors keep their bytes for this many nodes after their last use. Nodes that
+            do not share bytes may run concurrently.
 
     Returns:
         An offset for each wanted tensor that is no view, and the size of the arena.
@@ -302,15 +303,15 @@ def laying_out_graph(
     reuse_inputs: bool = False,
     ours: Collection[Buffer] = (),
 ) -> Sliced[GraphLayout]:
-    """Plan all that a graph allocator places: every tensor without memory that is no view.
+    """Plan the places of every tensor of a graph that has no memory and is no view, in small steps.
 
     Args:
-        graph: whose tensors.
+        graph: the graph of the tensors.
         node_ids: for each of ``graph.nodes`` the index of its type; all 0 if not given.
         leaf_ids: likewise for ``graph.leafs``.
-        types: what the buffers are like; the same object twice is one buffer.
-        reuse_inputs: leafs may be overwritten after their last use, as ggml does.
-        ours: what lies in these buffers counts as without memory.
+        types: the types of the buffers; the same object twice means one buffer.
+        reuse_inputs: whether leafs may be overwritten after their last use, as ggml does.
+        ours: tensors that lie in these buffers count as having no memory.
 
     Raises:
         InvalidArgument: an id that is no index of ``types``, or not one id for each tensor.
