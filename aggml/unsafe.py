@@ -1,4 +1,4 @@
-"""What trusts the caller: raw addresses. A wrong one ends the process, or worse.
+"""Functions that take raw addresses and trust the caller: a wrong one ends the process, or worse.
 
 Here: the only functions of the package that take addresses. Not here: memory of Python objects,
 which `Device.buffer_from_host` wraps safely.
@@ -25,21 +25,21 @@ __all__ = ["buffer_from_ptr", "c_function"]
 def buffer_from_ptr(
     address: int, size: int, *, keep: object = None, device: Device | None = None
 ) -> Buffer:
-    """Wrap host memory that somebody else owns (ggml_backend_cpu_buffer_from_ptr).
+    """Wrap host memory that the caller owns (ggml_backend_cpu_buffer_from_ptr).
 
-    Nothing can check that the memory is there, stays there, and may be written: that is the
-    caller's word, until buffer, tensors and queued work are gone.
+    Nothing can check that the memory exists and may be written. The caller guarantees that, until
+    buffer, tensors and queued work are gone.
 
     Args:
         address: of the first byte, a multiple of 2. Tensors in it lie at multiples of their
             `DType.alignment`.
         size: bytes.
-        keep: kept alive for as long as the buffer, such as the owner of the memory.
-        device: who is to use it; the CPU if not given.
+        keep: an object that is kept alive as long as the buffer, such as the owner of the memory.
+        device: the device that will use the memory; the CPU if not given.
 
     Raises:
-        InvalidHandle: not integers.
-        InvalidArgument: no address, or a negative number.
+        InvalidHandle: an argument is no integer.
+        InvalidArgument: the address is 0, or a number is negative.
         OutOfBounds: beyond the end of the address space.
         Misaligned: the address is odd.
         Unsupported: the device cannot use host memory.
@@ -59,13 +59,13 @@ def buffer_from_ptr(
 
 
 def c_function(address: int) -> Callable[..., None]:
-    """The C function at an address, for `aggml.ops.map_custom1` and its like.
+    """The C function at an address, for `aggml.ops.map_custom1` and the other custom ops.
 
-    Nothing can check that there is one, with the signature that ggml's header gives.
+    Nothing can check that a function lies there, with the signature that ggml's header gives.
 
     Raises:
-        InvalidHandle: no integer.
-        InvalidArgument: no address.
+        InvalidHandle: ``address`` is no integer.
+        InvalidArgument: ``address`` is not within 1..2^63 - 1.
     """
     address = integer(address, "address", "c_function")
     if not 0 < address < 1 << 63:

@@ -1,7 +1,7 @@
-"""Admission: back-pressure for those who ask for it; first come, first served.
+"""Admission: optional backpressure for tasks that submit work; first come, first served.
 
-Here: who may submit next. Not here: submitting, which never waits and is never refused
-(backend.py).
+Here: which task may submit next. Not here: submitting, which never waits and is never refused
+(backend/backend.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """Counts submissions that are not done, and admits waiters while they are fewer than ``limit``.
+    """Counts unfinished submissions, and admits waiting tasks while there are fewer than ``limit``.
 
-    Threads may submit and wait as they like.
+    It may be used from any thread.
 
     Args:
         limit: submissions that may be unfinished or admitted; None: no limit, nothing is counted.
@@ -71,7 +71,7 @@ class Admission:
             return list(self._units)
 
     def used(self) -> None:
-        """Take away the admission of this task, or of another one: a submission has used it."""
+        """Use up the admission of this task, or else of another one: a submission was made."""
         with self._lock:
             if self._admitted:
                 mine = weakref.ref(current_task() or self)
@@ -110,7 +110,7 @@ class Admission:
                 self._call_first()
 
     def give_up(self) -> None:
-        """This task will not submit what it was admitted for."""
+        """Give up the admission of this task: it will not submit."""
         self._give_up(weakref.ref(current_task() or self))
 
     async def wait(self) -> None:
@@ -121,9 +121,9 @@ class Admission:
     async def admit(self) -> None:
         """Wait for a place, which is good for one submission.
 
-        Asking again gives one up that was not used, and so does the end of the task.
+        An unused admission is given up when the task asks again, and when it ends.
 
-        Cancellation: gives the place in the queue up.
+        Cancellation: gives up the place in the queue.
         """
         if self.limit is None:
             return

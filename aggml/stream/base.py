@@ -50,7 +50,7 @@ _native.set_unseen(_tell_unseen)
 
 
 class StreamBase:
-    """The part of a `Stream` that its operations stand on."""
+    """The base of `Stream`, on which its operations are built."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class StreamBase:
         return Batch(self, guarded=True)
 
     def open_batch(self) -> Batch | None:
-        """The batch that this thread has open here, if any."""
+        """The batch that this thread has open on this stream, if any."""
         return self._batches.get(threading.get_ident()) if self._batches else None
 
     @contextmanager
     def unit(self) -> Iterator[None]:
-        """`batch` for code that never awaits; part of the batch of this thread if one is open."""
+        """`batch` for code that never awaits; it joins the batch of this thread if one is open."""
         batch = self._batches.get(threading.get_ident()) if self._batches else None
         if batch is not None:
             batch.check()
@@ -135,9 +135,9 @@ class StreamBase:
             yield
 
     def together(self, parts: Sequence[Future[None]], operation: str) -> Future[None]:
-        """A Future that stands for several of this stream: the times and failures of all of them.
+        """One Future for several of this stream, with the times and failures of all of them.
 
-        Inside ``with stream.unit():`` nothing comes between them; an abort stops them all.
+        Inside ``with stream.unit():`` no other work comes between them. An abort stops them all.
         """
         future: Future[None] = Future(None, None, operation)
         batch = self.open_batch()
@@ -148,7 +148,7 @@ class StreamBase:
         return future
 
     def _start_calls(self) -> None:
-        """Have a thread that runs functions in Python; it ends when the stream is done for good."""
+        """Start the thread that runs Python functions; it ends with the stream's last work."""
         if self._caller is not None or not self.native.alive:
             return
         with self._starting:
@@ -170,7 +170,7 @@ class StreamBase:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """No operation starts until the block ends; one that runs goes on."""
+        """Let no operation start until the block ends; a running operation goes on."""
         self.native.hold()
         try:
             yield
@@ -178,7 +178,7 @@ class StreamBase:
             self.native.release()
 
     def lose(self, exception: BaseException) -> None:
-        """The device is lost: all that is queued fails with this error, new work is refused."""
+        """Declare the device lost: queued work fails with this error, new work is refused."""
         self.native.lose(foreign_error(exception, self.name, "lost"))
 
     def failures(self) -> list[AggmlError]:
@@ -195,7 +195,7 @@ class StreamBase:
         self.native.abort_all()
 
     def close(self) -> None:
-        """Refuse new work. What is queued goes on, and keeps what it needs."""
+        """Refuse new work. Queued work goes on, and keeps its memory alive."""
         self.native.close()
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ _endings: list[Callable[[], object]] = []
 
 
 def at_exit(function: Callable[[], object]) -> None:
-    """Have a device end what it does beside streams, once they and the pools have ended."""
+    """Register a function that a device needs at exit, called after all streams and pools ended."""
     if function not in _endings:
         _endings.append(function)
 
@@ -216,8 +216,8 @@ def at_exit(function: Callable[[], object]) -> None:
 def _shut_down() -> None:
     """Abort what runs, end the Python threads, join the workers: no thread is left behind.
 
-    Streams, threads and pools that nobody in Python knows any more are no exception. What failed
-    and was seen by nobody is logged.
+    This includes streams, threads and pools that no Python object refers to any more. Failures that
+    nobody has seen are logged.
     """
     _native.end_streams()
     callers = stop_callers()

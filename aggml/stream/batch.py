@@ -1,6 +1,6 @@
 """Batch: the calls of one thread on a stream, enqueued in one step.
 
-Here: collecting, committing, giving up. Not here: the calls themselves (stream.py).
+Here: collecting, committing and dropping calls. Not here: the calls themselves (stream.py).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Collecting(Protocol):
     _batches: dict[int, Batch]
 
     def _open(self, batch: Batch) -> None:
-        """Have the calls of this thread collected in ``batch``."""
+        """Collect the calls of this thread in ``batch`` from now on."""
         ...
 
 
 class Batch:
     """Operations of one thread that are enqueued in one step, at the end of a ``with`` block.
 
-    No lock is held meanwhile. If the body raises, nothing is enqueued and the Futures raise
+    No lock is held during the block. If the body raises, nothing is enqueued and the Futures raise
     Aborted.
 
     Args:
-        stream: whose calls are collected.
-        guarded: refuse calls by other tasks of this thread; for blocks that could await.
+        stream: the stream whose calls are collected.
+        guarded: whether to refuse calls by other tasks of this thread; for blocks that could await.
     """
 
     def __init__(self, stream: Collecting, *, guarded: bool) -> None:
@@ -58,7 +58,7 @@ class Batch:
         """Refuse a call by another task of this thread: somebody awaited inside the batch.
 
         Raises:
-            InvalidState: it is one.
+            InvalidState: another task made the call.
         """
         if self._guarded and current_task() is not self._task:
             raise InvalidState(
@@ -72,7 +72,7 @@ class Batch:
         future: Future[Any],
         main: int,
     ) -> None:
-        """Collect operations; ``future`` will be that of those of ``groups[main]``."""
+        """Collect operations; ``future`` will be the Future of the operations ``groups[main]``."""
         spans = []
         for native, descs in groups:
             if self._groups and self._groups[-1][0] is native:
@@ -85,11 +85,11 @@ class Batch:
         self._spans.append((future, spans[main]))
 
     def join(self, future: Future[Any], parts: list[Future[Any]]) -> None:
-        """Have ``future`` stand for all ``parts`` once they are queued."""
+        """Make ``future`` stand for all ``parts`` once they are queued."""
         self._joins.append((future, parts))
 
     def commit(self) -> list[list[_native.Op]]:
-        """Enqueue all that was collected and tell its Futures; if that raises, give them up."""
+        """Enqueue all collected operations, attach them to their Futures; on error `drop` all."""
         if not self._groups:
             return []
         try:
@@ -107,7 +107,7 @@ class Batch:
         return submit(self._groups)
 
     def drop(self, why: str) -> None:
-        """Give all Futures up; events that were recorded in here get their marks back."""
+        """Abort all Futures; events that were recorded in the batch get their old marks back."""
         for future in [*(f for f, _ in self._spans), *(f for f, _ in self._joins)]:
             problem = Aborted(f"[batch] {future.what}: {why}")
             problem.device, problem.operation = self._stream.name, future.what

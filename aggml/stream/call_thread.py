@@ -1,7 +1,7 @@
 """CallThread: the Python thread on which a stream runs Python functions, in its order.
 
-Here: taking the next call from the native stream and telling how it ended; who may not wait there.
-Not here: queueing it (stream/), the functions of a graph (plan/call.py).
+Here: taking the next call from the native stream and reporting how it ended; refusing waits that
+would never end. Not here: queueing calls (calls.py), the functions of a graph (plan/call.py).
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ __all__ = [
 
 _FOREIGN = 7  # ag_code of native/runtime/runtime.h
 
-#: Threads that run a function at this moment, and the stream that waits for it.
+#: Threads that run a function at this moment, each with the stream that waits for the function.
 calling: dict[int, _native.Stream] = {}
-#: Those of them that wait, and for what.
+#: Those of these threads that wait, each with the operations that it waits for.
 _blocked: dict[int, tuple[_native.Stream, tuple[_native.Op, ...]]] = {}
 _blocked_lock = new_lock()
 _callers: weakref.WeakSet[CallThread] = weakref.WeakSet()  # each is kept by its own thread
 _stopping = False
-# Those threads are not there, and a new one may get the number of one of them.
+# In the child of a fork these threads do not exist, and a new thread may get the id of one of them.
 in_child(calling.clear)
 in_child(_blocked.clear)
 
 
 def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
-    """Refuse to wait for what the stream that runs this very function would have to do first.
+    """Refuse a wait that would never end: for work queued after the function that wants to wait.
 
-    Also by way of other streams that wait for it, and of functions that they run and that wait.
-    Called only while some function runs.
+    The stream that runs this function cannot go on before the function returns. The wait may reach
+    that stream through other streams, or through other functions that wait. Called only while some
+    function runs.
 
     Raises:
-        InvalidState: an operation that is not done is, or waits for one, of that stream.
+        InvalidState: an unfinished operation belongs to that stream, or waits for one of it.
     """
     native = calling.get(threading.get_ident())
     if native is None:
@@ -67,7 +68,7 @@ def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
 
 
 class Waiting:
-    """``with`` it a function blocks until operations are done; others see that it does.
+    """A ``with`` block in which a function waits for operations; other functions can see the wait.
 
     Raises:
         InvalidState: see `check_may_wait`.
@@ -93,7 +94,7 @@ class Waiting:
 
 
 class CallThread:
-    """The Python thread that runs what `Stream.call` was given, in stream order."""
+    """The Python thread that runs the functions given to `Stream.call`, in stream order."""
 
     def __init__(self, native: _native.Stream, name: str) -> None:
         self.native = native
@@ -139,10 +140,10 @@ class CallThread:
 
 
 def stop_callers() -> list[threading.Thread]:
-    """Have all call threads end, each after the function that it runs; at exit only.
+    """End all call threads, each after the function that it runs; only at exit.
 
     Returns:
-        Those that are alive, also of streams that were dropped.
+        The threads that are still alive, including those of streams that were dropped.
     """
     global _stopping
     _stopping = True

@@ -1,4 +1,4 @@
-"""Python in a stream: functions that run in its order, on a thread of their own.
+"""Stream.call: Python functions that run in stream order, on a separate thread.
 
 Not here: that thread (call_thread.py).
 """
@@ -36,8 +36,9 @@ class CallStream(StreamBase):
         """Run ``function(*args)`` on this stream's Python thread, in order.
 
         Args:
-            function: its return value is the Future's, what it raises the cause of the failure.
-            *args: for the function; kept until it has run.
+            function: its return value becomes the Future's value; an exception becomes the cause of
+                the failure.
+            *args: arguments of the function; kept until it has run.
             reads: tensors that fail the call, without running it, if they are poisoned.
             writes: tensors that the function writes in full.
             partial: tensors that the function writes in part.

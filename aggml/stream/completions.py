@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class _Completions(Generic[T]):
-    """Yields each Future as it gets done; cancelled, it stops waiting for all of them at once.
+    """Yields each Future as it gets done. A cancellation ends the wait for all of them together.
 
-    No generator: one that is not exhausted has to be closed by hand, and trio says so.
+    This is no generator: a generator that is not exhausted must be closed by hand, and trio warns.
     """
 
     def __init__(self, futures: Iterable[Future[T]]) -> None:
@@ -89,12 +89,12 @@ class _Completions(Generic[T]):
     def _arrived(self) -> Future[T] | None:
         while self._ready:
             future = self._ready.popleft()
-            if future in self._waited:  # one that Ctrl-C hit may arrive twice
+            if future in self._waited:  # after Ctrl-C a Future may arrive twice
                 return future
         return None
 
     def close(self, *, cancelled: bool = False) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for all Futures."""
         self._left = 0
         for entry in self._entries:
             entry.cancel()
@@ -106,7 +106,7 @@ class _Completions(Generic[T]):
 
 
 def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
-    """Yield the given Futures as they get done; ``result()`` of each brings value or failure.
+    """Yield the given Futures as they get done; ``result()`` of each gives the value or raises.
 
     Leaving the loop early aborts nothing.
 
@@ -117,10 +117,10 @@ def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
 
 
 async def gather(*futures: Future[Any]) -> list[Any]:
-    """Await all; the results in the order given.
+    """Await all; returns the results in the order given.
 
     Raises:
-        AggmlError: the first failure, at once; the others go on.
+        AggmlError: the first failure, as soon as it happens; the others go on.
 
     Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits
     for.

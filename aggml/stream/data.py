@@ -48,10 +48,10 @@ class Runnable(Protocol):
 class DataStream(StreamBase):
     """The operations of a `Stream` that touch memory.
 
-    ``lasts``, where a method takes it, is for devices that are not there: seconds that the
-    operation takes at least, and no thread meanwhile. They count from when the one before would
-    have been over; what wake-ups cost does not add up, so a stream that is kept busy has the rate
-    that it pretends to. An abort ends the time early.
+    ``lasts``, where a method takes it, is for simulated devices: the least number of seconds that
+    the operation takes; no thread is occupied. The time counts from the simulated end of the
+    operation before. So delays of wake-ups do not add up, and a stream that is kept busy has the
+    simulated rate. An abort ends the time early.
     """
 
     def copy(
@@ -64,14 +64,14 @@ class DataStream(StreamBase):
     ) -> Future[None]:
         """Copy elements in logical order between tensors and host arrays.
 
-        Tensors lie in memory whose addresses can be read here. A tensor and an array must have the
-        same shape in numpy order and the same size of element; two tensors the same type and
-        ``ne``. Strides may be any.
+        Tensors must lie in memory that this process can address. A tensor and an array must have
+        the same shape in numpy order and the same element size; two tensors must have the same type
+        and ``ne``. Any strides are allowed.
 
         Args:
-            dst: what is written.
-            src: what is read.
-            lasts: seconds that it takes at least.
+            dst: the tensor or array to write.
+            src: the tensor or array to read.
+            lasts: the least number of seconds that the copy takes.
             operation: for messages.
 
         Raises:
@@ -129,21 +129,22 @@ class DataStream(StreamBase):
         bandwidth: float | None = None,
         operation: str = "copy",
     ) -> Future[None]:
-        """Copy those matrices of a stack that are named in ``ids``; what is between stays as it is.
+        """Copy the matrices of a stack that ``ids`` names; the other matrices stay unchanged.
 
-        ``ids`` are looked at when the stream gets there. All of ``dst`` counts as written.
+        ``ids`` is read when the stream reaches the copy. All of ``dst`` counts as written.
 
         Args:
-            dst: where to, like ``src``.
+            dst: the target, with the same layout as ``src``.
             src: ``ne[2]`` matrices, contiguous.
-            ids: int32 in one or two dimensions, in memory whose addresses can be read here.
-            latency: seconds that it takes at least, beside ``bandwidth``; as ``lasts`` elsewhere.
-            bandwidth: bytes per second that it may take; None: any number.
+            ids: int32 in one or two dimensions, in memory that this process can address.
+            latency: least number of seconds, in addition to the time by ``bandwidth``; see
+                ``lasts``.
+            bandwidth: simulated bytes per second; None: no limit.
             operation: for messages.
 
         Raises:
-            InvalidArgument: they are not like that.
-            OutOfBounds: by the Future: there is no such matrix.
+            InvalidArgument: the tensors are not as described.
+            OutOfBounds: raised by the Future: there is no matrix of that number.
         """
         alike = dst.ne == src.ne and dst.nb == src.nb and dst.dtype is src.dtype
         if not alike or src.ne[3] != 1 or not src.is_contiguous:
@@ -199,9 +200,9 @@ class DataStream(StreamBase):
         """Run a compiled graph.
 
         Args:
-            plan: as `compile_plan` gives it.
-            arena: at least ``plan.arena_size`` bytes of scratch, if it needs any.
-            lasts: seconds that it takes at least.
+            plan: a result of `compile_plan`.
+            arena: at least ``plan.arena_size`` bytes of scratch, if the plan needs any.
+            lasts: the least number of seconds that the run takes.
             operation: for messages.
 
         Raises:

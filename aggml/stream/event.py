@@ -23,8 +23,8 @@ __all__ = ["Event"]
 class Event:
     """Marks "all that was queued before" on the backend that recorded it last.
 
-    One never recorded counts as reached. Recording again moves the mark; who waited before keeps
-    the old one (as CUDA events do). ``await event`` waits for the latest mark.
+    An event that was never recorded counts as reached. Recording it again moves the mark; earlier
+    waits keep the old mark (as with CUDA events). ``await event`` waits for the latest mark.
 
     Cancellation: abandons the wait.
     """

@@ -1,6 +1,6 @@
-"""Exceptions for what failed natively: a fresh one each time, one shared cause.
+"""Python exceptions for native failures: a new one for each operation, with one shared cause.
 
-Not here: the classes (errors.py), who raises them (future.py).
+Not here: the classes (errors.py), raising them (future.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CODES: dict[int, type[AggmlError]] = {
 
 
 def root_cause(error: _native.Error) -> BaseException:
-    """The one exception that stands for a native failure; all that follows from it shares it."""
+    """The one exception for a native failure; failures that follow from it share it as cause."""
     if error.exception is None:
         cls = _CODES.get(error.code, DeviceError)
         about = f" '{error.tensor}'" if error.tensor else ""
@@ -45,13 +45,13 @@ def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
         cls, text = type(root), str(root)
     else:
         about = f" '{error.tensor}'" if error.tensor else ""
-        what = error.text if about else repr(root)  # the text is cut, but names the node's op
+        what = error.text if about else repr(root)  # the text may be truncated, but it names the op
         cls, text = DeviceError, f"[{error.device}: {error.operation}{about}] {what}"
     if derived:
         text = f"not run, because what it reads was not written: {text}"
     try:
         exception = cls(text)
-    except TypeError:  # a subclass of the caller's with a constructor of its own
+    except TypeError:  # a subclass that the caller defined, with another constructor
         exception = DeviceError(text)
     exception.device, exception.operation = error.device, error.operation
     exception.tensor = error.tensor or None

@@ -1,4 +1,4 @@
-"""Future: tickets of streams that tasks can await.
+"""Future: the result of queued operations, which tasks can await.
 
 Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter. Not here:
 several of them (completions.py), how a loop is woken (reactor.py), what is enqueued (stream/,
@@ -28,12 +28,13 @@ __all__ = ["Future", "Outcome", "Shielded", "Times"]
 
 T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
 
-# Loops in several threads may wait for one Future. Reentrant: `__del__` leaves, too, at any point.
+# Event loops in several threads may wait for one Future. The lock is reentrant because `__del__` of
+# a waiter takes it, too, and may run at any point.
 _waiters_lock = new_rlock()
 
 
 class Times(NamedTuple):
-    """When an operation was submitted, started and done: perf_counter seconds, None until then."""
+    """When an operation was submitted, started and done: perf_counter seconds, or None before."""
 
     submitted: float
     started: float | None
@@ -41,7 +42,7 @@ class Times(NamedTuple):
 
 
 class Outcome:
-    """A place for the value of a function that a stream calls; the Future gives that value."""
+    """Holds the return value of a function that a stream calls; it is the Future's value."""
 
     __slots__ = ("value",)
 
@@ -51,14 +52,14 @@ class Outcome:
 class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     """The result of a queued operation; awaited any number of times, in any task, loop or thread.
 
-    To asyncio it is a coroutine as well, so ``asyncio.create_task(future)`` gives a task, of which
-    there may be several.
+    asyncio also accepts it as a coroutine, so ``asyncio.create_task(future)`` makes a task from it,
+    any number of times.
 
-    A Future holds its operations' slots, so times and errors stay readable; it does not hold the
-    device. Dropping it changes nothing: the operation goes on and keeps what it needs.
+    A Future keeps the records of its operations, so times and errors stay readable; it does not
+    keep the device. Dropping it changes nothing: the operation goes on and keeps its memory alive.
 
-    Cancellation: of an await, abandons the wait. Where the work belongs to its waiters alone
-    (``run``, ``submit``), the cancellation of the last one aborts the work; see ``shield``.
+    Cancellation: cancelling an await abandons the wait. If the work belongs to its waiters alone
+    (``run``, ``submit``), cancelling the last waiter aborts the work; see ``shield``.
     """
 
     __slots__ = (
@@ -87,8 +88,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         self._abortable = abortable
         self._finish = finish
         self._waiters = 0
-        self._problem: AggmlError | None = None  # set if its batch was given up
-        # Unset until a task is made of the Future: the running steps of such tasks.
+        self._problem: AggmlError | None = None  # set if its batch was dropped
+        # The running steps of tasks made from the Future; unset until the first task is made.
         self._steps: dict[object, Generator[Any, Any, T_co]]
 
     def join(self, parts: list[Future[Any]]) -> None:
@@ -98,7 +99,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     # -- state
 
     def _last(self) -> _native.Op | None:
-        """The operation that finishes last; None if the batch was given up, so there never was."""
+        """The operation that finishes last; None if the batch was dropped, so none was queued."""
         if self._ops is None:
             if self._problem is not None:
                 return None
@@ -162,7 +163,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         Raises:
             InvalidState: the operation is pending.
             AggmlError: what the operation failed with.
-            ExceptionGroup: of a `Backend.synchronize`, the failures that nobody had seen.
+            ExceptionGroup: for a `Backend.synchronize`: the failures that nobody had seen.
         """
         return self._told(self.exception())
 
@@ -178,7 +179,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
 
     @property
     def times(self) -> Times:
-        """Submitted (of the first operation), started, done (of the last)."""
+        """When the first operation was submitted and started, and the last one was done."""
         last = self._last()
         if last is None or self._ops is None:
             raise InvalidState(f"[Future.times] {self.what} was never queued")
@@ -208,7 +209,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         return self._told(self._failure())
 
     def send(self, value: object) -> Any:  # noqa: ANN401 - what event loops pass to each other
-        """A step of a task that was made of this Future; for event loops, which call it."""
+        """Run one step of a task that was made from this Future; called by event loops."""
         steps: dict[object, Generator[Any, Any, T_co]] | None = getattr(self, "_steps", None)
         if steps is None:
             steps = self._steps = {}
@@ -223,7 +224,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             raise
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as `send`
-        """A step of such a task that begins with an exception: the task was cancelled."""
+        """Run one step of such a task, beginning with an exception: the task was cancelled."""
         steps: dict[object, Generator[Any, Any, T_co]] = getattr(self, "_steps", {})
         task = current_task()
         step = steps.get(task)
@@ -236,7 +237,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             raise
 
     def close(self) -> None:
-        """Nothing: a Future holds no resource; what a task of it is at ends with that task."""
+        """Do nothing: a Future holds no resource, and a wait of a task ends with that task."""
 
     def get(self, timeout: float | None = None) -> T_co:
         """`wait`, then `result`: block this thread, without the GIL, until there is a value.
@@ -256,8 +257,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread, without the GIL, until done; for scripts and notebooks. Ctrl-C works.
 
-        It tells nothing of failures: `get` does. One that nobody asks for is logged in the end, see
-        `Backend.close`.
+        It does not report failures; `get` does. A failure that nobody asks for is logged in the
+        end, see `Backend.close`.
 
         Args:
             timeout: seconds, or None for ever. Running out is no cancellation.
@@ -266,9 +267,9 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             Whether it is done.
 
         Raises:
-            InvalidState: called by a function (`Stream.call`, ``map_custom1``) that the very stream
-                runs, or one for which that stream waits, by however many others: it would wait for
-                itself.
+            InvalidState: called by a Python function (`Stream.call`, ``map_custom1``) for work of
+                the stream that runs the function, or for work that waits for that stream, directly
+                or through others: the function would wait for itself.
         """
         last = self._awaited()
         if last is None:
@@ -284,9 +285,9 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._leave(cancelled=False)
 
     def add_done_callback(self, callback: Callable[[Future[T_co]], object]) -> None:
-        """Call ``callback(self)`` once done, in the loop that runs here; soon if it is done now.
+        """Call ``callback(self)`` once done, in the running event loop; soon if it is done now.
 
-        The callback counts as a waiter. What it raises is logged.
+        The callback counts as a waiter. An exception that it raises is logged.
 
         Raises:
             InvalidState: no loop runs in this thread, or the batch is still open.
@@ -313,7 +314,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     def abort(self) -> None:
         """Stop the operation at its next safe point; later work goes on.
 
-        It is done in its turn and raises Aborted.
+        The Future gets done in stream order and raises Aborted.
         """
         for op in self._ops or ():
             op.abort()
@@ -323,7 +324,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         return Shielded(self)
 
     async def settled(self) -> None:
-        """Wait until done, however it ends. Cancellation: abandons this wait and nothing else."""
+        """Wait until done, however it ends. Cancellation: abandons only this wait."""
         last = self._awaited()
         if last is not None:
             await _Op(last)
@@ -377,7 +378,7 @@ class Shielded(Generic[T_co]):
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         last = self._future._awaited()
-        self._future._enter()  # it waits, so nobody else is the last waiter
+        self._future._enter()  # it counts as a waiter, so no other waiter is the last one
         try:
             yield from checkpoint() if last is None else wait_op(last)
         finally:

@@ -1,8 +1,8 @@
 """Observers see each operation as it is enqueued: traces and the race checker are observers.
 
 Here: the only place where operations go to the native streams, and the list of observers. Not
-here: what they do with what they see (tracing/timeline.py, tracing/race.py). Without observers an
-operation pays for one test of an empty list.
+here: the observers (tracing/timeline.py, tracing/race.py). Without observers, an operation costs
+one extra test of an empty list.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Observer(Protocol):
     """Sees operations; must not enqueue any itself."""
 
     def before(self, groups: Groups) -> object:
-        """These operations are about to be enqueued; `after` gets the result as ``note``."""
+        """Called before operations are enqueued; `after` gets the return value as ``note``."""
         ...
 
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
-        """They are enqueued now; no observed operation of another thread came between."""
+        """Called after they were enqueued; no observed operation of another thread came between."""
         ...
 
     def born(self, start: int, end: int, owner: object) -> None:
-        """There is new memory at these addresses, for as long as ``owner`` lives."""
+        """Called for new memory at these addresses, which lives as long as ``owner``."""
         ...
 
     def seen(self, ops: Sequence[_native.Op]) -> None:
-        """The program learned that these are done."""
+        """Called when the program has learned that these operations are done."""
         ...
 
 
@@ -61,10 +61,10 @@ def submit(groups: Groups) -> list[list[_native.Op]]:
 def submit_in_line(
     groups: Groups, line: _native.Lineup, use: _native.Use
 ) -> list[list[_native.Op]]:
-    """Enqueue operations behind all that ``use`` must wait for according to ``line``.
+    """Enqueue operations after all work that ``use`` must wait for according to ``line``.
 
     Returns:
-        The Ops of ``groups``; the waits that were put before them have none.
+        The Ops of ``groups``, without those of the waits that were put before them.
     """
     with _lock if observers else nullcontext():
         now = list(observers)
@@ -82,7 +82,7 @@ def submit_in_line(
 
 
 def born(start: int, end: int, owner: object) -> None:
-    """Tell observers of new memory: what they know of these addresses is about older memory."""
+    """Tell observers about new memory: earlier accesses at these addresses were to other memory."""
     with _lock:
         for observer in observers:
             observer.born(start, end, owner)
@@ -91,7 +91,7 @@ def born(start: int, end: int, owner: object) -> None:
 def learned(ops: Sequence[_native.Op]) -> None:
     """Tell observers that the program knows these operations to be done.
 
-    Whatever it does next comes after them.
+    All later actions of the program come after these operations.
     """
     with _lock:
         for observer in observers:

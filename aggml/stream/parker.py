@@ -1,4 +1,4 @@
-"""Parker: a task's place to sleep until somebody wakes it; calling something soon in a loop.
+"""Parker: a task sleeps until another task or thread wakes it; post_here: call soon in a loop.
 
 Not here: waiting for operations (reactor.py).
 """
@@ -21,7 +21,7 @@ __all__ = ["Parker", "post_here"]
 class Parker:
     """One task's place to sleep: ``await parker.park()`` returns after an ``unpark()``.
 
-    An unpark before the park is kept. Made in the loop of the task that parks.
+    An unpark that comes before the park is kept. It is made in the loop of the task that parks.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Parker:
             self._post = running_asyncio().call_soon_threadsafe
 
     def unpark(self) -> None:
-        """Wake who parks here, or who parks next. From any thread."""
+        """Wake the task that parks here, or the next that does. May be called from any thread."""
         self._unparked = True
         try:
             self._post(self._run)
         except RuntimeError:
-            return  # the loop is closed (asyncio) or its run finished (trio): nobody is left
+            return  # the loop is closed (asyncio) or its run is over (trio): no task is left
 
     def _run(self) -> None:
         wake, self._wake = self._wake, None

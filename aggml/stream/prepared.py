@@ -1,8 +1,8 @@
-"""Prepared submissions: what is asked for again in the same words is enqueued by one native call.
+"""Prepared submissions: a request repeated with the same words is enqueued by one native call.
 
-Here: the arrays that a submission takes and gives; a run of one plan on a stream over host memory,
-which takes 2 us. Not here: the words, and what is checked the first time (backend/inputs.py), what
-a scheduler prepares (scheduler/running/prepared.py).
+Here: the arrays that a submission takes and returns; a run of one plan on a stream over host
+memory, which takes 2 us. Not here: the words and the checks of the first time (backend/inputs.py),
+the submissions that a scheduler prepares (scheduler/running/prepared.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Asked", "Prepared", "Request", "Scratch"]
 
 
 class Asked(NamedTuple):
-    """One run as tensors: those that it is given, and those that it is asked for.
+    """The inputs and outputs of one run as tensors.
 
     Attributes:
         inputs: the value for each tensor that is written, in the order given.
@@ -50,10 +50,10 @@ class Asked(NamedTuple):
 
 
 class Request:
-    """One submission as it was asked for: which arrays it takes and gives, and what is checked.
+    """The request of one submission: the arrays that it takes and returns, and their checks.
 
     Args:
-        asked: with which inputs and outputs.
+        asked: its inputs and outputs.
         what: the method that was called, for messages.
 
     Attributes:
@@ -75,15 +75,16 @@ class Request:
         self.marks = asked.marks
 
     def check(self, brought: Container[Tensor] = ()) -> None:
-        """Refuse a run that would read what nobody wrote, or what an earlier run brought.
+        """Refuse a run that would read a leaf that was never written, or only by an earlier run.
 
-        To be asked each time, because what leafs hold changes; nothing to do if nothing is ``due``.
+        Call it each time, because the contents of leafs change; it is not needed if ``due`` is
+        empty.
 
         Args:
             brought: leafs without memory of their own that an earlier run brought.
 
         Raises:
-            NotAllocated: it names the leaf.
+            NotAllocated: there is such a leaf; the text names it.
         """
         check_due(self.due, self._what, brought)
 
@@ -105,14 +106,14 @@ class Request:
         return arrays
 
     def by_tensor(self, arrays: list[Array]) -> dict[Tensor, Array]:
-        """The arrays that `arrays` gave, by their tensors."""
+        """The result of `arrays`, keyed by tensor."""
         return {tensor: x for (_, _, tensor), x in zip(self._inputs, arrays, strict=True)}
 
     def with_results(self, arrays: list[Array]) -> tuple[list[Array], list[Array]]:
         """Make arrays for the outputs.
 
         Returns:
-            All arrays as native calls take them, those of the outputs last; those of the outputs.
+            All arrays in the order of native calls, outputs last; and the arrays of the outputs.
         """
         results = [np.empty(shape, dtype) for shape, dtype in self._results]
         both = [*arrays, *results]
@@ -128,10 +129,10 @@ class Request:
 
 
 class Scratch(Protocol):
-    """Memory that all runs of a stream share, one after the other; it may be replaced by more.
+    """Memory that all runs of a stream share in turn; it may be replaced by a larger block.
 
     Attributes:
-        held: what there is at present, if any.
+        held: the present block, if any.
     """
 
     held: Any  # a Holder, or None
@@ -140,19 +141,19 @@ class Scratch(Protocol):
 class Prepared:
     """A run of one plan on one stream, to be enqueued again over other arrays.
 
-    All that a run would have to look up again lies here. Two things change, so each run looks at
-    them: the scratch, and whether INPUT leafs that are not brought have a value. The owner asks
-    `holds` whenever any tensor of the process was placed elsewhere.
+    It keeps everything that a run would have to look up again. Two facts can change, so each run
+    checks them: the scratch, and whether INPUT leafs that are not brought have a value. The owner
+    calls `holds` after any tensor of the process was placed or unplaced.
 
     Args:
-        stream: runs it.
-        plan: what runs.
-        scratch: of the stream; at least ``plan.arena_size`` bytes are held.
-        asked: inputs and outputs; None: the plan alone.
+        stream: the stream that runs the plan.
+        plan: the plan.
+        scratch: the stream's scratch, of at least ``plan.arena_size`` bytes.
+        asked: inputs and outputs; None: only the plan is run.
         what: the method that was called, for messages.
         marks: what the run does to INPUT leafs.
-        shapes: of the results, where these are not the shapes of their tensors.
-        abortable: whether the run ends with its last waiter.
+        shapes: shapes of the results, if they differ from those of their tensors.
+        abortable: whether cancelling its last waiter aborts the run.
     """
 
     __slots__ = (
@@ -212,7 +213,7 @@ class Prepared:
         self._abortable = abortable
 
     def holds(self) -> bool:
-        """Whether all tensors that it writes and reads lie where they lay."""
+        """Whether no tensor that it writes or reads has moved."""
         return all(root.placement is place for root, place in self._places)
 
     def run(self, inputs: Mapping[Any, object] | None = None) -> Future[Any]:

@@ -1,12 +1,13 @@
 """Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
 
-Here: all that knows which of the two runs; one reactor and one file descriptor per loop. A callback
-waits for a (stream, ticket). The native side keeps who waits, writes the descriptor when a ticket
-is done, and gives out what is due; the reactor calls that and looks at nothing else. Not here: what
-a Future is (future.py), sleeping without an operation (parker.py).
+Here: all code that depends on which of the two runs; one reactor and one file descriptor per event
+loop. A callback waits for a (stream, ticket). The native side keeps the list of waits. When a
+ticket is done, it writes to the descriptor and returns the callbacks that are due; the reactor
+calls these and inspects nothing else. Not here: the Future (future.py), sleeping without an
+operation (parker.py).
 
-A reactor belongs to its loop alone: asyncio's selector holds it, trio's run does. So it goes, with
-all who wait, when the loop is closed.
+Only its event loop keeps a reactor alive: asyncio's selector, or trio's run. So when the loop is
+closed, the reactor goes with it, and so do all waits.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ class Reactor:
     """Calls back, in its loop, once tickets are done.
 
     Attributes:
-        notifier: whose descriptor the native side writes.
-        pumped: whether the loop calls `wake` by itself; else whoever waits does, see `turn`.
-        turns: tasks that do so at this moment.
-        led: whether one of them waits for the descriptor.
-        followers: the others, tasks of trio.
-        parked: has tasks look again that sleep until something else than an operation wakes them.
+        notifier: the native object with the file descriptor.
+        pumped: whether the event loop itself calls `wake`; else the waiting tasks do, see `turn`.
+        turns: how many tasks are in `turn` at this moment.
+        led: whether one of these tasks waits for the descriptor.
+        followers: the other tasks in `turn`, tasks of trio.
+        parked: makes sleeping tasks check again; they sleep for something other than an operation.
     """
 
     def __init__(self, *, pumped: bool = True) -> None:
         self.notifier = _native.Notifier()
-        _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
+        _native.sched_loop()  # from now on the loop runs as soon as it wakes, despite busy workers
         global _unpumped
         self.pumped = pumped
         _unpumped = _unpumped or not pumped
@@ -67,15 +68,15 @@ class Reactor:
         self.parked: set[Callable[[], None]] = set()
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
-        """Have ``callback`` called in this loop once ``op`` is done.
+        """Have ``callback`` called in this event loop once ``op`` is done.
 
         Args:
-            op: what is waited for.
+            op: the operation to wait for.
             callback: called again if a KeyboardInterrupt may have cut it short.
 
         Returns:
-            The wait, which may be cancelled: nothing of it is left then. None if ``op`` is done,
-            nothing is called then.
+            The wait, which may be cancelled and then leaves nothing behind. None if ``op`` is done
+            already; then ``callback`` is not called.
 
         Raises:
             InvalidState: ``op`` belongs to the parent process of a fork.
@@ -85,7 +86,7 @@ class Reactor:
         return self.notifier.watch(op, callback)
 
     def wake(self) -> None:
-        """Call back all that is done; runs in the loop whenever the descriptor is readable."""
+        """Make all due callbacks; runs in the loop whenever the descriptor is readable."""
         notifier = self.notifier
         try:
             notifier.drain()
@@ -104,7 +105,7 @@ class Reactor:
             _log.exception("[Reactor] a callback failed")
 
     def leave(self, resumes: object) -> None:
-        """From here on who waits calls `wake`; tasks that wait by ``resumes`` look again."""
+        """From now on waiting tasks call `wake`; tasks that wait by ``resumes`` check again."""
         global _unpumped
         self.pumped = False
         _unpumped = True
@@ -117,11 +118,11 @@ class Reactor:
             look()
 
     def idle(self) -> bool:
-        """Whether nobody waits."""
+        """Whether there is no wait."""
         return not (self.turns or self.parked or self.notifier.waiters())
 
     def close(self) -> None:
-        """Close the descriptor; nobody is called back any more. The loop has ended."""
+        """Close the descriptor after the loop has ended; no callback is made any more."""
         self.notifier.close()
         self.notifier.cancel_all()
 
@@ -131,15 +132,15 @@ class Reactor:
 
 # -- which loop runs here
 
-# The loop's selector holds the reactor. If this dictionary did, it would hold the loop, too: the
-# reactor refers to the tasks that wait, and they refer to their loop.
+# The loop's selector keeps the reactor alive. If this dictionary kept it, it would keep the loop as
+# well: the reactor refers to the waiting tasks, and they refer to their loop.
 _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Reactor]] = (
     weakref.WeakKeyDictionary()
 )
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
-_ENDING = "ending"  # instead of the reactor of a run that takes no system task any more
+_ENDING = "ending"  # stands for the reactor of a run that accepts no system task any more
 _lock = new_lock()
-_unpumped = False  # whether any reactor of this process was or is one that nobody pumps
+_unpumped = False  # whether any reactor of this process is, or was, not pumped by its loop
 
 
 def in_trio() -> bool:
@@ -156,7 +157,7 @@ def running_asyncio() -> asyncio.AbstractEventLoop:
     """The loop of asyncio that runs in this thread.
 
     Raises:
-        InvalidState: none does.
+        InvalidState: no loop of asyncio runs.
     """
     try:
         return asyncio.get_running_loop()
@@ -190,19 +191,20 @@ async def _pump(reactor: Reactor) -> None:
 
 
 def _retire(reactor: Reactor) -> None:
-    """Close the reactor of a run that ends, unless somebody waits."""
+    """Close the reactor of a run that ends, unless a task still waits."""
     if reactor.idle():
         _trio_reactor.set(_ENDING)
         reactor.close()
 
 
 async def turn(reactor: Reactor) -> None:
-    """Wait in the task that waits until something was done, and have that called back.
+    """Wait for the descriptor in the waiting task itself, and make the callbacks that are due.
 
-    That is how tasks wait at the end of a run of trio: it finalises async generators when all
-    system tasks are over. One of them waits for the descriptor; when it was written, that one calls
-    back what is done and has all others look again. Were each to wait for it, one would empty it
-    that another has only begun to wait for, and that one would sleep for ever.
+    Tasks wait in this way at the end of a run of trio, which finalizes async generators after all
+    system tasks have ended. One of these tasks waits for the descriptor. When it is written, that
+    task makes the callbacks and lets all other tasks check again. If each task waited for the
+    descriptor, one could empty it just before another begins to wait, and that one would sleep for
+    ever.
     """
     import trio
 
@@ -312,8 +314,8 @@ CHECKPOINT = _Checkpoint()  # to be awaited: a cheaper anyio.lowlevel.checkpoint
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     """Suspend this task until ``op`` is done; at least one checkpoint.
 
-    The first turn of the loop comes before any arming: work of a few microseconds is done by then,
-    and a descriptor need be neither written nor polled.
+    The task yields to the loop once before it arms a wait. Work of a few microseconds is done by
+    then, so the descriptor is neither written nor polled.
     """
     if in_trio():
         yield from _wait_trio(op)
@@ -359,12 +361,12 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
 
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
     if _unpumped:
-        # No system task of this run calls the callbacks of operations that are done. So each task
-        # that waits calls them, also if its own operation was done at once.
+        # This run has no system task that makes due callbacks. So each waiting task makes them,
+        # even if its own operation was done immediately.
         found = known_reactor()
         if found is not None and not found.pumped:
             found.wake()
-            if found.turns:  # the descriptor is empty now, and was perhaps written for them
+            if found.turns:  # the descriptor is empty now, but perhaps it was written for them
                 found.notifier.signal()
 
 
@@ -379,4 +381,4 @@ def _wait_ending(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:
 
 
 def _nothing() -> None:
-    """The callback of a task that looks by itself."""
+    """The callback for a task that checks by itself."""

@@ -1,7 +1,8 @@
-"""Work that a call may do at once and an await gives way in: written once, as a generator.
+"""Work that runs in one go in a call, or in slices in an await: written once, as a generator.
 
-Here: driving such a generator to its end, at once or in slices; what is not done in slices but
-elsewhere. Not here: what is done in steps (plan/, graph_memory.py, allocator/).
+Here: running such a generator to its end, in one go or in slices; parts of the work that run on
+another thread (`Away`). Not here: the work itself (plan/, memory/graph_memory.py,
+memory/allocator/).
 """
 
 from __future__ import annotations
@@ -23,31 +24,32 @@ T = TypeVar("T")
 
 
 class Away(ABC):
-    """Work that a step hands out, because it may take long in one piece: memory of a driver."""
+    """Work that may take long and cannot be sliced, such as getting memory from a driver."""
 
     @abstractmethod
     def now(self) -> None:
-        """Do it in this thread; what goes wrong is kept for the step that asked."""
+        """Do it in this thread; an exception is kept for the step that yielded it."""
 
     @abstractmethod
     async def later(self) -> None:
-        """Do it while the loop goes on; likewise.
+        """Do it while the event loop goes on; an exception is kept as for `now`.
 
-        Cancellation: abandons it.
+        Cancellation: abandons the work.
         """
 
 
-#: Yields wherever it may pause, at most some 50 us of work apart: None, or an `Away` that has to be
-#: done before it goes on; returns its result. (Any: mypy would have each bare ``yield`` say None.)
+#: A generator that yields wherever it may pause, at most about 50 us of work apart. It yields None,
+#: or an `Away` that has to be done before it goes on, and returns its result. (Any: otherwise mypy
+#: would require ``yield None``.)
 Sliced: TypeAlias = Generator[Any, None, T]
 
-# A checkpoint costs 5 to 20 us. Whose time to sleep is over is served in the third turn of
-# asyncio's loop, in the second of trio's: with 0.4 ms a ticker was late by up to 1.6 ms.
+# A checkpoint costs 5 to 20 us. A task whose sleep is over runs in the third turn of asyncio's
+# loop, in the second of trio's. With slices of 0.4 ms a ticker was late by up to 1.6 ms.
 SLICE_S: Final = 0.2e-3
 
 
 def finish(steps: Sliced[T]) -> T:
-    """Do all of it now."""
+    """Do all steps now; returns their result."""
     while True:
         try:
             away: Away | None = next(steps)
@@ -59,7 +61,7 @@ def finish(steps: Sliced[T]) -> T:
 
 
 def at_once(function: Callable[P, Sliced[T]]) -> Callable[P, T]:
-    """The same function, which does all of its steps now: its result is what they return."""
+    """Make a function of steps an ordinary one: it does all steps now and returns their result."""
 
     @functools.wraps(function)
     def now(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,9 +72,9 @@ def at_once(function: Callable[P, Sliced[T]]) -> Callable[P, T]:
 
 
 async def give_way(steps: Sliced[T]) -> T:
-    """Do it in slices of 0.2 ms, with a checkpoint before each.
+    """Do all steps in slices of 0.2 ms, with a checkpoint before each slice.
 
-    Cancellation: closes the generator where it is.
+    Cancellation: closes the generator at its present step.
     """
     with closing(steps):
         while True:

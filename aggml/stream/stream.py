@@ -30,15 +30,16 @@ __all__ = ["Stream"]
 class Stream(DataStream, CallStream):
     """Ordered work: operations run in the order submitted, whatever their kind.
 
-    Each call returns a Future. Nothing here blocks, and enqueuing is never refused for want of
-    room. Tensors name their storage to the stream: what a failed operation would have written is
-    poisoned, and what reads it fails with the same cause. Host arrays are borrowed until done.
+    Each call returns a Future. No call blocks, and enqueuing is never refused for lack of room.
+    The stream knows the storages that an operation reads and writes. If an operation fails, the
+    storages that it would have written are poisoned, and operations that read them fail with the
+    same cause. Host arrays are borrowed until the operation is done.
 
     Args:
         name: for messages.
-        pool: workers that carry the operations out; None: the pool that all streams share.
-        n_threads: the most that one plan uses; 0: as many as the pool has.
-        native: made by a device that carries operations out by itself; the pool is idle then.
+        pool: the workers that carry out the operations; None: the pool that all streams share.
+        n_threads: the most threads that one plan uses; 0: as many as the pool has.
+        native: a native stream of a device that carries out operations itself, without the pool.
     """
 
     def delay(
@@ -49,7 +50,7 @@ class Stream(DataStream, CallStream):
         writes: Sequence[Tensor] = (),
         operation: str = "delay",
     ) -> Future[None]:
-        """Let ``seconds`` pass before what comes next; occupies no thread, an abort ends it early.
+        """Let ``seconds`` pass before later work; occupies no thread. An abort ends it early.
 
         Args:
             seconds: less than 0 counts as 0.
@@ -65,16 +66,16 @@ class Stream(DataStream, CallStream):
     ) -> Future[None]:
         """Hold later work of this stream until a Future or the latest mark of an Event is done.
 
-        Given a Stream: until all that is queued there at this moment is done. No thread waits.
+        With a Stream: until all work that is queued there now is done. No thread waits.
         """
         if isinstance(mark, StreamBase):
             return self._put([_native.wait(mark.native, None)], None, operation)
         future = mark._mark if isinstance(mark, Event) else mark
         descs = []
         if future is not None and future._ops is None and self._is_in_open_batch(future):
-            pass  # earlier in this very batch: the order holds anyway
+            pass  # it is earlier in the same batch, so the order is right anyway
         elif future is not None and future._last() is not None:
-            # Of several tickets of one stream the last stays.
+            # Of several tickets of one stream only the last is kept.
             latest = {op.stream: op.ticket for op in future._ops or ()}
             descs = [
                 _native.wait(stream, ticket)
@@ -84,7 +85,7 @@ class Stream(DataStream, CallStream):
         return self._put(descs or [_native.mark(operation, ())], None, operation)
 
     def let_wait(self, other: Stream) -> Future[None]:
-        """Hold later work of ``other`` until all that is queued here is done.
+        """Hold later work of ``other`` until all work queued on this stream is done.
 
         Counts as a call on this stream: part of its batch if one is open.
         """
@@ -128,11 +129,11 @@ class Stream(DataStream, CallStream):
     def mark(
         self, operation: str = "mark", *, finish: Callable[[], None] | None = None
     ) -> Future[None]:
-        """A Future of all that was queued before."""
+        """A Future that is done when all earlier work is done."""
         return self._put([_native.mark(operation, ())], None, operation, finish=finish)
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare the contents of a tensor's storage to be good, in stream order."""
+        """Declare the contents of a tensor's storage to be valid, in stream order."""
         return self._put([_native.mark("accept", storage_of(tensor))], None, "accept")
 
     def fail(

@@ -1,6 +1,6 @@
 """ThreadPool: the worker threads that carry out streams; the pool that CPU backends share.
 
-Here: its parameters and its life. Not here: what a worker does (native/runtime/threadpool.c).
+Here: its parameters and its lifetime. Not here: what a worker does (native/runtime/threadpool.c).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_THREADS: Final = 512
 
 
 class ThreadPriority(IntEnum):
-    """How the system schedules workers. Above NORMAL needs a privilege, else nothing changes."""
+    """How the system schedules workers. Above NORMAL has no effect without the needed privilege."""
 
     LOW = -1
     NORMAL = 0
@@ -77,7 +77,7 @@ class ThreadPoolParams:
         object.__setattr__(self, "cpumask", mask)
 
     def matches(self, other: ThreadPoolParams) -> bool:
-        """Whether a pool of these would serve as one of those; ``paused`` does not count."""
+        """Whether a pool with these parameters can replace one with those; ignores ``paused``."""
         if not isinstance(other, ThreadPoolParams):
             raise InvalidHandle(f"[ThreadPoolParams.matches] {other!r} is no ThreadPoolParams")
         return replace(self, paused=False) == replace(other, paused=False)
@@ -89,7 +89,7 @@ class ThreadPool:
     Args:
         n_threads: workers, 1 to 512; None: the usable cores (affinity, cgroup).
         poll: 0 to 100, how long an idle worker looks for work before it sleeps (50: 500 us).
-        priority: see `ThreadPriority`; needs rights above 0.
+        priority: see `ThreadPriority`; above 0 it needs privileges.
         cpumask: one flag per cpu; empty: the affinity of the process.
         strict_cpu: one worker per set flag instead of all on the whole mask.
         paused: begin as `pause` leaves it.
@@ -130,7 +130,7 @@ class ThreadPool:
 
     @classmethod
     def from_params(cls, params: ThreadPoolParams) -> Self:
-        """A pool as these parameters say (ggml_threadpool_new)."""
+        """A pool with these parameters (ggml_threadpool_new)."""
         if not isinstance(params, ThreadPoolParams):
             raise InvalidHandle(f"[ThreadPool.from_params] {params!r} is no ThreadPoolParams")
         return cls(
@@ -181,15 +181,15 @@ class ThreadPool:
             )
 
     def pause(self) -> None:
-        """Let idle workers sleep at once instead of looking for work for a while.
+        """Let idle workers sleep immediately instead of polling for work (ggml_threadpool_pause).
 
-        Nothing is held up: what is queued goes on, and the next work that reaches the pool ends the
+        No work is held up: queued work goes on, and the next work that reaches the pool ends the
         pause.
         """
         self.native.pause()
 
     def resume(self) -> None:
-        """End a `pause`: idle workers look for work again before they sleep."""
+        """End a `pause`: idle workers poll again before they sleep (ggml_threadpool_resume)."""
         self.native.resume()
 
     @property
@@ -208,11 +208,11 @@ class ThreadPool:
         self._streams.add(stream)
 
     def close(self) -> None:
-        """End the threads and wait for them, which idle ones do at once (ggml_threadpool_free).
+        """End the threads and wait for them; idle threads end immediately (ggml_threadpool_free).
 
         Raises:
-            InvalidState: a stream of this pool is open, or has work left, also where the stream
-                itself was dropped: nobody would do it.
+            InvalidState: a stream of this pool is open, or has unfinished work (even if the stream
+                object was dropped), which no thread would do.
         """
         used = [s for s in there(self._streams) if not s.closed or s.pending]
         if used:
