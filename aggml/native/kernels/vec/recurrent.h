@@ -39,11 +39,11 @@ AGK_INLINE void v_put(float *p, vf x, int64_t n)
 /* Columns j .. j + W * VF - 1 of all rows: what is read out stays in registers. */
 AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t j)
 {
-    const int64_t d = t->n;
+    const int64_t d = t->n, left = width == 4 ? 4 * VF : d - j; /* four vectors are whole ones */
     vf v[4], y[4];
 #pragma GCC unroll 4
     for (int c = 0; c < width; ++c) {
-        v[c] = v_part(t->v + j + c * VF, d - j - c * VF);
+        v[c] = v_part(t->v + j + c * VF, left - c * VF);
         y[c] = v_zero();
     }
     for (int64_t i = 0; i < t->rows; ++i) {
@@ -51,19 +51,21 @@ AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t
         float *row = t->state + i * d + j;
         const vf key = v_set(t->k[i]), decay = v_set(t->decay[i]), r = v_set(gla ? t->r[i] * t->scale : t->r[i]);
         const vf first = v_set(gla ? 0.0f : t->first[i]);
+        vf old[4]; /* all are loaded before the first is stored: the compiler must suppose that row overlaps before */
+#pragma GCC unroll 4
+        for (int c = 0; c < width; ++c) old[c] = v_part(before + c * VF, left - c * VF);
 #pragma GCC unroll 4
         for (int c = 0; c < width; ++c) {
-            const int64_t rest = d - j - c * VF;
-            const vf kv = key * v[c], old = v_part(before + c * VF, rest), new = v_fma(old, decay, kv);
+            const vf kv = key * v[c], new = v_fma(old[c], decay, kv);
             if (gla)
                 y[c] = v_fma(new, r, y[c]);
             else
-                y[c] = v_fma(v_fma(kv, first, old), r, y[c]);
-            v_put(row + c * VF, new, rest);
+                y[c] = v_fma(v_fma(kv, first, old[c]), r, y[c]);
+            v_put(row + c * VF, new, left - c * VF);
         }
     }
 #pragma GCC unroll 4
-    for (int c = 0; c < width; ++c) v_put(t->y + j + c * VF, y[c], d - j - c * VF);
+    for (int c = 0; c < width; ++c) v_put(t->y + j + c * VF, y[c], left - c * VF);
 }
 
 AGK_INLINE void v_outer(bool gla, const agk_token *t)
