@@ -1,1 +1,1 @@
-"""Benchmarks: aggml beside its peers, in the same run. ``python -m benchmarks --help``."""
+"""Benchmarks: aggml compared with its peers in the same run. ``python -m benchmarks --help``."""

@@ -1,11 +1,11 @@
-"""Every architecture beside llama.cpp: tokens per second of prompts and of single tokens.
+"""Every architecture compared with llama.cpp: tokens per second of prompts and of single tokens.
 
     python -m benchmarks.architectures [NAME ...] [--threads 2] [--type q8_0] [--json FILE]
 
-The files are those that tests/models compares logits of, 16 times as wide: folders with random
-weights, converted; and those that do not grow so, at sizes that exist (sized_models.py). Turns of
-both are interleaved, so that a busy machine slows both; the fastest turn of each counts. Not here:
-one model of a real size (generation.py).
+Most models are those whose logits tests/models compares, 16 times as wide: converted folders with
+random weights. Models that cannot be widened so have sizes that exist (sized_models.py). The turns
+of both programs are interleaved, so that a busy machine slows both; the fastest turn of each
+counts. Not here: one model of a real size (generation.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A bare C thread that works for a while and writes an eventfd, which a callback of the loop reads.
 
-The least that completion to resumption can cost on the running loop: no runtime, no Future, no
-task. Compiled by the C compiler of the machine when it is asked for. Linux alone.
+It measures the least possible time from completion to resumption on the running loop: there is no
+runtime, no Future and no task. The C compiler of the machine compiles it on first use. Linux only.
 """
 
 from __future__ import annotations

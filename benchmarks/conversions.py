@@ -1,4 +1,4 @@
-"""Rows of f16 and bf16 to f32 and back, beside a plain copy of the same number of bytes.
+"""Rows of f16 and bf16 to f32 and back, compared with a plain copy of the same number of bytes.
 
 All threads, arrays far larger than any cache. Not here: quantized types.
 """

@@ -1,9 +1,9 @@
-"""A line with a delay: whatever comes on one port goes to another, later.
+"""A proxy with a delay: all bytes that arrive at one port are sent to another port later.
 
     python -m benchmarks.delay PORT TO SECONDS
 
-Here: connections of TCP on this machine, for servers that are to look far away. Not here: what is
-measured with it (ggml_servers.py).
+Here: TCP connections on this machine, to simulate distant servers. Not here: the measurements that
+use it (ggml_servers.py).
 """
 
 from __future__ import annotations

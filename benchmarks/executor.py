@@ -1,6 +1,6 @@
 """What the executor and the builders cost per node, when the nodes themselves are tiny.
 
-The same is measured of ggml, by the libggml of llama-cpp-python. Not here: large nodes.
+The same is measured for ggml, with the libggml of llama-cpp-python. Not here: large nodes.
 """
 
 from __future__ import annotations

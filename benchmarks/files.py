@@ -1,9 +1,9 @@
-"""Tokens per second of files as people have them: llama.cpp's mixtures of types at real shapes.
+"""Tokens per second of files as people use them: llama.cpp's mixtures of types at real shapes.
 
-Beside llama.cpp and ik_llama.cpp, the latter with weights as they lie and packed anew (its option
--rtr), all in turns on the same files. The rows are those of generation.py, which measures them. Not
-here: which matrix has which type (model_files.py), how peers are driven (llamacpp.py,
-ik_llamacpp.py).
+They are compared with llama.cpp and ik_llama.cpp, in turns on the same files. ik_llama.cpp runs
+twice: with weights as stored, and repacked (its option -rtr). generation.py measures the rows and
+has the same ones. Not here: which matrix has which type (model_files.py), how peers are called
+(llamacpp.py, ik_llamacpp.py).
 """
 
 from __future__ import annotations

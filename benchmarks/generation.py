@@ -1,4 +1,4 @@
-"""Tokens per second of examples/generate.py's model, beside peers on the same files.
+"""Tokens per second of examples/generate.py's model, compared with peers on the same files.
 
 A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together (tg128
 x 8), in turns of a few steps. Our steps are those of examples/generate.py at temperature 0: each

@@ -1,4 +1,4 @@
-"""Kernels of a GPU beside its copy bandwidth and beside PyTorch: mat-vec, GEMM, attention.
+"""Kernels of a GPU compared with its copy bandwidth and with PyTorch: mat-vec, GEMM, attention.
 
 Not here: transfers, latency, plans (gpu.py).
 """

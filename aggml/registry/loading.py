@@ -132,8 +132,8 @@ def load(source: str | os.PathLike[str] | ModuleType) -> Family:
             suit this machine, ``aggml_backend_score() -> int``, 0 for "does not run here".
 
     Raises:
-        BackendLoadError: it is missing, does not run here, exports no such function, raised, or was
-            written for another `API_VERSION`; its cause is kept.
+        BackendLoadError: the plug-in is missing, does not run here, exports no such function,
+            raised an exception (kept as the cause), or was written for another `API_VERSION`.
     """
     if not isinstance(source, str | os.PathLike | type(os)):
         raise InvalidHandle(f"[load] {source!r} is no path, no name of a module and no module")
@@ -163,7 +163,7 @@ def _scored(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | L
             yield _note(variant, "failed", str(error.__cause__ or error), error=error)
             continue
         finally:
-            candidates.forget(module)  # ggml closes the library, too; the best is opened anew
+            candidates.forget(module)  # ggml closes the library, too; the best one is opened again
         if score is None:
             yield _note(variant, "skipped", "a variant, but it exports no aggml_backend_score")
         elif score <= 0:
@@ -173,7 +173,7 @@ def _scored(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | L
 
 
 def _load_best(found: list[Candidate]) -> Iterator[LoadResult]:
-    """Load the best variant for one family; if none loads, the first that is no variant."""
+    """Load the best variant of one family; if no variant loads, the first plain plug-in."""
     name = found[0].name
     if name in _disabled():
         for candidate in found:
@@ -213,7 +213,7 @@ def _load_groups(found: Iterable[Candidate]) -> Iterator[LoadResult]:
 def search_path() -> list[Path]:
     """The folders in which `load_all` looks: those of AGGML_BACKEND_DIRS, then PREFIX/lib/aggml.
 
-    The current folder is not among them: what lies there need not be trusted.
+    The current folder is not among them: files that lie there need not be trustworthy.
     """
     given = os.environ.get("AGGML_BACKEND_DIRS", "").split(os.pathsep)
     return [*(Path(folder) for folder in given if folder), Path(sys.prefix, "lib", "aggml")]
@@ -241,9 +241,9 @@ def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
 
     Built-in families and entry points of the group "aggml.backends", then ``aggml_NAME.py``,
     ``aggml_NAME.*.so`` and folders ``aggml_NAME`` of the search path, then the file that
-    AGGML_BACKEND_PATH names. ``aggml_NAME-VARIANT.*`` are variants of one family: that of the
-    highest score is taken, from whatever folder, and the plain one if none can run. Families named
-    in AGGML_DISABLE_BACKENDS (comma-separated) are left out.
+    AGGML_BACKEND_PATH names. ``aggml_NAME-VARIANT.*`` are variants of one family: the variant with
+    the highest score is loaded, from any folder, or the plain plug-in if no variant can run.
+    Families named in AGGML_DISABLE_BACKENDS (comma-separated) are skipped.
 
     It imports code and may start drivers: call it before a loop runs, or in a thread.
 
@@ -251,7 +251,7 @@ def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
         path: look in this folder only, instead of the search path.
 
     Returns:
-        What became of each candidate.
+        The result of each candidate.
 
     Raises:
         InvalidHandle: ``path`` is no path.

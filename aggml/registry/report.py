@@ -22,11 +22,11 @@ class LoadResult:
     Attributes:
         name: the family that it was thought to be.
         source: a path, a module, or "entry point NAME of PACKAGE".
-        status: "loaded"; "skipped" where another was better or it is switched off; "failed".
+        status: "loaded"; "skipped" if another was better or it is disabled; "failed".
         reason: why it is not loaded; empty if it is.
-        score: what it said of itself; None if it was not asked, or says nothing.
-        family: what it gave, if it was loaded.
-        error: what was raised, with its cause, if it failed.
+        score: the score that it gave itself; None if it was not asked, or gives none.
+        family: the family that it gave, if it was loaded.
+        error: the exception with its cause, if it failed.
     """
 
     name: str
@@ -55,7 +55,7 @@ class LoadReport(tuple[LoadResult, ...]):
 
     @property
     def failed(self) -> list[LoadResult]:
-        """What should have been loaded and was not."""
+        """The candidates that should have been loaded but failed."""
         return [result for result in self if result.status == "failed"]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The table of what is registered: families in order, their devices, devices of no family.
+"""The table of the registry: families in order, their devices, devices without a family.
 
 Here: adding and removing, with all checks; one lock. Not here: where families come from
 (loading.py), looking things up (finding.py).
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILT_IN", "ENTRY_POINT", "EXPLICIT", "Entry", "Table", "table"]
 
-#: Where an entry comes in enumerations, whenever it was registered; within one by registration.
-#: Built-in families take their place in candidates.BUILT_IN_NAMES.
+#: The rank of an entry decides its place in enumerations; equal ranks are in order of registration.
+#: Built-in families have their index in candidates.BUILT_IN_NAMES as rank.
 BUILT_IN, ENTRY_POINT, EXPLICIT = 0, 100, 101
 
 
@@ -36,7 +36,7 @@ class Entry:
 
 
 class Table:
-    """What is registered. All methods may be called from any thread."""
+    """The registered families and devices. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         # Reentrant: a plug-in may look for devices while it is loaded.
@@ -113,7 +113,7 @@ class Table:
             return True
 
     def remove(self, entry: Entry, what: str) -> None:
-        """Take an entry out, unless something of it is in use.
+        """Remove an entry, unless one of its objects is in use.
 
         Raises:
             InvalidState: there are open backends, buffers or events of its devices.

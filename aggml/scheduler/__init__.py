@@ -1,7 +1,8 @@
-"""The scheduler: one graph over several backends. Decides first, then acts.
+"""The scheduler: one graph over several backends. It decides first, then acts.
 
-Here: the names. deciding/ says what runs where and why, layout/ gives that memory, plans and an
-order, planner.py keeps both, running/ enqueues, scheduler.py is the public class.
+Here: the names. deciding/ decides which backend runs which node, and why. layout/ adds memory,
+plans and an order of operations. planner.py keeps the results of both. running/ enqueues.
+scheduler.py is the public class.
 """
 
 from aggml.scheduler.deciding.show import SchedulePlan

@@ -1,6 +1,6 @@
-"""Given: what a scheduler is made of, checked: backends, types of their buffers, limits.
+"""Given: the checked arguments of a scheduler: backends, types of their buffers, limits.
 
-Not here: what is done with them (planner.py, running/).
+Not here: using them (planner.py, running/).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Given:
     Attributes:
         backends: in order of priority.
         types: of their compute buffers.
-        n_copies: submissions that may have memory apart.
-        max_in_flight: submissions that may be in flight; None: any number.
+        n_copies: how many submissions may have memory apart (see layout/layout.py).
+        max_in_flight: how many submissions may be in flight; None: any number.
     """
 
     backends: tuple[Backend, ...]

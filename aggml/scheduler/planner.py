@@ -1,7 +1,7 @@
-"""Planner: programs and layouts of graphs, kept for as long as what they rest on stands.
+"""Planner: keeps programs and layouts of graphs as long as the facts on which they depend hold.
 
-Here: finding them again, by the graph or by one that is like it; pins; graphs placed for good. Not
-here: making them (deciding/, layout/), who may submit (running/).
+Here: finding them again, by the graph or by an equivalent one; pins; graphs placed permanently. Not
+here: making them (deciding/, layout/), the order of submissions (running/).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "OfGraph", "Planner"]
 
-# Graphs that may be gone but whose like may come again: a decoder that builds each step anew has a
-# handful of shapes.
+# How many programs are kept although their graph may be gone, since an equivalent graph may come
+# again: a decoder that builds each step anew has a handful of shapes.
 _REMEMBERED: Final = 16
 
 
 class _Shared:
-    """Facts that all graphs share which are alike.
+    """The program and layouts that equivalent graphs share.
 
     Attributes:
-        program: of the first of them.
+        program: the program of the first of these graphs.
         layouts: by the slot of their memory.
-        ground: what the program rests on.
-        compact: whether another layout did not fit.
-        apart: whether there is one with memory apart.
+        ground: the facts on which the program depends.
+        compact: whether only the compact layout fits in memory.
+        apart: whether there is a layout with memory apart.
     """
 
     def __init__(self, program: Program, on: Ground) -> None:
@@ -57,7 +57,7 @@ class _Shared:
         self.apart = False
 
     def stands(self) -> bool:
-        """Whether the tensors of the program lie where they lay when it was made."""
+        """Whether no tensor of the program has moved since it was made."""
         program, then = self.program, self.ground.placements
         n = len(then) - len(program.nodes)
         tensors = (*program.leafs[:n], *program.nodes)
@@ -92,7 +92,7 @@ class Known:
         self.remember(graph)
 
     def holds(self, graph: Graph) -> bool:
-        """Whether all tensors still lie where they lay."""
+        """Whether no tensor has moved."""
         if self._epoch != PlacementEpoch.value:
             now = ground(graph, {})
             if now.usages != self._ground.usages or any(
@@ -103,7 +103,7 @@ class Known:
         return True
 
     def remember(self, graph: Graph) -> None:
-        """Take where all tensors lie now for granted."""
+        """Record the present places of all tensors as valid."""
         self._ground = ground(graph, {})
         self._epoch = PlacementEpoch.value
 
@@ -118,7 +118,7 @@ class OfGraph:
     """All that is kept of one graph, for as long as it lives.
 
     Attributes:
-        gone: forgets it when the graph is gone, so that nobody can run it again.
+        gone: a callback that drops this record when the graph is gone and cannot be run again.
         known: by the leafs that each run brings.
         prepared: submissions by the words that asked for them (running/prepared.py).
     """
@@ -248,7 +248,7 @@ class Planner:
                 program = yield from self.building(graph, floating)
                 shared = _Shared(program, ground(graph, dict(self._pins)))
                 known = Known(graph, floating, shared)
-                # Leafs that this graph alone has, and values in them, are no other graph's.
+                # Leafs that only this graph has, and their values, must not be another graph's.
                 if not program.fixed:
                     while len(self._remembered) >= _REMEMBERED:
                         del self._remembered[next(iter(self._remembered))]
@@ -273,7 +273,7 @@ class Planner:
         kept = graphs.get(uid)
         if kept is None:
             kept = graphs[uid] = OfGraph(weakref.ref(graph, lambda _: graphs.pop(uid, None)))
-        kept.prepared.clear()  # they rest on the program that was known before
+        kept.prepared.clear()  # they depend on the earlier program
         kept.known[known.floating] = known
 
     # -- layouts
@@ -283,7 +283,7 @@ class Planner:
         layout = known.layouts.get(slot)
         if layout is None or not layout.is_current(self.memory):
             if known.twins is not None and not known.shared.stands():
-                # Somebody placed the graph that this one is like.
+                # The equivalent graph was placed by the user meanwhile.
                 self._remembered.pop(known.shared, None)
                 known = yield from self.program(graph, known.floating, own=True)
             layout = yield from laying_out(known.program, slot, self.memory, self.side)

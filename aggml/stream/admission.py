@@ -40,9 +40,9 @@ class Admission:
         if limit is not None and limit < 1:
             raise InvalidArgument(f"[backend] max_queued={limit} is not positive")
         self.limit = limit
-        # Reentrant: a task that is collected, at any point, gives its place up.
+        # Reentrant: a task that is garbage-collected, at any point, gives its place up.
         self._lock = new_rlock()
-        # Tasks that were admitted and have not submitted yet. One that ends gives its place up.
+        # Tasks that were admitted and have not submitted yet. A task that ends gives its place up.
         self._admitted: dict[weakref.ref[object], None] = {}
         # Futures of submissions that are not done, as far as it is known; oldest first.
         self._units: deque[Future[Any]] = deque()

@@ -1,4 +1,4 @@
-"""Tensors: dtype, extents, strides, the operation they come from, what they view.
+"""Tensors: dtype, extents, strides, the operation that makes them, the storage that they view.
 
 Here: the names. tensor.py is the class, making.py makes leafs, nodes and views, layout.py is the
 arithmetic of extents and strides.

@@ -1,9 +1,10 @@
 """Leafs flagged INPUT: whether one has a value, and what a run does to it.
 
-A leaf flagged INPUT is EMPTY until something writes it. What a run brings is that run's alone: the
-leaf is BROUGHT, and a later run has to bring it again or say ``reuse``, or one client of a service
-would get what is computed from the data of another. What `Backend.set`, a copy or another graph
-wrote is KEPT until the next write. Not here: which leafs a graph has (backend/inputs.py).
+A leaf flagged INPUT is EMPTY until it is first written. A value that a run brings belongs to that
+run alone: the leaf is then BROUGHT, and a later run has to bring it again or say ``reuse``.
+Otherwise one client of a service could get a result computed from the data of another. A value that
+`Backend.set`, a copy or another graph wrote is KEPT until the next write. Not here: which leafs a
+graph has (backend/inputs.py).
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ Due = tuple[tuple["Tensor", bool], ...]
 
 
 def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
-    """Refuse a run that would read what nobody wrote, or what an earlier run brought.
+    """Refuse a run that would read a leaf that was never written, or only by an earlier run.
 
     Args:
-        due: of the run; to be asked each time, because what leafs hold changes.
+        due: the leafs to check; call this each time, because the contents of leafs change.
         what: for messages.
         floating: leafs without memory of their own that an earlier run brought.
 
     Raises:
-        NotAllocated: it names the leaf.
+        NotAllocated: there is such a leaf; the text names it.
     """
     for leaf, again in due:
         place = leaf.root.placement
@@ -58,7 +59,7 @@ def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
 
 
 class Marks:
-    """What a run does to INPUT leafs: some it brings, to others it writes.
+    """The effects of a run on INPUT leafs: it brings some, and its nodes write others.
 
     Args:
         brought: leafs that the run brings.
@@ -76,7 +77,7 @@ class Marks:
         self.written = _places(written)
 
     def note(self) -> None:
-        """The run was enqueued."""
+        """Apply the effects, after the run was enqueued."""
         for place in self.brought:
             fill(place, BROUGHT)
         for place in self.written:

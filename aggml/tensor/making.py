@@ -1,7 +1,7 @@
 """Making tensors: leafs, nodes with storage of their own, views.
 
-Here: what `new_tensor` and the builders of `aggml.ops` come down to; 5 us a node is the budget, so
-C fills the slots (native/binding/tensors.cpp). Not here: what the operations mean (ops/).
+Here: the functions that `new_tensor` and the builders of `aggml.ops` call. The budget is 5 us a
+node, so C fills the slots (native/binding/tensors.cpp). Not here: what the operations mean (ops/).
 """
 
 from __future__ import annotations

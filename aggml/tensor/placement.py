@@ -39,9 +39,9 @@ class BufferUsage(IntEnum):
 
 
 class PlacementEpoch:
-    """Moves whenever a placement may have become invalid; plans look at it before anything else.
+    """A counter that moves whenever a placement may have become invalid; plans check it first.
 
-    Each value comes once, so that of two threads that move it none undoes what the other did.
+    Each value is used once, so two threads that move it do not undo each other's move.
     """
 
     value = 0
@@ -49,12 +49,12 @@ class PlacementEpoch:
 
     @classmethod
     def move(cls) -> None:
-        """Have all plans look at their placements again."""
+        """Make all plans check their placements again."""
         cls.value = next(cls._numbers)
 
 
 class Backing(IntEnum):
-    """What a loop may expect of memory (``ag_backing`` of native/runtime/runtime.h)."""
+    """Whether reading memory may block on a disk (``ag_backing`` of native/runtime/runtime.h)."""
 
     MEMORY = 0  #: pages of this process
     MAY_BE_FILE = 1  #: a mapped file, or memory of others; the kernel tells which pages are present
@@ -185,5 +185,5 @@ class Placement:
             PlacementEpoch.move()  # no plan may rely on a packed copy of what lies here
 
 
-#: Note what a placement holds now: as an assignment does it, in a fifth of the time.
+#: Sets the field ``filled`` of a placement, in a fifth of the time of an assignment.
 fill: Callable[[Placement, int], None] = Placement.filled.__set__  # type: ignore[attr-defined, misc]

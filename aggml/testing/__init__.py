@@ -1,4 +1,4 @@
-"""The tests that any device must pass, of this package or of a plug-in; needs pytest and trio.
+"""The tests that every device must pass, in this package or in a plug-in; needs pytest and trio.
 
 Subclass `DeviceTests` in a test file and override its fixture ``device`` (docs/plugins.md). Each
 test runs on asyncio and trio, by anyio's plugin for pytest. Here: the names. Not here: what only

@@ -6,8 +6,8 @@ for debugging: it costs some us per operation and per range.
 
 Three things put operations in order: their stream; waits (`wait`, `copy` across backends); and a
 Future that the program saw done before it went on (``await``, ``wait()``, a true ``done()``). An
-operation that only happened to finish in time is not ordered. A host array counts until the Future
-is done; the checker does not see how the program itself uses it.
+operation that merely happened to finish early is not ordered. A host array is checked until the
+Future is done; the checker does not see how the program itself uses the array.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Access(NamedTuple):
     ticket: int
     operation: str
     array: _Layout | None = None  # of a host array
-    owner: Callable[[], object] | None = None  # whose bytes they are; None: they are gone
+    owner: Callable[[], object] | None = None  # returns the owner of the bytes; None if gone
 
 
 class Race(NamedTuple):

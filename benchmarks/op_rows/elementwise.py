@@ -1,4 +1,4 @@
-"""Rows of ops that compute each element by itself: two operands, one, gates."""
+"""Rows of element-wise ops: with two operands, with one operand, gated units."""
 
 from __future__ import annotations
 

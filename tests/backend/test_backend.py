@@ -1,4 +1,4 @@
-"""Backends: what they tell, plans, ends; the interfaces of a device, filled in by hand.
+"""Backends: their properties, plans and closing; the interfaces of a device, implemented by hand.
 
 Transfers, order, failure and cancellation have files of their own.
 """

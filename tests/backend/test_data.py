@@ -1,4 +1,4 @@
-"""Data and the host: what only one kind of device promises. The rest is in aggml.testing."""
+"""Transfers and host memory: promises of single kinds of devices. The rest is in aggml.testing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs that were asked for before in the same words: other arrays, the same checks.
+"""Runs that are requested again in the same words: other arrays, the same checks.
 
-Here: what `Prepared` takes, refuses and lets go of. Not here: the first time (test_compute.py),
+Here: what `Prepared` accepts, refuses and releases. Not here: the first run (test_compute.py),
 which functions are entered (test_way.py).
 """
 

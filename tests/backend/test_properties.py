@@ -1,4 +1,4 @@
-"""What a device tells of itself, and what it says that it can do: DV-01 to DV-16."""
+"""The properties of a device and the abilities that it reports: features DV-01 to DV-16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""convert: every value of the 16-bit floats as ggml has it, rows of any length, what is refused."""
+"""convert: every value of the 16-bit floats as in ggml, rows of any length, refusals."""
 
 from __future__ import annotations
 

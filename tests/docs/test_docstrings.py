@@ -1,8 +1,8 @@
-"""Docstrings say what the style asks for, as far as a program can see it.
+"""Docstrings have the parts that the style requires, as far as a program can check.
 
-Builders name their function of ggml, every parameter, the result and the errors, by themselves or
-by the builder that they name. Operations that give a Future say what a cancelled await leaves
-behind. Not here: whether a sentence is understood.
+The docstring of a builder names its ggml function, every parameter, the result and the errors, or
+refers to another builder that does. Operations that return a Future say what a cancelled await
+leaves behind. Not here: whether a sentence can be understood.
 """
 
 from __future__ import annotations

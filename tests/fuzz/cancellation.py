@@ -1,6 +1,7 @@
 """Fuzzer: waits of every kind, cancelled at random moments.
 
-Who else waits is served, runs are aborted only when their last waiter leaves, nothing stays behind.
+Other waiters still get their results, runs are aborted only when their last waiter leaves, and
+nothing is left behind.
 
 A program queues some 12 operations on two held streams, starts waits for them, and cancels, aborts
 and releases in random order. Not here: loops that end (finalisation.py).

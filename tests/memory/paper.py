@@ -1,4 +1,4 @@
-"""Memory that exists on paper only, small graphs and their addresses, for tests of allocators.
+"""Imaginary memory that is never allocated, small graphs and their addresses, to test allocators.
 
 No tests here.
 """

@@ -1,7 +1,7 @@
-"""The memory of a graph is free when nobody refers to the graph and its tensors any more.
+"""The memory of a graph is freed when no reference to the graph and its tensors is left.
 
-Python's collector is off meanwhile: in a service it may run late or never. Not here: the memory of
-models (tests/models/test_freeing.py).
+Python's garbage collector is off in these tests: in a service it may run late or never. Not here:
+the memory of models (tests/models/test_freeing.py).
 """
 
 from __future__ import annotations

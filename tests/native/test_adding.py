@@ -1,8 +1,8 @@
-"""What has to be touched to add an op, a type, an instruction set, a device or a model.
+"""The files that must be changed to add an op, a type, an instruction set, a device or a model.
 
-Here: a copy of the sources gets one of each, in the files that CONTRIBUTING names and in no other;
-it is compiled with the plain kernels alone, and computes. Not here: rows of the tables that exist
-(test_tables.py).
+Here: one of each is added to a copy of the sources, only in the files that CONTRIBUTING names. The
+copy is compiled with only the plain kernels, and computes. Not here: the existing rows of the
+tables (test_tables.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every op that computes a gradient, against finite differences of the op whose gradient it is.
 
-Both are computed here: the op by the reference kernels, at points beside the one in question; a
-random weighting of its results stands for the rest of a loss. Not here: recorded numbers.
+Both are computed here: the reference kernels compute the op at neighbouring points, and a random
+weighting of its results stands for the rest of a loss. Not here: recorded numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums, means, counts, the place of the largest, a loss: gaps, NaN, nothing at all."""
+"""Sums, means, counts, the index of the largest, a loss: with gaps, NaN, empty tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""set_rows: rows put among integers."""
+"""set_rows: rows written into a tensor of integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that follow from places: triangles, parts, what is refused."""
+"""Values that depend on positions: triangles, parts, refusals."""
 
 from __future__ import annotations
 

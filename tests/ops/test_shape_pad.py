@@ -1,4 +1,4 @@
-"""Elements at other places: against numpy, what is refused."""
+"""Padding and rotation of elements: against numpy, refusals."""
 
 from __future__ import annotations
 

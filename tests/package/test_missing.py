@@ -1,4 +1,4 @@
-"""What is not installed: an extra's packages, or the native module; each is told in one line.
+"""Missing parts: the packages of an extra, or the native module; each error is one line.
 
 Not here: devices whose libraries are missing (tests/registry).
 """

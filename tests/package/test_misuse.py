@@ -1,7 +1,7 @@
-"""Every public function and method, given what it cannot take: typed exceptions, no crash.
+"""Every public function and method with invalid arguments: typed exceptions, no crash.
 
-One call for each parameter and each piece of junk, the other arguments being good. Misuse that has
-a message of its own is in test_bad_input.py.
+There is one call for each parameter and each invalid value; the other arguments are valid. Misuse
+with a message of its own is tested in test_bad_input.py.
 """
 
 from __future__ import annotations

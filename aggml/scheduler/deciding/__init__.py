@@ -1,5 +1,6 @@
-"""Decisions: which backend computes which node, where a graph is cut, what is copied. Pure.
+"""Decisions: which backend computes which node, where a graph is cut, what is copied.
 
-Here: assign.py and split.py decide, program.py is what they found, match.py says whether a graph is
-like one that was decided before, show.py prints it. Not here: memory (layout/), running (running/).
+Here: pure functions. assign.py and split.py decide, program.py holds their result, match.py
+compares a graph with one that was seen before, show.py prints the result. Not here: memory
+(layout/), running (running/).
 """

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Assignment", "Question", "assigning"]
 
-# Their weights (rope's factors, attention's sinks) are too small to decide where they run.
+# The weights of these ops (rope's factors, attention's sinks) are too small to decide where the op
+# runs.
 _SMALL_WEIGHTS: Final = table.with_trait("SMALL_WEIGHTS")
 _INPUT: Final = 1  # TensorFlag.INPUT
 
@@ -37,14 +38,14 @@ class Assignment(NamedTuple):
 
 
 class Question:
-    """Backends in order of priority, each with the type of its compute buffer, and what is known.
+    """Backends in order of priority, with the types of their compute buffers and their answers.
 
-    Answers of devices are remembered for as long as this object lives: for one graph.
+    It remembers the answers of devices as long as it lives, which is for one graph.
 
     Args:
         backends: the first has the highest priority, the last is the one to fall back on.
-        types: of their compute buffers.
-        floating: leafs that count as not placed, wherever they lie: each run brings them.
+        types: the types of their compute buffers.
+        floating: leafs that each run brings: they count as not placed, even if they have memory.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class Question:
     def supports(self, b: int, tensor: Tensor) -> bool:
         """Whether backend ``b`` can run the node.
 
-        Layers of a model are alike: nodes of one op, types, shapes, strides and parameters, with
-        sources in the same memories, are asked for once.
+        The layers of a model are alike. So the device is asked only once for nodes with the same
+        op, types, shapes, strides and parameters, and sources in the same kinds of memory.
         """
         form = self._forms.get(tensor)
         if form is None:
@@ -110,7 +111,7 @@ class Question:
 
 
 def _form(tensor: Tensor) -> object:
-    """All of a node that a device may look at to say whether it can run it."""
+    """A key of everything in a node that a device may use to decide whether it can run it."""
     placement = tensor.placement
     return (
         tensor.op,
@@ -135,7 +136,7 @@ def _form(tensor: Tensor) -> object:
 
 
 def _from_location(q: Question, tensor: Tensor, *, op_offload: bool) -> tuple[int, str] | None:
-    """Pass 1: what follows from where the tensor, or a weight that it reads, lies."""
+    """Pass 1: the backend that follows from where the tensor, or a weight that it reads, lies."""
     root = tensor.view_src or tensor
     buffer = q.buffer(root)
     if buffer is not None:
@@ -179,7 +180,7 @@ def _spread(q: Question, nodes: Sequence[Tensor], found: Assignment, *, last: bo
 
 
 def _repair(q: Question, node: Tensor, found: Assignment) -> None:
-    """Pass 3 for a node without backend: where most of its sources are within reach."""
+    """Pass 3 for a node without backend: the backend that reaches most of its sources."""
     best = -1
     for b in range(len(q.backends)):
         if not q.supports(b, node):
@@ -238,7 +239,7 @@ def _settle(q: Question, node: Tensor, found: Assignment) -> None:
             raise NoBackendForOp(
                 f"[Scheduler] no backend of {list(q.backends)!r} supports {node!r}"
             )
-        # A leaf that only views look at goes where the first of them went.
+        # A leaf that only views read goes to the backend of the first view.
         for source in (node.view_src, *node.src):
             if source is not None and source not in backend:
                 backend[source] = backend[node]

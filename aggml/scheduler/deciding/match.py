@@ -1,7 +1,7 @@
-"""Likeness: whether a graph that was built anew is, for a scheduler, one that it has seen.
+"""Matching: whether a newly built graph is equivalent, for a scheduler, to one that it has seen.
 
-Here: a comparison, tensor by tensor, of all that assignment, splits, memory and native plans rest
-on. Not here: what is kept of a graph (planner.py).
+Here: a comparison, tensor by tensor, of all facts on which assignment, splits, memory and native
+plans depend. Not here: the records that are kept of a graph (planner.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Ground", "comparing", "ground", "outline"]
 
 
 class Ground(NamedTuple):
-    """The facts beside the graph itself that a program rests on.
+    """The facts outside of the graph on which a program depends.
 
     Attributes:
         placements: of leafs and nodes, in order.
@@ -36,7 +36,7 @@ class Ground(NamedTuple):
 
 
 def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
-    """These facts at this moment."""
+    """The present facts about a graph."""
     tensors = (*graph.leafs, *graph.nodes)
     return Ground(
         [t.placement for t in tensors],
@@ -51,7 +51,7 @@ def _usages(graph: Graph) -> list[tuple[BufferUsage, bool] | None]:
 
 
 def outline(graph: Graph, floating: Collection[Tensor]) -> tuple[object, ...]:
-    """A number that graphs which are alike share; others seldom have the same."""
+    """A key that is equal for equivalent graphs, and seldom equal for others."""
     first, last = graph.nodes[:1], graph.nodes[-1:]
     shapes = [(t.op, t.ne) for t in (*graph.leafs[:2], *first, *last)]
     return (len(graph.leafs), len(graph.nodes), len(graph.ends), len(floating), *shapes)
@@ -66,9 +66,10 @@ def comparing(
 ) -> Sliced[dict[Tensor, Tensor] | None]:
     """The tensor of the program that stands for each tensor of the graph; None: they differ.
 
-    Alike are: ops and their parameters, types, extents, strides, offsets of views, sources, flags,
-    names (messages tell them), ends, what each run brings, pins. What is placed has to be the very
-    same placement, in a buffer of the same usage; functions of the user the very same function.
+    These have to be equal: ops and their parameters, types, extents, strides, offsets of views,
+    sources, flags, names (because messages contain them), ends, the leafs that each run brings,
+    pins. Placed tensors must have the identical placement, in a buffer of the same usage. Functions
+    of the user must be identical.
     """
     if len(graph.nodes) != len(program.nodes) or len(graph.ends) != len(program.ends):
         return None
@@ -106,12 +107,12 @@ def comparing(
 
 
 def _same_params(a: bytes, b: bytes) -> bool:
-    # A function of the user rides on the bytes.
+    # The parameter bytes of a custom op also carry the user's function (ops/custom.py).
     return a is b or (a == b and type(a) is bytes and type(b) is bytes)
 
 
 def _stands(a: Tensor | None, b: Tensor | None, twins: dict[Tensor, Tensor]) -> bool:
-    # What comes in neither list, a leaf that only views show, has to be the very same.
+    # A tensor in neither list, which is a leaf that only views read, has to be identical.
     return a is b if a is None or b is None else twins.get(a, a) is b
 
 

@@ -1,7 +1,8 @@
-"""Program: what one graph asks of several backends, for one choice of leafs that each run brings.
+"""Program: one graph's work for several backends, for one choice of leafs that each run brings.
 
-Here: building it out of assignment and splits, in small steps; what has to be readable. Not here:
-memory (layout/), running it (running/). Nothing here holds the graph: a program may outlive it.
+Here: building it from assignment and splits, in small steps; which values have to be readable. Not
+here: memory (layout/), running it (running/). A program does not refer to the graph and may outlive
+it.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Program:
         leafs: tensors without operation, parameters among them.
         ends: of the graph.
         q: the backends.
-        found: who computes what, and why.
+        found: the backend of each tensor, and why.
         splits: in order.
         floating: leafs whose values each run brings.
-        fixed: leafs that nobody placed and no run brings: they get memory for good.
-        direct: floating leafs that are read where they are at home, and not from copies alone.
+        fixed: leafs that have no memory and that no run brings: they get memory permanently.
+        direct: floating leafs that are also read on their own backend, not only from copies.
         kept: storages that can be read after a run.
         crossing: storages of nodes that are copied to another backend.
         experts: for copies of experts' weights, of which only some are read: the tensor that says
@@ -73,7 +74,7 @@ class Program:
         return self.found.backend[tensor] if b is None else b
 
     def is_upload(self, copy: Copy) -> bool:
-        """Whether the copy is filled from what the run brings, and not from another tensor."""
+        """Whether the copy is filled from an array that the run brings, not from a tensor."""
         return copy.tensor in self.floating
 
 
@@ -88,7 +89,7 @@ def building(
 ) -> Sliced[Program]:
     """Assign and cut a graph, in small steps (see `assigning` and `splitting`)."""
     found = yield from assigning(graph, q, pins, op_offload=op_offload)
-    for leaf in graph.leafs:  # one that nothing reads but the user
+    for leaf in graph.leafs:  # leafs that no node reads
         if leaf not in found.backend:
             found.backend[leaf] = q.last
             found.cause[leaf] = "4.any"
@@ -136,7 +137,7 @@ class _Touched(NamedTuple):
 def _touching(
     graph: Graph, q: Question, splits: Sequence[Split], floating: frozenset[Tensor]
 ) -> Sliced[_Touched]:
-    """Find out what splits read, write and copy, in small steps."""
+    """Find the storages that splits read, write and copy, in small steps."""
     made: dict[Tensor, int] = {}
     direct: set[Tensor] = set()
     crossing: set[Tensor] = set()
@@ -167,10 +168,10 @@ def _touching(
 def _find_experts(
     graph: Graph, q: Question, splits: Sequence[Split], made: Mapping[Tensor, int]
 ) -> dict[Copy, Tensor]:
-    """Copies of weights in host memory that ``mul_mat_id`` alone reads, with its ids.
+    """Copies of weights in host memory that only ``mul_mat_id`` reads, each with its ids.
 
-    The ids have to be there before the split begins. ggml looks at the first node of a split; here
-    all that read the copy, in later splits too, have to name the same experts.
+    The ids have to be computed before the split begins. ggml checks only the first node of a split.
+    Here all nodes that read the copy, in later splits as well, must use the same ids.
     """
     found: dict[Copy, Tensor | None] = {}
     for i, split in enumerate(splits):
@@ -193,7 +194,7 @@ def _find_experts(
 
 
 def _is_host_weights(copy: Copy, q: Question) -> bool:
-    """Whether weights of the host are copied that could be copied one matrix at a time."""
+    """Whether the copy is of weights in host memory that can be copied one matrix at a time."""
     buffer = q.buffer(copy.tensor)
     return (
         buffer is not None

@@ -1,4 +1,4 @@
-"""SchedulePlan: a schedule to be read: splits, what is copied, who computes what and why.
+"""SchedulePlan: a printable schedule: splits, copies, the backend of each node and why.
 
 Here: text, and Graphviz source. Not here: deciding any of it.
 """
@@ -51,7 +51,7 @@ class SchedulePlan:
         return list(self._program.splits)
 
     def cause(self, tensor: Tensor) -> str:
-        """Why the tensor is where it is; empty if it is not in the graph."""
+        """Why the tensor is on its backend; empty if it is not in the graph."""
         return self._program.found.cause.get(tensor, "")
 
     def _name(self, b: int) -> str:

@@ -1,7 +1,7 @@
 """The cuts of a graph, and the values that each part needs from elsewhere: ggml's pass 5, pure.
 
-Here: runs of nodes of one backend, the tensors that are copied to it first. Not here: who computes
-what (assign.py), where copies lie (layout/). The graph itself is never changed.
+Here: runs of nodes of one backend, the tensors that are copied to it first. Not here: the backend
+of each node (assign.py), where copies lie (layout/). The graph itself is never changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CAPACITY: Final = 30
 
 
 class Copy(NamedTuple):
-    """A tensor brought to another backend; ``version`` counts writes into its storage before."""
+    """A tensor copied to another backend; ``version`` counts earlier writes into its storage."""
 
     tensor: Tensor
     backend: int
@@ -40,8 +40,8 @@ class Split(NamedTuple):
         backend: index of the backend.
         start: first node.
         end: one behind the last.
-        inputs: what is copied to the backend before this split; later splits reuse it.
-        swaps: for each source that is read from a copy, which one; earlier splits may have made it.
+        inputs: the tensors copied to the backend before this split; later splits reuse the copies.
+        swaps: for each source that is read from a copy: that copy, perhaps of an earlier split.
     """
 
     backend: int
@@ -99,7 +99,7 @@ class _Cutting:
     def has_no_room_for(self, node: Tensor) -> bool:
         """Whether the split has to end before a node of its backend (semantics 4.5, 2).
 
-        So that what earlier weights took can be used again, or because there are too many inputs.
+        It ends so that the memory of earlier weights can be reused, or if it has too many inputs.
         """
         if not self.inputs:
             return False
@@ -141,10 +141,10 @@ def splitting(
     splits there, until a node writes into the storage of what was copied.
 
     Args:
-        graph: what to cut.
+        graph: the graph to cut.
         q: the backends.
-        found: who computes what.
-        cuts: nodes before which a split ends whatever comes, for those who want to look in between.
+        found: the backend of each node.
+        cuts: nodes before which a split always ends, so that values can be observed in between.
     """
     backend = found.backend
     nodes = graph.nodes

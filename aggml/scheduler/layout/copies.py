@@ -1,4 +1,4 @@
-"""Copies: by which way bytes get from one backend to another, and in which pieces.
+"""Copies: by which route bytes get from one backend to another, and in which pieces.
 
 Here: the choice for a pair of backends, pieces of a staged copy. Not here: which tensors are copied
 (deciding/split.py), enqueuing (running/).
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Piece", "Route", "pieces", "route"]
 
-# A piece is to take much longer than what it costs to begin one (some us here, 10 us on a device),
-# and there are to be enough of them for the two halves of the way to overlap.
+# A piece should take much longer than starting it (some us here, 10 us on a device), and there
+# should be enough pieces for the two halves of the route to overlap.
 PIECE_BYTES: Final = 256 << 10
 MAX_PIECES: Final = 16
 
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 def route(source: Device, here: BufferType, target: Device, there: BufferType) -> Route:
     """The shortest way from memory ``here`` of one device to memory ``there`` of another.
 
-    Pushed where both would do: then the transfer ends on the side that knows when it may begin.
+    If both are possible, it is pushed: the source's stream knows when the transfer may begin.
     """
     if there.is_host or source.supports_buffer_type(there):
         return Route.PUSH
@@ -55,7 +55,7 @@ def route(source: Device, here: BufferType, target: Device, there: BufferType) -
 
 
 def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[Piece]:
-    """Cut a staged copy, each piece with host memory of its own, so that a failure stays with it.
+    """Cut a staged copy into pieces, each with its own host memory, so that they fail separately.
 
     One piece (a bounce) if the tensor is small or has gaps.
 

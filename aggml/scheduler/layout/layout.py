@@ -3,9 +3,10 @@
 Here: the result, and the way to it: `rewriting` -> `placing` -> `compiling_splits` -> `scripting`.
 Not here: enqueuing (running/).
 
-There are two kinds of layout. The compact one is what ggml has: all values share memory. It serves
-one submission at a time. In the other, values that cross devices, inputs and results have memory
-apart, once for each submission in flight, so that transfers run beside the computing of others.
+There are two kinds of layout. In the compact layout all values share memory, as in ggml; it serves
+one submission at a time. In the other kind, inputs, results and values that cross devices have
+memory apart: separate memory for each submission in flight. So the transfers of one submission run
+while another one computes.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class Layout:
     """A program that can be enqueued.
 
     Attributes:
-        program: what it is a layout of.
-        slot: number of its memory apart; None if it is the compact one.
+        program: the program that it places.
+        slot: number of its memory apart; None if it is the compact layout.
         script: the actions.
-        twins: for each tensor of the graph, what stands for it here.
-        buffers: those of the scheduler that it rests on, by key.
-        recordings: submissions that were enqueued with it, by the form of their job; kept here by
-            those who enqueue (running/), because they end with it.
+        twins: for each tensor of the graph, the tensor that stands for it here.
+        buffers: the scheduler's buffers that it uses, by key.
+        recordings: submissions that were enqueued with it, by the form of their job. running/ keeps
+            them here because they become invalid together with the layout.
     """
 
     program: Program
@@ -78,7 +79,7 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
         side: further backends, for transfers and for splits side by side.
 
     Raises:
-        AllocFailed: no memory; what there was is as before.
+        AllocFailed: no memory; the earlier buffers are unchanged.
     """
     yield from _placing_for_good(program)
     rewritten = yield from rewriting(program, apart=slot is not None)
@@ -91,12 +92,12 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
 
 
 def _placing_for_good(program: Program) -> Sliced[None]:
-    """Memory for leafs that nobody placed and no run brings."""
+    """Give permanent memory to leafs that have none and that no run brings."""
     for b, buffer_type in enumerate(program.q.types):
         while group := [
             t for t in program.fixed if t.placement is None and program.found.backend[t] == b
         ]:
-            with suppress(AlreadyAllocated):  # another task was first with one of them
+            with suppress(AlreadyAllocated):  # another task placed one of them first
                 yield from buffer_type.allocating(group)
 
 

@@ -19,14 +19,14 @@ def ordering(
     actions: Sequence[tuple[S, set[Hashable], set[Hashable]]],
     before: Sequence[tuple[S, set[Hashable]]] = (),
 ) -> list[list[S]]:
-    """For each action, the streams that its own has to wait for, as few as possible.
+    """For each action, the streams that its own stream has to wait for, as few as possible.
 
-    A wait covers all that was enqueued on the other stream so far, and all that this had waited
-    for (vector clocks); so actions have to be enqueued in the order given.
+    A wait covers all work enqueued on the other stream so far, and all work for which that stream
+    had waited (vector clocks). So actions have to be enqueued in the order given.
 
     Args:
-        actions: (stream, what it reads, what it writes); resources are compared by equality.
-        before: what streams may still be writing when the first action comes.
+        actions: (stream, resources read, resources written); resources are compared by equality.
+        before: (stream, resources) that may still be written when the first action comes.
     """
     last_write: dict[Hashable, tuple[S, int]] = {}
     readers: dict[Hashable, dict[S, int]] = {}

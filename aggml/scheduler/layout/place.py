@@ -1,6 +1,6 @@
 """The second step of a layout: each new storage gets an address.
 
-Here: which storages share memory, and which have memory of one submission alone. Not here:
+Here: which storages share memory, and which have memory of a single submission. Not here:
 lifetimes and offsets (the allocator), the buffers themselves (memory.py).
 """
 
@@ -33,8 +33,8 @@ class Placed:
     """A rewritten program with memory.
 
     Attributes:
-        rewritten: what was placed. Those of its storages that several actions touch have a
-            `Placement` now.
+        rewritten: the program. Those of its storages that several actions touch now have a
+            `Placement`.
         slot: the number of its memory apart; None if all values share memory.
         addresses: of the storages that a single plan touches: they have no `Placement`.
         scratch: for each site the key of the memory that its splits share with others.
@@ -123,8 +123,8 @@ def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Sliced[Pl
 def _is_alone(rewritten: Rewritten, *, apart: bool) -> list[bool]:
     """For each site, whether no other site takes from the same memory.
 
-    The streams of two sites run side by side. So sites beside the backend's own stream have memory
-    of their own, and with memory apart also backends that share a type.
+    The streams of two sites run concurrently. So every site other than the backend's own stream has
+    its own memory; with memory apart, so do backends that share a type.
     """
     types = rewritten.program.q.types
     is_shared = [sum(1 for other in types if other is buffer_type) > 1 for buffer_type in types]

@@ -1,8 +1,8 @@
 """The first step of a layout: for each tensor of a program, one that stands for it.
 
-Here: nodes that read copies instead of what they were written to read, a graph for each split, the
-order in which values are needed, the sites where splits compute. The graph of the user is never
-changed. Not here: where the new tensors lie (place.py).
+Here: nodes that read copies instead of their original sources, a graph for each split, the order in
+which values are needed, the sites where splits compute. The user's graph is never changed. Not
+here: where the new tensors lie (place.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rewritten", "Site", "rewriting"]
 
-# Where a node lies that takes no memory, but keeps its source until it comes.
+# The site of a node that takes no memory, but keeps its source alive until the node's turn.
 _NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "", 0)
 
 
@@ -103,9 +103,10 @@ def rewriting(program: Program, *, apart: bool) -> Sliced[Rewritten]:
 def _sites(program: Program, *, apart: bool) -> tuple[list[Site], list[int]]:
     """The sites of all splits, without repetition, and for each split the index of its own.
 
-    A stream is in order, so a split that waits for another device holds up all behind it, of the
-    next submission too. With memory apart, the splits of one backend are therefore on several
-    streams. The last is on the backend's own: what its user enqueues there comes after all of them.
+    A stream runs in order, so a split that waits for another device holds up all later splits, of
+    the next submission as well. With memory apart, the splits of one backend are therefore on
+    several streams. The last split is on the backend's own stream: work that the user enqueues
+    there comes after all splits.
     """
     sites = [Site(b, 0) for b in range(len(program.q.backends))]
     site_of: list[int] = []
@@ -203,7 +204,7 @@ class _Draft:
         self._put(target, site)
 
     def _keep_until_here(self, origin: Tensor) -> None:
-        """Have a value last until what comes next was copied."""
+        """Keep a value alive until the next entry of the order was copied."""
         source = self._twin(origin)
         root = source.view_src or source
         if root.placement is None:

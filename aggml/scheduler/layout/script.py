@@ -36,10 +36,10 @@ __all__ = ["Script", "scripting"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Script:
-    """The actions of a layout, and which streams have to be put in order with what the user does.
+    """The actions of a layout, and which streams have to be ordered with the user's own work.
 
-    "Placed" is memory that the user gave a tensor of the graph; it belongs to the backend that the
-    tensor was assigned to, and the user expects that backend's stream to order access to it.
+    "Placed" memory is memory that the user gave to a tensor of the graph. It belongs to the backend
+    to which the tensor was assigned; the user expects that backend's stream to order access to it.
 
     Attributes:
         actions: in order.
@@ -100,15 +100,15 @@ def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) ->
 
 
 def _input_side(placed: Placed) -> str:
-    """The side that inputs come by: the backend's own stream may wait for other devices.
+    """The side that transfers inputs, because the backend's own stream may wait for other devices.
 
-    With memory apart, inputs of the next submission must not wait with it.
+    With memory apart, the inputs of the next submission must not wait for those devices.
     """
     return "in" if placed.slot is None else "feed"
 
 
 def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
-    """Leafs that each run brings, and that are read where they are at home."""
+    """Write the leafs that each run brings and that are read on their own backend."""
     rewritten = placed.rewritten
     program = rewritten.program
     for leaf in program.leafs:
@@ -137,7 +137,7 @@ def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]
 
 
 def _fetching_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
-    """Numbers of experts come to host memory first, if they are not there."""
+    """Copy the ids of experts to host memory first, if they are not there."""
     if ids.buffer and ids.buffer.is_host:
         return []
     down = side("down", at)
@@ -171,7 +171,7 @@ def _moving(
     for part in parts:
         found.append(Action(Move(part.source, part.staging), down, split))
         found.append(Action(Move(part.staging, part.target), up, split))
-    if len(parts) > 1:  # a piece fills a part only: now the whole is good, or is not
+    if len(parts) > 1:  # each piece fills a part; this decides whether the whole is valid
         stagings = tuple([part.staging for part in parts])
         found.append(Action(Join(stagings, target), up, split))
     return found

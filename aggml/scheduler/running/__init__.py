@@ -1,5 +1,5 @@
-"""Submissions: what a user asks for becomes operations on streams, in one step.
+"""Submissions: a request of the user becomes operations on streams, enqueued in one step.
 
-Here: job.py checks what is asked for, run.py enqueues it, prepared.py does so again, evaluate.py
-looks at nodes in between. Not here: what is planned for a graph (deciding/, layout/).
+Here: job.py checks the request, run.py enqueues it, prepared.py enqueues repeated requests,
+evaluate.py shows the values of nodes in between. Not here: planning (deciding/, layout/).
 """

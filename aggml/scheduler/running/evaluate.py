@@ -1,7 +1,7 @@
-"""Evaluation: a graph run node by node, for those who want to look at nodes in between.
+"""Evaluation: runs a graph node by node, so that the value of each node can be read.
 
 Here: ggml's callback (ask, observe) and an async iterator of node results. Not here: enqueuing
-(run.py). Each node is a split of its own, so no value is overwritten before it was seen.
+(run.py). Each node is a separate split, so no value is overwritten before it was read.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["EvalCallback", "Evaluation", "evaluate"]
 
 Array = np.ndarray[Any, Any]
-#: ``callback(node, ask)``: with ``ask`` whether the node is wanted, else whether to go on; what it
-#: holds is ``scheduler.observed`` then.
+#: ``callback(node, ask)``. With ``ask`` True it returns whether the node is wanted. With False it
+#: returns whether to go on; ``scheduler.observed`` is then the value of the node.
 EvalCallback = Callable[[Tensor, bool], bool]
 
 
@@ -93,7 +93,7 @@ class _Walk:
         return [Output(self.layout.twins[node], array, split, b)]
 
     async def each(self, ask: Callable[[Tensor], bool]) -> AsyncIterator[tuple[Tensor, Array]]:
-        """Run; what is asked for comes out once it is there, before the next node runs."""
+        """Run the graph; yields each wanted value once computed, before the next node runs."""
         begun = -1
         future: Future[Any] | None = None
         for split, node in self.nodes():
@@ -139,7 +139,7 @@ async def evaluate(
         runner: likewise.
         job: what is run.
         callback: see `EvalCallback`.
-        show: told what a node holds while ``callback`` is called for it, then None.
+        show: called with the node's value before ``callback`` is, and with None after it.
 
     Returns:
         The Future of the whole; Aborted if the callback said so.
@@ -163,8 +163,8 @@ async def evaluate(
 class Evaluation:
     """Iterates over ``(tensor, array)`` of the nodes wanted, in order, as they are computed.
 
-    Other submissions of the scheduler wait until it is at its end, closed, or dropped. Leaving the
-    loop early: call ``await aclose()``, or use it as ``async with``.
+    Other submissions of the scheduler wait until it has ended, was closed, or was dropped. To leave
+    the loop early, call ``await aclose()``, or use it with ``async with``.
 
     Args:
         planner: of the scheduler.

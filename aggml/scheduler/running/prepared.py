@@ -1,8 +1,9 @@
-"""Prepared submissions of a scheduler: one like an earlier one is enqueued by one native call.
+"""Prepared submissions of a scheduler: a repeated submission is enqueued by one native call.
 
-Here: what makes it the same, and which array goes where. The hooks of the devices are not called
-again, so a run costs the same Python for any number of nodes, and 1 us of C for each operation. Not
-here: the words and the arrays (stream/prepared.py, backend/inputs.py), the first time (run.py).
+Here: when a submission counts as repeated, and which array goes where. The hooks of the devices are
+not called again. So a run takes the same time in Python for any number of nodes, plus 1 us in C for
+each operation. Not here: the words and the arrays (stream/prepared.py, backend/inputs.py), the
+first submission (run.py).
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Prepared:
 
 
 def prepare(table: dict[Words, Prepared], words: Words, job: Job, known: Known) -> None:
-    """Have who asks in the same words find what was just enqueued for a job, if it was recorded.
+    """Keep the recording of a job that was just enqueued, if any, for requests in the same words.
 
     Args:
         table: of what was prepared for the graph.
@@ -160,7 +161,7 @@ def prepare(table: dict[Words, Prepared], words: Words, job: Job, known: Known) 
 
 
 def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) -> Recording | None:
-    """Keep what is about to be enqueued; None if it may be something else the next time.
+    """Record the operations that are about to be enqueued; None if they may differ the next time.
 
     Args:
         unit: not sent yet.

@@ -1,7 +1,7 @@
-"""Carries a layout out: the only file of the scheduler that enqueues.
+"""Carries out a layout: the only file of the scheduler that enqueues.
 
-Here: one submission as one step on all of its streams. Not here: what is done in which order
-(layout/), a submission like an earlier one (prepared.py), who may submit (submitter.py).
+Here: one submission as one step on all of its streams. Not here: the order of operations (layout/),
+repeated submissions (prepared.py), the order of submissions (submitter.py).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Runner:
         admission: where Futures of submissions go.
 
     Attributes:
-        joined: that stream.
+        joined: the stream that joins all others.
         busy: whether a submission is in flight.
-        note: a Future is in flight from here on.
-        line: what each submission waits for.
+        note: a function that notes that a Future is in flight.
+        line: decides what each submission waits for.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Runner:
     ) -> Future[Any]:
         """Enqueue some actions of a layout, then reads; nothing else runs in between.
 
-        The caller keeps other submissions away until he has enqueued all parts.
+        The caller must keep other submissions away until it has enqueued all parts.
         """
         unit = Unit(self.joined)
         future: Future[Any] = Future(None, None, "submit", abortable=True)
@@ -216,10 +216,10 @@ class Runner:
         used: dict[_native.Stream, None],
         homes: set[int],
     ) -> None:
-        """Results in memory of the user; his later work comes after ours; one stream joins all.
+        """Read results in the user's memory, order the user's later work after ours, join all.
 
-        The join's own operation comes last: when it is done, all are. ``homes``: backends on whose
-        streams memory of the user was written; they are added to.
+        The operation of the join comes last: when it is done, all operations are. ``homes`` are the
+        backends on whose streams the user's memory was written; this function adds to them.
         """
         for i, output in enumerate(outputs):
             if output.split == -1:

@@ -1,6 +1,6 @@
-"""Sides: further backends that a scheduler opens for transfers, and for splits side by side.
+"""Sides: extra backends that a scheduler opens for transfers and for splits that run concurrently.
 
-Not here: what goes over which of them (layout/script.py).
+Not here: which operation uses which side (layout/script.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["Sides"]
 class Sides:
     """Further backends on the devices of the given ones, opened when first needed.
 
-    The given backends keep the computing, so transfers do not wait for it. Memory of the host needs
-    no backend for transfers.
+    The given backends do the computing, so transfers on sides do not wait for it. Host memory needs
+    no extra backend for transfers.
 
     Args:
         backends: those that compute.

@@ -1,7 +1,7 @@
-"""Submitter: the way of a submission from what the user asks for to operations on streams.
+"""Submitter: takes a submission from the user's request to operations on streams.
 
-Here: who may submit when, what is planned first, what can be enqueued at once. Not here: planning
-(planner.py), the operations (run.py), node by node (evaluate.py).
+Here: the order of submissions, what has to be planned first, what can be enqueued immediately. Not
+here: planning (planner.py), the operations (run.py), runs node by node (evaluate.py).
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Submitter:
         runner: as given.
         eval_callback: see `Scheduler.set_eval_callback`.
         observed: see `Scheduler.observed`.
-        turn: of who evaluates: no other submission comes between its parts.
-        plans: of who plans: another one that asks for the same finds it.
+        turn: a lock held by an evaluation, so that no other submission comes between its parts.
+        plans: a lock held while planning; a task that waits for it may find its plan made.
         brought: leafs without memory of their own that earlier submissions brought.
     """
 
@@ -149,7 +149,7 @@ class Submitter:
         return future
 
     def _again(self, graph: Graph, prepared: Prepared, arrays: list[Array]) -> Future[Any] | None:
-        """Enqueue what was prepared; None if it has to be looked at anew."""
+        """Enqueue a prepared submission; None if the request has to be checked again."""
         known = prepared.known
         if observers or self.eval_callback is not None or self.turn.locked():
             return None
@@ -175,7 +175,7 @@ class Submitter:
     def _enqueue(self, job: Job, ready: _Ready, words: tuple[object, ...]) -> Future[Any]:
         known, layout = ready
         # When this submission came, a `set` had written the leaf. Another submission may have
-        # brought it since: then it is not this one's to read.
+        # brought a value since then, which this one must not read.
         job.request.check(self.brought)
         spoken = job if known.twins is None else job.in_terms_of(known.twins)
         future = self.runner.enqueue(layout, spoken)
@@ -221,9 +221,10 @@ class Submitter:
     def _found(self, job: Job, *, planning: bool = False) -> _Ready | None:
         """The layout to use now, if there is nothing left to plan.
 
-        While another task plans, that is also one whose buffers have been replaced by larger ones
-        (it keeps them), or the compact one in place of one with memory apart. None while it plans
-        this very graph: submissions of one graph are enqueued in the order in which they came.
+        While another task plans, this may also be a layout whose buffers were replaced by larger
+        ones (the layout keeps the old ones), or the compact layout in place of one with memory
+        apart. None while the other task plans the same graph: submissions of one graph are enqueued
+        in the order in which they came.
         """
         planner, graph = self.planner, job.graph
         if not planning and graph.uid in self._planned_for:
@@ -261,5 +262,5 @@ class Submitter:
         except AllocFailed:
             if slot is None:
                 raise
-            known.shared.compact = True  # no memory to be had apart: one after the other
+            known.shared.compact = True  # no memory apart is available: submissions run in turn
             yield from planner.layout(graph, known, None)

@@ -1,6 +1,6 @@
-"""Numbers chosen for a processor: ranges, the cache, that no result depends on them, the search.
+"""Tuning parameters of a processor: ranges, the cache, the search; no result depends on them.
 
-Not here: that a number makes anything faster, which no test can say.
+Not here: whether a parameter makes anything faster, which no test can say.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the shim has to find: a missing barrier, shared memory that nobody wrote, blocks in order.
+"""Errors that the shim has to find: a missing barrier, unwritten shared memory, blocks in order.
 
 Not here: the kernels (test_kernels.py, test_large.py).
 """

@@ -1,6 +1,6 @@
-"""What a server answers: an answer costs the way there and back, so there are as few as can be.
+"""Replies of a server: each costs a round trip, so the backend asks for as few as possible.
 
-Not here: values (test_conformance.py), servers that go away (test_lost.py).
+Not here: values (test_conformance.py), servers that are lost (test_lost.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What any device has to pass, on each backend of ggml that was built: CPU, BLAS, Vulkan, RPC.
+"""The tests for every device, on each backend of ggml that was built: CPU, BLAS, Vulkan, RPC.
 
-One more is the fake of fakes.py, which shows who does not wait for what works asynchronously.
+They also run on the fake backend of fakes.py, which reveals missing waits for asynchronous work.
 
-Not here: what only these devices do.
+Not here: behaviour that only these devices have.
 """
 
 from __future__ import annotations

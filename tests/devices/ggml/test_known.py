@@ -1,6 +1,6 @@
-"""What a backend of ggml takes, and would compute wrong or end by: refused before it is called.
+"""Nodes that a backend of ggml accepts but would compute wrong or crash on: refused beforehand.
 
-Not here: what whole libraries of older versions do not know (test_recorded.py).
+Not here: functions that libraries of older versions lack (test_recorded.py).
 """
 
 from __future__ import annotations

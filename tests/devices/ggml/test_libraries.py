@@ -1,4 +1,4 @@
-"""What cannot be loaded, and what a device refuses: typed errors, and the process goes on.
+"""Libraries that cannot be loaded, calls that a device refuses: typed errors; the process goes on.
 
 Not here: devices that are lost while they work (test_lost.py).
 """

@@ -1,6 +1,6 @@
-"""Whatever the driver takes long for, the event loop goes on: launches, contexts, memory, modules.
+"""The event loop goes on during slow driver calls: launches, contexts, memory, modules.
 
-Not here: what the work does (test_streams.py).
+Not here: the results of the work (test_streams.py).
 """
 
 from __future__ import annotations
