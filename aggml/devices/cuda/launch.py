@@ -90,6 +90,14 @@ class Kernels(Protocol):
         """Bytes of device memory, aligned to 256, that the launches of a node share; often 0."""
         ...
 
+    def counters(self, node: Tensor) -> int:
+        """How many 4-byte words at ``fault`` its blocks count in; often 0.
+
+        They are 0 before the launches of the node and have to be 0 afterwards. Such a node leaves
+        no word of a fault.
+        """
+        ...
+
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
         """The launches that compute a node, none if there is nothing to do.
 

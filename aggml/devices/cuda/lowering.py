@@ -117,6 +117,11 @@ class CudaKernels:
             of_kernels = int(host.scratch(node)) if hasattr(host, "scratch") else 0
         return of_kernels if self.blas is None else max(of_kernels, blas.scratch(node))
 
+    def counters(self, node: Tensor) -> int:
+        """How many words its blocks count in."""
+        host: Any = None if node.is_empty else HOSTS.get(node.op)
+        return int(host.counters_on(node, self._gpu)) if hasattr(host, "counters_on") else 0
+
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
         """The launches of a node that is supported.
 
@@ -125,7 +130,7 @@ class CudaKernels:
         """
         if node.op in IDLE:
             return []
-        word = fault if node.op in CHECKS else 0
+        word = fault if node.op in CHECKS or self.counters(node) else 0
         site = Site(node, address, scratch, word, self._gpu)
         if node.op in PLAIN:
             return plain(site)

@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from aggml.devices.cuda.ahead import quantize_ahead
+from aggml.devices.cuda.cached import turn_with_rows
 from aggml.devices.cuda.once import Lowered, Once, spans
 from aggml.errors import Unsupported
 from aggml.memory.buffer import aligned
@@ -137,7 +138,8 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
     """Compile in one step per node, so that `prepare` can yield to the event loop in between.
 
     Scratch holds the nodes first, then the memory that the launches of one node share, then the
-    fault words of the nodes that may fail.
+    words in which the blocks of one node count, then the fault words of the nodes that may fail.
+    The words of both kinds are zeros when a run begins.
 
     Returns:
         The CUDAPlan, as the return value of a generator.
@@ -156,7 +158,9 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
             )
         yield
     scratch = aligned(memory.scratch_size, 256)
-    fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
+    counters = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
+    words = {node: n for node in nodes if (n := kernels.counters(node))}
+    fault = counters + aligned(4 * max(words.values(), default=0), 256)
     storages = Storages()
     told: list[tuple[str, str, int, list[int]]] = []  # one entry per node, for the native plan
     kept: list[list[Lowered]] = []  # the launches of each node
@@ -167,7 +171,10 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
         if node in fused.inner:
             continue
         chain = fused.chains.get(node)
-        lowered = _Lowered(device, node, chain, memory.locate, scratch, fault)
+        place = counters if node in words else fault
+        lowered = _Lowered(device, node, chain, memory.locate, scratch, place)
+        if node in words:
+            lowered.faults = False
         lead = node if chain is None else chain.nodes[0]
         if lead.op not in CHECKS and node.op in CHECKS:
             lead = node  # rope with set_rows: the ids belong to set_rows
@@ -182,7 +189,9 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
         fault += _FAULT if lowered.faults else 0
         yield
     quantize_ahead(kept)
+    turn_with_rows(kept)
     native = _native.CudaPlan(device.native, overlaps=kernels.overlaps)
+    native.zeroes(counters, aligned(4 * max(words.values(), default=0), 256))
     modules: dict[str, Module] = {}
     for of_node, launches in zip(told, kept, strict=True):
         native.node(*of_node)

@@ -320,6 +320,9 @@ void bind_cuda_plan(nb::module_ &m)
         .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a,
              "when"_a)
         .def("gemm", plan_gemm, "args"_a, "relative"_a)
+        .def(
+            "zeroes", [](CudaPlan &p, uint64_t offset, size_t size) { ag_cuda_plan_zeroes(p.plan, offset, size); },
+            "offset"_a, "size"_a)
         .def("sum", plan_sum, "sum"_a, "rank"_a, "send"_a, "recv"_a)
         .def("finish", plan_finish, "scratch"_a, nb::rv_policy::take_ownership);
 }

@@ -160,6 +160,12 @@ bool ag_cuda_plan_gemm(ag_cuda_plan *plan, const void *args, size_t size, const 
     return true;
 }
 
+void ag_cuda_plan_zeroes(ag_cuda_plan *plan, uint64_t offset, size_t size)
+{
+    plan->zeroes = offset;
+    plan->n_zeroes = size;
+}
+
 void ag_cuda_plan_sum(ag_cuda_plan *plan, ag_cuda_sum *sum, size_t rank, uint64_t send, uint64_t recv)
 {
     plan->sum = ag_cuda_sum_ref(sum);

@@ -136,9 +136,9 @@ static int launch_all(ag_cuda_issue *issue, ag_cuda_plan *plan, size_t *index)
     int code = AG_CU_OK;
     bool after_kernel = false; /* of this plan: whatever came before it has to have ended */
     *index = 0;
-    if (plan->n_faults > 0)
-        code = AG_CU(issue, cuMemsetD8Async, plan->arena + (uint64_t)plan->first_fault, 0,
-                     plan->n_faults * AG_CUDA_FAULT, stream);
+    size_t zeroes = plan->n_zeroes + plan->n_faults * AG_CUDA_FAULT;
+    uint64_t from = plan->n_zeroes > 0 ? plan->zeroes : (uint64_t)plan->first_fault;
+    if (zeroes > 0) code = AG_CU(issue, cuMemsetD8Async, plan->arena + from, 0, zeroes, stream);
     for (size_t i = 0; i < plan->n_launches && code == AG_CU_OK; ++i) {
         const launch *l = &plan->launches[i];
         void *parameter = plan->args + l->args;

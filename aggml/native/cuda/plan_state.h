@@ -51,6 +51,8 @@ struct ag_cuda_plan {
     size_t n_partial;
     int64_t first_fault;
     size_t n_faults;
+    uint64_t zeroes; /* bytes from the arena's begin that are to be zeros, before those of the faults */
+    size_t n_zeroes;
     size_t scratch;
     ag_cuda_sum *sum; /* the plan is this sum over several GPUs, and nothing else; NULL: launches */
     size_t rank;      /* of the device in it */

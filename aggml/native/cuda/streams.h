@@ -66,6 +66,8 @@ enum { AG_CUDA_ALWAYS, AG_CUDA_WITH_BLAS, AG_CUDA_WITHOUT_BLAS };
 void ag_cuda_plan_when(ag_cuda_plan *plan, int when);
 /* A product by cuBLASLt, as one more launch of the latest node; false: no memory, or `args` is no ag_cuda_gemm. */
 bool ag_cuda_plan_gemm(ag_cuda_plan *plan, const void *args, size_t size, const uint32_t *relative, size_t n_relative);
+/* Bytes of the arena that are to be zeros when a run begins; those of all faults follow them. */
+void ag_cuda_plan_zeroes(ag_cuda_plan *plan, uint64_t offset, size_t size);
 /* Makes the plan one sum over several GPUs, of whose plans the one of `rank` this is; it has no launches. */
 void ag_cuda_plan_sum(ag_cuda_plan *plan, ag_cuda_sum *sum, size_t rank, uint64_t send, uint64_t recv);
 /* The plan's partial storage `index` (in the order of the seal) is written by the latest node. */

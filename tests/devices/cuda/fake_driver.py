@@ -190,6 +190,10 @@ class SimpleKernels:
         """Some, so that it is laid out."""
         return 256 if node.op == "mul" else 0
 
+    def counters(self, node: Tensor) -> int:
+        """None."""
+        return 0
+
     def find(self, node: Tensor, readers: Readers) -> Chain | None:
         """None."""
         return None

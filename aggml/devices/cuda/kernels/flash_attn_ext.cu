@@ -1,35 +1,5 @@
-// flash_attn_ext without tiles: heads of any width, and the sum of the parts that flash_attn_ext_tiles.cu leaves where
-// keys are split over blocks. src: q, k, v, mask, sinks
+// flash_attn_ext without tiles: heads of any width. src: q, k, v, mask, sinks
 #include "flash.cuh"
-
-// Parts of a row brought together. A block for each row. aux[0]: splits
-KERNEL(combine, 128, Node<5>)
-{
-    const Tensor &v = n.src[2];
-    const i64 splits = n.aux[0], planes = n.src[1].ne[2] * n.src[0].ne[3];
-    const i64 rows = n.src[0].ne[2] / n.src[1].ne[2] * n.src[0].ne[1];
-    for (i64 unit = blockIdx.x; unit < rows * planes; unit += gridDim.x) {
-        const Task t = task_of(n, unit / rows);
-        const Row row = row_at(n, t, unit % rows);
-        const float *parts = (const float *)n.scratch + unit * splits * (v.ne[0] + 2);
-        float top = row.sink;
-        for (i64 s = 0; s < splits; ++s) top = fmaxf(top, parts[s * (v.ne[0] + 2) + v.ne[0]]);
-        float sum = weight(row.sink, top);
-        for (i64 s = 0; s < splits; ++s) {
-            const float *part = parts + s * (v.ne[0] + 2);
-            sum += part[v.ne[0] + 1] * weight(part[v.ne[0]], top);
-        }
-        float *y = out_at(n, t, row);
-        for (i64 c = threadIdx.x; c < v.ne[0]; c += blockDim.x) {
-            float x = 0.0f;
-            for (i64 s = 0; s < splits; ++s) {
-                const float *part = parts + s * (v.ne[0] + 2);
-                x += part[c] * weight(part[v.ne[0]], top);
-            }
-            y[c] = sum > 0.0f ? x / sum : 0.0f;
-        }
-    }
-}
 
 // Any width: a block for each row, in f32. Shared: q, a tile of aux[0] keys or values, their weights, the result.
 KERNEL(attend_rows, 128, Node<5>)

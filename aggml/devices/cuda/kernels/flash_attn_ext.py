@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["OPS", "launches", "modules", "refuses", "scratch_on"]
+__all__ = ["OPS", "counters_on", "launches", "modules", "refuses", "scratch_on"]
 
 #: What is launched from here.
 OPS = in_group("flash_attn_ext")
@@ -108,8 +108,17 @@ def scratch_on(node: Tensor, gpu: Gpu) -> int:
     return 0 if plan.splits == 1 else 4 * (v.ne[0] + 2) * plan.splits * q.nrows
 
 
+def counters_on(node: Tensor, gpu: Gpu) -> int:
+    """How many words its blocks count in: one for each tile of rows, where keys are split."""
+    q, k, _ = _operands(node)
+    plan = _plan(node, gpu)
+    if plan.splits == 1:
+        return 0
+    return ceil(q.ne[2] // k.ne[2] * q.ne[1], plan.rows) * k.ne[2] * q.ne[3]
+
+
 def launches(site: Site) -> list[Launch]:
-    """One launch, or two where keys are split."""
+    """One launch; where keys are split, the last block of a tile of rows combines the parts."""
     q, k, v = _operands(site.node)
     plan = _plan(site.node, site.gpu)
     rows, planes = q.ne[2] // k.ne[2] * q.ne[1], k.ne[2] * q.ne[3]
@@ -141,9 +150,4 @@ def launches(site: Site) -> list[Launch]:
     aux = [plan.stride, plan.split_keys, aligned, plan.stages, same]
     block = (2 * plan.rows * (plan.dv // _ALONE if wide else 1), 1, 1)
     kernel = "attend_wide" if wide else "attend_tiles"
-    found = [site.launch(module, kernel, grid, block, 5, aux=aux, shared=plan.shared)]
-    if plan.splits > 1:
-        found.append(
-            site.launch("flash_attn_ext", "combine", per_row, (128, 1, 1), 5, aux=[plan.splits])
-        )
-    return found
+    return [site.launch(module, kernel, grid, block, 5, aux=aux, shared=plan.shared)]

@@ -1,7 +1,7 @@
 // flash_attn_ext on tensor cores: softmax(scale Q K^T + mask) V in one pass over the keys (Milakov and Gimelshein,
 // 2018; Dao et al., 2022), with ALiBi, softcap and sinks.
 //
-// A warp has 16 rows with all their columns. Keys may be split over blocks; `combine` of flash_attn_ext.cu then brings
+// A warp has 16 rows with all their columns. Keys may be split over blocks; the last block of a tile of rows then brings
 // the parts together. A module is compiled for WIDTH columns of V, BF16_TILES or not, and BLOCKS: with quantized K and
 // V, which take long to compile, or without. Wider rows: flash_attn_ext_wide.cu. src: q, k, v, mask, sinks
 #include "flash_tiles.cuh"
@@ -90,4 +90,5 @@ KERNEL(attend_tiles, 128, Node<5>)
     clear(sums);
     walk<BF16_HERE != 0>(queries, x, t, rows, real, sums, (i64)blockIdx.z * n.aux[1], 0);
     write_rows(n, t, rows, real, sums, mine, 0);
+    if (gridDim.z > 1 && is_last_block(n)) combine_parts(n, t, first, tile_rows);
 }

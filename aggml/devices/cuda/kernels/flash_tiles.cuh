@@ -265,6 +265,60 @@ DEV void write_rows(const Node<5> &n, const Task &t, const Row rows[2], const bo
     }
 }
 
+// Where keys are split over blocks: whether this block is the last of those with its rows that has written its parts.
+// n.fault: a word for each tile of rows in all planes, 0 before and afterwards.
+DEV bool is_last_block(const Node<5> &n)
+{
+    bool last = false;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32 *arrived = (u32 *)n.fault + blockIdx.y * gridDim.x + blockIdx.x;
+        __threadfence(); // whoever sees this block counted sees its parts, too
+        last = atomicAdd(arrived, 1u) == gridDim.z - 1;
+        if (last) *arrived = 0;
+        __threadfence();
+    }
+    return __syncthreads_or(last) != 0;
+}
+
+// Brings together the parts that all blocks wrote of the rows `first` and after it. A warp takes 128 columns of a row.
+// Each lane works out the weights of some splits, and hands them to the others.
+DEV void combine_parts(const Node<5> &n, const Task &t, i64 first, int tile_rows)
+{
+    const int lane = threadIdx.x & 31, dv = (int)n.src[2].ne[0], splits = (int)gridDim.z, shares = (dv + 127) / 128;
+    const i64 width = dv + 2;
+    for (int task = (int)(threadIdx.x >> 5); task < tile_rows * shares; task += (int)(blockDim.x >> 5)) {
+        const i64 r = first + task / shares;
+        const int from = task % shares * 128 + lane;
+        if (r >= t.rows) break;
+        const Row row = row_at(n, t, r);
+        const float *parts = (const float *)n.scratch + (blockIdx.y * t.rows + r) * splits * width;
+        float top = row.sink, sum = 0.0f, x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int s = lane; s < splits; s += 32) top = fmaxf(top, parts[s * width + dv]);
+        top = warp_max(top);
+        for (int base = 0; base < splits; base += 32) {
+            const int here = splits - base < 32 ? splits - base : 32;
+            const float *mine = parts + (base + lane) * width + dv;
+            const float share = lane < here ? weight(mine[0], top) : 0.0f;
+            if (lane < here) sum += mine[1] * share;
+#pragma unroll 4
+            for (int s = 0; s < here; ++s) {
+                const float w = __shfl_sync(0xffffffffu, share, s);
+#pragma unroll
+                for (int c = 0; c < 4; ++c) {
+                    if (from + 32 * c < dv) x[c] += parts[(base + s) * width + from + 32 * c] * w;
+                }
+            }
+        }
+        sum = warp_sum(sum) + weight(row.sink, top);
+        float *y = out_at(n, t, row);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            if (from + 32 * c < dv) y[from + 32 * c] = sum > 0.0f ? x[c] / sum : 0.0f;
+        }
+    }
+}
+
 // The sources of a block. aux: words of a row of q and k in shared memory, keys of a split, whether rows of k and v are
 // at multiples of 16 bytes, stages, whether v has the rows of k. room: of the tiles.
 DEV Sources sources_of(const Node<5> &n, const Task &t, u32 *room, int columns)

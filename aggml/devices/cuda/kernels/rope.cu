@@ -1,8 +1,8 @@
 // rope and rope_back: pairs of each row are turned by an angle that grows with the position; all modes, f32 and f16.
 //
 // A thread turns one pair in several heads of a token: angles are worked out in double, once for all of them. What
-// set_rows would write behind it may go straight to its rows.
-#include "ids.cuh"
+// set_rows would write behind it may go straight to its rows. Queries, keys and the rows of values may be one launch.
+#include "set_rows.cuh"
 
 enum { N_DIMS = 1, MODE = 2, FREQ_SCALE = 6, EXT_FACTOR = 7, SECTIONS = 11, OFFSET = 15 };
 enum { NEOX = 2, MROPE = 8, VISION = 24, IMROPE = 40 };
@@ -90,4 +90,24 @@ KERNEL(rope_f16, 256, Node<3>) { turn<half_t>(n); }
 KERNEL(rope_to_rows, 256, Node<4>)
 {
     if (n.fault[0] == 0) turn<float>(n);
+}
+
+struct Step { // of a decoder: the rope of queries, that of keys with its rows in the cache, the rows of values
+    Node<3> queries;
+    Node<4> keys;
+    Node<2> values;
+};
+
+// grid: that of the larger rope, times 3: queries, keys, values.
+KERNEL(rope_and_rows, 256, Step)
+{
+    if (blockIdx.z == 0) {
+        turn<float>(n.queries);
+    } else if (blockIdx.z == 1) {
+        if (n.keys.fault[0] == 0) turn<float>(n.keys);
+    } else if (n.values.fault[0] == 0) {
+        const i64 rows = row_count(n.values.src[0]), first = (i64)blockIdx.y * gridDim.x + blockIdx.x;
+        for (i64 row = first; row < rows; row += (i64)gridDim.x * gridDim.y)
+            set_row(n.values, row, (int)(threadIdx.y * 32 + threadIdx.x), 256);
+    }
 }

@@ -2,7 +2,7 @@
 //
 // A first launch looks at all indices; if one is out of range, those after it do nothing.
 #include "any.cuh"
-#include "ids.cuh"
+#include "set_rows.cuh"
 
 // One block. src[0]: the indices. aux: number of rows; whether negative indices stand for none.
 KERNEL(check_ids, 256, Node<1>)
@@ -54,26 +54,12 @@ KERNEL(get_rows, 256, Node<2>)
     }
 }
 
-// A block for each row of b. Of rows that go to one place the last one wins. Quantized ones are in quantize.cu.
+// A block for each row of b. Quantized ones are in quantize.cu.
 KERNEL(set_rows, 256, Node<2>)
 {
     if (n.fault[0] != 0) return;
-    const Tensor &b = n.src[0];
-    const i64 rows = row_count(b), width = b.ne[0];
-    for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        const Index i = row_index(b, row);
-        char *y = place_of(n.dst, n.src[1], b.ne[1], i);
-        if (y == 0) continue;
-        const char *x = b.data + at(b, i);
-        for (i64 e = threadIdx.x; e < width; e += blockDim.x) {
-            if (n.dst.type == F32 && b.type == F32)
-                ((u32 *)y)[e] = ((const u32 *)x)[e];
-            else if (n.dst.type == b.type)
-                ((u16 *)y)[e] = ((const u16 *)x)[e];
-            else
-                store(n.dst.type, y + (n.dst.type == F32 ? 4 : 2) * e, load(b.type, x + (b.type == F32 ? 4 : 2) * e));
-        }
-    }
+    const i64 rows = row_count(n.src[0]);
+    for (i64 row = blockIdx.x; row < rows; row += gridDim.x) set_row(n, row, threadIdx.x, blockDim.x);
 }
 
 // A thread for each element of the result, which adds rows in their order. src: a, ids

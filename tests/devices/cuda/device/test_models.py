@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda import CUDADevice
 
 # Kernels of a layer; of the last two with 8 experts, two for each token.
-OF_A_LAYER = {"llama": 13, "mixtral": 18, "qwen3moe": 20}
+OF_A_LAYER = {"llama": 10, "mixtral": 15, "qwen3moe": 17}
 BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]
