@@ -57,7 +57,8 @@ class MetaBuffer(Buffer):
     """Memory of a `MetaDevice`; a tensor placed in it takes memory of each device.
 
     Attributes:
-        shards: by offset.
+        shards: by offset; those of tensors without elements, which may share an offset with
+            others, by a number of their own.
     """
 
     def __init__(self, type: MetaBufferType, size: int, base: int) -> None:  # noqa: A002 - as there
@@ -72,7 +73,7 @@ class MetaBuffer(Buffer):
     def free_tensor(self, tensor: Tensor) -> None:
         """Release the memory of a leaf on each device."""
         if tensor.placement is not None:
-            self.shards.pop(tensor.placement.offset, None)
+            self.shards.pop(_key(tensor, tensor.placement), None)
 
     @property
     def usage(self) -> BufferUsage:
@@ -146,6 +147,11 @@ def _place(tensor: Tensor, what: str) -> tuple[Placement, MetaBuffer]:
     return placement, block
 
 
+def _key(tensor: Tensor, placement: Placement) -> int:
+    """Where the shard of a storage is kept; the shard keeps the record whose number this may be."""
+    return placement.offset if tensor.nbytes else ~id(placement.storage)
+
+
 def shard_of(storage: Tensor) -> Shard:
     """The parts of a storage; those of a leaf are made if there are none yet.
 
@@ -154,7 +160,7 @@ def shard_of(storage: Tensor) -> Shard:
         AllocFailed: a device has no memory for its part.
     """
     placement, block = _place(storage, "MetaBuffer")
-    found = block.shards.get(placement.offset)
+    found = block.shards.get(_key(storage, placement))
     if found is not None and found.storage is placement.storage:
         return found
     if storage.op != "none":
@@ -175,7 +181,8 @@ def shard_of(storage: Tensor) -> Shard:
 def keep_shard(storage: Tensor, state: int, each: Each) -> Shard:
     """Note where the parts of a storage lie."""
     placement, block = _place(storage, "MetaBuffer")
-    made = block.shards[placement.offset] = Shard(state, each, placement.storage)
+    made = Shard(state, each, placement.storage)
+    block.shards[_key(storage, placement)] = made
     return made
 
 
@@ -186,7 +193,7 @@ def lay_shard(node: Tensor, state: int, each: Each) -> None:
         AllocFailed: a device has no memory for its part.
     """
     placement, block = _place(node, "MetaBuffer")
-    old = block.shards.get(placement.offset)
+    old = block.shards.get(_key(node, placement))
     buffer_type: MetaBufferType = block.type
     if old is not None and old.storage is placement.storage and old.state == state:
         places = [part.placement for part in old.each]

@@ -224,3 +224,16 @@ async def test_copies_go_to_other_devices_and_back(be: aggml.Backend, cpu: aggml
     cpu.memset(there, 0)
     await be.copy(here, there, to=cpu)
     assert (await cpu.get(there) == x).all()
+
+
+async def test_tensors_without_elements_lie_beside_others(be: aggml.Backend) -> None:
+    """They take no memory, so they lie where the next tensor begins."""
+    empty, weights = new_tensor("f32", ne=(4, 0)), new_tensor("f32", ne=(4, 3))
+    none, zero = ops.mul_mat(weights, empty), ops.sum(empty)
+    graph = Graph(none, zero)
+    be.alloc_graph(graph)
+    values = {weights: np.ones((3, 4), np.float32), empty: np.ones((0, 4), np.float32)}
+    for _ in range(2):
+        found = await be.run(graph, values, [none, zero])
+        assert [one.shape for one in found] == [none.shape, zero.shape]
+        assert float(np.asarray(found[1]).sum()) == 0.0

@@ -90,5 +90,5 @@ KERNEL(attend_tiles, 128, Node<5>)
     clear(sums);
     walk<BF16_HERE != 0>(queries, x, t, rows, real, sums, (i64)blockIdx.z * n.aux[1], 0);
     write_rows(n, t, rows, real, sums, mine, 0);
-    if (gridDim.z > 1 && is_last_block(n)) combine_parts(n, t, first, tile_rows);
+    if (gridDim.z > 1 && is_last_block(n)) combine_parts(n, (int)(blockDim.x / 2));
 }

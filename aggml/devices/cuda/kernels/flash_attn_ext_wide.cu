@@ -78,5 +78,5 @@ KERNEL(attend_wide, 256, Node<5>)
     clear(sums);
     walk<BF16_HERE != 0>(queries, x, t, rows, real, sums, (i64)blockIdx.z * n.aux[1], from);
     write_rows(n, t, rows, real, sums, mine, from);
-    if (gridDim.z > 1 && is_last_block(n)) combine_parts(n, t, first, tile_rows);
+    if (gridDim.z > 1 && is_last_block(n)) combine_parts(n, (int)(blockDim.x / 2 / SHARE));
 }

@@ -281,10 +281,13 @@ DEV bool is_last_block(const Node<5> &n)
     return __syncthreads_or(last) != 0;
 }
 
-// Brings together the parts that all blocks wrote of the rows `first` and after it. A warp takes 128 columns of a row.
-// Each lane works out the weights of some splits, and hands them to the others.
-DEV void combine_parts(const Node<5> &n, const Task &t, i64 first, int tile_rows)
+// Brings together the parts that all blocks wrote of this block's rows. A warp takes 128 columns of a row. Each lane
+// works out the weights of some splits, and hands them to the others. Nothing is passed in: what was known before the
+// walk over the keys would take registers during it.
+DEV void combine_parts(const Node<5> &n, int tile_rows)
 {
+    const Task t = task_of(n, blockIdx.y);
+    const i64 first = (i64)blockIdx.x * tile_rows;
     const int lane = threadIdx.x & 31, dv = (int)n.src[2].ne[0], splits = (int)gridDim.z, shares = (dv + 127) / 128;
     const i64 width = dv + 2;
     for (int task = (int)(threadIdx.x >> 5); task < tile_rows * shares; task += (int)(blockDim.x >> 5)) {
