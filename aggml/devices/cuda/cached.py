@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["turn_with_rows"]
 
-#: Kernels that write their first operand and scratch, and read nothing but operands and scratch.
-#: What is put off passes these alone.
+#: Kernels that write their first operand and scratch, and read nothing but operands, scratch and
+#: what a word of their aux points to. A rope is put off past these alone.
 _PASSED: Final = ("few_", "tiles_", "add_parts", "quantize_columns", "norm_rows")
 _WINDOW: Final = 24  # launches that are looked at
 _OPERAND: Final = struct.Struct("<10q")  # data, ne, nb, type
@@ -89,12 +89,20 @@ def _spans(lowered: Lowered) -> Iterator[_Span]:
             yield at in relative, data, data + size
 
 
+def _told(lowered: Lowered) -> Iterator[_Span]:
+    """The byte that each word of aux would point to: fused.py puts addresses there."""
+    _, args, relative = lowered
+    for at in range(len(args) - _TAIL + 64, len(args) - 24, 8):
+        (word,) = struct.unpack_from("<Q", args, at)
+        yield at in relative, word, word + 1
+
+
 def _independent(one: Lowered, other: Lowered) -> bool:
     """Whether neither launch touches what the other one writes."""
     mine, theirs = list(_spans(one)), list(_spans(other))
-    written, also = mine[0], theirs[0]
-    return not any(_overlap(written, x) for x in theirs) and not any(
-        _overlap(also, x) for x in mine
+    read, also_read = [*mine, *_told(one)], [*theirs, *_told(other)]
+    return not any(_overlap(mine[0], x) for x in also_read) and not any(
+        _overlap(theirs[0], x) for x in read
     )
 
 
