@@ -1,8 +1,8 @@
 // flash_attn_ext on tensor cores: softmax(scale Q K^T + mask) V in one pass over the keys (Milakov and Gimelshein,
 // 2018; Dao et al., 2022), with ALiBi, softcap and sinks.
 //
-// A warp has 16 rows with all their columns. Keys may be split over blocks; the last block of a tile of rows then brings
-// the parts together. A module is compiled for WIDTH columns of V, BF16_TILES or not, and BLOCKS: with quantized K and
+// A warp has 16 rows with all their columns. Keys may be split over blocks; then the last block of a tile of rows
+// combines the parts. A module is compiled for WIDTH columns of V, BF16_TILES or not, and BLOCKS: with quantized K and
 // V, which take long to compile, or without. Wider rows: flash_attn_ext_wide.cu. src: q, k, v, mask, sinks
 #include "flash_tiles.cuh"
 
