@@ -33,7 +33,10 @@ void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
     } else if (error == NULL && code != AG_CU_OK) {
         error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, ag_cuda_tensor_of(f->slot));
     }
-    if (error == NULL && f->group != NULL) error = ag_cuda_group_broken(f->group);
+    if (error == NULL && f->group != NULL) {
+        ag_cuda_group_check(f->group); /* a sum may end and be wrong */
+        error = ag_cuda_group_broken(f->group);
+    }
     if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
     if (f->ticket == 0) {
         q->left = error;

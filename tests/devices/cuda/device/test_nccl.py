@@ -45,8 +45,7 @@ class FakeNccl:
     def __init__(self) -> None:
         self.path = str(built("nccl.cpp", "libnccl.so.2"))
         self._library = ctypes.CDLL(self.path)
-        for name in ("calls", "alive"):
-            getattr(self._library, f"fake_nccl_{name}").restype = ctypes.c_long
+        self._library.fake_nccl_calls.restype = ctypes.c_long
 
     def fail(self, entry: str, result: int) -> None:
         self._library.fake_nccl_fail(entry.encode(), result)
@@ -59,9 +58,9 @@ class FakeNccl:
         return int(self._library.fake_nccl_calls(name.encode()))
 
     @property
-    def alive(self) -> int:
-        """Communicators that were neither destroyed nor aborted."""
-        return int(self._library.fake_nccl_alive())
+    def aborted(self) -> int:
+        """How many communicators were aborted."""
+        return self.calls("ncclCommAbort")
 
 
 @pytest.fixture
@@ -206,7 +205,7 @@ async def test_a_llama(
 
 async def test_two_backends_at_a_time(gpus: list[CUDADevice], fake_nccl: FakeNccl) -> None:
     """They share communicators, and sums of both are enqueued in one order on all GPUs."""
-    refused = fake_nccl.calls("refused")
+    refused, made = fake_nccl.calls("refused"), fake_nccl.calls("ncclCommInitAll")
     device = MetaDevice(gpus)
 
     async def work(rows: int) -> None:
@@ -218,11 +217,13 @@ async def test_two_backends_at_a_time(gpus: list[CUDADevice], fake_nccl: FakeNcc
                 (found,) = await backend.run(graph, values, [y])
                 check(found, expected)
 
+    kept = device.backend()  # as long as it lives, its communicators do
     async with anyio.create_task_group() as group:
         group.start_soon(work, 40)
         group.start_soon(work, 96)
+    await kept.aclose()
     assert fake_nccl.calls("refused") == refused
-    assert fake_nccl.alive <= len(gpus)
+    assert fake_nccl.calls("ncclCommInitAll") == made + 1
 
 
 # -- failures
@@ -258,10 +259,11 @@ async def test_results_of_nccl_are_errors(
     y, values, _ = product()
     graph = Graph(y)
     together.alloc_graph(graph)
+    aborted = fake_nccl.aborted
     fake_nccl.fail(entry, result)
     with anyio.fail_after(60), pytest.raises(DeviceError, match=text):
         await together.run(graph, values, [y])
-    assert fake_nccl.alive == 0  # aborted
+    assert fake_nccl.aborted == aborted + (0 if entry == "ncclCommInitAll" else len(gpus))
     with anyio.fail_after(60), pytest.raises(DeviceError, match=text):
         await together.run(graph, values, [y])
     with anyio.fail_after(60):
@@ -336,6 +338,7 @@ def _fail_beside(fake: Fake, fake_nccl: FakeNccl) -> None:
     [(_lose_one, "ILLEGAL_ADDRESS"), (_fail_beside, r"ncclAllReduce: remote process .* \(6\)")],
 )
 async def test_sums_under_way_are_aborted(
+    gpus: list[CUDADevice],
     together: aggml.Backend,
     fake: Fake,
     fake_nccl: FakeNccl,
@@ -347,7 +350,7 @@ async def test_sums_under_way_are_aborted(
     graph = Graph(y)
     together.alloc_graph(graph)
     check((await together.run(graph, values, [y]))[0], expected)
-    sums = fake_nccl.calls("sums")
+    sums, aborted = fake_nccl.calls("sums"), fake_nccl.aborted
     with fake.held():
         future = together.graph_compute(graph)
         while fake_nccl.calls("sums") == sums:
@@ -355,6 +358,5 @@ async def test_sums_under_way_are_aborted(
         happens(fake, fake_nccl)
     with anyio.fail_after(60), pytest.raises(DeviceError, match=text):
         await future
-    while fake_nccl.alive:
-        await anyio.lowlevel.checkpoint()
+    assert fake_nccl.aborted == aborted + len(gpus)
     fake_nccl.fail_asynchronously(0)

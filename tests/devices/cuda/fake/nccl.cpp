@@ -349,8 +349,3 @@ EXPORT long fake_nccl_calls(const char *entry)
     std::lock_guard<std::mutex> l(lock);
     return calls[entry];
 }
-EXPORT long fake_nccl_alive()
-{
-    std::lock_guard<std::mutex> l(lock);
-    return static_cast<long>(alive.size());
-}
