@@ -1,46 +1,49 @@
-/* Blocks: products of any number of columns. Columns of b are packed, 16 to a unit, and become the lanes; rows of a are
- * read as they lie, one element (or 4 bytes of k) at a time, and broadcast. A kernel keeps a block of 8 rows x 48
- * columns in registers.
+/* Blocks: products of any number of columns. Columns of b are packed, 16 to a unit, and each column becomes a lane.
+ * Rows of a are read as they lie, one element (or 4 bytes of k) at a time, and broadcast. A kernel keeps a block of 8
+ * rows x 48 columns in registers.
  *
- * Three schemes differ in what is multiplied:
+ * Three schemes differ in what they multiply:
  * - blocks_bf16: pairs of bf16, by vdpbf16ps or on matrix tiles;
- * - blocks_q8:   q8_0 and q4_0 rows times columns, as bytes;
- * - blocks_f32:  floats; rows that are not f32 are widened, 32 at a time.
+ * - blocks_q8: q8_0 and q4_0 rows times columns, as bytes;
+ * - blocks_f32: floats; rows that are not f32 are widened, 32 at a time.
+ *
  * Not here: the kernels (mul_mat_blocks*.c). */
 #include "blocks.h"
 
 #include "plain.h"
 
 enum {
-    K_BLOCK = 512, /* 48 columns of it are 96 KB, a tenth of L2; a multiple of 64 */
-    MIN_ROWS = 96, /* fewer rows per item would make packing b cost more than 7 % */
+    K_BLOCK = 512, /* packed, 48 columns of it are 96 KB, a tenth of L2; a multiple of 64 */
+    MIN_ROWS = 96, /* with fewer rows per item, packing b would cost more than 7 % */
     MAX_ROWS = 768,
-    ITEMS = 16,            /* wanted, but no smaller than a slice */
-    TILES_K_BLOCK = 2048,  /* on matrix tiles; 48 columns of it are 192 KB of L2 */
-    TILES_PANEL = 1 << 20, /* bytes of a that stay in L2 while all columns pass by */
-    TILES_ROW_BLOCKS = 8,  /* wanted */
-    WIDE_GROUPS = 11,      /* of 48 columns, at least, for which rows are converted once: 3 to 8 % against 2 */
-    FAR_A = 1 << 20,       /* bytes: one matrix against L2, the whole result against L3 */
+    ITEMS = 16,            /* as many as are wanted, unless an item would be smaller than a slice */
+    TILES_K_BLOCK = 2048,  /* for matrix tiles; packed, 48 columns of it are 192 KB of L2 */
+    TILES_PANEL = 1 << 20, /* bytes of a that stay in L2 while all columns are multiplied */
+    TILES_ROW_BLOCKS = 8,  /* as many as are wanted */
+    /* the least number of groups of 48 columns for which rows are converted once: 3 to 8 % against 2 */
+    WIDE_GROUPS = 11,
+    /* bytes from which a matrix counts as too large for L2, or the whole result as too large for L3 */
+    FAR_A = 1 << 20,
     FAR_C = 8 << 20,
 };
 
-static const double tiles_slice_flops = 1e7; /* what one thread does on matrix tiles in some 10 us */
+static const double tiles_slice_flops = 1e7; /* the work of one thread on matrix tiles in some 10 us */
 
-/* Where a is multiplied as it lies (f32, bf16), each item packs its 48 columns of b for itself: packing costs 6 / rows
- * of the product, and nothing crosses between threads. Where rows of a must be converted first, b is packed by a step
- * of its own and each item converts 32 rows for some 100 columns. */
+/* If a is multiplied as it lies (f32, bf16), each item packs its 48 columns of b itself: packing costs 6 / rows of
+ * the product, and no data crosses between threads. If rows of a must be converted first, a step of its own packs b,
+ * and each item converts 32 rows for some 100 columns. */
 typedef struct plan {
     agk_mm_block_fn *product;
     agk_mm_pack_fn *pack;
     agk_mm_conversion rows, columns;
-    int64_t per_chunk;       /* items: a block of rows times some groups of columns */
-    int64_t units_per_chunk; /* of the step that packs */
-    int32_t row_blocks;      /* per batch */
+    int64_t per_chunk;       /* items in a chunk; an item is a block of rows times some groups of columns */
+    int64_t units_per_chunk; /* units in a chunk of the step that packs */
+    int32_t row_blocks;      /* in each batch */
     int32_t groups;          /* of up to 48 columns */
     int32_t groups_per_item, k_block;
     agk_mm_unit_form unit;
-    bool packs_first; /* b is packed by a step of its own */
-    bool on_tiles;    /* matrix tiles multiply */
+    bool packs_first; /* a step of its own packs b */
+    bool on_tiles;    /* matrix tiles do the multiplication */
     bool a_far, c_far;
 } plan;
 
@@ -94,8 +97,8 @@ static int64_t first_unit(const agk_node *node, const plan *p, int64_t group)
     return agk_mm_ceil_div(node->src[1].ne[1], AGK_MM_UNIT) * group / p->groups;
 }
 
-/* Rows from `row` on, at most as many as are converted together, times all groups of an item: k elements from k0 on.
- * The columns are at `packed`, those of group x->from first. */
+/* Multiplies the rows from `row` on, at most as many as are converted together, by all groups of an item: k elements
+ * from k0 on. The columns are at `packed`, which begins with group x->from. */
 static void multiply_rows(const agk_task *task, const agk_node *node, const plan *p, const item *x, int64_t row,
                           int64_t k0, int64_t k, const char *packed, size_t unit_bytes)
 {
@@ -129,19 +132,20 @@ static void multiply_rows(const agk_task *task, const agk_node *node, const plan
     }
 }
 
-/* Block of k by block of k: then packed columns stay in L2, and converted rows in L1. */
+/* Goes block of k by block of k, so that packed columns stay in L2 and converted rows in L1. */
 static void multiply(const agk_task *task, const agk_node *node, const plan *p, const item *x)
 {
     const agk_view *b = &node->src[1];
     const int64_t k = node->src[0].ne[0], units = agk_mm_ceil_div(b->ne[1], AGK_MM_UNIT);
     const int64_t begin = first_unit(node, p, x->from), end = first_unit(node, p, x->to);
     const int64_t together = p->rows.form == AGK_MM_AS_IT_IS ? x->last - x->first : AGK_MM_WIDENED_ROWS;
-    char *own = task->scratch; /* columns, if the item packs them, behind those that are being converted */
+    /* packed columns, if the item packs them itself; they follow the columns that are being converted */
+    char *own = task->scratch;
     if (p->columns.form != AGK_MM_AS_IT_IS) {
         own += AGK_MM_UNIT * agk_mm_col_bytes(p->columns.form, agk_mm_least(k, p->k_block));
     }
     int64_t k0 = 0;
-    do { /* once even if k is 0: the result is zeros */
+    do { /* one pass even if k is 0: the result is zeros */
         const int64_t kn = agk_mm_least(p->k_block, k - k0);
         const size_t unit_bytes = agk_mm_unit_bytes(p->unit, p->packs_first ? k : kn);
         const char *packed = own;
@@ -169,7 +173,8 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     const int64_t across = agk_mm_ceil_div(p.groups, p.groups_per_item), per_batch = across * p.row_blocks;
     const int64_t all = per_batch * dst->ne[2] * dst->ne[3], eights = agk_mm_ceil_div(dst->ne[0], 8);
     for (int64_t i = chunk * p.per_chunk; i < agk_mm_least(all, (chunk + 1) * p.per_chunk); ++i) {
-        const int64_t group = i % across, block = i / across % p.row_blocks; /* groups first: a stays in L2 */
+        /* groups vary fastest, so a stays in L2 */
+        const int64_t group = i % across, block = i / across % p.row_blocks;
         const item x = {.batch = i / per_batch,
                         .first = eights * block / p.row_blocks * 8,
                         .last = agk_mm_least(eights * (block + 1) / p.row_blocks * 8, dst->ne[0]),
@@ -182,7 +187,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
 
 /* -- how a node is cut ---------------------------------------------------------------------------------------- */
 
-/* Rows of a stay in L2 while all columns pass by. */
+/* The number of row blocks, chosen so that rows of a stay in L2 while all columns are multiplied. */
 static int64_t row_blocks_on_tiles(const plan *p, int64_t m, int64_t batches, double slices)
 {
     const int64_t in_l2 = TILES_PANEL / (2 * p->k_block) / 32 * 32, rows = agk_mm_least(in_l2, MAX_ROWS);
@@ -200,7 +205,7 @@ static int64_t row_blocks_packing(const plan *p, int64_t m, int64_t batches, dou
     return blocks > fewest ? blocks : fewest;
 }
 
-/* How many groups are multiplied by rows that were converted for them: some 10 us of work. */
+/* How many groups are multiplied by rows that were converted once for all of them: some 10 us of work. */
 static int32_t groups_per_item(const plan *p, int64_t row_blocks, double group_slices)
 {
     const double wanted = (double)row_blocks / (group_slices + 1e-9);
@@ -277,7 +282,7 @@ static bool serves_q8(const agk_mm_problem *p)
 
 static bool serves_f32(const agk_mm_problem *p)
 {
-    (void)p; /* everything that mul_mat accepts */
+    (void)p; /* serves every product that mul_mat accepts */
     return true;
 }
 

@@ -1,11 +1,11 @@
-/* How large packed columns are in the scheme of blocks, for convolutions and out_prod, which pack their own. */
+/* The size of packed columns in the schemes of blocks, for convolutions and out_prod, which pack their own columns. */
 #ifndef AGK_LOWER_MUL_MAT_BLOCKS_H
 #define AGK_LOWER_MUL_MAT_BLOCKS_H
 
 #include "kernels/mul_mat.h"
 #include "scheme.h"
 
-/* The form of a unit of 16 columns: see agk_mm_unit_q8 and its neighbours in kernels/mul_mat.h. */
+/* The form of a unit of 16 columns: agk_mm_unit_q8 and the other units in kernels/mul_mat.h. */
 typedef enum agk_mm_unit_form { AGK_MM_UNIT_FLOATS, AGK_MM_UNIT_PAIRS, AGK_MM_UNIT_Q8 } agk_mm_unit_form;
 
 /* Bytes of a unit of k elements. */

@@ -1,6 +1,6 @@
-/* bytes: quantized rows with many columns, where a vector instruction multiplies bytes and adds four products
- * (vpdpbusd, sdot, smmla). Rows become unsigned bytes with a scale and a minimum, columns bytes with a scale
- * (kernels/mul_mat_bytes.h). Not here: sums of 16 bits (shorts.c). */
+/* bytes: quantized rows with many columns, on processors with a vector instruction that multiplies bytes and adds
+ * four products (vpdpbusd, sdot, smmla). Rows become unsigned bytes with a scale and a minimum, columns become bytes
+ * with a scale (kernels/mul_mat_bytes.h). Not here: products of bytes that are added in 16 bits (shorts.c). */
 #include "kernels/mul_mat_bytes.h"
 
 #include "panels.h"

@@ -1,8 +1,8 @@
 /* Which scheme computes a product: a table of preferences, read from top to bottom, the best first.
  *
- * The first row whose scheme serves the product, and whose condition holds, is taken. A scheme serves where kernels.def
- * has lines for it that this machine can run; the conditions here say only when it pays. Figures are in the column
- * `why`. Not here: what the schemes do (README.md). */
+ * The first row is taken whose scheme serves the product and whose condition holds. A scheme serves a product if
+ * kernels.def has lines for it that this machine can run. The conditions here only say when the scheme pays off. The
+ * column `why` has the figures. Not here: what the schemes do (README.md). */
 #include <ctype.h>
 #include <stdio.h>
 
@@ -13,13 +13,13 @@
 
 enum {
     PACKED_IN_LANES = 16, /* columns */
-    PACKED_ON_TILES = 31, /* from 32 on columns are worth a panel */
-    BYTES_FROM = 9,       /* columns, where the schemes below would make floats of quantized rows */
+    PACKED_ON_TILES = 31, /* from 32 columns on, a panel pays off */
+    BYTES_FROM = 9,       /* columns, where the schemes below would convert quantized rows to floats */
     DOTS = 16,            /* columns */
-    DOTS_OF_BF16 = 4,     /* from 5 on weights of bf16 are worth a packed copy */
+    DOTS_OF_BF16 = 4,     /* columns; from 5 on, a packed copy of bf16 weights pays off */
     DOTS_QUANTIZED = 8,
-    DOTS_BESIDE_TILES = 4, /* bf16 where matrix tiles do the rest */
-    DOT_K = 64,            /* shorter rows: adding up the lanes of a dot costs more than it saves */
+    DOTS_BESIDE_TILES = 4, /* columns of bf16 up to which dots are used where matrix tiles do the rest */
+    DOT_K = 64,            /* with shorter rows, adding up the lanes of a dot costs more than it saves */
 };
 
 static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
@@ -44,13 +44,13 @@ static bool worth_panels(const agk_mm_problem *p)
     return p->n >= AGK_PANEL_MIN_COLUMNS;
 }
 
-/* The rows below would make floats of quantized rows, unless blocks_q8 serves their type. */
+/* Whether the rows below would convert quantized rows to floats: they do, unless blocks_q8 serves the type. */
 static bool worth_bytes(const agk_mm_problem *p)
 {
     return p->n >= (agk_mm_blocks_q8.serves(p) ? AGK_PANEL_MIN_COLUMNS : BYTES_FROM);
 }
 
-/* With panels of floats of 512 bits, shorts of 256 are not asked. */
+/* Where panels of floats of 512 bits serve, shorts of 256 bits are not considered. */
 static bool worth_shorts(const agk_mm_problem *p)
 {
     return p->n >= BYTES_FROM && agk_pick_vector("mm_floats_product", p->cpu) == NULL;

@@ -1,4 +1,5 @@
-/* Forms: what rows of a and columns of b become before a kernel of dots or blocks reads them, and how large that is.
+/* Forms: what rows of a and columns of b are converted to before a kernel of dots or blocks reads them, and the size of
+ * each form.
  *
  * Not here: units (16 columns side by side), which blocks.c packs; panels (panels.h). */
 #ifndef AGK_LOWER_MUL_MAT_CONVERT_H
@@ -15,7 +16,8 @@ typedef enum agk_mm_form {
     AGK_MM_Q8_ROWS, /* a row as agk_mm_row_q8; an agk_mm_convert_fn */
 } agk_mm_form;
 
-/* How a row or a column gets its form. The form tells the type of `with`, which is NULL for AGK_MM_AS_IT_IS. */
+/* How a row or a column is converted. The form tells the type of the function `with`, which is NULL for
+ * AGK_MM_AS_IT_IS. */
 typedef struct agk_mm_conversion {
     agk_mm_form form;
     agk_any_fn *with;
@@ -23,15 +25,15 @@ typedef struct agk_mm_conversion {
 
 void agk_mm_convert(const agk_mm_conversion *conversion, const void *src, void *dst, int64_t k);
 
-/* Columns of this type as floats (nothing to do for f32), as agk_mm_col_q8 (of f32 and q8_0). */
+/* Columns of this type as floats (nothing to do for f32), or as agk_mm_col_q8 (from f32 and q8_0). */
 agk_mm_conversion agk_mm_to_floats(int type, uint32_t cpu);
 agk_mm_conversion agk_mm_to_q8(int type, uint32_t cpu);
 
-/* The same for products with the codes of rows of type a: those of blocks of 256 want one scale for each 256
- * elements. */
+/* The same for products with the codes of rows of type a: types with blocks of 256 need columns with one scale for
+ * each 256 elements. */
 agk_mm_conversion agk_mm_columns_of_codes(int a, int b, uint32_t cpu);
 
-agk_mm_convert_fn agk_mm_col_from_q8_0; /* a column that is quantized already, exact */
+agk_mm_convert_fn agk_mm_col_from_q8_0; /* a column that is quantized already, so the conversion is exact */
 
 /* Bytes of a row of k elements. */
 static inline size_t agk_mm_row_bytes(agk_mm_form form, int64_t k)
@@ -45,7 +47,8 @@ static inline size_t agk_mm_col_bytes(agk_mm_form form, int64_t k)
 {
     if (form == AGK_MM_Q8) return agk_mm_blocks(k, 2 * AGK_MM_BLOCK) * sizeof(agk_mm_col_q8);
     if (form == AGK_MM_BF16) return (agk_mm_blocks(k, 2 * AGK_MM_UNIT) + 1) * 2 * AGK_MM_UNIT * sizeof(uint16_t);
-    /* One line more than needed: columns that lie a power of two apart would share one set of L1. */
+    /* The stride between columns, one cache line more than needed: columns that lie a power of two apart would all
+     * fall into the same set of L1. */
     return (agk_mm_blocks(k, AGK_MM_UNIT) + 1) * AGK_MM_UNIT * sizeof(float);
 }
 

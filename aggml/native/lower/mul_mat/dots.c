@@ -1,29 +1,33 @@
-/* Dots: products of few columns. Lanes run along k of both operands as they lie, one sum for each row and column.
+/* Dots: products of few columns. The lanes of a vector hold consecutive k of both operands as they lie, with one sum
+ * for each row and column.
  *
- * Weights are read once, so this is bound by memory with 1 to 8 columns. Three schemes differ in what the columns
- * become:
- * - dots_q8:   quantized rows as they lie times columns of bytes (agk_mm_col_q8);
+ * Weights are read once, so memory bandwidth is the limit with 1 to 8 columns. Three schemes differ in what the columns
+ * are converted to:
+ * - dots_q8: quantized rows as they lie times columns of bytes (agk_mm_col_q8);
  * - dots_bf16: pairs of bf16, where a kernel multiplies them;
- * - dots_f32:  f32, f16 and bf16 rows times floats; other rows are widened to floats, 32 at a time.
- * A first step converts the columns, unless they are what the kernel reads. Not here: the kernels (mul_mat_dots*.c). */
+ * - dots_f32: f32, f16 and bf16 rows times floats; other rows are widened to floats, 32 at a time.
+ *
+ * A first step converts the columns, unless they already have the form that the kernel reads. Not here: the kernels
+ * (mul_mat_dots*.c). */
 #include "dots.h"
 
 #include "plain.h"
 
 enum {
     DOT_K = 64,         /* the least k of a block */
-    L1_ELEMENTS = 7168, /* f32 of columns: 28 of 48 KB */
-    ONE_COLUMN = 16384, /* elements of a single one, which may lie in L2: rows are read from end to end */
+    L1_ELEMENTS = 7168, /* f32 elements of columns: they take 28 of the 48 KB */
+    ONE_COLUMN = 16384, /* elements of a single column, which may lie in L2, so that rows are read from end to end */
 };
 
-static const double slice_read = 250e3;  /* bytes that one thread reads in some 10 us */
-static const double widen_slices = 1e-5; /* of 10 us, to make an element of a block a float: 0.1 ns */
+static const double slice_read = 250e3; /* bytes that one thread reads in some 10 us */
+/* slices of 10 us that it takes to widen one element of a block to a float: 0.1 ns */
+static const double widen_slices = 1e-5;
 
 typedef struct plan {
     agk_mm_dots dots;
-    int64_t per_chunk;  /* items: a block of rows times all columns */
-    int64_t col_chunk;  /* columns of the first step, per chunk */
-    int32_t row_blocks; /* per batch */
+    int64_t per_chunk;  /* items in a chunk; an item is a block of rows times all columns */
+    int64_t col_chunk;  /* columns in a chunk of the first step */
+    int32_t row_blocks; /* in each batch */
     int32_t k_block;
 } plan;
 
@@ -44,7 +48,7 @@ static bool serves_bf16(const agk_mm_problem *p)
 
 static bool serves_f32(const agk_mm_problem *p)
 {
-    (void)p; /* everything that mul_mat accepts */
+    (void)p; /* serves every product that mul_mat accepts */
     return true;
 }
 
@@ -97,15 +101,15 @@ static agk_status convert_step(const agk_task *task, const agk_node *node, int64
     return AGK_OK;
 }
 
-/* Bytes of an element of a converted column; of blocks, which are never cut along k, those of a block. */
+/* Bytes of an element of a converted column. For blocks, which are never cut along k: bytes of a block. */
 static size_t column_element(const plan *p, int type)
 {
     const agk_mm_form form = p->dots.columns.form;
     return form == AGK_MM_BF16 ? 2 : form == AGK_MM_FLOATS ? 4 : agk_traits(type)->type_size;
 }
 
-/* Rows first .. last - 1 of one matrix times all its columns: block of k by block of k, so that the columns stay in L1.
- * Quantized rows that are read as they lie have one block. */
+/* Rows first .. last - 1 of one matrix times all its columns. It goes block of k by block of k, so that the columns
+ * stay in L1. Quantized rows that are read as they lie are not cut along k. */
 static void multiply_rows(const agk_task *task, const agk_node *node, const plan *p, int64_t batch, int64_t first,
                           int64_t last)
 {
@@ -121,7 +125,7 @@ static void multiply_rows(const agk_task *task, const agk_node *node, const plan
         columns = (char *)agk_work(task, node) + (size_t)(batch * b->ne[1]) * block.ldb;
     }
     int64_t k0 = 0;
-    do { /* once even if k is 0: the result is zeros */
+    do { /* one pass even if k is 0: the result is zeros */
         block.k = agk_mm_least(p->k_block, k - k0);
         block.b = columns + (size_t)k0 * element;
         block.add = k0 > 0;
@@ -157,7 +161,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
 
 /* -- how a node is cut ---------------------------------------------------------------------------------------- */
 
-/* Blocks of rows, and items of a chunk: some 10 us each. */
+/* Decides on the blocks of rows and the items of a chunk: some 10 us for each. */
 static void cut(const agk_node *node, plan *p)
 {
     const agk_view *a = &node->src[0], *b = &node->src[1];
@@ -213,7 +217,7 @@ static bool lower_f32(agk_lowering *lowering)
     const agk_view *b = &lowering->node->src[1];
     agk_mm_dots dots = dots_f32(lowering->node->src[0].type, b->type, lowering->cpu);
     if (b->type == AGK_F32 && b->ne[1] > 4 && b->nb[1] % 4096 == 0) {
-        /* As they lie, all columns would share one set of L1: they are copied. */
+        /* Left as they lie, all columns would fall into the same set of L1, so they are copied. */
         dots.columns = (agk_mm_conversion){AGK_MM_FLOATS, (agk_any_fn *)agk_traits(AGK_F32)->to_float};
     }
     return lower(lowering, dots);

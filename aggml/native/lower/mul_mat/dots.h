@@ -1,4 +1,4 @@
-/* The kernels of dots: few columns, lanes along k. mul_mat_id.c multiplies the columns of an expert by them, too. */
+/* The kernels of dots: few columns, lanes along k. mul_mat_id.c uses them for the columns of an expert, too. */
 #ifndef AGK_LOWER_MUL_MAT_DOTS_H
 #define AGK_LOWER_MUL_MAT_DOTS_H
 
@@ -9,7 +9,7 @@ typedef struct agk_mm_dots {
     agk_mm_conversion rows, columns;
 } agk_mm_dots;
 
-/* For rows of type a and columns of type b. `as_floats`: columns of bf16 rows are to be f32. */
+/* For rows of type a and columns of type b. `as_floats`: the kernel for bf16 rows shall take columns of f32. */
 agk_mm_dots agk_mm_dots_of(int a, int b, bool as_floats, uint32_t cpu);
 
 #endif

@@ -1,6 +1,6 @@
-/* The first two steps of mul_mat_id: slots are grouped by expert, then the columns of each expert are brought together,
- * as the kernels want them: few for dots, many in units for blocks, those of packed weights side by side. Not here: the
- * products (experts_products.c). */
+/* The first two steps of mul_mat_id. The first groups slots by expert. The second brings the columns of each expert
+ * together in the form that the kernels read: one by one for dots, in units for blocks, side by side for packed
+ * weights. Not here: the products (experts_products.c). */
 #include <stdio.h>
 
 #include "experts.h"
@@ -13,7 +13,7 @@ agk_status agk_experts_beyond(const agk_task *task, const agk_node *node, int64_
     return AGK_OUT_OF_BOUNDS;
 }
 
-/* Looks at all indices, so that a wrong one is found before any byte is written. Slots without an expert are
+/* Checks all indices before any byte is written, so that a wrong one changes nothing. Slots without an expert are
  * cleared. */
 agk_status agk_experts_group_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -41,7 +41,8 @@ agk_status agk_experts_group_step(const agk_task *task, const agk_node *node, in
         else
             memset(agk_experts_result(task, node, slot), 0, (size_t)node->dst.ne[0] * sizeof(float));
     }
-    for (int64_t e = experts; e > 0; --e) t.start[e] = t.start[e - 1]; /* filling moved each to the next */
+    /* filling moved each start to the start of the next expert */
+    for (int64_t e = experts; e > 0; --e) t.start[e] = t.start[e - 1];
     if (experts > 0) t.start[0] = 0;
     return AGK_OK;
 }
@@ -89,8 +90,8 @@ static void pack_for_blocks(const agk_task *task, const agk_node *node, const ag
     }
 }
 
-/* Bring together column `at` of the order. Dots take each by itself; blocks and packed weights take several, with the
- * first. */
+/* Converts column `at` of the order. Dots take each column by itself. Blocks and packed weights take several
+ * columns, which are converted together with the first of them. */
 static void bring_column(const agk_task *task, const agk_node *node, const agk_experts_plan *p, const agk_experts *t,
                          int64_t expert, int64_t at)
 {

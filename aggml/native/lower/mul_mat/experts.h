@@ -1,5 +1,5 @@
-/* The plan of mul_mat_id: decided by mul_mat_id.c, carried out by the steps in experts.c and experts_products.c; of one
- * token by experts_token.c. */
+/* The plan of mul_mat_id. mul_mat_id.c decides it; the steps in experts.c and experts_products.c carry it out, or
+ * those in experts_token.c for a single token. */
 #ifndef AGK_LOWER_MUL_MAT_EXPERTS_H
 #define AGK_LOWER_MUL_MAT_EXPERTS_H
 
@@ -8,19 +8,22 @@
 #include "packing.h"
 
 enum {
-    AGK_EXPERTS_DOTS = 8,      /* columns of an expert, up to which dots are faster than packing for blocks */
-    AGK_EXPERTS_DOT_ROWS = 16, /* of a at a time */
+    /* up to this number of columns of an expert, dots are faster than packing for blocks */
+    AGK_EXPERTS_DOTS = 8,
+    AGK_EXPERTS_DOT_ROWS = 16, /* rows of a at a time */
     AGK_EXPERTS_DOT_K = 1024,  /* 16 rows of it, widened, are 64 KB */
     AGK_EXPERTS_BLOCK_ROWS = 32,
-    AGK_EXPERTS_BLOCK_K = 512,       /* 32 rows of it, widened, are 64 KB */
-    AGK_EXPERTS_BLOCK_COLUMNS = 384, /* whose results, 32 rows of them, are in scratch together: 48 KB */
+    AGK_EXPERTS_BLOCK_K = 512, /* 32 rows of it, widened, are 64 KB */
+    /* results of this many columns, 32 rows of them, are in scratch together: 48 KB */
+    AGK_EXPERTS_BLOCK_COLUMNS = 384,
 };
 
-/* By which kernels an expert's columns are multiplied: packed weights whatever their number, else dots up to 8 of them,
- * blocks from 9 on. */
+/* The kernels by which the columns of an expert are multiplied. Packed weights: one kernel, whatever the number of
+ * columns. Else dots up to 8 columns, blocks from 9 on. */
 typedef struct agk_experts_plan {
-    agk_packed *packed; /* NULL: the experts are no weights */
-    bool packs;         /* rows are packed, kept with the weights or for one product; else read as they lie */
+    agk_packed *packed; /* NULL: the experts are not weights */
+    /* rows are packed, either kept with the weights or for one product; else rows are read as they lie */
+    bool packs;
     agk_mm_block_fn *packed_lanes, *packed_tiles; /* packed_tiles NULL: there are no matrix tiles */
     agk_mm_dots dots;
     agk_mm_block_fn *block;
@@ -33,13 +36,14 @@ typedef struct agk_experts_plan {
 
 AGK_PLAN_IN_AUX(agk_experts_plan, agk_experts_plan_of)
 
-/* Columns of an expert that are multiplied together where its weights are packed: on tiles 16, in lanes 8. */
+/* How many columns of an expert are multiplied together where its weights are packed: on tiles 16, in lanes 8. */
 static inline int64_t agk_experts_together(const agk_experts_plan *p)
 {
     return p->packed_tiles != NULL ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS;
 }
 
-/* Where column i of an expert begins, the first of those multiplied together. Up to 8, the last ones, go to lanes. */
+/* The offset of column i of an expert, which is the first of some that are multiplied together. If no more than 8
+ * columns are left at the end, they are multiplied in lanes. */
 static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_packed_layout *layout, int64_t i,
                                         int64_t k)
 {
@@ -47,17 +51,17 @@ static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_pac
                                    : agk_packed_columns_bytes(i, k);
 }
 
-/* The work area: where each expert's columns begin in `order`, the columns by expert, the experts that have any, then
- * the elements of columns. A slot is a column of the result: [slot % used, slot / used] of ids, where `used` experts
- * are named for each token. */
+/* The work area: where each expert's columns begin in `order`; the columns by expert; the experts that have any
+ * columns; then the elements of the columns. A slot is a column of the result: [slot % used, slot / used] of ids,
+ * where `used` is the number of experts that are named for each token. */
 typedef struct agk_experts {
     int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
-    int32_t *busy;          /* experts that have a column, in order; -1 behind them */
-    char *columns;          /* those of expert e begin at 2 * start[e]: units of 16 need up to twice the room */
+    int32_t *busy;          /* experts that have a column, in order; then -1 */
+    char *columns;          /* those of expert e begin at 2 * start[e], since units of 16 need up to twice the room */
     size_t stride;          /* bytes of a column */
 } agk_experts;
 
-/* So many experts can have a column. */
+/* The greatest number of experts that can have a column. */
 static inline int64_t agk_experts_most(const agk_node *node)
 {
     return agk_mm_least(node->src[0].ne[2], node->src[2].ne[0] * node->src[2].ne[1]);
@@ -89,7 +93,7 @@ static inline char *agk_experts_result(const agk_task *task, const agk_node *nod
     return (char *)agk_data(task, dst) + slot % dst->ne[1] * dst->nb[1] + slot / dst->ne[1] * dst->nb[2];
 }
 
-/* The expert that is named for a slot; below 0 there is none. */
+/* The expert that is named for a slot; a negative number: none. */
 static inline int32_t agk_experts_id(const agk_view *ids, const char *data, int64_t slot)
 {
     int32_t id;
@@ -97,10 +101,10 @@ static inline int32_t agk_experts_id(const agk_view *ids, const char *data, int6
     return id;
 }
 
-/* Tells which index is beyond the experts. */
+/* Writes the message that says which index is beyond the experts. */
 agk_status agk_experts_beyond(const agk_task *task, const agk_node *node, int64_t slot, int32_t id);
 
-/* The steps for one token; false: they do not serve this product. */
+/* Adds the steps for one token. False: they do not serve this product. */
 bool agk_experts_token_lower(agk_lowering *lowering, const agk_experts_plan *kernels);
 
 agk_step_fn agk_experts_group_step, agk_experts_columns_step, agk_experts_product_step;

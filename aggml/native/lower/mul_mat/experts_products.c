@@ -1,16 +1,17 @@
-/* The third step of mul_mat_id: experts times blocks of rows. How many items there are follows from the shape, how much
- * an item has to do from the indices. Results lie in scratch first, since the columns of one expert are apart in the
- * result. */
+/* The third step of mul_mat_id: experts times blocks of rows. The number of items follows from the shape, the work
+ * in an item from the indices. Results are collected in scratch first, because the columns of one expert are
+ * scattered in the result. */
 #include "experts.h"
 
 #include "table/tunables.h"
 
 enum {
-    L1_ELEMENTS = 7168, /* f32 of columns: 28 of 48 KB */
-    K_GRAIN = 256,      /* a multiple of every block */
+    L1_ELEMENTS = 7168, /* f32 elements of columns: they take 28 of the 48 KB */
+    K_GRAIN = 256,      /* a multiple of every block size */
 };
 
-/* A part of the product: rows first .. last - 1 of one expert, whose columns are `cols` from `slots` on. */
+/* A part of the product: rows first .. last - 1 of one expert, whose columns are those of `cols` slots from `slots`
+ * on. */
 typedef struct part {
     const agk_task *task;
     const agk_node *node;
@@ -29,8 +30,8 @@ static void widen(const part *x, const char *rows, int64_t n, int64_t k0, int64_
     for (int64_t i = 0; i < n; ++i) x->p->read_a(rows + i * a->nb[1], out + i * k, k);
 }
 
-/* From [column][rows] to the columns of the result, from row `row` on; columns first .. first + cols - 1 of the
- * expert. */
+/* Scatters results from [column][rows] to the columns of the result, from row `row` on; columns first .. first +
+ * cols - 1 of the expert. */
 static void scatter(const part *x, int64_t first, int64_t cols, int64_t row, int64_t rows, const float *from)
 {
     for (int64_t j = 0; j < cols; ++j) {
@@ -77,7 +78,7 @@ static void by_dots(const part *x)
     }
 }
 
-/* Rows row .. row + rows - 1 of the expert, packed: where they are kept, or now, behind the results. */
+/* Rows row .. row + rows - 1 of the expert, packed: the kept copy, or packed now into scratch behind the results. */
 static const char *packed_rows(const part *x, int64_t row, int64_t rows)
 {
     const agk_view *a = &x->node->src[0];
@@ -98,7 +99,7 @@ static const char *packed_rows(const part *x, int64_t row, int64_t rows)
     return found;
 }
 
-/* Two groups of 16 rows at a time: they stay in L2 while all columns of the expert pass by. */
+/* Multiplies two groups of 16 rows at a time: they stay in L2 while all columns of the expert are multiplied. */
 static void by_packed(const part *x)
 {
     const agk_view *a = &x->node->src[0];
@@ -126,7 +127,7 @@ static void by_packed(const part *x)
     }
 }
 
-/* Some rows times columns first .. first + cols - 1, k elements from k0 on. */
+/* Multiplies some rows by columns first .. first + cols - 1, k elements from k0 on. */
 static void block_of(const part *x, int64_t first, int64_t cols, const char *from, int64_t rows, int64_t k0, int64_t k,
                      float *result)
 {

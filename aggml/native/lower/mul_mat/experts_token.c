@@ -1,21 +1,23 @@
-/* mul_mat_id of one token, as in generation: each slot is a product of one column, which reads its rows once.
+/* mul_mat_id of one token, as in decoding: each slot is a product with one column, which reads its rows once.
  *
- * Nothing is grouped or scattered: the columns, which all slots share or of which each has its own, are made what the
- * kernel reads; then slots and blocks of rows are multiplied, straight into the result. A node with the same columns
- * and the same indices takes those of the one before it (up and gate). Not here: several tokens (experts.c). */
+ * Nothing is grouped or scattered. Either all slots share one column, or each has its own. A first step converts the
+ * columns to the form that the kernel reads. Then slots and blocks of rows are multiplied, straight into the result.
+ * If the node before this one has the same columns and the same indices (up and gate), its converted columns are
+ * used again. Not here: several tokens (experts.c). */
 #include <stdio.h>
 
 #include "experts.h"
 #include "table/tunables.h"
 
 enum {
-    GROUPS_ROWS = 32,   /* rows of an item are a multiple of it: two groups of packed weights, whole blocks of dots */
+    /* rows of an item are a multiple of this: two groups of packed weights, or whole blocks of dots */
+    GROUPS_ROWS = 32,
     K_MOST = 7168,      /* of floats in L1 at a time */
-    COLUMNS_OF = 8192,  /* elements of columns for one thread: some 3 us */
-    EXPERTS_OF_ONE = 64 /* slots of one token, at most; more are grouped */
+    COLUMNS_OF = 8192,  /* elements of columns that one thread converts: some 3 us */
+    EXPERTS_OF_ONE = 64 /* at most so many slots of one token; more are grouped */
 };
 
-/* ns of one thread: what an item takes, and a node that is not cut. */
+/* Times in ns of one thread: how long an item should take, and a node that is not cut. */
 static const double item_ns = 5000.0, alone_ns = 8000.0;
 
 typedef struct plan {
@@ -44,7 +46,7 @@ static agk_status look(const agk_task *task, const agk_node *node)
     return AGK_OK;
 }
 
-/* Looks at the indices, and makes columns. */
+/* Checks the indices, and converts the columns. */
 static agk_status columns_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const plan p = plan_of(node);
@@ -121,8 +123,8 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     return AGK_OK;
 }
 
-/* Whether the columns of an earlier product are those of this one. They depend on src[1] alone; the indices have been
- * looked at there, too. */
+/* Whether the converted columns of an earlier product can be used again. They depend on src[1] alone, and the
+ * earlier product has checked the same indices. */
 static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
 {
     if (earlier->op != node->op || earlier->src[0].ne[2] != node->src[0].ne[2]) return false;
@@ -146,7 +148,7 @@ static void cut(plan *p, const agk_node *node)
 {
     const agk_view *a = &node->src[0];
     const int64_t k = a->ne[0], m = a->ne[1], slots = node->src[2].ne[0];
-    /* 20 bytes a ns from memory; an element of a block takes 0.03 ns packed, 0.1 as it lies */
+    /* 20 bytes per ns from memory; an element of a block takes 0.03 ns if packed, 0.1 ns as it lies */
     const double read = (double)agk_row_size(a->type, k) / 20.0;
     const double made = agk_traits(a->type)->blck_size > 1 ? (double)k * (p->packed != NULL ? 0.03 : 0.1) : 0.0;
     const double row_ns = (read > made ? read : made) + 1.0;
@@ -168,7 +170,7 @@ bool agk_experts_token_lower(agk_lowering *lowering, const agk_experts_plan *ker
         p.product = kernels->packed_lanes;
         p.columns = agk_mm_to_q8(b->type, lowering->cpu);
     } else if (b->type != AGK_F32 || kernels->dots.rows.form != AGK_MM_AS_IT_IS) {
-        return false; /* its kernels read columns of f32, and rows as they lie */
+        return false; /* these kernels read columns of f32 and rows as they lie */
     }
     cut(&p, node);
     const int64_t k = a->ne[0];

@@ -1,8 +1,8 @@
-/* floats: products of f32 with many columns in lanes. Rows and columns of every type become floats, which lie in panels
- * and units in the order in which the kernel reads them. */
+/* floats: products of f32 with many columns in lanes. Rows and columns of every type are converted to floats, which
+ * lie in panels and units in the order in which the kernel reads them. */
 #include "panels.h"
 
-enum { COLUMNS, READ }; /* of plan->kernels; READ: an agk_to_float_fn, NULL: rows are f32 */
+enum { COLUMNS, READ }; /* indices of plan->kernels; READ: an agk_to_float_fn, NULL: rows are f32 */
 
 static bool serves(const agk_mm_problem *p)
 {
@@ -17,7 +17,7 @@ static bool columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const voi
     return true;
 }
 
-/* k floats to a row of a panel: [k / 16][32 rows][16]; zeros beyond k. */
+/* Packs k floats of a row into a panel: [k / 16][32 rows][16]; zeros beyond k. */
 static void lay_row(int64_t k, const float *x, char *panel)
 {
     enum { LANES = 16, LINE = LANES * sizeof(float) };

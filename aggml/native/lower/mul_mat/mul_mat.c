@@ -1,6 +1,6 @@
-/* mul_mat: a node is checked, then the scheme that the table of preferences names adds its steps.
+/* mul_mat: checks a node; then the scheme that the table of preferences names adds its steps.
  *
- * Not here: the table (choice.c), the schemes (README.md). Source of the rules: ggml_mul_mat. */
+ * Not here: the table (choice.c), the schemes (README.md). The rules are those of ggml_mul_mat. */
 #include "lower/chain.h"
 #include "lower/refuse.h"
 
@@ -94,6 +94,7 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     }
     const agk_mm_problem problem = agk_mm_problem_of(lowering);
     const agk_mm_preference *row = agk_mm_prefer(&problem, NULL);
-    while (!row->scheme->lower(lowering)) row = agk_mm_prefer(&problem, row); /* no memory for a packed copy */
+    /* there was no memory for a packed copy */
+    while (!row->scheme->lower(lowering)) row = agk_mm_prefer(&problem, row);
     return agk_chain_prepare(lowering, false);
 }

@@ -1,18 +1,18 @@
-/* mul_mat_id: each column of b times the matrix of that expert which an index names.
+/* mul_mat_id: multiplies each column of b by the matrix of the expert that an index names.
  *
- * Three steps: slots are grouped by expert, the columns of an expert are brought together (experts.c), then experts and
- * blocks of rows are multiplied (experts_products.c). The kernels are those of the schemes of mul_mat: packed weights
- * are multiplied as integers however many columns an expert has; quantized experts that are no weights are packed for
- * one product, if they have 4 columns each on average; others go by dots where they have up to 8, by blocks of floats
- * where they have more. One token needs none of this (experts_token.c). Not here: products with one matrix
- * (mul_mat.c). */
+ * Three steps: slots are grouped by expert, the columns of an expert are brought together (experts.c), then experts
+ * and blocks of rows are multiplied (experts_products.c). The kernels are those of the schemes of mul_mat. Packed
+ * weights are multiplied as integers however many columns an expert has. Quantized experts that are not weights are
+ * packed for one product if they have 4 columns each on average. Other experts use dots up to 8 columns, blocks of
+ * floats above. One token needs none of this (experts_token.c). Not here: products with one matrix (mul_mat.c). */
 #include "lower/refuse.h"
 #include "lower/strided.h"
 
 #include "experts.h"
 
-/* Columns for each expert, on average, from which rows that are no weights are packed for one product. On a Zen 4, 64
- * tokens with 4 of 32 experts of 512 x 256: 660 us as floats, 301 (q8_0), 287 (q4_0), 309 (q4_K) packed. */
+/* Average number of columns for each expert from which rows that are not weights are packed for one product. On a
+ * Zen 4, 64 tokens with 4 of 32 experts of 512 x 256 took 660 us as floats, and packed 301 (q8_0), 287 (q4_0), 309
+ * (q4_K). */
 enum { PACKED_FROM = 4 };
 
 static agk_status check(agk_lowering *lowering)
@@ -83,13 +83,13 @@ static size_t scratch_bytes(const agk_experts_plan *p, int type, int64_t k)
     return column > most ? column : most;
 }
 
-/* Rows of an item, so that it takes some 10 us; slots and items of a chunk. */
+/* Decides on the rows of an item, so that it takes some 10 us, and on the slots and items of a chunk. */
 static void cut(agk_experts_plan *p, const agk_node *node)
 {
     const agk_view *a = &node->src[0], *ids = &node->src[2];
     const int64_t k = a->ne[0], m = a->ne[1], experts = a->ne[2], slots = ids->ne[0] * ids->ne[1];
-    /* ns of one thread: 8 for 1000 products, 0.3 for an element of a that is widened, 0.1 for one that is read,
-     * 0.04 where it is packed */
+    /* ns of one thread: 8 for 1000 products; for an element of a, 0.3 if it is widened, 0.1 if it is read as it
+     * lies, 0.04 if it is packed */
     const double columns = (double)slots / (double)agk_mm_least(slots, experts);
     const double read_ns = p->packed != NULL ? 0.04 : p->packs ? 0.1 : p->read_a != NULL ? 0.3 : 0.1;
     const double row_ns = (double)k * (columns * 0.008 + read_ns) + 10.0;

@@ -1,12 +1,12 @@
 /* packed_lanes, packed_tiles and packed_pairs: products of packed weights with few columns (kernels/mul_mat_packed.h).
- * Columns are quantized and laid side by side, or for pairs (weights of bf16) rounded to bf16; then groups of 16 rows
- * are multiplied, each packed by the thread that comes to it first. Several products of the same columns lay them out
- * once.
+ * A first step quantizes the columns and lays them side by side; for pairs (weights of bf16) it rounds them to bf16.
+ * Then groups of 16 rows are multiplied. The thread that comes to a group first packs it. Several products with the
+ * same columns lay them out once.
  *
- * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one
- * column, the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for
- * eight, products per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K). Not here: when a group is
- * packed (packing.h), the choice (choice.c). */
+ * It pays off where weights come from memory or are multiplied by several columns. On a Sapphire Rapids, two
+ * threads, one column, the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 %
+ * (q6_K). For eight columns, products per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K). Not here:
+ * when a group is packed (packing.h), the choice (choice.c). */
 #include "lower/chain.h"
 #include "lower/strided.h"
 #include "table/tunables.h"
@@ -15,25 +15,27 @@
 #include "packing.h"
 
 enum {
-    K_MOST = 2048,         /* of the columns, per chunk; a multiple of 64 */
-    TWO_GROUPS_FROM = 16,  /* fewer are cut finer: both threads shall have some */
-    FOUR_GROUPS_FROM = 64, /* of tiles: twice as many before the next claim, 4 % of a step; 16 threads have some yet */
+    K_MOST = 2048,        /* k of the columns in a chunk; a multiple of 64 */
+    TWO_GROUPS_FROM = 16, /* fewer groups are cut finer, so that both threads get some */
+    /* of tiles: four groups before the next claim instead of two save 4 % of a step; 16 threads still get some each */
+    FOUR_GROUPS_FROM = 64,
 };
 
-/* What one thread does in some 5 us: so little that two threads end at the same time. */
+/* The work of one thread in some 5 us. The chunk is that small so that two threads finish at about the same time. */
 static const double slice_flops = 1.5e6, slice_read = 1e5;
 
 typedef struct plan {
     agk_mm_block_fn *product;
-    agk_mm_conversion columns;     /* to agk_mm_col_q8 */
-    agk_mm_packed_columns_fn *lay; /* does that, too, and lays columns out for tiles; NULL: not for these */
+    agk_mm_conversion columns; /* the conversion to agk_mm_col_q8 */
+    /* quantizes columns and lays them out for tiles in one pass; NULL: not possible for these columns */
+    agk_mm_packed_columns_fn *lay;
     const agk_packed_layout *layout;
     agk_packed *packed;
     int64_t groups_per_chunk;
-    int32_t tiles;   /* of columns */
-    int32_t k_chunk; /* of them, a multiple of 64 */
+    int32_t tiles;   /* tiles of columns */
+    int32_t k_chunk; /* k of a chunk of them, a multiple of 64 */
     bool on_tiles;
-    bool pairs; /* of bf16 */
+    bool pairs; /* the weights are bf16 */
 } plan;
 
 AGK_PLAN_IN_AUX(plan, plan_of)
@@ -43,13 +45,13 @@ static int64_t tile_start(const agk_node *node, const plan *p, int64_t tile)
     return node->src[1].ne[1] * tile / p->tiles;
 }
 
-/* As many columns as tiles are laid out for. */
+/* The number of columns, rounded up to whole tiles. */
 static int64_t width(int64_t n)
 {
     return n <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST;
 }
 
-/* Where the columns of a tile begin that starts at column `first`. */
+/* Where the columns of the tile that starts at column `first` begin. */
 static char *columns_of(const agk_task *task, const agk_node *node, const plan *p, int64_t tile, int64_t first)
 {
     const int64_t k = node->src[0].ne[0];
@@ -59,7 +61,7 @@ static char *columns_of(const agk_task *task, const agk_node *node, const plan *
     return (char *)agk_work(task, node) + before;
 }
 
-/* Columns as bf16, each by itself. */
+/* Converts columns to bf16, each by itself. */
 static agk_status pairs_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const plan p = plan_of(node);
@@ -134,8 +136,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     return AGK_OK;
 }
 
-/* Whether the columns of an earlier product of packed weights are those of this one, as for queries, keys and
- * values. */
+/* Whether an earlier product of packed weights has the same columns, as for queries, keys and values. */
 static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
 {
     if (earlier->op != node->op) return false;
@@ -146,8 +147,8 @@ static bool same_columns(const plan *p, const agk_node *node, const agk_node *ea
            x->type == y->type && memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
 }
 
-/* k of the columns for one thread to lay out: some 2 us of work, 0.2 to 0.4 ns an element, and an even number of such
- * chunks for two threads; 1 ns where that takes two passes. */
+/* How many k of the columns one thread lays out in a chunk. That is some 2 us of work at 0.2 to 0.4 ns an element,
+ * or at 1 ns where it takes two passes; the number of such chunks is even, for two threads. */
 static int32_t k_of_chunk(int64_t k, int64_t n, bool one_pass)
 {
     const int64_t elements = one_pass ? 6144 : 2 * K_MOST;
@@ -178,14 +179,14 @@ static bool lanes_serve(const agk_mm_problem *p)
     return serve(p, false);
 }
 
-/* All variants but plain C; k as the packed rows have it, which are filled up to a multiple of 32. */
+/* All variants except plain C. k is that of the packed rows, which are padded to a multiple of 32. */
 static bool pairs_serve(const agk_mm_problem *p)
 {
     return p->weights && p->batches == 1 && p->k > 0 && p->k % AGK_MM_BLOCK == 0 && p->m >= AGK_PACKED_ROWS &&
            p->a == AGK_BF16 && p->b == AGK_F32 && agk_pick_vector("mm_packed_pairs", p->cpu) != NULL;
 }
 
-/* Groups of a chunk: some 5 us of work, multiplied two by two, on tiles in fours. */
+/* Groups of a chunk: some 5 us of work. They are multiplied two at a time, on tiles four at a time. */
 static int64_t groups_of_chunk(const plan *p, int64_t groups, int64_t k, int64_t n)
 {
     const double group = (double)agk_packed_group_bytes(p->layout, k);

@@ -5,8 +5,8 @@
 #include "kernels/mul_mat_packed.h"
 #include "lower/weights.h"
 
-/* The packed copy of src[0] of a node, held by the plan from now on. NULL: it is no weight, its type has no layout, or
- * there is no memory for it. */
+/* The packed copy of src[0] of a node, which the plan holds from now on. NULL: src[0] is not a weight, its type has
+ * no packed layout, or there is no memory for it. */
 static inline agk_packed *agk_packed_keep(agk_lowering *lowering)
 {
     if (lowering->weights == NULL) return NULL;

@@ -1,9 +1,9 @@
-/* pairs: rows of bf16 and of quantized types with many columns, where vdpbf16ps is fast: one bf16 term of each number,
- * two k in a lane. Numbers are rounded to bf16, as on matrix tiles (tiles.c). Not here: f32 and f16 rows, which stay
- * floats (floats.c). */
+/* pairs: rows of bf16 and of quantized types with many columns, where vdpbf16ps is fast. Each number is one bf16
+ * term, and a lane holds two consecutive k. Numbers are rounded to bf16, as on matrix tiles (tiles.c). Not here: f32
+ * and f16 rows, which stay floats (floats.c). */
 #include "panels.h"
 
-enum { COLUMNS, ROWS, READ }; /* of plan->kernels; READ: an agk_to_float_fn, NULL: rows are bf16 */
+enum { COLUMNS, ROWS, READ }; /* indices of plan->kernels; READ: an agk_to_float_fn, NULL: rows are bf16 */
 
 static bool serves(const agk_mm_problem *p)
 {
@@ -31,7 +31,7 @@ static bool rows(const agk_mm_panels_plan *p, const agk_view *a, const char *fro
         ((agk_to_float_fn *)p->kernels[READ])(from, floats, k);
         ((agk_mm_pairs_rows_fn *)p->kernels[ROWS])(1, k, floats, panel);
     }
-    return true; /* one term holds every number */
+    return true; /* one term can represent every number */
 }
 
 static const agk_mm_panels panels = {columns, rows, .slice_flops = 2.5e6, .min_rows = 64, .max_rows = 128};

@@ -1,16 +1,16 @@
 /* Products by panels and units: how a node is cut, the step that packs columns, and the second step in lanes.
  *
- * An item is a block of rows times up to 512 columns: block of k by block of k, 32 rows at a time are made a panel,
- * which all columns pass by. So what is packed stays in L2 for all rows of the item, and the sums stay with the thread.
- * Not here: what units and panels hold (tiles.c, bytes.c, shorts.c, pairs.c, floats.c), the second step on matrix tiles
- * (tiles_items.c), the kernels. */
+ * An item is a block of rows times up to 512 columns. It goes block of k by block of k: 32 rows at a time are packed
+ * to a panel, which is then multiplied by all columns. So what is packed stays in L2 for all rows of the item, and
+ * the sums stay with the thread. Not here: what units and panels hold (tiles.c, bytes.c, shorts.c, pairs.c,
+ * floats.c), the second step on matrix tiles (tiles_items.c), the kernels. */
 #include "panels.h"
 
 #include "lower/chain.h"
 
 enum {
-    ITEMS = 16,           /* wanted, as far as min_rows allows */
-    UNIT_BYTES = 1 << 17, /* of b, in one chunk of packing */
+    ITEMS = 16,           /* as many as are wanted, as far as min_rows allows */
+    UNIT_BYTES = 1 << 17, /* bytes of b that one chunk packs */
 };
 
 /* -- quantized rows as codes ---------------------------------------------------------------------------------- */
@@ -45,9 +45,9 @@ const agk_mm_panels agk_mm_panels_of_codes = {code_columns, code_rows, .slice_fl
 
 /* -- the first step: columns are packed, for all rows --------------------------------------------------------- */
 
-/* Whether numbers too small to be split are lost in what stands beside them: in each of n columns of k floats the
- * largest is finite and at least 2^-100, so that 2^-126 more or less is 2^-26 of it; or all are zero. Behind a gelu,
- * values below 2^-110 are in every other unit. */
+/* Whether numbers that are too small to be split are negligible beside the larger ones. This holds if, in each of n
+ * columns of k floats, the largest is finite and at least 2^-100, so that 2^-126 more or less is 2^-26 of it; or if
+ * all are zero. Behind a gelu, values below 2^-110 occur in every other unit. */
 static bool too_small_to_count(int64_t k, int64_t n, const char *b, int64_t ldb)
 {
     enum { LANES = 16 };
@@ -67,7 +67,7 @@ static bool too_small_to_count(int64_t k, int64_t n, const char *b, int64_t ldb)
     return true;
 }
 
-/* Elements k0 .. k0 + k - 1 of n columns, which begin at `from`, to a unit. */
+/* Packs elements k0 .. k0 + k - 1 of n columns, which begin at `from`, to a unit. */
 static bool pack_unit(const agk_task *task, const agk_mm_panels_plan *p, const agk_view *b, const char *from, int64_t n,
                       int64_t k0, int64_t k, char *unit)
 {
@@ -108,18 +108,21 @@ static agk_status columns_step(const agk_task *task, const agk_node *node, int64
 
 /* -- how a node is cut ---------------------------------------------------------------------------------------- */
 
-/* Blocks of rows per matrix and group of columns; `slices`: of some 10 us, of the whole product. */
+/* The number of blocks of rows for each matrix and group of columns. `slices`: the whole product, in slices of some
+ * 10 us. */
 static int64_t row_blocks(const agk_mm_panels_plan *p, int64_t m, int64_t batches, double slices)
 {
     int64_t blocks = agk_mm_ceil_div(ITEMS, p->groups * batches);
     blocks = agk_mm_least(blocks, agk_mm_ceil_div(m, p->panels->min_rows));
     blocks = agk_mm_least(blocks, 1 + (int64_t)(slices / (double)p->groups / (double)batches));
-    while ((blocks & (blocks - 1)) != 0) blocks &= blocks - 1; /* a power of two is even for most numbers of threads */
+    /* a power of two divides evenly among most numbers of threads */
+    while ((blocks & (blocks - 1)) != 0) blocks &= blocks - 1;
     const int64_t fewest = agk_mm_ceil_div(m, p->panels->max_rows);
     return agk_mm_least(blocks > fewest ? blocks : fewest, agk_mm_ceil_div(m, AGK_PANEL_ROWS));
 }
 
-/* Sums of all panels of an item, one panel, and room for 16 rows of floats; or columns that are being converted. */
+/* Scratch: the sums of all panels of an item, one panel, and room for 16 rows of floats; or columns that are being
+ * converted. */
 static size_t scratch_bytes(const agk_mm_panels_plan *p, int64_t k)
 {
     const size_t sums = (size_t)(p->panels->max_rows / AGK_PANEL_ROWS) * agk_mm_panels_sums(AGK_PANELS_ITEM_COLUMNS);
@@ -221,7 +224,7 @@ bool agk_mm_item_panel(const agk_node *node, const agk_mm_panels_plan *p, const 
 
 /* -- the second step in lanes --------------------------------------------------------------------------------- */
 
-/* The sums to c; stages that are fused with the product follow while 32 columns of it are at hand. */
+/* Stores the sums to c. Fused stages follow while 32 columns of the result are in the cache. */
 static void store(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *item,
                   const float *sums)
 {

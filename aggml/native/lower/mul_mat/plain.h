@@ -1,4 +1,4 @@
-/* What dots.c and blocks.c share: the matrices of one batch, and stages on a finished part of the result. */
+/* The parts that dots.c and blocks.c share: the matrices of one batch, and stages on a finished part of the result. */
 #ifndef AGK_LOWER_MUL_MAT_PLAIN_H
 #define AGK_LOWER_MUL_MAT_PLAIN_H
 
@@ -7,14 +7,14 @@
 
 enum {
     AGK_MM_WIDENED_ROWS = 32,     /* rows of a in scratch at a time: 64 KB */
-    AGK_MM_K_GRAIN = 256,         /* of rows that are widened: a multiple of every block */
-    AGK_MM_SLICE_BYTES = 1 << 17, /* of a source, in one chunk of packing or converting */
+    AGK_MM_K_GRAIN = 256,         /* k of widened rows are cut at multiples of this, a multiple of every block size */
+    AGK_MM_SLICE_BYTES = 1 << 17, /* bytes of a source that one chunk packs or converts */
 };
 
-/* What one thread does in some 10 us, of AVX-512; chunks follow from the shape alone. */
+/* The work of one thread in some 10 us with AVX-512. Chunks follow from the shape alone. */
 static const double agk_mm_slice_flops = 2.5e6;
 
-/* The matrices of one batch: b and dst have the same outer extents, those of a repeat. */
+/* The matrices of one batch. b and dst have the same outer extents; a has the same or is repeated. */
 typedef struct agk_mm_matrices {
     const char *a, *b;
     char *c;
@@ -31,7 +31,7 @@ static inline agk_mm_matrices agk_mm_matrices_of(const agk_task *task, const agk
     };
 }
 
-/* Rows of a, k elements each, converted into `out`. */
+/* Converts rows of a, k elements each, into `out`. */
 static inline void agk_mm_widen_rows(const agk_node *node, const agk_mm_conversion *rows, const char *a, int64_t n,
                                      int64_t k, char *out)
 {
@@ -39,7 +39,8 @@ static inline void agk_mm_widen_rows(const agk_node *node, const agk_mm_conversi
     for (int64_t i = 0; i < n; ++i, a += node->src[0].nb[1], out += bytes) agk_mm_convert(rows, a, out, k);
 }
 
-/* The stages that are fused with the product, on rows of a x columns of b that are finished and still in the cache. */
+/* Carries out the stages that are fused with the product, on rows of a x columns of b that are finished and still in
+ * the cache. */
 static inline void agk_mm_stages(const agk_task *task, const agk_node *node, int64_t batch, int64_t row, int64_t rows,
                                  int64_t column, int64_t columns)
 {

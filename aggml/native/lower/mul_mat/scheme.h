@@ -1,4 +1,5 @@
-/* A scheme: one way to compute products. Here: the problem that it is asked about, and the functions that it offers.
+/* A scheme: one way to compute products. Here: the description of a problem that a scheme is asked about, and the
+ * functions that a scheme offers.
  *
  * The table of preferences (choice.c) asks the schemes from the best to the last. README.md says what each one does.
  * Not here: the schemes themselves (packed.c, tiles.c, bytes.c, pairs.c, floats.c, shorts.c, dots.c, blocks.c). */
@@ -18,10 +19,10 @@ typedef struct agk_mm_problem {
 
 typedef struct agk_mm_scheme {
     const char *name;
-    /* Whether its kernels can compute the product at all: types, shape, lines of kernels.def. */
+    /* Whether the scheme's kernels can compute the product at all: types, shape, lines of kernels.def. */
     bool (*serves)(const agk_mm_problem *problem);
     /* Adds the steps of a node, whose operands were checked and whose result is not empty. False: there is no memory
-     * for a packed copy, nothing was added, and the next scheme is asked. */
+     * for a packed copy and nothing was added, so the next scheme is asked. */
     bool (*lower)(agk_lowering *lowering);
 } agk_mm_scheme;
 
@@ -34,16 +35,17 @@ agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering);
 /* A row of the table of preferences. */
 typedef struct agk_mm_preference {
     const agk_mm_scheme *scheme;
-    bool (*when)(const agk_mm_problem *problem); /* when it is better than all rows below */
+    bool (*when)(const agk_mm_problem *problem); /* when this scheme is better than all rows below */
     const char *why;
 } agk_mm_preference;
 
-/* The first row from `after` on (NULL: from the top) whose scheme serves the product, when it should; the last row
- * serves every product that mul_mat accepts. */
+/* The first row behind `after` (NULL: from the top) whose scheme serves the product and whose condition holds. The
+ * last row serves every product that mul_mat accepts. */
 const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_mm_preference *after);
 
-/* The variant of kernels.def for this machine of `<prefix><name of the type in small letters>`, if there is one beside
- * plain C; else NULL. Which types a scheme serves follows from the lines of kernels.def by this alone. */
+/* The variant of kernels.def for this machine that is named `<prefix><name of the type in small letters>`. NULL if
+ * there is none, or only plain C. This function alone decides, from the lines of kernels.def, which types a scheme
+ * serves. */
 agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu);
 
 /* -- arithmetic that all schemes share ------------------------------------------------------------------------ */

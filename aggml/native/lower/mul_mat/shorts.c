@@ -1,6 +1,6 @@
-/* shorts: quantized rows with many columns on vectors of 256 bits. vpmaddubsw (AVX2) adds products of bytes in 16 bits,
- * so how many may be added depends on how wide the codes of the type are (kernels/mul_mat_shorts.h). AVX-VNNI has
- * vpdpbusd, whose sums have 32 bits, and takes the same rows and columns. Not here: vectors of 512 bits, and NEON
+/* shorts: quantized rows with many columns on vectors of 256 bits. vpmaddubsw (AVX2) adds products of bytes in 16
+ * bits, so the width of the type's codes limits how many may be added (kernels/mul_mat_shorts.h). AVX-VNNI has
+ * vpdpbusd, which adds in 32 bits, and uses the same rows and columns. Not here: vectors of 512 bits, and NEON
  * (bytes.c). */
 #include "kernels/mul_mat_shorts.h"
 
@@ -17,7 +17,7 @@ static bool lower(agk_lowering *lowering)
     const uint32_t cpu = lowering->cpu;
     agk_any_fn *without_vnni = agk_pick_vector("mm_shorts_product", cpu & ~(uint32_t)AGK_AVX_VNNI);
     const bool vnni =
-        agk_pick_vector("mm_shorts_product", cpu) != without_vnni; /* sums of 32 bits: all rows are bytes */
+        agk_pick_vector("mm_shorts_product", cpu) != without_vnni; /* sums have 32 bits, so all rows can be bytes */
     const int fours = vnni ? AGK_MM_BLOCK / 4 : agk_short_fours(a);
     agk_mm_panels_plan p = {.panels = &agk_mm_panels_of_codes,
                             .product = AGK_PICK(mm_shorts_product, cpu),

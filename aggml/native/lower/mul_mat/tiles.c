@@ -1,19 +1,17 @@
-/* tiles: products with many columns on matrix tiles (AMX), whose numbers are bf16: an f32 is three terms, an f16 two,
+/* tiles: products with many columns on matrix tiles (AMX), which multiply bf16. An f32 is three bf16 terms, an f16 two,
  * bf16 and quantized rows one (kernels/mul_mat_panels.h).
  *
- * Three things only tiles do. Numbers that cannot be split into terms (not finite, or below 2^-110 among no larger
- * ones) are found on the way and multiplied once more by a dot. Panels of weights are kept packed, if they are f32, f16
- * or bf16. Stages that are a bias, a function and an addend are carried out while sums are in L1, and the result may
- * become bf16 or be written as the columns of the next product. Here: which kernels, how rows become panels, which
- * stages. Not here: the second step (tiles_items.c). */
+ * Only tiles do three things. Numbers that cannot be split into terms (not finite, or below 2^-110 among no larger
+ * ones) are found while packing, and their products are computed once more by a dot. Panels of weights are kept
+ * packed if they are f32, f16 or bf16. Stages that are a bias, a function and an addend are carried out while the
+ * sums are in L1, and the result may become bf16 or be written as the columns of the next product. Here: which
+ * kernels are used, how rows become panels, which stages are carried out. Not here: the second step (tiles_items.c). */
 #include "tiles.h"
 
 #include "packing.h"
 #include "lower/refuse.h"
 
-enum {
-    K_BLOCK_SPLIT = 128
-}; /* of several terms: what an item has in L2 stays below the 1.3 MB that are really there */
+enum { K_BLOCK_SPLIT = 128 }; /* of several terms: an item takes less of L2 than the 1.3 MB that can really be used */
 
 static bool serves(const agk_mm_problem *p)
 {
@@ -61,7 +59,7 @@ static bool half_of_codebook(const agk_mm_panels_plan *p, const agk_view *a, con
     return true;
 }
 
-/* Rows of f32 are packed as columns of pairs are: two k of each row side by side. */
+/* Rows of f32 are packed like columns of pairs: two consecutive k of each row side by side. */
 static bool half_of_floats(const agk_mm_panels_plan *p, const agk_view *a, const char *from, int64_t n, int64_t k,
                            char *half, float *room)
 {
@@ -93,8 +91,8 @@ static bool rows_of_floats(const agk_mm_panels_plan *p, const agk_view *a, const
     return both_halves(half_of_floats, p, a, from, n, k, panel, room);
 }
 
-/* min_rows: packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 %. max_rows: their sums are 512
- * KB. */
+/* min_rows: packed columns come from L3 once per item, so items of 128 rows are 8 % slower, of 96 rows 15 %.
+ * max_rows: the sums of so many rows are 512 KB. */
 #define AGK_ON_TILES(rows) {columns, rows, .slice_flops = 2e7, .min_rows = 192, .max_rows = 256, .wants_room = true}
 static const agk_mm_panels of_bf16 = AGK_ON_TILES(rows_of_bf16), of_codebook = AGK_ON_TILES(rows_of_codebook),
                            of_floats = AGK_ON_TILES(rows_of_floats);
@@ -132,8 +130,8 @@ static const agk_view *addend(const agk_node *node, int i)
     return v != NULL && v->type == AGK_F32 && v->nb[0] == 4 ? v : NULL;
 }
 
-/* Stages as a tile can carry them out: a bias, a function, another addend or that it becomes bf16, in this order, each
- * or none. False: there are others. */
+/* Whether a tile can carry out all stages: a bias, a function, then another addend or the conversion to bf16, in
+ * this order; each of them may be missing. False: there are other stages. */
 static bool choose_end(agk_mm_panels_plan *p, const agk_node *node)
 {
     int8_t i = 0;
@@ -147,7 +145,8 @@ static bool choose_end(agk_mm_panels_plan *p, const agk_node *node)
     return i == node->n_stages;
 }
 
-/* Whether columns of one term fit where their floats would be: the node that makes them can then write them at once. */
+/* Whether columns of one term fit into the place where their floats would be. Then the node that computes them can
+ * write the packed columns straight away. */
 static bool fit_their_floats(const agk_view *b)
 {
     const int64_t k = b->ne[0], n = b->ne[1];
@@ -168,7 +167,7 @@ static bool lower(agk_lowering *lowering)
                             .panel_32 = 2 * terms * AGK_TERMS_TILE,
                             .k_block = terms > 1 ? K_BLOCK_SPLIT : AGK_PANELS_K_BLOCK};
     choose_kernels(&p, a->type, lowering->cpu);
-    /* k that is no longer is one block, whose sums enter and leave the tiles once. */
+    /* A k that is no longer than this is a single block, whose sums enter and leave the tiles once. */
     if (terms == 1 && a->ne[0] <= AGK_PANELS_K_MOST) p.k_block = AGK_PANELS_K_MOST;
     p.ends = choose_end(&p, node);
     node->gives_columns = node->for_columns && p.ends && terms == 1;

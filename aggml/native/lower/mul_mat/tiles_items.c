@@ -1,13 +1,14 @@
-/* The second step of tiles: panels are made, or taken from where they are kept, and multiplied; sums end in the kernel.
- * Products with a number that cannot be split are computed once more by a dot. Not here: the kernel
+/* The second step of tiles: panels are packed, or taken from the kept copy, and multiplied; the kernel also finishes
+ * the sums. Products with a number that cannot be split are computed once more by a dot. Not here: the kernel
  * (kernels/amx/mul_mat_tiles.c). */
 #include "tiles.h"
 
 #include "lower/chain.h"
 #include "packing.h"
 
-/* Where the columns begin that a product of `k` rows gives to the product behind it: those of row `row`, a multiple of
- * 32, and the first column of unit `unit`, in one term and blocks of k_block; ld_unit: to the next unit. */
+/* Where the columns begin that a product of `k` rows hands to the product that follows it: those of row `row`, a
+ * multiple of 32, and of the first column of unit `unit`, in one term and blocks of k_block. ld_unit: distance to
+ * the next unit. */
 static char *given_columns(char *columns, int64_t units, int64_t k, int64_t k_block, int64_t row, int64_t unit,
                            size_t *ld_unit)
 {
@@ -17,7 +18,7 @@ static char *given_columns(char *columns, int64_t units, int64_t k, int64_t k_bl
            agk_terms_unit_bytes(1, row - k0);
 }
 
-/* Where a tile puts rows `row` on of an item; with stages or without. */
+/* Sets where the kernel stores rows `row` on of an item, with stages or without. */
 static agk_mm_end end_of(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *t,
                          int64_t row, bool stages)
 {
@@ -43,7 +44,7 @@ static agk_mm_end end_of(const agk_task *task, const agk_node *node, const agk_m
     return e;
 }
 
-/* The panel of rows `row` on from where it is kept, for the block that x describes; false: some number cannot be
+/* Takes the panel of rows `row` on from the kept copy, for the block that x describes. False: some number cannot be
  * split. */
 static bool kept_panel(const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *t, int64_t row, int64_t k0,
                        int64_t kn, agk_mm_panel *x)
@@ -71,7 +72,7 @@ static bool kept_panel(const agk_node *node, const agk_mm_panels_plan *p, const 
     return p->terms == 1 || (*first != 0 && *second != 0);
 }
 
-/* Rows times columns first .. first + n - 1 of one matrix by a dot. */
+/* Computes rows times columns first .. first + n - 1 of one matrix by a dot. */
 static void dot_columns(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, agk_mm_block *block,
                         const char *b, char *c, int64_t first, int64_t n)
 {
@@ -87,12 +88,12 @@ static void dot_columns(const agk_task *task, const agk_node *node, const agk_mm
     }
 }
 
-/* Whether all numbers of each panel of an item, and all of its columns, could be split into terms. */
+/* Whether all numbers of all panels and columns of an item could be split into terms. */
 typedef struct splits {
     bool panel[AGK_PANELS_MOST], columns;
 } splits;
 
-/* Once more, by a dot: each panel and each unit of columns of which one could not be split. */
+/* Computes once more, by a dot, the results of each panel and each unit in which a number could not be split. */
 static void multiply_again(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p,
                            const agk_mm_item *t, const splits *fine, int64_t i)
 {
@@ -113,8 +114,8 @@ static void multiply_again(const agk_task *task, const agk_node *node, const agk
     }
 }
 
-/* Panels whose sums did not end in the kernel: those with numbers that cannot be split, all if there are stages that
- * the kernel does not know. */
+/* Finishes the sums of panels that the kernel left unfinished: panels with numbers that cannot be split, or all
+ * panels if the kernel does not know some stage. */
 static void finish(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *t,
                    const splits *fine, int64_t panels)
 {
