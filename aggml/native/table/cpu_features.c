@@ -1,7 +1,8 @@
-/* What this CPU can run and the operating system lets it: cpuid, and xgetbv for the register state; getauxval, sysctl.
+/* What this CPU can run and the operating system allows. x86 reads cpuid, and xgetbv for the register state that the
+ * system saves; ARM reads getauxval or sysctl.
  *
- * Here: registers; isas.def says which of their bits a feature is. Not here: what a plan may use (the caller masks the
- * result), the choice of variants (dispatch.c). */
+ * Here: reading those registers; isas.def says which of their bits make up a feature. Not here: which features a
+ * plan may use (the caller masks the result), the choice of variants (dispatch.c). */
 #include <stdatomic.h>
 
 #include "kernels.h"
@@ -28,7 +29,7 @@ static bool intel(void)
     return __get_cpuid(0, &a, &b, &c, &d) && b == 0x756e6547 && d == 0x49656e69; /* "Genu", "ineI" */
 }
 
-/* As an instruction, since the intrinsic would need its own compiler flag. */
+/* xgetbv written as an instruction, because the intrinsic would need its own compiler flag. */
 static unsigned enabled_state(void)
 {
     unsigned eax, edx;
@@ -36,7 +37,8 @@ static unsigned enabled_state(void)
     return eax;
 }
 
-/* Linux grants the 8 KB of tiles to a process that asks; its threads, also those there are, then have them. */
+/* Linux grants the 8 KB of tile state to a process that asks for it. The permission holds for all threads of the
+ * process, including those that already run. */
 static bool may_use_tiles(void)
 {
 #if defined(__linux__) && defined(__x86_64__)
@@ -52,7 +54,7 @@ typedef struct machine {
     bool intel, zmm, tiles;       /* zmm: AVX-512 F, DQ, CD, BW and VL, whose registers the system saves */
 } machine;
 
-/* False: not even registers of 32 bytes are saved. */
+/* Reads the features into m. False: the system does not even save registers of 32 bytes. */
 static bool look(machine *m)
 {
     unsigned a, b, c, d, highest = 0;
@@ -89,13 +91,13 @@ typedef struct machine {
 static bool look(machine *m)
 {
 #if defined(__linux__)
-    /* bits of asm/hwcap.h; here as numbers, since older headers lack the newer names */
+    /* bits of asm/hwcap.h, given as numbers because older headers lack the newer names */
     const unsigned long have = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
     m->dotprod = (have >> 20 & 1u) != 0;
     m->i8mm = (more >> 13 & 1u) != 0;
     m->bf16 = (more >> 14 & 1u) != 0;
 #elif defined(__APPLE__)
-    m->dotprod = true; /* all of them have it */
+    m->dotprod = true; /* all of these processors have it */
     m->i8mm = apple_has("hw.optional.arm.FEAT_I8MM");
     m->bf16 = apple_has("hw.optional.arm.FEAT_BF16");
 #endif
@@ -146,7 +148,8 @@ const size_t agk_n_isas = sizeof agk_isas / sizeof agk_isas[0];
 
 uint32_t agk_cpu_features(void)
 {
-    static atomic_uint cache; /* bit 31: known; threads that come at once find the same */
+    /* bit 31: the features are known; threads that get here at the same time compute the same value */
+    static atomic_uint cache;
     unsigned features = atomic_load_explicit(&cache, memory_order_relaxed);
     if (features == 0) {
         features = detect() | 1u << 31;

@@ -1,7 +1,8 @@
-/* The features that ggml's ggml_cpu_has_* name, each as this machine has it and as the plain units were compiled with.
+/* The features that ggml's ggml_cpu_has_* functions name: for each, whether this machine has it, and whether the plain
+ * files (those without compiler flags of their own) were compiled with it.
  *
- * Not here: what kernels are chosen by (cpu_features.c), what the units of an instruction set were compiled with, which
- * the list of variants tells. */
+ * Not here: the features by which kernels are chosen (cpu_features.c); what the files of an instruction set were
+ * compiled with, which the list of variants tells. */
 #include "kernels.h"
 
 #if defined(__linux__) && !defined(__x86_64__) && !defined(__i386__)
@@ -71,7 +72,7 @@ static machine look(void)
 static machine look(void)
 {
     machine m = {0};
-    /* bits of asm/hwcap.h; here as numbers, since older headers lack the newer names */
+    /* bits of asm/hwcap.h, given as numbers because older headers lack the newer names */
     const unsigned long have = getauxval(AT_HWCAP);
 #if defined(__aarch64__)
     const unsigned long more = getauxval(AT_HWCAP2);

@@ -1,11 +1,12 @@
-/* The signature of each kernel of kernels.def: agk_<kernel>_fn. Groups are set off by a comment line. */
+/* The signature of each kernel of kernels.def: agk_<kernel>_fn. A comment line begins each group of kernels. */
 #ifndef AGK_KERNEL_TYPES_H
 #define AGK_KERNEL_TYPES_H
 
 #include "kernels.h"
 #include "mul_mat_types.h"
 
-/* mul_mat, types. Conversions of n elements; mul_mat.h describes what is packed, and the block of work. */
+/* mul_mat and types. Conversions take n elements; kernels/mul_mat.h describes the packed operands and the block of
+ * work. */
 struct agk_mm_block;
 #define CONVERSION_VARIANTS(function, kernel) typedef function kernel##_fn;
 #define CONVERSION_ONE(function, kernel)
@@ -43,8 +44,8 @@ struct agk_packed_layout;
 typedef void agk_mm_packed_columns_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
                                       const char *columns, size_t stride, char *out);
 
-/* mul_mat_panels.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
- * quantized type as one term. */
+/* mul_mat_panels.h describes the layouts. The functions for columns and rows return false if a number cannot be
+ * split into terms. bf16: packs a row of bf16, or of a quantized type, as one term. */
 struct agk_mm_panel;
 typedef bool agk_mm_pairs_columns_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef agk_mm_pairs_columns_fn agk_mm_tiles_columns_fn; /* lower/mul_mat/tiles.h */
@@ -55,7 +56,7 @@ typedef void agk_mm_pairs_rows_bf16_fn(const void *src, void *out, int64_t k);
 typedef void agk_mm_pairs_product_fn(const struct agk_mm_panel *p);
 typedef agk_mm_pairs_product_fn agk_mm_floats_product_fn, agk_mm_tiles_product_fn;
 typedef agk_mm_pairs_product_fn agk_mm_bytes_product_fn; /* mul_mat_bytes.h */
-/* `words`: rows of shorts as 16 bits; rows of bytes have one form. */
+/* `words`: rows of shorts are stored as 16 bits each. Rows of bytes have one form only. */
 typedef void agk_mm_bytes_rows_fn(int type, bool words, const void *src, void *out, int64_t n);
 typedef void agk_mm_columns_q8_wide_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_bytes_columns_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
@@ -66,14 +67,14 @@ typedef agk_mm_bytes_columns_fn agk_mm_shorts_columns_fn;
 typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
                                   size_t ldc);
 
-/* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
+/* unary, glu. op is an agk_op; y may be x. For glu, op is the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
 typedef void agk_glu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
 typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);
 typedef void agk_backward_silu_f32_fn(int64_t n, float *y, const float *g, const float *x);
 
-/* binary. Rows of n floats, steps in bytes; one_b: a single element of b for a row. y may be a or b. */
+/* binary. Rows of n floats; strides are in bytes. one_b: b has a single element for each row. y may be a or b. */
 typedef struct agk_binary_rows {
     char *y;
     const char *a, *b;
@@ -82,7 +83,7 @@ typedef struct agk_binary_rows {
 } agk_binary_rows;
 typedef void agk_binary_f32_fn(int op, int64_t n, int64_t rows, const agk_binary_rows *r);
 typedef agk_binary_f32_fn agk_binary_f16_fn,
-    agk_binary_bf16_fn; /* rows of the type, rounded once; one_b is not asked */
+    agk_binary_bf16_fn; /* rows of the type, each result rounded once; there is no one_b */
 typedef void agk_binary_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
 
 /* norm, soft_max. One row; y may be x. */
@@ -107,7 +108,7 @@ typedef double agk_cross_entropy_loss_f32_fn(int64_t n, const float *logit, cons
 typedef void agk_backward_entropy_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
 
 /* recurrent. One token of one head, `rows` rows of n floats: the state is read from `before`, which may be `state`, and
- * written to `state`. What a kernel does not name it does not read.
+ * written to `state`. A kernel reads only the fields that its formula names.
  * outer (gla): row_i = decay_i row_i + k_i v, y = the sum of r_i scale row_i
  * outer:       y = the sum of r_i (row_i + first_i k_i v) with the rows before, then the same
  * wkv7:        row_i = decay row_i + v_i k + (a . row_i) b, y_i = r . row_i
@@ -132,10 +133,11 @@ typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, f
 typedef void agk_rope_rotate_fn(bool neox, int64_t half, float *y, const float *x, const float *cosine,
                                 const float *sine);
 
-/* flash_attn_ext. flash.h describes a tile; k [n][d] and v [n][dv] are keys first .. first+n-1, floats but for those
- * that a narrow kernel takes as they lie. Codes: a narrow kernel for k in q8_0 or q4_0. Pairs: k bf16, v in pairs of
- * keys [pairs][dv][2] from the one that has `first`, an even number of the head with the next; agk_flash_pairs makes
- * them of n rows of bf16, the last beside zeros if n is odd. */
+/* flash_attn_ext. kernels/flash.h describes a tile. k [n][d] and v [n][dv] are keys first .. first+n-1. They are
+ * floats, except for the narrow kernels, which read rows in the type of the tensor. Codes: a narrow kernel for k in
+ * q8_0 or q4_0. Pairs: k is bf16; v is stored in pairs of keys [pairs][dv][2], an even key of the head with the next
+ * one, starting with the pair that holds key `first`. agk_flash_pairs makes these pairs from n rows of bf16; if n is
+ * odd, it pairs the last row with zeros. */
 struct agk_flash_tile;
 typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v);
@@ -145,28 +147,30 @@ typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn, 
 typedef agk_flash_end_fn agk_flash_narrow_end_fn;
 typedef void agk_flash_pairs_pack_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
 
-/* In bf16 terms: n (1..32) rows of keys and values, floats d and dv wide, to their panels (values: the first of them,
- * v_step bytes apart); a tile of rows. False: numbers that have no terms, and nothing was stored to the result. */
+/* Attention in bf16 terms. The first function packs n (1..32) rows of keys and of values, d and dv floats wide, to
+ * panels (for values: to the first panel; the next ones follow v_step bytes apart). The second one computes a tile
+ * of rows. False: some number has no terms, and nothing was stored to the result. */
 struct agk_flash_terms;
 typedef bool agk_flash_terms_pack_fn(int terms, int64_t n, int64_t d, const float *k, int64_t dv, const float *v,
                                      void *k_out, void *v_out, size_t v_step);
 typedef bool agk_flash_terms_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x);
-/* One term, rows of keys and values as they lie, floats or bf16. A tile of rows is begun (NULL: none), the one before
- * is ended, false: lanes must do that one; first: there is none before. */
+/* Attention with one term. The first function packs rows of keys and values as they lie in memory, floats or bf16.
+ * The second one begins a tile of rows (NULL: none) and ends the tile before it. False: the tile that was ended has
+ * to be computed in lanes. first: there is no tile before this one. */
 typedef bool agk_flash_bf16_pack_fn(bool floats, int64_t n, int64_t d, const void *k, int64_t k_step, int64_t dv,
                                     const void *v, int64_t v_step, void *k_out, void *v_out, size_t v_out_step);
 typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x, bool first,
                                     void *state);
 
-/* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
+/* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; strides in bytes, the last index contiguous. */
 typedef void agk_cpy_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_cpy_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_cpy_fill_32_fn(int64_t n, void *y, uint32_t bits);
 typedef agk_from_float_fn agk_cpy_to_i32_fn; /* agk_i32_from_float */
 typedef agk_to_float_fn agk_cpy_from_i32_fn;
 
-/* peak: `turns` blocks of one instruction; how many operations a block has (kernels/peak.h). read: every line of `size`
- * bytes, a multiple of 512 at a multiple of 64, loaded once. */
+/* peak: `turns` blocks of one instruction; kernels/peak.h says how many operations a block has. read: loads every
+ * line of `size` bytes once; size is a multiple of 512, the address a multiple of 64. */
 typedef void agk_peak_read_fn(int64_t size, const char *data);
 typedef double agk_peak_f32_fn(int64_t turns);
 typedef agk_peak_f32_fn agk_peak_bf16_fn, agk_peak_int8_fn;

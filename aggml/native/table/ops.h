@@ -1,4 +1,4 @@
-/* The ops: their numbers, and what ops.def says of each. Not here: what a node is (kernels.h). */
+/* The ops: their numbers, and the facts that ops.def states about each. Not here: nodes (lower/node.h). */
 #ifndef AGK_OPS_H
 #define AGK_OPS_H
 
@@ -12,7 +12,8 @@ typedef enum agk_op {
     AGK_OP_COUNT
 } agk_op;
 
-/* What an op's arithmetic is counted in: X(name). All sources are read in full unless the comment says otherwise. */
+/* The units in which an op's arithmetic is counted: X(name). All sources are read in full unless the comment says
+ * otherwise. */
 #define AGK_EACH_UNITS(X) \
     X(NOTHING)  /* nothing happens at run time */ \
     X(UNKNOWN)  /* a user's function: nobody knows */ \
@@ -82,9 +83,9 @@ enum {
     AGK_UPDATES_AT = 22,     /* likewise of AGK_UPDATES */
 };
 
-/* Source i is where the result goes: written, not read. */
+/* Source i is the place where the result goes: it is written, not read. */
 #define AGK_TARGET(i) (1u << (AGK_TARGETS_AT + (i)))
-/* Source i is read and written besides the result. */
+/* Source i is both read and written, in addition to the result. */
 #define AGK_UPDATES(i) (1u << (AGK_UPDATES_AT + (i)))
 
 typedef struct agk_op_traits {

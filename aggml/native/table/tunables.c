@@ -1,4 +1,4 @@
-/* The table of tunables.def and the numbers chosen, for the whole process. */
+/* The table of tunables.def, and the values chosen for the whole process. */
 #include "tunables.h"
 
 #include <stdatomic.h>

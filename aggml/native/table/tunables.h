@@ -1,7 +1,7 @@
-/* Numbers that are chosen for the machine at hand (tunables.def). They decide when memory is asked for and who computes
- * what, never what is computed.
+/* Tuning parameters for this machine (tunables.def). They decide when memory is prefetched and which thread computes
+ * what. They never change the results.
  *
- * Not here: who measures and keeps them (aggml/cli/tune.py, aggml/devices/cpu/tuning.py). */
+ * Not here: measuring and keeping them (aggml/cli/tune.py, aggml/devices/cpu/tuning.py). */
 #ifndef AGK_TUNABLES_H
 #define AGK_TUNABLES_H
 
@@ -23,10 +23,10 @@ typedef struct agk_tunable {
 
 extern const agk_tunable agk_tunables[AGK_TUNABLES];
 
-int32_t agk_tuned(int i);            /* 0: nobody chose */
-bool agk_tune(int i, int32_t value); /* false: outside of its range; 0 is allowed */
+int32_t agk_tuned(int i);            /* 0: no value was chosen */
+bool agk_tune(int i, int32_t value); /* false: the value is out of range; 0 is allowed */
 
-/* Bytes ahead for packed weights of a type; 0: nobody chose. */
+/* How many bytes ahead packed weights of a type are prefetched; 0: no value was chosen. */
 int32_t agk_tuned_ahead(int type);
 
 #endif

@@ -1,7 +1,7 @@
 /* Element types: ids as in ggml, the table of their sizes and conversions.
  *
- * Here: what every C file must know of a type. Not here: block layouts (blocks.h), kernels that compute with them
- * (kernels.h). */
+ * Here: the facts about types that every C file needs. Not here: block layouts (formats/blocks.h), kernels that
+ * compute with them (kernels.h). */
 #ifndef AGK_TYPES_H
 #define AGK_TYPES_H
 
@@ -23,8 +23,8 @@ typedef void agk_from_float_fn(const float *src, void *dst, int64_t n);
 /* Rows of n_per_row elements, a multiple of the block; one weight per column in `imatrix`, or NULL. */
 typedef void agk_quantize_fn(const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
 
-/* A row of types.def, which says what each column means. A function that is NULL is refused wherever it would be
- * needed. */
+/* A row of types.def, which says what each column means. Where a function is NULL, a node that would need it is
+ * refused. */
 typedef struct agk_type_traits {
     const char *name;                /* NULL: there is no such type */
     const char *key, *group, *numpy; /* numpy: "NONE" if it has none */
@@ -32,13 +32,13 @@ typedef struct agk_type_traits {
     size_t type_size; /* bytes of a block */
     size_t alignment;
     agk_to_float_fn *to_float;
-    agk_from_float_fn *from_float; /* what ops write with; NULL: never a target of cpy or set_rows */
-    agk_quantize_fn *quantize;     /* the slow, good one for weights; NULL: from_float, which knows no weights */
-    const char *reader,
-        *writer; /* kernels of kernels.def, with variants of to_float and from_float; NULL: there are none */
+    agk_from_float_fn *from_float; /* how ops write the type; NULL: it is never a target of cpy or set_rows */
+    /* the slow, accurate quantizer for weights; NULL: from_float is used, without importance weights */
+    agk_quantize_fn *quantize;
+    const char *reader, *writer; /* kernels of kernels.def: variants of to_float and from_float; NULL: there are none */
     double write_ns;
-    agk_type vec_dot_type; /* what rows of the second operand of mul_mat are converted to */
-    bool needs_imatrix;    /* quantize makes nothing of rows without one */
+    agk_type vec_dot_type; /* the type to which rows of the second operand of mul_mat are converted */
+    bool needs_imatrix;    /* quantize refuses rows without an importance matrix */
     bool minimum;
     uint8_t scale;
 } agk_type_traits;
