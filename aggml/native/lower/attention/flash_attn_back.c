@@ -1,7 +1,7 @@
 /* The gradient of attention: flash_attn_back.
  *
- * A unit is a head of k and v in one batch with all heads of q that share it, so that no two units add to one element.
- * Sums in double. Plain: nobody trains with this. */
+ * A unit is a head of k and v in one batch, together with all heads of q that share it, so no two units add to the
+ * same element. Sums are in double. The code is plain C only, because training is rare. */
 #include <math.h>
 
 #include "lower/units.h"
@@ -34,12 +34,12 @@ static void soft_max(double *p, int64_t n)
     for (int64_t i = 0; i < n; ++i) p[i] /= sum;
 }
 
-typedef struct head { /* of one unit: operands, and gradients without gaps */
+typedef struct head { /* operands of one unit, and its gradients without gaps */
     const agk_view *q, *k, *v, *d;
     const char *qd, *kd, *vd, *dd;
     double *gk, *gv; /* [n, keys] and [keys, n] */
-    double *p, *gp;  /* of one query: probabilities and their gradients */
-    int64_t i2, i3;  /* of k and v */
+    double *p, *gp;  /* of one query: the probabilities and their gradients */
+    int64_t i2, i3;  /* indices in k and v */
 } head;
 
 static void one_query(const head *h, const float *q, const float *d, float *gq, int64_t seen)
@@ -105,7 +105,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
             gv[u * part + i] = (float)h.gv[i];
         }
     }
-    if (units.first == 0) { /* the gaps between the parts become 0: a result holds nothing older */
+    if (units.first == 0) { /* the gaps between the parts are cleared, so that the result holds no old bytes */
         for (int64_t i = agk_nelements(q); i < padded(q); ++i) gq[i] = 0;
         for (int64_t i = agk_nelements(k); i < padded(k); ++i) gk[i] = 0;
         for (int64_t i = agk_nelements(v); i < padded(v); ++i) gv[i] = 0;

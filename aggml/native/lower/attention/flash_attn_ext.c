@@ -1,22 +1,22 @@
 /* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
  *
- * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c,
- * flash_few.c, flash_shared.c, flash_parts.c). Online softmax:
- * Milakov and Gimelshein, 2018; Dao et al., 2022. */
+ * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c, flash_few.c, flash_shared.c,
+ * flash_parts.c). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
 #include "lower/refuse.h"
 #include "flash_plan.h"
 
 enum {
-    PARTS = 16,       /* of the keys of all sequences together, but for: */
+    PARTS = 16,       /* parts into which the keys of all sequences together are cut, within these limits: */
     PART_KEYS = 128,  /* the fewest keys of a part */
-    PART_MOST = 1024, /* the most, but for sequences that would have more than */
+    PART_MOST = 1024, /* the most keys of a part, except for sequences that would then have more parts than */
     MOST_PARTS = 64,
-    TERMS_ROWS = 24,        /* fewer rows of a tile leave half of its products unused */
+    TERMS_ROWS = 24,        /* with fewer rows in a tile, half of its products are unused */
     TERMS_MOST = 256 << 20, /* bytes of packed keys and values */
-    HELD_MOST = 512
-        << 10, /* bytes of a converted head, half of L2: heads of 128 up to 512 keys; of longer ones half of it */
-    HELD_CHUNKS = 32, /* no more of them for the sake of balance, if tiles of a chunk are */
-    HELD_TILES = 4,   /* fewer than this */
+    /* bytes of a converted head, half of L2. It holds heads of 128 up to 512 keys; of longer heads, one half at a
+     * time */
+    HELD_MOST = 512 << 10,
+    HELD_CHUNKS = 32, /* chunks that are enough: there are no more of them for the sake of balance if each then had */
+    HELD_TILES = 4,   /* fewer tiles than this */
 };
 
 static int64_t mask_planes(const agk_view *m)
@@ -100,13 +100,14 @@ static agk_status check(agk_lowering *lowering)
     return status == AGK_OK ? check_mask(lowering) : status;
 }
 
-/* How many bf16 terms: as many as the type has bits for, so that a result is as accurate as in lanes; quantized types
- * round to bf16 within 2^-9. 0: lanes. */
+/* The number of bf16 terms: enough for all bits of the type, so that a result is as accurate as in lanes. Quantized
+ * types are rounded to bf16, within 2^-9. 0: lanes. */
 static int choose_terms(const agk_lowering *lowering, int64_t rows)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     if (rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL || k->ne[0] == 0) return 0;
-    if (AGK_PICK(flash_bf16_tile, lowering->cpu) == NULL) return 0; /* no tiles: it has no plain C */
+    /* there are no tiles; this kernel has no variant in plain C */
+    if (AGK_PICK(flash_bf16_tile, lowering->cpu) == NULL) return 0;
     const int of_k = k->type == AGK_F32 ? 3 : k->type == AGK_F16 ? 2 : 1;
     const int of_v = v->type == AGK_F32 ? 3 : v->type == AGK_F16 ? 2 : 1;
     const int terms = of_k > of_v ? of_k : of_v;
@@ -114,10 +115,11 @@ static int choose_terms(const agk_lowering *lowering, int64_t rows)
     return agk_flash_up(k->ne[1]) * width * heads * terms * 2 <= TERMS_MOST ? terms : 0;
 }
 
-/* Few rows see many keys: cut between keys as well, by the shape alone. More units than heads, and memory is read
- * nearly in order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9 us a head.
- * A part begins with a block that was asked for at once, and ends with a state: 8 sequences of 4,096 keys with 32 heads
- * of 128 on 8 take 36.3 ns for a key of a head in parts of 128 keys, 28.8 in parts of 1,024. */
+/* With few rows and many keys, the work is cut between keys as well, by the shape alone. That makes more units than
+ * heads, and memory is read nearly in order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9
+ * us a head. The first block of a part is prefetched only when it is already needed, and a part ends by storing a
+ * state, so parts should be long: 8 sequences of 4,096 keys with 32 heads of 128 on 8 take 36.3 ns for a key of a
+ * head in parts of 128 keys, 28.8 in parts of 1,024. */
 static int64_t keys_of_part(int64_t n_keys, int64_t batches)
 {
     const int64_t fewest = (n_keys + MOST_PARTS - 1) / MOST_PARTS;
@@ -127,7 +129,7 @@ static int64_t keys_of_part(int64_t n_keys, int64_t batches)
     return keys <= PART_KEYS ? PART_KEYS : (keys + AGK_FLASH_KEYS - 1) / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
 }
 
-/* On matrix tiles: chooses the kernels, and takes room for packed keys and values. */
+/* On matrix tiles: chooses the kernels, and reserves memory for packed keys and values. */
 static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
 {
     const agk_node *node = lowering->node;
@@ -149,12 +151,13 @@ static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
     if (lowering->scratch_size < tile) lowering->scratch_size = tile;
 }
 
-/* bf16 keys and values are not widened to f32 where that is faster. It is as accurate as one term on matrix tiles. */
+/* Decides whether bf16 keys and values are used without widening them to f32, where that is faster. It is as
+ * accurate as one term on matrix tiles. */
 static bool pairs_pay(const agk_lowering *lowering)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     if (k->type != AGK_BF16 || v->type != AGK_BF16 || k->ne[0] % 2 != 0) return false;
-    return AGK_PICK(flash_pairs_block, lowering->cpu) != NULL; /* its gate says where it pays */
+    return AGK_PICK(flash_pairs_block, lowering->cpu) != NULL; /* the gate of this kernel says where it pays off */
 }
 
 static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
@@ -173,8 +176,8 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
     plan->read_v.paired = AGK_PICK(flash_pairs_pack, cpu);
 }
 
-/* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a
- * quarter of the time of one. */
+/* How many keys of a head are converted at once for all tiles that see them, if there are several tiles. Converting
+ * takes a quarter of the time that one tile takes. */
 static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t sharing)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
@@ -185,7 +188,7 @@ static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *pla
     return some < AGK_FLASH_KEYS ? AGK_FLASH_KEYS : some;
 }
 
-/* Units of a chunk: whole heads where that makes enough chunks, and many tiles for keys that are held. */
+/* Units of a chunk: whole heads if that makes enough chunks, and many tiles if converted keys are held. */
 static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bundle, double unit_ns)
 {
     int64_t most = agk_units_per_chunk(plan->units, unit_ns);
@@ -201,9 +204,9 @@ static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bu
 /* -- few rows ------------------------------------------------------------------------------------------------- */
 
 enum {
-    BUNCHES = 8,           /* of a node: fewer would leave threads without work */
+    BUNCHES = 8,           /* bunches of a node: fewer would leave threads without work */
     BLOCK_BYTES = 1 << 18, /* keys and values of a block, of all heads of a bunch: two blocks are half of L2 */
-    BLOCK_LARGE = 512,     /* keys of a part; of shorter ones a block is half of that */
+    BLOCK_LARGE = 512,     /* keys of a part; in shorter parts a block has half as many bytes */
     BLOCK_LEAST = 16,      /* keys */
 };
 
@@ -217,7 +220,8 @@ static int32_t heads_together(const agk_node *node, const agk_flash_few_plan *pl
     return 1;
 }
 
-/* How many heads of Q that share one of K are rows of a unit: all, or the most that divide them. */
+/* How many heads of Q that share a head of K are rows of one unit: all of them, or the most that divide their
+ * number. */
 static int64_t heads_of_unit(int64_t group)
 {
     int64_t heads = group < AGK_FLASH_TILE ? group : AGK_FLASH_TILE;
@@ -262,7 +266,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
         const int64_t floats = agk_nrows(q) * plan.parts * (2 + node->dst.ne[0]);
         lowering->work_size = (size_t)plan.room + (size_t)floats * sizeof(float);
     }
-    /* 4 rows of an 8th of 256 take 4.5 ns a key, one row 2. */
+    /* 4 rows of an 8th of 256 take 4.5 ns a key, one row takes 2. */
     const double key_ns = (double)width * (0.04 + 0.025 * (double)rows);
     const int64_t keys = n_keys < plan.part_keys ? n_keys : plan.part_keys;
     plan.per_chunk = agk_units_per_chunk(bunches, (double)(keys * plan.together) * key_ns + 100.0);
@@ -285,7 +289,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
 
     const int64_t group = q->ne[2] / k->ne[2], rows = q->ne[1];
-    /* The scalar kernel is one for few rows and for many, and takes f32. */
+    /* The scalar kernel serves few rows and many, and reads f32. */
     const bool vectors = !AGK_IS_PLAIN(flash_narrow_block, AGK_PICK(flash_narrow_block, lowering->cpu));
     const int64_t heads = rows == 1 && (!agk_has(node, 3) || m->ne[2] == 1) ? heads_of_unit(group) : 1;
     if (vectors && rows < AGK_FLASH_NARROW) {
@@ -302,9 +306,9 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     plan.held = (int32_t)keys_held(lowering, &plan, group);
     const bool small = n_keys * width * 4 <= HELD_MOST;
     plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small ? AGK_FLASH_AHEAD : 0u);
-    /* A tile makes some 60 products per ns, half of that if it fills one vector only. */
+    /* A tile makes some 60 products per ns; half of that if its rows fill one vector only. */
     const double each = rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
-    static const double terms_each[4] = {1.0, 0.1, 0.2, 0.4}; /* of lanes */
+    static const double terms_each[4] = {1.0, 0.1, 0.2, 0.4}; /* the time relative to lanes, by the number of terms */
     const double unit_ns = (double)(n_keys * width) * each * terms_each[terms] * (vectors ? 1.0 : 40.0) + 100.0;
     const int64_t bundle = agk_flash_bundle(node, plan.held);
     plan.per_chunk = units_of_chunk(&plan, plan.held == n_keys, bundle, unit_ns);
@@ -313,7 +317,8 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int64_t keys = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;
     const int64_t floats = bundle * agk_flash_state_floats(q->ne[0], v->ne[0]) + keys * width;
     size_t scratch = (size_t)floats * sizeof(float);
-    if (terms == 1) scratch = (scratch + 63) / 64 * 64 + agk_flash_bf16_state_bytes(q->ne[0], v->ne[0]); /* beside it */
+    /* the state is stored behind it */
+    if (terms == 1) scratch = (scratch + 63) / 64 * 64 + agk_flash_bf16_state_bytes(q->ne[0], v->ne[0]);
     if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
     if (agk_has(node, 3)) agk_add_step(lowering, agk_flash_look_step, agk_flash_looks(node));
     if (terms != 0) {

@@ -1,9 +1,10 @@
 /* flash_attn_ext of few rows and any number of keys (decoding): the walk over keys and heads.
  *
- * Memory decides here, so keys and values are read in the order in which they lie: a chunk is a part of the keys, of
- * all heads that lie side by side where that leaves enough chunks; it goes over the keys in blocks, and over the heads
- * within a block. While a head is computed, its share of the next block is asked for (kernels/vec/flash_narrow.h). Head
- * by head, with a part of the keys each, 8 heads of 128 f16 came to 0.4 of the read bandwidth on a Zen 4.
+ * Memory bandwidth is the limit here, so keys and values are read in the order in which they lie. A chunk is a part of
+ * the keys, for all heads that lie side by side if that leaves enough chunks. It goes over the keys in blocks, and
+ * within a block over the heads. While a head is computed, its share of the next block is prefetched
+ * (kernels/vec/flash_narrow.h). Going head by head instead, with a part of the keys each, 8 heads of 128 f16 reached
+ * 0.4 of the read bandwidth on a Zen 4.
  *
  * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), how parts are put together
  * (flash_parts.c), keys that several sequences share (flash_shared.c), rows that fill tiles (flash_walk.c). */
@@ -12,7 +13,7 @@
 #include "lower/alibi.h"
 #include "flash_plan.h"
 
-/* A unit is heads of Q that share a head of K (grouped), or one head of Q. */
+/* A unit is either all heads of Q that share a head of K (grouped), or one head of Q. */
 typedef struct few {
     const agk_task *task;
     const agk_node *node;
@@ -20,15 +21,15 @@ typedef struct few {
     const char *q, *k, *v, *mask, *sinks;
     char *out;
     const agk_flash_mask *looks;
-    float *keys, *values; /* of a block, where the kernel does not take rows as they lie */
+    float *keys, *values; /* a converted block, if the kernel does not read rows as they lie */
 } few;
 
 typedef struct unit {
     agk_flash_tile tile;
     const agk_flash_mask *seen; /* NULL: no mask */
     int64_t begin, end;         /* keys */
-    const char *k, *v;          /* rows of its head */
-    int64_t head;               /* of K, of all batches */
+    const char *k, *v;          /* rows of the unit's head */
+    int64_t head;               /* the index of the head of K, counted over all batches */
 } unit;
 
 bool agk_flash_as_it_lies(int type)
@@ -60,7 +61,7 @@ static agk_flash_tile common_tile(const few *w)
     return t;
 }
 
-/* Unit number `at` of a batch, for the keys from .. to - 1. */
+/* Fills in unit number `at` of a batch, for the keys from .. to - 1. */
 static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t from, int64_t to)
 {
     const agk_node *node = w->node;
@@ -92,8 +93,8 @@ static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t 
     w->plan.begin(t);
 }
 
-/* What unit i of n asks for while keys from .. from + n_keys - 1 are computed: its own rows of the next block, or, of
- * heads that fill whole rows of memory, the i-th part of that block, which is then read from end to end. */
+/* What unit i of n prefetches while keys from .. from + n_keys - 1 are computed: its own rows of the next block; or,
+ * if the heads fill whole rows of memory, the i-th part of that block, which is then read from end to end. */
 static agk_flash_ahead ahead_of(const agk_view *view, const char *rows, const char *first, bool whole, int64_t i,
                                 int64_t from, int64_t n_keys)
 {
@@ -118,13 +119,14 @@ static void ask_for_block(const agk_view *view, const unit *x, int64_t n, int64_
     }
 }
 
-/* The keys from .. to - 1 of n units. */
+/* Computes the keys from .. to - 1 for n units. */
 static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     const int64_t each = w->plan.block_keys;
     const bool k_lies = agk_flash_as_it_lies(k->type), v_lies = agk_flash_as_it_lies(v->type);
-    /* Heads of K in a chunk, one beside the other and nothing else: a block of keys is one piece of memory. */
+    /* The heads of K in a chunk, if they lie side by side and with nothing in between: then a block of keys is one
+     * contiguous piece of memory. */
     const bool one_each = n == 1 || x[0].head != x[1].head;
     const bool k_whole = one_each && k->nb[1] == n * k->nb[2] && k->nb[2] == (int64_t)agk_row_size(k->type, k->ne[0]);
     const bool v_whole = one_each && v->nb[1] == n * v->nb[2] && v->nb[2] == (int64_t)agk_row_size(v->type, v->ne[0]);
@@ -137,7 +139,7 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
             agk_flash_tile *t = &x[i].tile;
             const int64_t begin = x[i].begin > j ? x[i].begin : j, end = x[i].end < last ? x[i].end : last;
             if (begin >= end) continue;
-            const bool new_head = x[i].head != have; /* only the first unit of a head asks for what follows */
+            const bool new_head = x[i].head != have; /* only the first unit of a head prefetches the next rows */
             if (new_head && !k_lies) agk_flash_floats(k, x[i].k, w->plan.read_k, j, last - j, w->keys);
             if (new_head && !v_lies) agk_flash_floats(v, x[i].v, w->plan.read_v, j, last - j, w->values);
             have = x[i].head;

@@ -1,12 +1,12 @@
-/* flash_attn_ext, its first step: the look at the mask. Which keys does a tile of rows see at all, which without the
- * mask?
+/* flash_attn_ext, its first step, which looks at the mask. For each tile of rows it finds the keys that the tile sees
+ * at all, and the keys for which the mask can be ignored.
  *
- * Not here: who uses it (flash_walk.c, flash_few.c). */
+ * Not here: the use of the result (flash_walk.c, flash_few.c). */
 #include "flash_plan.h"
 
 static const uint16_t minus_infinity = 0xfc00;
 
-/* The first element from `i` on, before `end`, that has other bits than x. */
+/* The first element from `i` on, before `end`, whose bits differ from x. */
 static int64_t first_other(const uint16_t *row, int64_t i, int64_t end, uint16_t x)
 {
     const uint64_t four = x * 0x0001000100010001u;
@@ -19,7 +19,7 @@ static int64_t first_other(const uint16_t *row, int64_t i, int64_t end, uint16_t
     return i;
 }
 
-static int64_t last_other(const uint16_t *row, int64_t end, uint16_t x) /* and one */
+static int64_t last_other(const uint16_t *row, int64_t end, uint16_t x) /* and the same for a single row */
 {
     const uint64_t four = x * 0x0001000100010001u;
     uint64_t found;
@@ -67,7 +67,7 @@ int64_t agk_flash_looks(const agk_node *node)
     return chunks_of_plane(node) * node->src[3].ne[2] * node->src[3].ne[3];
 }
 
-/* A chunk is some tiles of one plane of the mask. */
+/* A chunk is several tiles of one plane of the mask. */
 agk_status agk_flash_look_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *m = &node->src[3];

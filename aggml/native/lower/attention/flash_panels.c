@@ -1,14 +1,15 @@
-/* flash_attn_ext on matrix tiles: keys and values are packed once for all tiles of rows, and one such tile is computed.
+/* flash_attn_ext on matrix tiles: packs keys and values once for all tiles of rows, and computes one such tile.
  *
  * Not here: the kernels (kernels/amx/flash_terms.c; kernels/scalar/flash_terms.c), the walk over tiles
  * (flash_walk.c). */
 #include "flash_plan.h"
 
-/* Packed memory: keys of a head, then its values; behind all heads, whether each panel of each head has terms. */
+/* The layout of packed memory: the keys of a head, then its values, head by head; behind all heads a flag for each
+ * panel of each head that says whether it could be split into terms. */
 typedef struct packed {
     char *k, *v;
     bool *fine;
-    size_t v_step; /* from one 32 of the width of values to the next */
+    size_t v_step; /* the distance between panels of 32 elements of the width of values */
 } packed;
 
 static packed packed_at(const agk_task *task, const agk_node *node, int64_t head)

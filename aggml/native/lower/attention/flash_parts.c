@@ -1,6 +1,6 @@
 /* flash_attn_ext of few rows and many keys: puts together the states of a row after each part of the keys.
  *
- * Not here: how keys are cut (flash_attn_ext.c), how a part is computed (flash_few.c, flash_shared.c). */
+ * Not here: how keys are cut into parts (flash_attn_ext.c), how a part is computed (flash_few.c, flash_shared.c). */
 #include <math.h>
 
 #include "flash_plan.h"
@@ -10,7 +10,7 @@ float *agk_flash_part_at(const agk_task *task, const agk_node *node, int64_t bat
     const agk_flash_few_plan p = agk_flash_few_plan_of(node);
     const int64_t rows = node->src[0].ne[1] * node->src[0].ne[2], floats = 2 + node->dst.ne[0];
     float *first = (float *)(void *)((char *)agk_work(task, node) + p.room);
-    return first + ((batch * rows + row) * p.parts + part) * floats; /* in the order in which they are put together */
+    return first + ((batch * rows + row) * p.parts + part) * floats; /* the order in which they are put together */
 }
 
 void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t batch,
@@ -31,7 +31,7 @@ int64_t agk_flash_combined(const agk_node *node, int64_t parts)
     return agk_units_per_chunk(agk_nrows(&node->src[0]), ns);
 }
 
-/* Row by row, what END does with the state of one unit. */
+/* For each row, does what the END of a kernel does with the state of one unit. */
 agk_status agk_flash_combine_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *dst = &node->dst, *sinks = &node->src[4];
@@ -54,7 +54,7 @@ agk_status agk_flash_combine_step(const agk_task *task, const agk_node *node, in
         for (int64_t e = 0; e < dv; ++e) out[e] = 0.0f;
         for (int64_t part = 0; part < parts; ++part) {
             const float *x = agk_flash_part_at(task, node, batch, part, row);
-            if (x[1] <= 0.0f && x[1] >= 0.0f) continue; /* nothing was seen; o may be anything */
+            if (x[1] <= 0.0f && x[1] >= 0.0f) continue; /* the part saw no key, so its sums may hold anything */
             const float weight = expf(x[0] - safe);
             none = false;
             total += weight * x[1];

@@ -1,9 +1,9 @@
-/* flash_attn_ext of one query for each of several sequences that begin with the same keys (decoding behind a common
- * prompt): these keys are read and widened once, for the queries of all sequences, which are rows of one tile. What
- * they find is a part (flash_parts.c) like those of each sequence's own keys (flash_few.c).
+/* flash_attn_ext of one query for each of several sequences that begin with the same keys (decoding with a common
+ * prompt). The shared keys are read and widened once, for the queries of all sequences, which are the rows of one tile.
+ * The result is a part (flash_parts.c), like the parts of each sequence's own keys (flash_few.c).
  *
- * 4 rows of 128 take as long as memory needs for a key, so 8 sequences of 4 gain where a tile of 32 rows computes
- * faster than 8 times 4 rows read. Not here: the lowering of the rest (flash_attn_ext.c). */
+ * 4 rows of 128 take as long as memory needs for a key, so 8 sequences of 4 gain if a tile of 32 rows is computed in
+ * less time than 8 separate reads by 4 rows. Not here: the lowering of the rest (flash_attn_ext.c). */
 #include <math.h>
 
 #include "lower/alibi.h"
@@ -11,28 +11,28 @@
 #include "flash_plan.h"
 
 enum {
-    LEAST_KEYS = 64,        /* fewer are not worth a step */
-    SHARED_KEYS = 512,      /* of a part, and the most parts there are */
-    MOST_SHARED_PARTS = 64, /* each part costs a state of all rows */
+    LEAST_KEYS = 64,        /* fewer shared keys are not worth a step */
+    SHARED_KEYS = 512,      /* keys of a part, and the most parts that there are */
+    MOST_SHARED_PARTS = 64, /* each part costs memory for a state of all rows */
 };
 
-/* Maxima of tiles are those of base 2, maxima of parts those of base e. */
+/* Tiles keep maxima for exponentials with base 2, parts for base e. */
 static const float ln_2 = 0.693147181f;
 
 typedef struct shared {
     const agk_task *task;
     const agk_node *node;
     agk_flash_few_plan plan;
-    const char *q, *k, *v; /* k and v: of the sequence that is read */
+    const char *q, *k, *v; /* k and v: those of the sequence that is read */
     const char *mask;
     const agk_flash_mask *looks;
-    float *keys, *values; /* of a block */
+    float *keys, *values; /* a converted block */
     agk_flash_tile tile[AGK_FLASH_BUNDLE];
     float *rows[AGK_FLASH_BUNDLE];   /* of Q */
     uint16_t *cut[AGK_FLASH_BUNDLE]; /* the mask of a block [32][AGK_FLASH_KEYS] */
 } shared;
 
-static int64_t rows_of_head(const agk_node *node) /* of K: rows of all sequences */
+static int64_t rows_of_head(const agk_node *node) /* rows of a head of K: those of all sequences */
 {
     const agk_view *q = &node->src[0], *k = &node->src[1];
     return q->ne[2] / k->ne[2] * q->ne[3];
@@ -43,7 +43,7 @@ static int64_t tiles_of_head(const agk_node *node)
     return (rows_of_head(node) + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE;
 }
 
-/* Tiles of a head, and heads, that see a block of keys before the next one is read. */
+/* How many tiles of a head, and how many heads, process a block of keys before the next block is read. */
 static int64_t tiles_at_once(const agk_node *node)
 {
     const int64_t tiles = tiles_of_head(node);
@@ -135,13 +135,13 @@ static bool is_narrow(const shared *w)
     return w->plan.shared_block == w->plan.block;
 }
 
-/* Narrow kernels take most types as they lie. */
+/* Narrow kernels read most types as they lie. */
 static bool lies(const shared *w, const agk_view *view)
 {
     return is_narrow(w) && agk_flash_as_it_lies(view->type);
 }
 
-/* Tile i has rows first .. of head kv: its queries are copied, one behind the other. */
+/* Tile i has the rows of head kv from `first` on: copies its queries, one behind the other. */
 static void open_tile(shared *w, int64_t i, int64_t kv, int64_t first)
 {
     const agk_node *node = w->node;
@@ -158,7 +158,7 @@ static void open_tile(shared *w, int64_t i, int64_t kv, int64_t first)
     w->plan.shared_begin(t);
 }
 
-/* What the rows of a tile see of keys j .. j + n - 1. */
+/* The mask of the rows of a tile for keys j .. j + n - 1. */
 static void see(shared *w, int64_t i, int64_t first, int64_t j, int64_t n)
 {
     agk_flash_tile *t = &w->tile[i];
@@ -179,8 +179,8 @@ static void see(shared *w, int64_t i, int64_t first, int64_t j, int64_t n)
     }
 }
 
-/* What head i of n asks for beside keys j .. j + some - 1: its own rows of the next block, or, of heads that fill whole
- * rows of memory, the i-th part of that block. */
+/* What head i of n prefetches while keys j .. j + some - 1 are computed: its own rows of the next block; or, if the
+ * heads fill whole rows of memory, the i-th part of that block. */
 static agk_flash_ahead ahead_of(const agk_view *view, const char *rows, int64_t i, int64_t n, int64_t j, int64_t some)
 {
     const int64_t row = (int64_t)agk_row_size(view->type, view->ne[0]);
@@ -189,11 +189,11 @@ static agk_flash_ahead ahead_of(const agk_view *view, const char *rows, int64_t 
     if (j + 2 * some > view->ne[1]) return ahead;
     ahead.bytes = row;
     ahead.rows += (j + some) * view->nb[1];
-    if (whole) ahead.rows += i * (some - 1) * row; /* `rows` are already those of head i */
+    if (whole) ahead.rows += i * (some - 1) * row; /* `rows` already points to those of head i */
     return ahead;
 }
 
-/* Keys and values j .. j + n - 1 of a head as the kernel takes them. */
+/* Converts keys and values j .. j + n - 1 of a head to the form that the kernel reads. */
 static void bring(const shared *w, const char *k_rows, const char *v_rows, int64_t j, int64_t n)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
@@ -207,14 +207,14 @@ static void bring(const shared *w, const char *k_rows, const char *v_rows, int64
     w->plan.pack(n, v->ne[0], v_rows + j * v->nb[1], v->nb[1], w->values);
 }
 
-/* The state of a tile, of each row, goes where parts are put together. */
+/* Stores the state of each row of a tile where parts are put together. */
 static void save(const shared *w, const agk_flash_tile *t, int64_t kv, int64_t part, int64_t first)
 {
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0];
     const int64_t group = q->ne[2] / node->src[1].ne[2];
     const agk_flash_narrow f = agk_flash_narrow_of(t);
-    const float *sums = t->state + AGK_FLASH_TILE * t->d; /* of values [dv][32] */
+    const float *sums = t->state + AGK_FLASH_TILE * t->d; /* sums of values [dv][32] */
     const float *max = sums + AGK_FLASH_TILE * (t->dv + 2 * AGK_FLASH_KEYS);
     const bool narrow = is_narrow(w);
     for (int64_t r = 0; r < t->n_rows; ++r) {
@@ -226,7 +226,7 @@ static void save(const shared *w, const agk_flash_tile *t, int64_t kv, int64_t p
     }
 }
 
-/* Keys from .. to - 1 of some heads from kv on, for n tiles of each from row `first` on. */
+/* Keys from .. to - 1 of some heads, beginning with kv; for each head, n tiles beginning with row `first`. */
 static void run_tiles(shared *w, int64_t kv, int64_t first, int64_t n, int64_t from, int64_t to)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
@@ -283,7 +283,7 @@ static void open_shared(shared *w, float *scratch)
     w->values = w->keys + AGK_FLASH_KEYS * t.d;
 }
 
-/* A unit is some heads of K, side by side, and a part of the shared keys. */
+/* A unit is some heads of K that lie side by side, and a part of the shared keys. */
 agk_status agk_flash_shared_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *k = &node->src[1], *v = &node->src[2];

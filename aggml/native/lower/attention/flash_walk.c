@@ -1,4 +1,4 @@
-/* flash_attn_ext: the walk over tiles of rows, and over the keys that each sees.
+/* flash_attn_ext: the walk over tiles of rows, and over the keys that each tile sees.
  *
  * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), few
  * rows (flash_few.c), the kernels (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/avx512/flash_pairs.c). */
@@ -34,12 +34,14 @@ typedef struct walk {
     float *keys, *values;
     bool k_as_is, v_as_is;
     int64_t have,
-        from;     /* the head of k and v, of all batches, whose rows from this on lie in keys and values; -1: none */
-    void *engine; /* of tiles with one term, and how many it has begun */
+        /* keys and values hold rows of this head of k and v (counted over all batches), beginning with row `from`;
+         * -1: none */
+        from;
+    void *engine; /* state of tiles with one term, and how many of them were begun */
     int64_t begun;
 } walk;
 
-/* A tile on its way: which keys it may see, and where its rows are. */
+/* A tile under way: which keys it may see, and where its rows are. */
 typedef struct job {
     agk_flash_tile tile;
     const agk_flash_mask *seen; /* NULL: no mask */
@@ -47,7 +49,7 @@ typedef struct job {
     int64_t i, head, batch;
 } job;
 
-/* Asks for rows that are wanted soon. */
+/* Prefetches rows that are needed soon. */
 static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
 {
     const int64_t bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
@@ -57,8 +59,8 @@ static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t
     }
 }
 
-/* Rows first .. first+n-1 of k as the kernel wants them: where they lie, or in scratch, which has them from w->from
- * on. */
+/* Rows first .. first+n-1 of k in the form that the kernel reads: where they lie, or in scratch, which holds the
+ * rows from w->from on. */
 static const void *keys_at(const walk *w, const char *rows, int64_t first)
 {
     const agk_view *k = &w->node->src[1];
@@ -67,7 +69,7 @@ static const void *keys_at(const walk *w, const char *rows, int64_t first)
     return (const char *)w->keys + (first - w->from) * row;
 }
 
-/* The same of v; in pairs of keys: from the pair on that has the first. */
+/* The same for v. In pairs of keys, the result begins with the pair that has the first row. */
 static const void *values_at(const walk *w, const char *rows, int64_t first)
 {
     const agk_view *v = &w->node->src[2];
@@ -76,7 +78,7 @@ static const void *values_at(const walk *w, const char *rows, int64_t first)
     return (const char *)w->values + ((first & ~(int64_t)1) - w->from) * 2 * v->ne[0];
 }
 
-/* Converts the rows of a head from `from` on, an even one, to `to`, unless they are there. */
+/* Converts the rows of a head from `from` on, an even number, to `to`, unless they are there already. */
 static void bring(walk *w, int64_t head, const char *k_rows, const char *v_rows, int64_t from, int64_t to)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
@@ -105,7 +107,7 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
     const int64_t most = agk_flash_is(&w->plan, AGK_FLASH_PAIRED) ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS;
     const char *k_rows = head_of(k, w->k, head), *v_rows = head_of(v, w->v, head);
     for (int64_t j = begin, n; j < end; j += n) {
-        n = most - (j & 1); /* the next block begins with a pair */
+        n = most - (j & 1); /* so that the next block begins with a pair */
         if (n > end - j) n = end - j;
         if (!held) {
             const int64_t last = end < j + n + most ? end : j + n + most;
@@ -121,7 +123,7 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
     }
 }
 
-/* While tile i of a head is computed, its share of the next head is fetched. */
+/* While tile i of a head is computed, prefetches its share of the next head. */
 static void fetch_next_head(const walk *w, int64_t i, int64_t head, int64_t batch)
 {
     const agk_view *q = &w->node->src[0], *k = &w->node->src[1], *v = &w->node->src[2];
@@ -144,7 +146,8 @@ static int64_t kv_head_of(const agk_node *node, int64_t head, int64_t batch)
     return batch / (q->ne[3] / k->ne[3]) * k->ne[2] + head / (q->ne[2] / k->ne[2]);
 }
 
-/* Where unit number `unit` has its rows, which keys it sees; what all have in common is there. */
+/* Fills in where unit number `unit` has its rows and which keys it sees; the fields that all units share are set
+ * already. */
 static void open_job(const walk *w, job *x, int64_t unit)
 {
     const agk_node *node = w->node;
@@ -178,7 +181,7 @@ static void open_job(const walk *w, job *x, int64_t unit)
     }
 }
 
-/* n tiles that see one head of k and v, as much of it at a time as is held. */
+/* Computes n tiles that see the same head of k and v, as many keys at a time as are held. */
 static void run_jobs(walk *w, job *x, int64_t n, int64_t head)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
@@ -189,7 +192,8 @@ static void run_jobs(walk *w, job *x, int64_t n, int64_t head)
         if (x[i].end > last) last = x[i].end;
     }
     const char *k_rows = head_of(k, w->k, head), *v_rows = head_of(v, w->v, head);
-    const int64_t held = w->plan.held, at_once = held > 0 ? held : k->ne[1] + 1; /* none: not 0 */
+    /* nothing is held: all keys, and never 0 */
+    const int64_t held = w->plan.held, at_once = held > 0 ? held : k->ne[1] + 1;
     for (int64_t from = first / at_once * at_once; from < last; from += at_once) {
         const int64_t to = k->ne[1] - from < at_once ? k->ne[1] : from + at_once;
         const int64_t next = held > 0 && to < last ? (last - to < at_once ? last - to : at_once) : 0;
@@ -206,11 +210,12 @@ static void run_jobs(walk *w, job *x, int64_t n, int64_t head)
     for (int64_t i = 0; i < n; ++i) w->plan.end(&x[i].tile);
 }
 
-/* Whether the kernel reads rows where and as they lie. */
+/* Whether the kernel reads rows as they lie. */
 static bool taken_as_it_is(const walk *w, const agk_view *view, const char *rows, bool values)
 {
     const bool dense = view->nb[1] == (int64_t)agk_row_size(view->type, view->ne[0]);
-    const bool words = ((int64_t)(uintptr_t)rows | view->nb[2] | view->nb[3]) % 4 == 0; /* a pair is one */
+    /* the kernel loads a pair as one number of 4 bytes */
+    const bool words = ((int64_t)(uintptr_t)rows | view->nb[2] | view->nb[3]) % 4 == 0;
     if (agk_flash_is(&w->plan, AGK_FLASH_PAIRED)) return dense && words && !values;
     return dense && view->type == AGK_F32;
 }
@@ -238,7 +243,8 @@ static agk_flash_tile common_tile(const walk *w)
     return t;
 }
 
-/* One tile on matrix tiles, one term. Its end is computed beside the next tile. NULL: only the last one ends. */
+/* Computes one tile on matrix tiles, with one term. The end of a tile is computed together with the next tile. NULL:
+ * only ends the last one. */
 static void run_bf16(walk *w, const job *x, job slots[2])
 {
     const agk_node *node = w->node;
@@ -308,7 +314,7 @@ agk_status agk_flash_walk_step(const agk_task *task, const agk_node *node, int64
         open_job(&w, x, unit);
         const int64_t its_head = kv_head_of(node, x->head, x->batch);
         if (plan.terms !=
-            0) { /* it takes scratch as it wants: tiles that wait have not begun, keys are no longer held */
+            0) { /* matrix tiles overwrite scratch, so tiles that wait have not begun, and keys are no longer held */
             float *own = x->tile.state;
             x->tile.state = task->scratch;
             w.have = -1;
