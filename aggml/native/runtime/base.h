@@ -1,4 +1,4 @@
-/* What the runtime is made with: time, forks, errors, the storages that they poison, notifiers of event loops.
+/* The base of the runtime: time, forks, errors, the storages that errors poison, notifiers of event loops.
  *
  * Not here: plans, streams and threads (runtime.h). No Python. */
 #ifndef AG_BASE_H
@@ -25,30 +25,32 @@ typedef struct ag_notifier ag_notifier;
 
 uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter */
 
-/* Raised in the child of every fork: objects that carry another generation belong to the parent. */
+/* Incremented in the child of every fork: objects that carry another generation belong to the parent. */
 extern atomic_uint ag_generation;
 void ag_runtime_init(void);             /* idempotent; installs the fork handler */
 extern void (*ag_binding_forked)(void); /* set by the binding; called in the child */
-extern void (*ag_devices_forked)(void); /* set by cuda/ with its first queue; likewise */
-extern void (*ag_ggml_forked)(void);    /* the same of ggml/ */
+extern void (*ag_devices_forked)(void); /* set by cuda/ with its first queue; called in the child */
+extern void (*ag_ggml_forked)(void);    /* the same for ggml/ */
 
-/* The locks of the process; those of an object stand in it. Anew in the child of a fork (fork.c). */
+/* The locks of the process; the locks of an object are members of the object. They are initialised anew in the child
+ * of a fork (fork.c). */
 typedef enum ag_lock {
     AG_LOCK_POISON,    /* the poison of all storages */
-    AG_LOCK_NOTIFIERS, /* the list of those that are open */
+    AG_LOCK_NOTIFIERS, /* the list of open notifiers */
     AG_LOCK_LIVING,    /* the lists of streams and pools */
     AG_LOCK_CUDA,      /* the list of queues */
     AG_LOCK_NCCL,      /* calls of NCCL */
     AG_LOCK_GGML,      /* the lists of libraries, buffers and queues */
-    AG_LOCK_GARBAGE    /* the binding's: objects of Python that native threads let go of */
+    AG_LOCK_GARBAGE    /* the binding's: Python objects whose references native threads have given up */
 } ag_lock;
 enum { AG_LOCKS = AG_LOCK_GARBAGE + 1 };
 extern pthread_mutex_t ag_locks[AG_LOCKS];
 
 /* -- the kernel's scheduler ------------------------------------------------------------------------------------ */
 
-void ag_sched_loop(void);   /* this thread runs an event loop: a short slice, so that it runs as soon as it wakes */
-void ag_sched_worker(void); /* this thread computes: a long slice, a little less weight */
+/* this thread runs an event loop: it gets a short slice, so that it runs as soon as it wakes */
+void ag_sched_loop(void);
+void ag_sched_worker(void); /* this thread computes: it gets a long slice and a little less weight */
 
 /* -- errors --------------------------------------------------------------------------------------------------- */
 
@@ -62,11 +64,11 @@ typedef enum ag_code {
     AG_FOREIGN /* `user` holds what the caller supplied (a Python exception) */
 } ag_code;
 
-/* A failure, shared by the operation that failed and by all that read what it would have written. */
+/* A failure, shared by the operation that failed and by all operations that read its result. */
 struct ag_error {
     atomic_int refs;
     ag_code code;
-    atomic_bool seen; /* somebody got it raised, so that synchronize() need not tell it again */
+    atomic_bool seen; /* the error was raised somewhere, so synchronize() need not report it again */
     char device[AG_NAME];
     char operation[32];
     char tensor[AG_NAME];
@@ -79,33 +81,35 @@ ag_error *ag_error_new(ag_code code, const char *device, const char *operation, 
 ag_error *ag_error_ref(ag_error *error);
 void ag_error_unref(ag_error *error);
 
-/* -- storages: what a failure poisons ------------------------------------------------------------------------- */
+/* -- storages: failures poison them --------------------------------------------------------------------------- */
 
 typedef enum ag_backing {
-    AG_IN_MEMORY,   /* pages of this process */
-    AG_MAY_BE_FILE, /* a mapped file, or memory of others; the kernel knows which pages are in memory (mincore) */
-    AG_UNTOLD,      /* a mapped file of somebody else's: the kernel calls all of its pages present */
+    AG_IN_MEMORY, /* pages of this process */
+    /* a mapped file, or foreign memory; the kernel knows which of its pages are in memory (mincore) */
+    AG_MAY_BE_FILE,
+    AG_UNTOLD, /* a file that somebody else mapped: the kernel reports all of its pages as present */
 } ag_backing;
 
 struct ag_storage {
-    agk_weights weights; /* first: how a lowering asks for packed ones */
+    agk_weights weights; /* the first member; a lowering asks for packed weights through it */
     atomic_int refs;
     _Atomic(ag_error *) poison;
-    _Atomic(uint64_t) writes;     /* how often something wrote it: what was packed before is stale */
+    _Atomic(uint64_t) writes;     /* counts the writes; what was packed before the last one is stale */
     _Atomic(agk_packed *) packed; /* a list, owned */
     char name[AG_NAME];
-    uintptr_t first, end; /* where it lies, if that may be a file: reading a page that is not in memory takes ms */
+    uintptr_t first, end; /* the address range, if it may be a file: reading a page that is not in memory takes ms */
     ag_backing backing;
 };
 
 ag_storage *ag_storage_new(const char *name);
-void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing); /* before it is used */
-bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* reading there waits for no disk */
+/* called before the storage is used */
+void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing);
+bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* false: reading there never waits for a disk */
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);
 void ag_storage_written(ag_storage *storage);
 ag_error *ag_storage_poison(ag_storage *storage);                 /* a reference, or NULL */
-void ag_storage_set_poison(ag_storage *storage, ag_error *error); /* NULL cures */
+void ag_storage_set_poison(ag_storage *storage, ag_error *error); /* NULL clears the poison */
 
 /* -- notifier: wakes an event loop ---------------------------------------------------------------------------- */
 
@@ -113,7 +117,8 @@ ag_notifier *ag_notifier_new(void); /* NULL: no file descriptors left */
 ag_notifier *ag_notifier_ref(ag_notifier *notifier);
 void ag_notifier_unref(ag_notifier *notifier);
 int ag_notifier_fd(const ag_notifier *notifier); /* readable once signalled; -1 when closed */
-void ag_notifier_signal(ag_notifier *notifier);  /* from any thread; one write until drained */
+/* from any thread; writes once, then not again until the loop has drained it */
+void ag_notifier_signal(ag_notifier *notifier);
 void ag_notifier_drain(ag_notifier *notifier);
 void ag_notifier_close(ag_notifier *notifier);
 

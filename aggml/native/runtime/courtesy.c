@@ -1,12 +1,13 @@
-/* Courtesy: a worker leaves its core to an event loop that waits for just that one.
+/* Courtesy: a worker yields its core to an event loop that is waiting for exactly this core.
  *
- * What the kernel is told (sched.c) does not always suffice: a loop that used more than its share stays behind a worker
- * until the kernel's tick, 4 ms away. So every 0.25 ms one of the workers looks where the thread of a loop is; if it is
- * runnable on the core of a worker, it waits there, and that worker yields. Where no loop waits nobody else gets
- * anything: workers that yielded at regular times got next to nothing beside two busy processes. Linux tells of a
- * thread in /proc, 1.3 us for a look; elsewhere nobody looks. Embeddings on two cores: the ticks of 1 ms for which the
- * loop waited for a core, p99.9 2.2 -> 1.0 ms; what is left waits behind other processes. Not here: where workers
- * breathe (plan_run.c; kernels, by agk_breathe). */
+ * The hints to the kernel's scheduler (sched.c) do not always suffice: a loop that used more than its share stays
+ * behind a worker until the kernel's tick, 4 ms away. So every 0.25 ms one of the workers checks where the thread of
+ * a loop is. If that thread is runnable on the core of a worker, it is waiting there, and that worker yields.
+ * Workers yield only if a loop waits: workers that yielded at regular times got next to nothing when two busy
+ * processes ran on the same machine. Linux reports the state of a thread in /proc, 1.3 us for each look; on other
+ * systems nobody looks. Effect, for embeddings on two cores: the 1 ms ticks in which the loop waited for a core went
+ * from p99.9 2.2 ms to 1.0 ms; the rest is spent waiting for other processes. Not here: where workers breathe
+ * (plan_run.c; kernels, through agk_breathe). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -17,20 +18,24 @@
 #include "internal.h"
 
 #define LOOK_NS 250000
-#define SELDOM_NS \
-    10000000         /* where a look takes long, as under an emulated kernel: 1 % of the time, but at least so often */
-#define LOOPS 8      /* loops; further ones are as late as the kernel makes them */
-#define CPU_FIELD 39 /* of proc(5)'s stat; the state is the third */
+#define SELDOM_NS
+/* a longer interval if a look takes long, as under an emulated kernel: 1 % of the time, but at least this often */
+10000000
+#define LOOPS 8      /* at most so many loops; further loops wait as long as the kernel lets them */
+#define CPU_FIELD 39 /* the field of proc(5)'s stat that tells the core; the state is the third field */
 
-typedef struct loop_thread {
-    _Alignas(64) atomic_int fd; /* the stat of a loop's thread, plus 1; 0: none, -1: being closed */
-    atomic_int users;         /* at the descriptor now: a look must not meet one that was closed and given out again */
+    typedef struct loop_thread {
+    /* descriptor of the stat of a loop's thread, plus 1; 0: none, -1: it is being closed */
+    _Alignas(64) atomic_int fd;
+    /* threads that use the descriptor now; without this count, a thread could read a descriptor that was closed and
+     * reused */
+    atomic_int users;
     atomic_int runs_on;       /* the core it was runnable on at the last look, plus 1; 0: it slept */
-    atomic_uint_fast64_t due; /* the next look */
+    atomic_uint_fast64_t due; /* time of the next look */
 } loop_thread;
 
 static loop_thread loops[LOOPS];
-static atomic_int n_loops; /* as many of them were ever in use */
+static atomic_int n_loops; /* the greatest number that was ever in use */
 static atomic_uint_fast64_t yields;
 static _Thread_local bool works;
 
@@ -60,11 +65,11 @@ void ag_courtesy_close(int loop)
     atomic_store(&loops[loop].fd, 0);
 }
 
-void ag_courtesy_forked(void) /* in the child: loops and those who look are the parent's */
+void ag_courtesy_forked(void) /* in the child: the loops, and the workers that look at them, are the parent's */
 {
     for (int i = 0; i < LOOPS; ++i) {
         const int fd = atomic_exchange(&loops[i].fd, 0);
-        if (fd > 0) close(fd - 1); /* -1: somebody was closing it, and may have done so */
+        if (fd > 0) close(fd - 1); /* -1: a thread was closing it, and may or may not have done so */
         atomic_store(&loops[i].users, 0);
         atomic_store(&loops[i].runs_on, 0);
     }
@@ -81,8 +86,8 @@ void ag_courtesy_worker(void)
 }
 
 #ifdef __linux__
-/* The core, plus 1, of a thread that is runnable, else 0. Its name, the second field, may hold anything; it ends at the
- * last parenthesis. */
+/* The core, plus 1, of a thread that is runnable, else 0. The second field is the thread's name, which may hold any
+ * character; it ends at the last parenthesis. */
 static int runnable_on(const char *stat)
 {
     const char *at = strrchr(stat, ')');
@@ -109,7 +114,7 @@ static void look(loop_thread *loop)
     atomic_store(&loop->runs_on, core);
     if (core != sched_getcpu() + 1) return;
     atomic_fetch_add_explicit(&yields, 1, memory_order_relaxed);
-    sched_yield(); /* this thread runs here, so that one does not */
+    sched_yield(); /* this thread occupies that core, so the waiting one cannot run there */
 }
 
 void ag_courtesy_breathe(void)

@@ -1,6 +1,6 @@
-/* Errors and the storages they poison: counted objects, shared between streams and the binding.
+/* Errors and the storages that they poison: reference-counted objects, shared between streams and the binding.
  *
- * Not here: who is poisoned when (stream.c), how an error becomes an exception (binding/). */
+ * Not here: which storages are poisoned and when (stream.c), how an error becomes an exception (binding/). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,7 +10,8 @@
 
 void (*ag_drop_user)(void *user) = NULL;
 
-/* Taking a reference to a poison and replacing it must not cross; only failures and cures come here. */
+/* Taking a reference to a poison and replacing the poison exclude each other. This lock is only taken for failures
+ * and when a poison is cleared. */
 static pthread_mutex_t *const poison_lock = &ag_locks[AG_LOCK_POISON];
 
 uint64_t ag_now(void)
@@ -20,7 +21,7 @@ uint64_t ag_now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Where there is no memory for an error: a failure must never look like success. */
+/* Used if there is no memory for an error, because a failure must never look like success. */
 static ag_error no_memory = {.refs = 1, .code = AG_NO_MEMORY, .text = "no memory to tell what failed"};
 
 ag_error *ag_error_new(ag_code code, const char *device, const char *operation, const char *tensor, const char *text)

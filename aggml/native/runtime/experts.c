@@ -1,5 +1,5 @@
-/* Experts: a copy of those matrices of a stack that a tensor of indices names. The indices are looked at when the
- * stream gets there, so nobody has to wait for them. Not here: when that is (stream_step.c). */
+/* Experts: copies those matrices of a stack that a tensor of indices names. The indices are read when the stream
+ * gets to the operation, so the submitter need not wait for them. Not here: when that is (stream_step.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,7 +39,7 @@ ag_error *ag_experts_look(ag_slot *slot, const char *device)
 void ag_experts_run(const ag_slot *slot)
 {
     const ag_experts *e = &slot->u.experts;
-    for (int64_t first = 0, end; first < e->n; first = end + 1) { /* neighbours in one go */
+    for (int64_t first = 0, end; first < e->n; first = end + 1) { /* neighbouring matrices are copied together */
         for (end = first; end < e->n && e->used[end]; ++end) continue;
         size_t at = (size_t)first * e->size, size = (size_t)(end - first) * e->size;
         if (size > 0) memcpy(e->dst + at, e->src + at, size);

@@ -1,4 +1,4 @@
-/* Fork: what becomes of each lock and each state word of the native module in the child, where one thread is left.
+/* Fork: how each lock and each state word of the native module is handled in the child, where only one thread is left.
  *
  * Not here: locks of Python (aggml/process/locks.py), what a user may do in the child (docs/async.md). */
 #include "internal.h"
@@ -108,7 +108,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void in_child(void)
 {
     atomic_fetch_add(&ag_generation, 1);
-    for (int i = 0; i < AG_LOCKS; ++i) pthread_mutex_init(&ag_locks[i], NULL); /* who held one is no more */
+    /* the thread that held it does not exist here */
+    for (int i = 0; i < AG_LOCKS; ++i) pthread_mutex_init(&ag_locks[i], NULL);
     ag_courtesy_forked();
     ag_notifiers_forked();
     ag_timer_forked();

@@ -1,6 +1,6 @@
-/* The pairing heap of heap.h: trees that are merged by making the later root a child of the earlier one.
+/* The pairing heap of heap.h: trees are merged by making the root with the later key a child of the other root.
  *
- * Not here: locks, what the entries stand for (wake.c, timer.c). */
+ * Not here: locks, the meaning of the entries (wake.c, timer.c). */
 #include "heap.h"
 
 static bool earlier(ag_heap *heap, const ag_node *a, const ag_node *b)
@@ -9,7 +9,7 @@ static bool earlier(ag_heap *heap, const ag_node *a, const ag_node *b)
     return a->key != b->key ? a->key < b->key : a->turn < b->turn;
 }
 
-/* Two roots, neither of which has siblings. */
+/* Merges two roots, neither of which has siblings. */
 static ag_node *merge(ag_heap *heap, ag_node *a, ag_node *b)
 {
     if (a == NULL) return b;
@@ -26,8 +26,8 @@ static ag_node *merge(ag_heap *heap, ag_node *a, ag_node *b)
     return a;
 }
 
-/* One tree of a row of siblings: pairs from left to right, then those from right to left. That order makes it O(log
- * n). */
+/* Merges a row of siblings into one tree: first pairs from left to right, then the pairs from right to left. This
+ * order makes it O(log n). */
 static ag_node *merge_row(ag_heap *heap, ag_node *first)
 {
     ag_node *pairs = NULL;
@@ -37,7 +37,7 @@ static ag_node *merge_row(ag_heap *heap, ag_node *first)
         a->next = a->before = NULL;
         if (b != NULL) b->next = b->before = NULL;
         ag_node *pair = merge(heap, a, b);
-        pair->next = pairs; /* the last pair comes first */
+        pair->next = pairs; /* the list of pairs is in reverse order: the last pair comes first */
         pairs = pair;
     }
     ag_node *all = NULL;

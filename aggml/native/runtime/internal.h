@@ -1,4 +1,4 @@
-/* What files of runtime/ share among themselves only: fork hooks, stream internals that the pool needs. */
+/* Declarations that only files of runtime/ share: fork hooks, stream internals that the pool needs. */
 #ifndef AG_INTERNAL_H
 #define AG_INTERNAL_H
 
@@ -6,7 +6,7 @@
 
 #include "runtime.h"
 
-/* Fork: what fork.c calls in the child, each once. */
+/* Fork: the functions that fork.c calls in the child, once each. */
 void ag_courtesy_forked(void);
 void ag_living_forked(void);
 void ag_notifiers_forked(void);
@@ -14,42 +14,46 @@ void ag_relay_forked(void);
 void ag_rest_forked(void);
 void ag_timer_forked(void);
 
-/* Timers (timer.c): for a new stream, whose it belongs to; a lock, for tests that fork while it is held. */
+/* Timers (timer.c): which timers a new stream belongs to; a lock, for tests that fork while it is held. */
 int ag_timer_turn(void);
 pthread_mutex_t *ag_timer_lock(int bank);
 
-/* Threads (thread.c). False: the system refuses it. */
+/* Threads (thread.c). False: the system refused to start the thread. */
 bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, bool detached);
 
-/* What lives (living.c). */
+/* Living streams and pools (living.c). */
 void ag_living_add_stream(ag_stream *stream);
 void ag_living_remove_stream(ag_stream *stream);
 void ag_living_add_pool(ag_pool *pool);
 void ag_living_remove_pool(ag_pool *pool);
 
 /* Courtesy (courtesy.c). */
-int ag_courtesy_open(void); /* this thread runs an event loop; what to close, -1: nobody gives way to it */
+/* this thread runs an event loop; returns a handle to close, -1: workers will not yield to it */
+int ag_courtesy_open(void);
 void ag_courtesy_close(int loop);
-void ag_courtesy_worker(void);     /* this thread works for a pool: it looks whenever it breathes */
+/* this thread is a worker of a pool: whenever it breathes, it looks for waiting loops */
+void ag_courtesy_worker(void);
 void ag_courtesy_breathe(void);    /* between two pieces of work; 25 ns */
-uint64_t ag_courtesy_yields(void); /* of all workers so far */
+uint64_t ag_courtesy_yields(void); /* yields of all workers so far */
 
-/* Relay (relay.c). Cores as ag_relay_cpu gives them; -1: unknown, for which all of these do nothing. */
+/* Relay (relay.c). Cores are numbered as ag_relay_cpu returns them; -1: unknown, all of these functions then do
+ * nothing. */
 int ag_relay_cpu(void);
-void ag_relay_enter(int cpu); /* this thread spins on `cpu` until it leaves, and serves all the while */
+void ag_relay_enter(int cpu); /* this thread spins on `cpu` until it leaves, and wakes loops there all the while */
 void ag_relay_serve(int cpu);
 void ag_relay_leave(int cpu);
-bool ag_relay_hand(ag_notifier *notifier, int cpu); /* false: nobody there took it, the caller writes */
+bool ag_relay_hand(ag_notifier *notifier, int cpu); /* false: no spinning thread took it, so the caller writes */
 void ag_notifier_write(ag_notifier *notifier);
-void ag_notifier_here(ag_notifier *notifier);     /* by the thread that will sleep: it is on this core */
-int ag_notifier_cpu(const ag_notifier *notifier); /* where it was then */
+void ag_notifier_here(ag_notifier *notifier);     /* called by the thread that will sleep: it is on this core */
+int ag_notifier_cpu(const ag_notifier *notifier); /* the core at the last such call */
 
-/* Waits (wake.c, notifier.c): both by who holds the lock of the wait's stream. */
-void ag_notifier_put(ag_notifier *notifier, ag_wait *wait);    /* it is due from here on; signals nobody */
-void ag_notifier_forget(ag_notifier *notifier, ag_wait *wait); /* it is not any more, if it was */
+/* Waits (wake.c, notifier.c): the caller holds the lock of the wait's stream. */
+void ag_notifier_put(ag_notifier *notifier, ag_wait *wait);    /* the wait is due from here on; does not signal */
+void ag_notifier_forget(ag_notifier *notifier, ag_wait *wait); /* the wait is not due any more, if it was */
 
 /* Experts (experts.c). */
-ag_error *ag_experts_look(ag_slot *slot, const char *device); /* which are used, how long it takes; NULL: all is well */
+/* finds which experts are used and how long the copy takes; NULL: no error */
+ag_error *ag_experts_look(ag_slot *slot, const char *device);
 void ag_experts_run(const ag_slot *slot);
 
 /* One pause of a spinning thread: about 25 ns on x86. */
@@ -62,7 +66,7 @@ static inline void ag_pause(void)
 #endif
 }
 
-/* Until `deadline` of ag_now at most; the condition was made for that clock. Non-zero: the time is over. */
+/* Waits until `deadline` of ag_now at most; the condition must have been made for that clock. Non-zero: timed out. */
 static inline int ag_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
 {
 #ifdef __APPLE__
@@ -78,7 +82,7 @@ static inline int ag_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock
 #endif
 }
 
-/* When `ns` from now are over, for conditions that were made for the wall clock. */
+/* The time `ns` from now, for conditions that were made for the wall clock. */
 static inline struct timespec ag_wall_after(uint64_t ns)
 {
     struct timespec at;
@@ -89,17 +93,19 @@ static inline struct timespec ag_wall_after(uint64_t ns)
     return at;
 }
 
-/* A deadline: what lies beyond the clock's range is as good as never, not long ago. */
+/* A deadline. A time beyond the clock's range becomes the latest one, so that it counts as never and not as long
+ * ago. */
 static inline uint64_t ag_after(uint64_t start, uint64_t ns)
 {
     return ns < UINT64_MAX - start ? start + ns : UINT64_MAX;
 }
 
-/* The stream's links in an executor's queue; written by the executor that holds the stream. */
+/* The stream's link in an executor's queue; written by the executor that holds the stream. */
 ag_stream **ag_stream_link(ag_stream *stream);
-int *ag_stream_bank(ag_stream *stream);        /* the same: where it ran last; -1: nowhere yet */
-int ag_stream_timers(const ag_stream *stream); /* the bank whose timers are its own */
-bool ag_pool_takes(ag_pool *pool);             /* asked for each submission; false: the pool is closed */
-bool ag_pool_stopping(const ag_pool *pool);    /* its workers leave what is queued */
+/* the bank where it ran last, written likewise; -1: it has not run yet */
+int *ag_stream_bank(ag_stream *stream);
+int ag_stream_timers(const ag_stream *stream); /* the bank whose timers it uses */
+bool ag_pool_takes(ag_pool *pool);             /* called for each submission; false: the pool is closed */
+bool ag_pool_stopping(const ag_pool *pool);    /* its workers leave queued work undone */
 
 #endif

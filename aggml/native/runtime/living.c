@@ -1,15 +1,15 @@
-/* What lives in this process: all streams and pools, whoever holds them.
+/* All streams and pools that live in this process, whoever holds them.
  *
- * A stream with work holds itself, and so lives on when nobody in Python knows it any more. Whoever closes a pool or
- * ends the process has to find it all the same. Not here: what a stream does when it is closed or aborted (stream.c),
- * workers (threadpool.c). */
+ * A stream with work holds a reference to itself, so it lives on when Python has no reference left. Code that closes
+ * a pool or ends the process must find such streams. Not here: what a stream does when it is closed or aborted
+ * (stream.c), workers (threadpool.c). */
 #include <stdlib.h>
 
 #include "pool_state.h"
 #include "stream_state.h"
 
 static pthread_mutex_t *const lock =
-    &ag_locks[AG_LOCK_LIVING]; /* before a stream's, and a stream's before the timers' */
+    &ag_locks[AG_LOCK_LIVING]; /* lock order: this lock, then a stream's, then the timers' */
 static ag_stream *streams;
 static ag_pool *pools;
 
@@ -51,7 +51,8 @@ void ag_living_remove_pool(ag_pool *pool)
 
 void ag_living_forked(void)
 {
-    streams = NULL; /* the parent's, as each knows by its generation; none of them comes back here */
+    /* they are the parent's; each object tells so by its generation, and none of them enters these lists again */
+    streams = NULL;
     pools = NULL;
 }
 
@@ -81,7 +82,7 @@ bool ag_pool_close(ag_pool *pool, char *name, uint64_t *pending)
         int life = AG_POOL_OPEN;
         if (!atomic_compare_exchange_strong(&pool->life, &life, AG_POOL_CLOSING)) break; /* it was closed before */
         used = busy(pool, name, pending);
-        /* A submission to a stream that was looked at already makes it open again (ag_pool_takes): then once more. */
+        /* A submission to a stream that was looked at already reopens the pool (ag_pool_takes). Then look once more. */
         life = AG_POOL_CLOSING;
         atomic_compare_exchange_strong(&pool->life, &life, used ? AG_POOL_OPEN : AG_POOL_CLOSED);
     }
@@ -102,7 +103,7 @@ void ag_streams_end(void)
     pthread_mutex_unlock(lock);
 }
 
-/* A pool that has not been stopped yet, kept; NULL: none is left. */
+/* A pool that has not been stopped yet, with a reference; NULL: none is left. */
 static ag_pool *next_to_stop(void)
 {
     ag_pool *found = NULL;
@@ -110,7 +111,7 @@ static ag_pool *next_to_stop(void)
     for (ag_pool *pool = pools; pool != NULL && found == NULL; pool = pool->next_living) {
         int refs = atomic_load(&pool->refs);
         while (refs > 0 && !atomic_compare_exchange_weak(&pool->refs, &refs, refs + 1)) continue;
-        if (refs == 0) continue; /* whoever dropped the last one stops it */
+        if (refs == 0) continue; /* the thread that dropped the last reference stops it */
         if (ag_pool_stopping(pool)) {
             atomic_fetch_sub(&pool->refs, 1);
         } else {

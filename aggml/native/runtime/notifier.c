@@ -1,14 +1,14 @@
-/* Notifier: one file descriptor per event loop, written when a ticket that its tasks wait for is done.
+/* Notifier: one file descriptor for each event loop, written when a ticket that the loop's tasks wait for is done.
  *
- * eventfd on Linux, a pipe elsewhere. Written at most once between two drains. In the child of a fork all
- * descriptors of the parent's loops are closed, so that the child cannot wake them.
+ * It is an eventfd on Linux, a pipe elsewhere. It is written at most once between two drains. In the child of a fork
+ * all descriptors of the parent's loops are closed, so that the child cannot wake them.
  *
- * Waits whose tickets are done lie in a list of their notifier, in that order, until the loop takes them: it looks at
- * what happened, not at all that it waits for.
+ * Waits whose tickets are done are kept in a list of their notifier, in the order in which they became due, until the
+ * loop takes them. So a loop that wakes looks only at what happened, not at everything that it waits for.
  *
- * No lock around a write: the loop that it wakes takes the core from the thread that writes, at once, and would then
- * sleep on that lock (5 us of the 25 from the end of work to the resumed task). Who uses a descriptor counts himself
- * in; who closes it takes it away first and waits for those. */
+ * No lock is held during a write: the loop that wakes takes the core from the writing thread immediately, and would
+ * then sleep on that lock (5 us of the 25 from the end of work to the resumed task). A thread that uses a descriptor
+ * counts itself in. A thread that closes a descriptor takes it away first and then waits for those users. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #include "internal.h"
 
 #ifdef __linux__
-#define WAKE_BYTES sizeof(uint64_t) /* what an eventfd takes */
+#define WAKE_BYTES sizeof(uint64_t) /* bytes that a read of an eventfd needs */
 #else
 #define WAKE_BYTES 1
 #endif
@@ -29,18 +29,22 @@
 struct ag_notifier {
     atomic_int refs;
     atomic_bool signalled;
-    atomic_int cpu;   /* the core of the loop when it last drained this or waited for a stream; it sleeps there */
-    atomic_int users; /* at the descriptors now: a write must not meet one that was closed and given out again */
+    /* the core of the loop when it last drained this or began to wait for a stream; the loop sleeps there */
+    atomic_int cpu;
+    /* threads that use the descriptors now; without this count, a thread could write to a descriptor that was closed
+     * and reused */
+    atomic_int users;
     atomic_int read_fd, write_fd;
-    int courtesy; /* of the thread that made it, the loop's */
+    int courtesy; /* the handle of courtesy.c for the thread that made it, which is the loop's */
     unsigned generation;
     pthread_mutex_t due_lock;
-    ag_wait *first, *last;           /* whose tickets are done, until the loop takes them */
+    ag_wait *first, *last;           /* waits whose tickets are done and that the loop has not taken yet */
     struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
 };
 
 static pthread_mutex_t *const list_lock = &ag_locks[AG_LOCK_NOTIFIERS];
-static ag_notifier *open_notifiers; /* walked in the child of a fork: whole after each single write */
+/* read in the child of a fork, so the list must be intact after each single write */
+static ag_notifier *open_notifiers;
 
 static bool open_fds(int fds[2])
 {
@@ -57,7 +61,7 @@ static bool open_fds(int fds[2])
 #endif
 }
 
-/* Take the descriptors away and close them once nobody uses them; whether they were open. */
+/* Takes the descriptors away and closes them once no thread uses them. Returns whether they were open. */
 static bool close_fds(ag_notifier *notifier)
 {
     pthread_mutex_lock(list_lock);
@@ -143,7 +147,8 @@ void ag_notifier_drain(ag_notifier *notifier)
         while (read(fd, buffer, sizeof buffer) < 0 && errno == EINTR) continue;
     }
     atomic_fetch_sub(&notifier->users, 1);
-    /* Only now: a signal from here on writes again; one before is covered by the look that follows the drain. */
+    /* Reset only now, after the drain: a signal from here on writes again. For an earlier signal, the look at the
+     * list that follows the drain finds what it was about. */
     atomic_store(&notifier->signalled, false);
     ag_notifier_here(notifier);
 }
@@ -190,7 +195,8 @@ void ag_notifier_forget(ag_notifier *notifier, ag_wait *wait)
 
 ag_wait *ag_notifier_take(ag_notifier *notifier)
 {
-    if (notifier->generation != atomic_load(&ag_generation)) return NULL; /* a thread of the parent may hold the lock */
+    /* a thread of the parent may have held the lock */
+    if (notifier->generation != atomic_load(&ag_generation)) return NULL;
     pthread_mutex_lock(&notifier->due_lock);
     ag_wait *wait = notifier->first;
     if (wait != NULL) take_out(notifier, wait);
@@ -219,7 +225,7 @@ void ag_notifiers_forked(void)
     for (ag_notifier *n = open_notifiers; n != NULL;) {
         ag_notifier *next = n->next;
         atomic_store(&n->users, 0); /* those threads are the parent's */
-        n->courtesy = -1;           /* its place may be that of a loop of the child's soon */
+        n->courtesy = -1;           /* its entry may soon belong to a loop of the child */
         close_fds(n);
         n->next = n->prev = NULL;
         n = next;

@@ -1,9 +1,9 @@
-/* Packed weights: who owns them, and when a group of rows is packed (lower/weights.h).
+/* Packed weights: their owner, and when a group of rows is packed (lower/weights.h).
  *
- * Memory is mapped when a plan is compiled and touched when a group is first multiplied, so nothing is packed that is
- * not used, and all threads of a plan pack. A storage counts its writes; a group remembers the count it was packed at.
- * A write that is ordered with the products comes between two of them, so no group is packed anew while somebody reads
- * it. Not here: layouts (kernels/scalar/mul_mat_packed.c). */
+ * Memory is mapped when a plan is compiled, and touched when a group is first multiplied. So only what is used gets
+ * packed, and all threads of a plan share the packing. A storage counts its writes, and a group remembers the count
+ * at which it was packed. A write that is ordered with the products comes between two of them, so no group is packed
+ * anew while a thread reads it. Not here: layouts (kernels/scalar/mul_mat_packed.c). */
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -13,8 +13,8 @@
 #include "packing.h"
 #include "topology.h"
 
-/* A group that is being packed tells so, and in which process: in the child of a fork nobody ends what a thread of the
- * parent's began, so there it is packed anew. */
+/* The mark of a group that is being packed, which includes the process: in the child of a fork, a group that a
+ * thread of the parent was packing will not be finished, so it is packed anew there. */
 #define BUSY (UINT64_C(1) << 63)
 
 static uint64_t busy_here(void)
@@ -23,15 +23,15 @@ static uint64_t busy_here(void)
 }
 
 typedef struct packing {
-    agk_packed seen; /* first: what steps see of it */
+    agk_packed seen; /* the first member: the part that steps see */
     atomic_int refs;
-    agk_packed *next; /* of the same storage; never changes once it is in the list */
+    agk_packed *next; /* next packed copy of the same storage; never changes once it is in the list */
     const _Atomic(uint64_t) *writes;
     agk_view from; /* its address is absolute */
     const agk_packed_layout *layout;
     size_t mapped, group_bytes;
     int64_t per_matrix, n_groups;
-    _Atomic(uint64_t) *packed_at; /* of each group: 1 + the count of writes, 0 if never, or busy */
+    _Atomic(uint64_t) *packed_at; /* for each group: 1 + the count of writes, 0 if it was never packed, or busy */
 } packing;
 
 static packing *of(agk_packed *seen)
@@ -49,7 +49,8 @@ size_t ag_packed_in_use(void)
 size_t ag_packed_limit(void)
 {
     size_t bytes = atomic_load(&limit);
-    if (bytes == 0) { /* half of the memory: the other half is for the files they come from */
+    /* the default is half of the memory; the other half is left for the files that the weights come from */
+    if (bytes == 0) {
         const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
         bytes = pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : 1;
         ag_packed_set_limit(bytes);
@@ -85,7 +86,7 @@ void ag_packed_drop(agk_packed *list)
 
 static bool reserve(size_t bytes)
 {
-    size_t before = atomic_load(&in_use); /* never too high for a moment: a fork may come then */
+    size_t before = atomic_load(&in_use); /* never too high, not even for a moment, because a fork may happen then */
     do {
         if (before + bytes > ag_packed_limit()) return false;
     } while (!atomic_compare_exchange_weak(&in_use, &before, before + bytes));
@@ -98,7 +99,7 @@ static packing *make(ag_storage *weights, const agk_view *a, const agk_packed_la
 {
     packing *p = calloc(1, sizeof *p);
     if (p == NULL) return NULL;
-    atomic_init(&p->refs, 2); /* the list's and the caller's */
+    atomic_init(&p->refs, 2); /* one reference for the list, one for the caller */
     p->writes = &weights->writes;
     p->from = *a;
     p->layout = layout;
@@ -123,7 +124,7 @@ static packing *make(ag_storage *weights, const agk_view *a, const agk_packed_la
     madvise(data, p->mapped, MADV_HUGEPAGE);
 #endif
     p->seen = (agk_packed){.data = data, .ready = ready};
-    const size_t matrix = (size_t)p->per_matrix * p->group_bytes; /* whose rows the threads share */
+    const size_t matrix = (size_t)p->per_matrix * p->group_bytes; /* the matrix whose rows the threads share */
     for (size_t at = 0; at < p->mapped && matrix > 0; at += matrix) ag_place(p->seen.data + at, matrix);
     return p;
 }
@@ -176,7 +177,7 @@ static const char *ready(agk_packed *packed, int64_t i)
     uint64_t then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
     while (then != now) {
         const uint64_t busy = busy_here();
-        if (then == busy) { /* another stream packs it: some us, unless its thread had to give way */
+        if (then == busy) { /* another stream is packing it: some us, unless its thread lost its core */
             sched_yield();
             then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
         } else if (atomic_compare_exchange_strong(&p->packed_at[i], &then, busy)) {

@@ -1,7 +1,8 @@
-/* Plan: a graph lowered into a flat list of steps. Immutable once sealed; any number of threads run it.
+/* Plan: a graph lowered into a flat list of steps. A plan is immutable once it is sealed; any number of threads can run
+ * it.
  *
- * Not here: what a node costs (plan_cost.c), running (plan_run.c), which steps run beside each other (plan_order.c),
- * how a node is cut (the groups in lower/). */
+ * Not here: the cost of a node (plan_cost.c), running (plan_run.c), which steps run together (plan_order.c), how a
+ * node is cut (the groups in lower/). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@
 #include "table/kernel_types.h"
 #include "plan_order.h"
 
-/* Steps of this many chunks and more would overflow the claim word of the pool. */
+/* A step with this many chunks or more would overflow the claim word of the pool. */
 #define MAX_CHUNKS 1000000
 
 ag_plan *ag_plan_new(uint32_t cpu, size_t work_base)
@@ -86,7 +87,8 @@ static bool reserve(ag_plan *plan)
     return true;
 }
 
-/* The node whose result is the columns of product `node`, if it can write them packed and nobody else reads it. */
+/* The node whose result is the columns of product `node`, if that node can write them packed and nothing else reads
+ * it. */
 static agk_node *source_of_columns(const ag_plan *plan, const agk_node *node)
 {
     enum { FAR = 32 };
@@ -106,7 +108,8 @@ static agk_node *source_of_columns(const ag_plan *plan, const agk_node *node)
     return NULL;
 }
 
-/* Whether `node` may write what `columns` were made of, which of their experts they meet, or where they lie. */
+/* Whether `node` may write the tensor that `columns` were made of, the ids that say which experts they belong to, or
+ * the work memory where they lie. */
 static bool ends_columns(const agk_lowering *lowering, const agk_node *node, const agk_node *columns)
 {
     const agk_view *dst = &node->dst;
@@ -120,7 +123,7 @@ static bool ends_columns(const agk_lowering *lowering, const agk_node *node, con
     return false;
 }
 
-/* The steps of a lowered node, and its work memory. */
+/* Adds the steps of a lowered node, and its work memory. */
 static bool add_steps(ag_plan *plan, agk_lowering *lowering, int writes_leaf)
 {
     agk_node *node = lowering->node;
@@ -132,7 +135,7 @@ static bool add_steps(ag_plan *plan, agk_lowering *lowering, int writes_leaf)
                        .work_size = lowering->work_size,
                        .lays_columns = lowering->lays_columns,
                        .alone = plan->cpu == 0};
-    /* Who lays columns has a step for that, unless it takes those that are there. */
+    /* A node that lays out columns has a step for that, unless it takes columns that are there already. */
     n.takes_columns = n.lays_columns && lowering->columns != NULL && n.n_steps == 1;
     if (n.takes_columns) {
         node->work = lowering->columns->work;
@@ -215,7 +218,7 @@ static bool take_storages(ag_storage ***list, size_t *count, ag_storage **from, 
     return true;
 }
 
-/* What operand `v` reads of a storage that may be a file. */
+/* Records what operand `v` reads of a storage that may be a file. */
 static bool note_file_part(ag_plan *plan, const agk_view *v, size_t *room)
 {
     if (v->type == AGK_NONE || v->arena_mask != 0) return true;
@@ -254,7 +257,7 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
                   ag_storage **partial, size_t n_partial)
 {
     if (plan->order != NULL && !ag_order_steps(plan->order, plan->steps, plan->n_steps)) return false;
-    /* Chunks are cut for vectors; plain C takes much longer for one. */
+    /* Chunks are cut for vector kernels; one in plain C takes much longer. */
     if (!AGK_IS_PLAIN(unary_f32, AGK_PICK(unary_f32, plan->cpu))) ag_order_count(plan->steps, plan->n_steps);
     ag_order_fetches(plan->steps, plan->n_steps);
     ag_order_free(plan->order);

@@ -1,19 +1,22 @@
-/* Who takes which chunk: a word for each range of a step, from which any number of threads take chunks by adding to it.
+/* Which thread takes which chunk. There is one atomic word for each range of a step; any number of threads take chunks
+ * by adding to it.
  *
- * Not here: what is done with a chunk (plan_run.c). */
+ * Not here: running a chunk (plan_run.c). */
 #include "pool_state.h"
 
-/* A range's word is 24 bits step, 20 bits number of its chunks, 20 bits how many of them were taken. A thread looks,
- * then claims with fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is
- * current. Claims beyond the end cannot overflow, since a thread looks before it claims and there are at most 512.
+/* The word of a range holds 24 bits for the step, 20 bits for the number of its chunks, 20 bits for how many of them
+ * were taken. A thread looks first, then claims with fetch_add, so step and chunk come from the same atomic read, and a
+ * late thread can only claim what is current. Claims beyond the end cannot overflow the field, since a thread looks
+ * before it claims and there are at most 512 threads.
  *
- * Up to 8 threads have a range each: what a thread read or wrote in one step is in the cache next to it, and is what
- * it gets in the next step and in the next run; cores may have caches of the third level apart. (A Zen 4, two threads,
- * one sequence: 1.1 to 1.4 times the tokens that one range for both gave.) 128 threads that add to one word would wait
- * for its cache line longer than for memory, and would look through as many ranges for long; so there is a range for
- * every 8, the same number in each bank of memory. A thread begins with its own, goes on with those of its bank, then
- * with the others. Of each step a range has the chunks of the same threads (agk_in_streams), so the same rows of the
- * weights: they are packed, touched and read next to the memory where they lie. */
+ * Up to 8 threads have a range each. What a thread read or wrote in one step is then in its own cache, and the
+ * thread gets the same data in the next step and in the next run; cores may have separate L3 caches. (A Zen 4, two
+ * threads, one sequence: 1.1 to 1.4 times the tokens that one range for both gave.) 128 threads that add to one word
+ * would wait for its cache line longer than for memory; with 128 ranges they would spend long looking through them.
+ * So larger pools have a range for every 8 threads, the same number in each bank of memory. A thread begins with its
+ * own range, goes on with those of its bank, then with the others. In each step a range has the chunks of the same
+ * threads (agk_in_streams), so the same rows of the weights: these are packed, touched and read next to the memory
+ * where they lie. */
 
 static uint64_t pack(size_t step, uint32_t chunks)
 {
@@ -45,8 +48,7 @@ bool ag_run_claimable(const ag_run *r)
     return false;
 }
 
-/* -- what belongs to a range: of every round of `n_streams` chunks, those of its streams
- * ------------------------------ */
+/* -- the chunks of a range: in every round of `n_streams` chunks, those of its streams ------------------------ */
 
 static uint32_t first_stream(const ag_run *r, int range, int n_ranges)
 {
@@ -68,8 +70,7 @@ static uint32_t chunk_of(const ag_run *r, int range, int n_ranges, uint32_t k)
     return k / width * (uint32_t)r->n_streams + from + k % width;
 }
 
-/* -- a run
- * ---------------------------------------------------------------------------------------------------------- */
+/* -- a run ---------------------------------------------------------------------------------------------------- */
 
 void ag_run_open(ag_run *r, int n_banks, int limit)
 {
@@ -97,7 +98,7 @@ void ag_run_publish(ag_run *r, size_t step)
     }
     r->ranges_live = live;
     atomic_store_explicit(&r->ranges_done, 0, memory_order_relaxed);
-    for (int i = 0; i < n; ++i) { /* a range without chunks keeps its old word, of which nothing is left */
+    for (int i = 0; i < n; ++i) { /* a range without chunks keeps its old word, which has no chunks left */
         if (sizes[i] > 0) atomic_store(&r->ranges[i].word, pack(step, sizes[i]));
     }
 }
@@ -109,7 +110,7 @@ void ag_run_close(ag_run *r)
     atomic_store(&r->n_ranges, 0);
 }
 
-/* The i-th range that a worker looks into: its own, the others of its bank, the rest. */
+/* The i-th range that a worker looks into: first its own, then the others of its bank, then the rest. */
 static int range_for(const ag_pool *pool, const ag_worker *worker, int n, int i)
 {
     if (n == 1) return 0;
@@ -118,7 +119,7 @@ static int range_for(const ag_pool *pool, const ag_worker *worker, int n, int i)
     return i < width ? first + (own + i) % width : (first + i) % n;
 }
 
-static void count(atomic_uint *mine) /* nobody else writes it */
+static void count(atomic_uint *mine) /* only this thread writes the counter */
 {
     atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed) + 1, memory_order_relaxed);
 }
@@ -126,14 +127,16 @@ static void count(atomic_uint *mine) /* nobody else writes it */
 bool ag_run_claim(ag_run *r, ag_pool *pool, ag_worker *worker, ag_claim *c)
 {
     const int n =
-        atomic_load_explicit(&r->n_ranges, memory_order_relaxed); /* of another plan, at worst: fewer are seen */
+        /* this may be the number of another plan's ranges; at worst the thread sees too few */
+        atomic_load_explicit(&r->n_ranges, memory_order_relaxed);
     for (int i = 0; i < n; ++i) {
         const int at = range_for(pool, worker, n, i);
         ag_range *range = &r->ranges[at];
         if (!claimable(atomic_load_explicit(&range->word, memory_order_acquire))) continue;
         const uint64_t w = atomic_fetch_add(&range->word, 1);
         if (!claimable(w)) continue;
-        const ag_plan *plan = r->plan; /* it, and what is below, stands until the chunk is counted as done */
+        /* the plan, and the fields read below, stay valid until the chunk is counted as done */
+        const ag_plan *plan = r->plan;
         const int n_now = atomic_load_explicit(&r->n_ranges, memory_order_relaxed);
         size_t step = word_step(w);
         uint32_t k = word_taken(w);

@@ -1,21 +1,23 @@
-/* What a node costs, in ns on one thread: the bytes that it reads and writes, and its arithmetic (ops.def).
+/* The estimated time of a node, in ns on one thread, from the bytes that it reads and writes and its arithmetic
+ * (ops.def).
  *
- * An event loop carries out by itself what is cheap (stream_inline.c), so what matters is that nothing large looks
- * cheap: a sum of 32 M floats has one element of result. Rough on purpose: it only has to tell some hundred ns from
- * some us. Not here: how a node is cut into chunks (the groups in lower/). */
+ * An event loop runs cheap work by itself (stream_inline.c), so nothing large may look cheap: a sum of 32 M floats
+ * has a result of one element. The estimate is rough on purpose: it only has to tell some hundred ns from some us.
+ * Not here: how a node is cut into chunks (the groups in lower/). */
 #include "runtime.h"
 
 enum {
-    NODE_NS = 30,            /* of anything */
+    NODE_NS = 30,            /* of every node */
     CUSTOM_NS = 1000000,     /* of a user's function */
-    BYTES_PER_NS = 64,       /* from a cache; from memory it is a fifth of that */
-    UNPACK_PS = 500,         /* an element of a quantized type, where it is no product */
-    QUANTIZED_SUM_PS = 2000, /* a block type is read, added to and written */
-    MATRIX_PS = 45000,       /* one matrix more of a product: conv_1d_dw makes one of three numbers for each channel */
-    DOT_PS = 700,            /* an element of a product, however short */
-    APART_PS = 2000,         /* an element that gets another type and does not lie beside the next one */
-    PLACE_PS = 12000,        /* where im2col puts its window: one row of the result */
-    WINDOW_ROW_PS = 1000,    /* a row of such a window in one channel */
+    BYTES_PER_NS = 64,       /* read from a cache; from memory it is a fifth of that */
+    UNPACK_PS = 500,         /* an element of a quantized type, in ops that are not products */
+    QUANTIZED_SUM_PS = 2000, /* an element of a block type that is read, added to and written */
+    /* each further matrix of a product: conv_1d_dw multiplies a matrix of three numbers for each channel */
+    MATRIX_PS = 45000,
+    DOT_PS = 700,         /* an element of a product, however short */
+    APART_PS = 2000,      /* an element that changes its type and is not contiguous with the next one */
+    PLACE_PS = 12000,     /* a window that im2col writes: one row of the result */
+    WINDOW_ROW_PS = 1000, /* a row of such a window in one channel */
 };
 
 static double bytes_of(const agk_view *v)
@@ -154,7 +156,7 @@ static bool dense(const agk_view *v)
     return traits->blck_size > 1 || v->nb[0] == (int64_t)traits->type_size;
 }
 
-/* What many small pieces take beside their elements. */
+/* The fixed costs of many small pieces, in addition to their elements. */
 static double pieces(const agk_node *node)
 {
     const agk_view *dst = &node->dst, *src = &node->src[0];

@@ -1,23 +1,23 @@
-/* The order of a plan's steps: which of them run beside each other, and which one thread runs without a barrier.
+/* The order of a plan's steps: which of them run together, and which ones a single thread runs without a barrier.
  *
- * A plan is a row of places: even ones hold steps of one chunk, which one thread runs one after the other; odd ones
- * hold steps whose chunks any thread takes, all of the same place in one phase. Each node takes the first place behind
- * those whose bytes it must not meet: so products of the same columns (queries, keys and values; gate and up) are one
- * phase with one barrier, and the small nodes that came between them follow in one go. Decided by shapes and addresses
- * alone.
+ * A plan is a row of places. Even places hold steps of one chunk, which one thread runs one after the other. Odd places
+ * hold steps whose chunks any thread takes; all steps of such a place run in one phase. Each node takes the first place
+ * behind all nodes whose bytes conflict with its own. So products of the same columns (queries, keys and values; gate
+ * and up) are one phase with one barrier, and the small nodes that came between them follow together. Shapes and
+ * addresses alone decide this.
  *
- * What looks at numbers in memory and may refuse them (row indices) keeps its order, and what outlives the graph is not
- * written before a look that comes first, nor together with one. Not here: running (plan_run.c). */
+ * Steps that check numbers in memory and may refuse them (row indices) keep their order. Memory that outlives the
+ * graph is not written before such a check that precedes it, nor in the same phase. Not here: running (plan_run.c). */
 #include <stdlib.h>
 
 #include "plan_order.h"
 
 enum {
-    WINDOW = 16,             /* nodes that a node is compared with; it does not pass older ones */
-    SPANS = AGK_MAX_SRC + 3, /* operands, result, work memory as it is written and read */
+    WINDOW = 16,             /* how many earlier nodes a node is compared with; it never moves before older ones */
+    SPANS = AGK_MAX_SRC + 3, /* operands, the result, work memory that is read and that is written */
     MOST = 500000,           /* chunks of a phase */
-    WORTH_A_CLAIM = 20000,   /* of ag_plan_cost: some us, where a claim takes 0.05 */
-    WORK_RING = 1 << 20,     /* bytes of work memory for nodes beside each other: four of the largest that share it */
+    WORTH_A_CLAIM = 20000,   /* in the unit of ag_plan_cost: some us, where a claim takes 0.05 */
+    WORK_RING = 1 << 20,     /* bytes of work memory for nodes that run together: four of the largest that share it */
 };
 
 typedef struct span {
@@ -29,18 +29,19 @@ typedef struct span {
 typedef struct entry {
     span spans[SPANS];
     int n_spans;
-    uint32_t place; /* of its last step */
+    uint32_t place; /* the place of its last step */
 } entry;
 
 struct ag_order {
     entry recent[WINDOW];
     uint64_t n_nodes;
-    uint32_t floor;           /* nothing comes before: nodes that left the window */
-    uint32_t last;            /* the last place taken */
-    uint32_t refuses, leaves; /* the last places where something may be refused, and where a leaf is written */
-    uint32_t *chunks;         /* by odd place / 2 */
+    uint32_t floor; /* no step goes before this place: nodes that left the window are there */
+    uint32_t last;  /* the last place taken so far */
+    /* the last place where something may be refused, and the last where a leaf is written */
+    uint32_t refuses, leaves;
+    uint32_t *chunks; /* chunks of each odd place, indexed by place / 2 */
     size_t n_phases;
-    size_t work_next, work_least; /* the ring, and the most that a node wanted */
+    size_t work_next, work_least; /* the next offset in the ring, and the most that a single node wanted */
 };
 
 ag_order *ag_order_new(void)
@@ -74,7 +75,7 @@ size_t ag_order_work(ag_order *order, size_t size)
 {
     if (order == NULL || size > WORK_RING / 4) return 0;
     if (size > order->work_least) order->work_least = size;
-    /* Places are multiples of 64, so four of the largest may need a little more. */
+    /* Offsets are multiples of 64, so four of the largest may need a little more. */
     size_t at = order->work_next + size <= 4 * (order->work_least + 63) ? order->work_next : 0;
     order->work_next = (at + size + 63) & ~(size_t)63;
     return at;
@@ -103,10 +104,10 @@ static void spans_of(entry *e, const ag_node_steps *n)
     e->spans[e->n_spans++] = work;
 }
 
-/* The last place of `before` whose bytes `e` must not touch any sooner; `place` if there is none. */
+/* The last place of `before` after which `e` may first touch the same bytes; `place` if there is no conflict. */
 static uint32_t behind(const entry *e, const entry *before, uint32_t place)
 {
-    if (before->place <= place) return place; /* none of its spans is later */
+    if (before->place <= place) return place; /* none of its spans has a later place */
     for (int i = 0; i < before->n_spans; ++i) {
         const span *a = &before->spans[i];
         if (a->place <= place) continue;
@@ -134,7 +135,7 @@ static bool reserve(ag_order *order, uint32_t place)
     return true;
 }
 
-/* Where a step goes that must come behind `after`; `worth`: one chunk may join those of others. */
+/* The place of a step that must come after `after`. `worth`: a step of one chunk may join a phase with others. */
 static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth)
 {
     const uint32_t odd = after + 1 + (after & 1);
@@ -156,12 +157,12 @@ static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth)
 static bool is_fence(const ag_node_steps *n)
 {
     if (n->alone || ag_writes_more(n->node)) return true;
-    /* An abort never stops inside a node that writes a leaf; before rows are set it may, after the look at the
-     * indices. */
+    /* An abort never stops inside a node that writes a leaf. In a node that sets rows it may, between the check of
+     * the indices and the rows. */
     return n->writes_leaf >= 0 && n->n_steps > 1 && n->node->op != AGK_OP_set_rows;
 }
 
-/* The place behind which node `e` comes. */
+/* The place after which node `e` comes. */
 static uint32_t earliest(const ag_order *order, const entry *e, const ag_node_steps *n)
 {
     uint32_t after = order->floor;
@@ -179,7 +180,7 @@ static void settle(ag_order *order, entry *e, const ag_node_steps *n)
     const uint32_t first = n->steps[0].place, last = n->steps[n->n_steps - 1].place;
     e->place = last;
     for (int i = 0; i < e->n_spans; ++i) e->spans[i].place = last;
-    /* Columns that others take are there after the first step; the last one reads them, too. */
+    /* Columns that other nodes use are complete after the first step; the last step reads them, too. */
     if (n->lays_columns && !n->takes_columns && n->n_steps > 1) e->spans[e->n_spans - 1].place = first;
     if (last > order->last) order->last = last;
     if (n->writes_leaf >= 0 && last > order->leaves) order->leaves = last;
@@ -191,14 +192,15 @@ bool ag_order_add(ag_order *order, const ag_node_steps *n)
 {
     if (n->n_steps == 0) return true;
     entry *e = &order->recent[order->n_nodes++ % WINDOW];
-    if (e->place > order->floor) order->floor = e->place; /* of the node that leaves the window */
+    if (e->place > order->floor) order->floor = e->place; /* the place of the node that leaves the window */
     e->place = 0;
     spans_of(e, n);
     const bool fence = is_fence(n);
     uint32_t after = fence ? order->last : earliest(order, e, n);
     const bool worth = n->cost >= WORTH_A_CLAIM && n->writes_leaf < 0 && !fence;
     for (int i = 0; i < n->n_steps; ++i) {
-        if (!put(order, &n->steps[i], after, worth && i == n->n_steps - 1)) return false; /* others only prepare */
+        /* the other steps only prepare the last one */
+        if (!put(order, &n->steps[i], after, worth && i == n->n_steps - 1)) return false;
         after = n->steps[i].place;
     }
     settle(order, e, n);
@@ -216,8 +218,8 @@ bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
         for (size_t i = 0; i < n; ++i) ++at[steps[i].place + 1];
         for (size_t p = 1; p < n_places; ++p) at[p] += at[p - 1];
         for (size_t i = 0; i < n; ++i) sorted[at[steps[i].place]++] = steps[i];
-        if (n > 0)
-            memcpy(steps, sorted, n * sizeof *steps); /* a graph of views alone has none, and nowhere to keep them */
+        if (n > 0) /* a graph that has only views has no steps, and `sorted` may be NULL */
+            memcpy(steps, sorted, n * sizeof *steps);
         for (size_t i = 0; i < n;) {
             size_t end = i + 1;
             while ((steps[i].place & 1) != 0 && end < n && steps[end].place == steps[i].place) ++end;
@@ -235,7 +237,7 @@ void ag_order_count(ag_step *steps, size_t n)
     uint32_t ahead = 0;
     for (size_t i = n; i-- > 0;) {
         const int op = steps[i].node->op;
-        if (agk_is(op, AGK_WRITES_ANY)) return; /* a user's function takes as long as it likes */
+        if (agk_is(op, AGK_WRITES_ANY)) return; /* the time of a user's function is unknown */
         if ((steps[i].place & 1) != 0 && ahead < UINT32_MAX / 2) ahead += steps[i].n_chunks;
         steps[i].ahead = ahead;
     }
@@ -244,7 +246,7 @@ void ag_order_count(ag_step *steps, size_t n)
 void ag_order_fetches(ag_step *steps, size_t n)
 {
     enum { SOON = 16 };
-    /* 0 is none: the first step is behind no other. */
+    /* 0 means none, since the first step follows no other. */
     for (size_t i = n; i-- > 0;) {
         const size_t end = i + (steps[i].n_together > 1 ? steps[i].n_together : 1);
         size_t at = end < n && steps[end].weights != NULL && steps[end].n_chunks > 1 ? end : 0;

@@ -1,19 +1,22 @@
-/* Plans under way: chunks claimed by any number of threads, no barrier.
+/* Running plans: any number of threads claim chunks, and there is no barrier.
  *
- * Steps that run together are published as one. Who finishes the last chunk runs the following one-chunk steps itself
- * and publishes the next parallel ones; a helper that does not come is not missed. Not here: who takes which chunk
- * (plan_claim.c), where the threads come from (threadpool.c), which steps run together (plan_order.c). */
+ * Steps that run together are published as one. The thread that finishes the last chunk runs the one-chunk steps
+ * that follow by itself, then publishes the next parallel steps. A plan does not depend on helpers coming. Not here:
+ * which thread takes which chunk (plan_claim.c), where the threads come from (threadpool.c), which steps run
+ * together (plan_order.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "pool_state.h"
 #include "stream_tell.h"
 
-/* Chunks of 5 to 10 us. A sleeper costs the leader 10 us and comes after 30 to 60: for 120 us of work two threads took
- * 1.05 to 1.28 times as long as one, for 170 us 0.84. Workers that spin help with less. */
+/* Chunks take 5 to 10 us. To wake a sleeping worker costs the leader 10 us, and the worker comes after 30 to 60 us.
+ * With that, two threads took 1.05 to 1.28 times as long as one for 120 us of work, and 0.84 times as long for 170
+ * us. Workers that still spin pay off for less work. */
 #define WORTH_WAKING 16
 
-/* Pieces of work between two looks whether a loop waits: chunks, if there are several of a step, or 16 steps of one. */
+/* Pieces of work between two checks whether a loop waits: chunks of a step with several chunks, or 16 steps of one
+ * chunk. */
 static bool breathes(const ag_plan *plan, size_t step)
 {
     return plan->steps[step].n_chunks > 1 || step % 16 == 0;
@@ -53,7 +56,8 @@ static void chunk_failed(ag_run *r, size_t step, agk_status status, const char *
     pthread_mutex_unlock(&r->message_lock);
 }
 
-/* What ends a plan before step `step`: an abort, at a node boundary and never inside a node that writes a leaf. */
+/* Whether a plan ends before step `step`: an abort ends it at a node boundary, but never inside a node that writes a
+ * leaf. */
 static bool stops_here(const ag_plan *plan, size_t step, const ag_stream *stream, const ag_slot *slot)
 {
     if (!ag_stream_aborting(stream, slot)) return false;
@@ -61,8 +65,8 @@ static bool stops_here(const ag_plan *plan, size_t step, const ag_stream *stream
     return plan->steps[step].writes_leaf < 0 || plan->steps[step].node != plan->steps[step - 1].node;
 }
 
-/* A leaf that the failed node had begun to write holds neither the old nor the new value. Checks of indices come
- * before the first byte: they leave it whole. */
+/* A leaf that the failed node had begun to write holds neither the old nor the new value. Checks of indices happen
+ * before the first byte is written, so they leave the leaf whole. */
 void ag_plan_poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error)
 {
     int leaf = plan->steps[step].writes_leaf;
@@ -86,7 +90,8 @@ static ag_error *step_error(const ag_plan *plan, size_t step, agk_status status,
     return error;
 }
 
-/* All chunks of all steps on this thread: no run is free, only one thread may be used, or the submitter itself. */
+/* Runs all chunks of all steps on this thread. Used if no run is free, if only one thread may be used, or on the
+ * submitting thread. */
 static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
                                ag_error **error)
 {
@@ -125,7 +130,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
     return AG_RUN_FINISHED;
 }
 
-/* The plan is over: the run may be used by others from here on. */
+/* The plan has ended: from here on others may use the run. */
 static void leave_run(ag_pool *pool, ag_run *r)
 {
     ag_run_close(r);
@@ -141,11 +146,11 @@ static uint32_t chunks_of(const ag_plan *plan, size_t step)
     return chunks;
 }
 
-/* -- what comes next, asked for by who waits ----------------------------------------------------------------------- */
+/* -- prefetching the next weights, by threads that wait ----------------------------------------------------------- */
 
 enum {
     FETCH_BYTES = 512,
-    FETCH_MOST = 131072, /* of a stream: 10 us of one thread, which is more than it waits */
+    FETCH_MOST = 131072, /* bytes of a stream: 10 us of one thread, which is more than it waits */
 };
 
 static void offer_fetch(ag_pool *pool, const ag_plan *plan, size_t step, int streams)
@@ -182,7 +187,8 @@ bool ag_pool_fetch(ag_pool *pool)
     return true;
 }
 
-/* Why the plan fails. A leaf that was written beside the step that failed may hold a part of its new value. */
+/* Why the plan failed. A leaf that was written in the same phase as the failed step may hold a part of its new
+ * value. */
 static ag_error *failure(const ag_run *r)
 {
     ag_error *error = step_error(r->plan, r->failed, (agk_status)atomic_load(&r->status), r->stream, r->message);
@@ -193,8 +199,8 @@ static ag_error *failure(const ag_run *r)
     return error;
 }
 
-/* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published, and who
- * waits for `due` is woken. */
+/* Goes on from `step`, on the thread that finished the steps before it. ELSEWHERE: a parallel step was published,
+ * and the loop that waits for `due` was woken. */
 static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, uint64_t *due,
                              ag_error **error)
 {
@@ -231,7 +237,8 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             if (ahead == 0 || ahead >= WORTH_WAKING) {
                 ag_pool_wake_helpers(pool, worker, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             }
-            if (*due != 0) ag_stream_tell(stream, due); /* before this thread has a chunk that others would wait for */
+            /* before this thread takes a chunk that others would then wait for */
+            if (*due != 0) ag_stream_tell(stream, due);
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, 1, worker->message);
@@ -243,12 +250,13 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
 
 typedef enum claim_result { NOTHING, WORKED, LAST } claim_result;
 
-/* Claim one chunk and run it. LAST: this thread finished all chunks that were out and has to advance from *step on. */
+/* Claims one chunk and runs it. LAST: this thread finished the last outstanding chunk and has to advance from *step
+ * on. */
 static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step)
 {
     ag_claim c;
     if (!ag_run_claim(r, pool, worker, &c)) return NOTHING;
-    const ag_plan *plan = r->plan; /* ours until the chunk is counted as done */
+    const ag_plan *plan = r->plan; /* stays valid until the chunk is counted as done */
     *step = c.after;
     bool aborts = plan->steps[c.step].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
     if (aborts) {
@@ -261,7 +269,8 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
     return ag_run_finish(r, &c) ? LAST : WORKED;
 }
 
-/* Ready streams are served first, unless they had this worker for so long that plans under way have their turn. */
+/* Ready streams are served first, unless they have had this worker for so long that it is the turn of plans under
+ * way. */
 static bool gives_way(const ag_pool *pool, const ag_worker *worker)
 {
     return ag_pool_any_ready(pool) && ag_now() > worker->turn_end;
@@ -329,7 +338,7 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     atomic_fetch_add(&r->engaged, 1);
     atomic_fetch_add(&pool->active_runs, 1);
     ag_run_result result = advance(pool, worker, r, step, due, error);
-    /* Published: claim in the pool's loop like everybody else. That thread counts as engaged until the run ends,
-     * whoever ends it. */
+    /* The steps are published: this thread now claims chunks in the pool's loop like all others. It counts as
+     * engaged until the run ends, whichever thread ends it. */
     return result;
 }

@@ -1,11 +1,12 @@
-/* Streams that are ready: a queue for each bank of memory, first come, first served; whoever finds its own empty takes
- * from others.
+/* Streams that are ready: a queue for each bank of memory, first come, first served. A worker whose queue is empty
+ * takes from the others.
  *
- * One queue for all would be one lock that 128 threads fight for, and streams would go from socket to socket with all
- * that they have in a cache. Not here: what a worker does with a stream (threadpool.c), who is woken (pool_sleep.c). */
+ * A single queue would have one lock that 128 threads contend for, and streams would move from socket to socket,
+ * away from the caches with their data. Not here: what a worker does with a stream (threadpool.c), which worker is
+ * woken (pool_sleep.c). */
 #include "pool_state.h"
 
-/* One sleeper, next to the stream if possible. */
+/* Wakes one sleeper, next to the stream if possible. */
 static void wake_one(ag_pool *pool, int woken, int home)
 {
     for (int i = 1; i < pool->n_banks && woken == 0; ++i) {
@@ -19,13 +20,14 @@ static void wake_one(ag_pool *pool, int woken, int home)
 
 void ag_pool_ready(ag_executor *executor, ag_stream *stream)
 {
-    ag_pool *pool = (ag_pool *)executor; /* its first member */
+    ag_pool *pool = (ag_pool *)executor; /* the executor is the first member of the pool */
     int *home = ag_stream_bank(stream);
     if (*home < 0) *home = ag_stream_timers(stream) % pool->n_banks;
     const int at = *home; /* the stream may be gone once it is in the queue */
     ag_bank *bank = &pool->banks[at];
     pthread_mutex_lock(&bank->lock);
-    atomic_store(&pool->paused, false); /* work ends a pause, as in ggml: nobody waits for a resume that never comes */
+    /* new work ends a pause, as in ggml, so that nobody waits for a resume that never comes */
+    atomic_store(&pool->paused, false);
     *ag_stream_link(stream) = NULL;
     if (bank->ready_tail != NULL) {
         *ag_stream_link(bank->ready_tail) = stream;

@@ -1,16 +1,17 @@
-/* Workers that sleep: where they lie down, who of them is woken, and where.
+/* Workers that sleep: on which core they go to sleep, which of them are woken, and on which core.
  *
- * On a small virtual machine that is half busy Linux does not look for an idle core (SIS_UTIL), nor does it take one
- * that the host has let sleep for idle: who is woken waits behind the very thread that woke it, until cores are
- * balanced at a tick. So plans of less than 4 ms ran on one core of two. Therefore no two workers lie down on one core
- * while another has none, and a helper is woken away from the core of its leader. Where that made it wait, there is no
- * room: it is left to the system for a while. Nothing stays pinned. Not here: looking for work (threadpool.c). */
+ * On a small virtual machine that is half busy, Linux does not look for an idle core (SIS_UTIL), nor does it choose
+ * a core that the host has put to sleep. A thread that is woken then waits behind the very thread that woke it,
+ * until cores are balanced at a tick. So plans of less than 4 ms ran on one core of two. Therefore no two workers go
+ * to sleep on one core while another core has none, and a helper is woken away from the core of its leader. If the
+ * helper had to wait there, that core was busy, and placement is left to the system for a while. No thread stays
+ * pinned. Not here: looking for work (threadpool.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 
 #include "pool_state.h"
 
-#define LATE_NS 1000000 /* a core that is idle takes 30 us */
+#define LATE_NS 1000000 /* a late wake-up; on an idle core it takes 30 us */
 #define CROWDED_NS 250000000
 
 _Atomic(void (*)(void)) ag_on_idle; /* null at first */
@@ -29,12 +30,13 @@ static void note_time(ag_pool *pool, uint64_t since)
 /* -- where ---------------------------------------------------------------------------------------------------- */
 
 #ifdef __linux__
-/* Off a core on which another worker lies, to one without any: twice 1 us and a migration, by who has nothing to do. */
+/* Moves this worker from a core on which another worker sleeps to one without any. It costs twice 1 us and a
+ * migration, paid by a thread that has nothing to do. */
 static void lie_apart(ag_pool *pool, ag_worker *worker)
 {
     const int here = ag_relay_cpu();
     atomic_store(&worker->cpu, here);
-    /* Of larger pools the system takes better care, and to look at each worker is not free. */
+    /* In larger pools the system does this better, and looking at each worker costs time. */
     const int n_threads = atomic_load(&pool->n_threads);
     if (here < 0 || pool->params.strict || n_threads > AG_FEW_THREADS || crowded(pool)) return;
     cpu_set_t mine, taken, there;
@@ -58,7 +60,7 @@ static void lie_apart(ag_pool *pool, ag_worker *worker)
     }
 }
 
-/* So that it wakes on another core than this one, which stays busy. */
+/* Makes it wake on another core than this one, which stays busy. */
 static void send_elsewhere(ag_worker *worker, int here)
 {
     if (here < 0 || here >= CPU_SETSIZE) return;
@@ -119,7 +121,8 @@ static void rouse(ag_bank *bank, ag_worker *worker)
     pthread_cond_signal(&worker->wake);
 }
 
-/* Up to n, first those that do not lie here; `stays`: this thread goes on on its core. How many. */
+/* Wakes up to n workers, first those that sleep on other cores; `stays`: this thread goes on on its core. Returns
+ * how many it woke. */
 static int wake_locked(ag_pool *pool, ag_bank *bank, int n, bool stays)
 {
     int woken = 0;
@@ -157,9 +160,10 @@ void ag_pool_wake_all(ag_pool *pool)
     }
 }
 
-/* A tree: to wake one takes 1 to 5 us, and 127 of them would keep the leader from its own plan for longer than the plan
- * takes. So it wakes two in its bank and one in each other one and leaves the rest owed; each that wakes, wakes two of
- * those first, and whoever ends a chunk one: if one is late to wake, those behind it are not. */
+/* Wakes helpers as a tree. To wake one takes 1 to 5 us, and 127 of them would keep the leader from its own plan for
+ * longer than the plan takes. So the leader wakes two workers in its bank and one in each other bank, and leaves the
+ * rest owed. Each worker that wakes first wakes two of those, and each thread that ends a chunk wakes one: so if one
+ * worker wakes late, the others do not have to wait for it. */
 #define BRANCHES 2
 
 static void wake_in_bank(ag_pool *pool, ag_worker *worker, ag_bank *bank, int n, int now)
@@ -177,7 +181,7 @@ static void wake_in_bank(ag_pool *pool, ag_worker *worker, ag_bank *bank, int n,
 void ag_pool_wake_helpers(ag_pool *pool, ag_worker *worker, int n)
 {
     const int banks = pool->n_banks, few = atomic_load(&pool->n_threads) <= AG_FEW_THREADS;
-    for (int i = 0; i < banks; ++i) { /* as many of each bank; of its own one less, itself */
+    for (int i = 0; i < banks; ++i) { /* the same number in each bank; in its own one less, since it counts itself */
         const int share = n / (banks - i);
         ag_bank *bank = &pool->banks[(worker->bank + i) % banks];
         wake_in_bank(pool, worker, bank, share, few ? share : i == 0 ? BRANCHES : 1);
@@ -190,7 +194,7 @@ void ag_pool_wake_owed(ag_pool *pool, ag_worker *worker, int n)
     ag_bank *bank = &pool->banks[worker->bank];
     if (!atomic_load_explicit(&bank->owes, memory_order_relaxed)) return;
     pthread_mutex_lock(&bank->lock);
-    if (atomic_load(&pool->active_runs) == 0) bank->owed = 0; /* that plan is over */
+    if (atomic_load(&pool->active_runs) == 0) bank->owed = 0; /* the plan that they were for has ended */
     if (n > bank->owed) n = bank->owed;
     const int woken = wake_locked(pool, bank, n, true);
     bank->owed = bank->asleep != NULL ? bank->owed - woken : 0;
@@ -216,7 +220,8 @@ bool ag_pool_anything(ag_pool *pool)
 void ag_pool_sleep(ag_pool *pool, ag_worker *worker)
 {
     ag_bank *bank = &pool->banks[worker->bank];
-    void (*on_idle)(void) = atomic_load(&ag_on_idle); /* once: the binding clears it when the process ends */
+    /* read once, because the binding clears it when the process ends */
+    void (*on_idle)(void) = atomic_load(&ag_on_idle);
     if (on_idle != NULL) on_idle();
     lie_apart(pool, worker);
     pthread_mutex_lock(&bank->lock);
@@ -224,7 +229,7 @@ void ag_pool_sleep(ag_pool *pool, ag_worker *worker)
     if (!atomic_load(&pool->stop) && !ag_pool_anything(pool)) {
         lay_down(bank, worker);
         while (worker->asleep) pthread_cond_wait(&worker->wake, &bank->lock);
-        /* It spins once more even if another one was faster. */
+        /* It spins once more even if another worker was faster. */
     }
     atomic_fetch_sub(&bank->sleepers, 1);
     pthread_mutex_unlock(&bank->lock);

@@ -1,5 +1,6 @@
-/* Whether bytes that may be a file's are in memory. Reading a page that is not waits for the disk: 0.1 ms to 10 ms, in
- * which an event loop must not stand. Asking takes 0.2 us, so it is asked about a few pages only. */
+/* Whether bytes that may belong to a file are in memory. Reading a page that is not there waits for the disk, 0.1 ms
+ * to 10 ms, during which an event loop must not stand still. The check takes 0.2 us, so only a few pages are
+ * checked. */
 #define _DEFAULT_SOURCE /* mincore */
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,15 +1,17 @@
-/* Relay: a worker that spins on the core where an event loop sleeps wakes it, in place of whoever finished the work.
+/* Relay: a worker that spins on the core where an event loop sleeps wakes that loop, in place of the thread that
+ * finished the work.
  *
- * A wake-up across cores is an interrupt: 27 us in a virtual machine, where a wake-up on the same core takes 1.2. While
- * a plan runs, a worker that finds nothing left to claim spins; on a busy machine it does so on the loop's core. The
- * one who finishes lays the notifier in that core's box and waits up to RELAY_NS for it to be taken; if it is not, it
- * takes the notifier back and writes itself. Not here: the writing (notifier.c). */
+ * A wake-up across cores is an interrupt: 27 us in a virtual machine, where a wake-up on the same core takes 1.2 us.
+ * While a plan runs, a worker that finds nothing left to claim spins; on a busy machine it often does so on the
+ * loop's core. The thread that finishes the work puts the notifier into that core's box and waits up to RELAY_NS for
+ * a worker to take it. If none does, it takes the notifier back and writes to it itself. Not here: the writing
+ * (notifier.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 
 #include "internal.h"
 
-#define RELAY_NS 2000 /* some four looks of the spinning worker */
+#define RELAY_NS 2000 /* about four looks of the spinning worker */
 #define RELAY_CPUS 1024
 
 typedef struct box {
@@ -52,7 +54,7 @@ bool ag_relay_hand(ag_notifier *notifier, int cpu)
 {
     if (cpu < 0 || atomic_load(&boxes[cpu].spinners) <= 0 || ag_relay_cpu() == cpu) return false;
     ag_notifier *none = NULL;
-    ag_notifier_ref(notifier); /* for the one that takes it */
+    ag_notifier_ref(notifier); /* a reference for the worker that takes it */
     if (!atomic_compare_exchange_strong(&boxes[cpu].mail, &none, notifier)) {
         ag_notifier_unref(notifier);
         return false;
@@ -62,7 +64,8 @@ bool ag_relay_hand(ag_notifier *notifier, int cpu)
         if (atomic_load(&boxes[cpu].mail) != notifier) return true;
         ag_pause();
     }
-    /* Not taken. What is in the box now may be the same notifier laid there by another: one write each will be made. */
+    /* It was not taken. The box may by now hold the same notifier, put there by another thread: then each of the two
+     * writes. */
     ag_notifier *mine = notifier;
     if (!atomic_compare_exchange_strong(&boxes[cpu].mail, &mine, NULL)) return true;
     ag_notifier_unref(notifier);
@@ -71,7 +74,8 @@ bool ag_relay_hand(ag_notifier *notifier, int cpu)
 
 void ag_relay_forked(void)
 {
-    for (int i = 0; i < RELAY_CPUS; ++i) { /* the parent's workers are gone; a notifier left in a box is theirs */
+    /* the parent's workers do not exist here; a notifier left in a box is the parent's */
+    for (int i = 0; i < RELAY_CPUS; ++i) {
         atomic_store(&boxes[i].mail, NULL);
         atomic_store(&boxes[i].spinners, 0);
     }

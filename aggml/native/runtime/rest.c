@@ -1,13 +1,14 @@
-/* Streams that came to rest: what the binding kept for their finished operations may go.
+/* Streams that came to rest: whatever the binding kept for their finished operations can be released.
  *
- * A stream that has nothing to do for now lays itself into a list, once, if something is kept for it. So whoever
- * releases what is kept looks at these streams and not at all that there are: with 8,000 open that took 1.3 ms whenever
- * a worker fell asleep. No lock: the list is taken as a whole. Not here: what is kept (binding/keep.cpp). */
+ * A stream that has nothing to do for now adds itself to a list, once, if something is kept for it. The code that
+ * releases kept objects then looks at these streams only, not at all streams: with 8,000 open ones that took 1.3 ms
+ * whenever a worker fell asleep. There is no lock: the list is taken as a whole. Not here: what is kept
+ * (binding/keep.cpp). */
 #include "rest.h"
 
 #include "stream_state.h"
 
-static _Atomic(ag_stream *) resting; /* a list by next_resting, a reference to each */
+static _Atomic(ag_stream *) resting; /* a list linked by next_resting, with a reference to each stream */
 
 void ag_stream_keeps(ag_stream *s, bool something)
 {
@@ -33,7 +34,7 @@ void ag_streams_at_rest(void (*see)(ag_stream *stream))
 {
     for (ag_stream *s = atomic_exchange(&resting, NULL); s != NULL;) {
         ag_stream *next = s->next_resting;
-        atomic_store(&s->in_resting, false); /* from here on it may come again */
+        atomic_store(&s->in_resting, false); /* from here on it may add itself again */
         see(s);
         ag_stream_unref(s);
         s = next;
