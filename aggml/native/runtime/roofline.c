@@ -1,7 +1,8 @@
-/* What the machine can do at best: operations per second, bytes read and copied per second, by any number of threads.
+/* The peak performance of the machine: operations per second, bytes read and copied per second, by any number of
+ * threads.
  *
- * Here: threads of their own that begin together, and the clock. Not here: the loops of instructions
- * (kernels/<isa>/peak.c), what is measured against these figures. */
+ * Here: threads of its own that begin together, and the clock. Not here: the loops of instructions
+ * (kernels/<isa>/peak.c), the measurements that are compared with these figures. */
 #include <sched.h>
 
 #include "internal.h"
@@ -11,13 +12,13 @@
 enum { MOST = AG_ROOFLINE_THREADS, TURNS = 2000 };
 
 typedef struct task {
-    agk_peak_f32_fn *peak; /* NULL: memory is read, or copied if there is a `to` */
+    agk_peak_f32_fn *peak; /* NULL: memory is read, or copied if `to` is given */
     agk_peak_read_fn *read;
     const char *from;
     char *to;
     size_t size;
     int repeats;
-    double seconds; /* of a peak */
+    double seconds; /* the result of a peak kernel */
     atomic_int *waiting;
     uint64_t begun, ended; /* ns */
     double amount;
@@ -26,7 +27,7 @@ typedef struct task {
 static void *carry_out(void *argument)
 {
     task *t = argument;
-    if (t->peak != NULL) t->peak(TURNS); /* wide units take a while to wake */
+    if (t->peak != NULL) t->peak(TURNS); /* a warm-up, because wide execution units take a while to power up */
     atomic_fetch_sub(t->waiting, 1);
     while (atomic_load(t->waiting) > 0) sched_yield();
     t->begun = ag_now();
@@ -58,7 +59,7 @@ static double together(task *tasks, int n)
         if (!ag_thread_start(&threads[i], carry_out, &tasks[i], false)) break;
         started = i;
     }
-    atomic_fetch_sub(&waiting, n - 1 - started); /* who could not start is not waited for */
+    atomic_fetch_sub(&waiting, n - 1 - started); /* the others must not wait for threads that could not be started */
     carry_out(&tasks[0]);
     for (int i = 1; i <= started; ++i) pthread_join(threads[i], NULL);
     uint64_t begun = tasks[0].begun, ended = tasks[0].ended;

@@ -1,10 +1,10 @@
-/* The runtime in C: streams of ordered work, the thread pool that carries them out, plans.
+/* The runtime in C: streams of ordered work, the thread pool that carries it out, plans.
  *
- * Here: every type and function that more than one file of runtime/ (or of binding/) uses; errors, storages and
+ * Here: every type and function that more than one file of runtime/ (or of binding/) uses. Errors, storages and
  * notifiers are in base.h. No Python. Rules:
  * - a stream is in order; `completed` alone tells whether a ticket is done;
  * - a worker never blocks for another stream: it parks the stream and takes other work;
- * - objects are counted; everything handed to a stream is kept by it until done. */
+ * - objects are reference-counted; a stream keeps everything that is handed to it until it is done. */
 #ifndef AG_RUNTIME_H
 #define AG_RUNTIME_H
 
@@ -23,12 +23,15 @@ typedef struct ag_step {
     const agk_node *node;
     uint32_t n_chunks;
     int32_t writes_leaf; /* index into partial + full storages of a leaf that this node writes, or -1 */
-    uint32_t place;      /* while the plan is made (plan_order.c) */
-    uint32_t n_together; /* so many steps from here on run beside each other, chunks of all on any threads; 0 is 1 */
-    uint32_t ahead;      /* chunks that threads can share from here to the end; 0: it is not known how long they take */
-    uint32_t fetches;    /* the first step behind those beside this one that has weights; 0: none comes soon */
-    const char *weights; /* that it reads once, a chunk behind the other; NULL: none */
-    size_t chunk_bytes;  /* of them */
+    uint32_t place;      /* used while the plan is made (plan_order.c) */
+    /* so many steps, counted from this one, run together, the chunks of all of them on any threads; 0 means 1 */
+    uint32_t n_together;
+    /* chunks that threads can share from here to the end; 0: unknown, as their time is unknown */
+    uint32_t ahead;
+    /* index of the first later step, outside this phase, that has weights to prefetch; 0: none comes soon */
+    uint32_t fetches;
+    const char *weights; /* the weights that it reads once, chunk after chunk; NULL: none */
+    size_t chunk_bytes;  /* bytes of weights for each chunk */
 } ag_step;
 
 typedef struct ag_file_part {
@@ -45,36 +48,38 @@ struct ag_plan {
     size_t n_nodes, cap_nodes;
     ag_step *steps;
     size_t n_steps, cap_steps;
-    size_t scratch_size; /* per thread */
-    size_t work_base;    /* where the area shared by a node's steps begins in the arena */
+    size_t scratch_size; /* bytes for each thread */
+    size_t work_base;    /* offset in the arena of the area that a node's steps share */
     size_t work_size;
-    uint64_t cost;              /* rough ns on one thread: tells whether a hand-over would cost more than the work */
-    struct agk_packed **packed; /* held until the plan goes */
+    /* estimated ns on one thread: tells whether a hand-over would cost more than the work */
+    uint64_t cost;
+    struct agk_packed **packed; /* held until the plan is freed */
     size_t n_packed, cap_packed;
-    const agk_node *columns; /* while it is made: whose columns the work memory holds (agk_lowering) */
-    struct ag_order *order;  /* the same: where steps have their place; NULL once it is sealed */
+    /* used while the plan is made: the node whose columns the work memory holds (agk_lowering) */
+    const agk_node *columns;
+    struct ag_order *order; /* used while the plan is made: the places of steps; NULL once it is sealed */
     ag_storage **reads, **writes, **partial;
     size_t n_reads, n_writes, n_partial;
-    ag_file_part *file_parts; /* what steps read of memory that may be a file */
+    ag_file_part *file_parts; /* the parts that steps read of memory that may be a file */
     size_t n_file_parts;
-    void *device; /* instead of steps: what a device made of the graph; NULL for the CPU */
+    void *device; /* instead of steps: the object that a device made from the graph; NULL for the CPU */
     void (*drop_device)(void *device);
 };
 
 ag_plan *ag_plan_new(uint32_t cpu, size_t work_base);
 ag_plan *ag_plan_ref(ag_plan *plan);
 void ag_plan_unref(ag_plan *plan);
-/* Lower one more node; `weights`: where src[0] lies, if it may be packed. On failure nothing is added and `message`
- * (AGK_MESSAGE bytes) says why. */
+/* Lowers one more node; `weights`: the storage of src[0], if it may be packed. On failure nothing is added, and
+ * `message` (AGK_MESSAGE bytes) says why. */
 agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, ag_storage *weights,
                        char *message);
-/* Declare what the plan reads, writes in full and writes in part. Called once; false: no memory. */
+/* Declares what the plan reads, writes in full and writes in part. Called once; false: no memory. */
 bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
                   ag_storage **partial, size_t n_partial);
 size_t ag_plan_arena_size(const ag_plan *plan);
-uint64_t ag_node_cost(const agk_node *node); /* rough ns on one thread */
-/* What threads that are no workers have carried out so far, in ns as it is priced: those that submit, that of the
- * timers. */
+uint64_t ag_node_cost(const agk_node *node); /* estimated ns on one thread */
+/* The work that threads other than workers have carried out so far, in estimated ns: submitting threads, and the
+ * threads of the timers. */
 uint64_t ag_inline_work(bool timer);
 ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message);
 
@@ -99,7 +104,7 @@ static inline size_t ag_copy_size(const ag_copy *copy) /* bytes */
 /* -- streams -------------------------------------------------------------------------------------------------- */
 
 typedef enum ag_kind {
-    AG_KIND_NOP, /* a mark; with `writes` it accepts them: what is there is declared good */
+    AG_KIND_NOP, /* a mark; with `writes` it clears poison: the bytes that are there are declared good */
     AG_KIND_COPY,
     AG_KIND_EXPERTS,
     AG_KIND_FILL,
@@ -112,7 +117,7 @@ typedef enum ag_kind {
 
 #define AG_INLINE_STORAGES 3
 
-/* Of `n` matrices of `size` bytes each, one behind the other, those that are named in `ids`, a 2-D tensor of int32. */
+/* Of `n` matrices of `size` bytes each, one behind the other: those that are named in `ids`, a 2-D tensor of int32. */
 typedef struct ag_experts {
     uint8_t *dst;
     const uint8_t *src;
@@ -120,25 +125,25 @@ typedef struct ag_experts {
     int64_t n;
     const uint8_t *ids;
     int64_t ids_ne[2], ids_nb[2];
-    uint64_t latency; /* ns; with ns_per_byte, what a device that is not there takes */
+    uint64_t latency; /* ns; together with ns_per_byte, the time that a simulated device takes */
     double ns_per_byte;
-    uint8_t *used; /* by matrix; from ag_experts_look on */
+    uint8_t *used; /* one flag for each matrix; valid from ag_experts_look on */
 } ag_experts;
 
-/* One queued operation; lives in a block of its stream's ring. */
+/* One queued operation; it is an entry in a block of its stream's ring. */
 typedef struct ag_slot {
     ag_kind kind;
     atomic_bool abort;
-    bool derived;     /* failed because it read what another failure had poisoned */
-    bool may_be_file; /* of a copy: the array that is read, which is no storage */
+    bool derived;     /* it failed because it read what another failure had poisoned */
+    bool may_be_file; /* for a copy: the array that is read may be a file; it is not a storage */
     uint16_t n_reads, n_writes, n_partial;
     ag_storage *few[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
-    ag_storage **many;                   /* instead, where they are more; owned */
+    ag_storage **many;                   /* used instead if there are more of them; owned */
     const char *operation;               /* static text for errors */
-    uint64_t pace;                       /* ns that a copy, a fill or a plan takes at least; 0: what it takes */
-    uint64_t moved;                      /* bytes that it copied or filled; once it is done */
-    uint64_t submitted;                  /* ns; before it is published */
-    atomic_uint_fast64_t started, done;  /* ns; 0: not reached */
+    uint64_t pace;                       /* the least ns that a copy, a fill or a plan takes; 0: no such limit */
+    uint64_t moved;                      /* bytes that it copied or filled; set when it is done */
+    uint64_t submitted;                  /* ns; set before it is published */
+    atomic_uint_fast64_t started, done;  /* ns; 0: this point is not reached */
     _Atomic(ag_error *) error;
     union {
         ag_copy copy;
@@ -151,17 +156,19 @@ typedef struct ag_slot {
         struct {
             ag_plan *plan;
             uintptr_t arena;
-            void *user; /* for whoever runs the steps that are calls; borrowed, it lives as long as the slot */
+            /* for the thread that runs the steps that are calls; borrowed, it lives as long as the slot */
+            void *user;
         } plan;
         struct {
             uint64_t ns;
         } delay;
         struct {
-            void *user; /* what to call, for the thread that does; borrowed, it lives as long as the slot */
+            /* for the thread that makes the call: the function to call; borrowed, it lives as long as the slot */
+            void *user;
         } call;
         struct {
             ag_stream *stream;
-            uint64_t ticket; /* AG_TAIL: all that is queued there at submission */
+            uint64_t ticket; /* AG_TAIL: everything that is queued there at submission */
         } wait;
         struct {
             ag_error *error;
@@ -173,29 +180,31 @@ typedef struct ag_slot {
 #define AG_BLOCK_SLOTS 32
 
 typedef struct ag_block {
-    atomic_int refs; /* the ring, and each handle that points into it */
+    atomic_int refs; /* one for the ring, and one for each handle that points into it */
     uint64_t base;   /* ticket of slots[0] */
     _Atomic(struct ag_block *) next;
     ag_slot slots[AG_BLOCK_SLOTS];
 } ag_block;
 
 typedef struct ag_executor {
-    /* The stream has work and nobody runs it: call ag_stream_run(stream) on some thread soon. */
+    /* The stream has work and no thread runs it: call ag_stream_run(stream) on some thread soon. */
     void (*ready)(struct ag_executor *executor, ag_stream *stream);
 } ag_executor;
 
-/* A device that is given operations ahead of their completion (a CUDA stream). Its `ready` has one thread call
- * ag_stream_run_ahead; that thread is told what to issue, and another one settles it, in the order of tickets. */
+/* A device that receives operations before earlier ones are done (a CUDA stream). Its `ready` makes one thread call
+ * ag_stream_run_ahead. That thread is told what to issue; another thread settles the operations, in the order of
+ * tickets. */
 typedef struct ag_ahead {
     ag_executor executor;
-    /* Begin the operation, or nothing if there is an `error` (a reference) already, or if it is no work of a device;
-     * ag_stream_settle follows. The slot may be gone on return. */
+    /* Begins the operation. Begins nothing if there already is an `error` (a reference), or if the device has
+     * nothing to do for it. ag_stream_settle follows in any case. The slot may be freed when this returns. */
     void (*issue)(struct ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error);
-    void (*drain)(struct ag_ahead *ahead); /* wait until all that was issued is settled */
-    void (*admit)(struct ag_ahead *ahead); /* wait until one more plan may be issued: those few can not be aborted */
-    /* Have the device itself wait until the other stream's ticket is done, so that what follows may be issued now:
-     * `issue` of the wait comes next, which is settled no sooner than that ticket. False: this thread has to wait.
-     * NULL: always. */
+    void (*drain)(struct ag_ahead *ahead); /* waits until everything that was issued is settled */
+    /* waits until one more plan may be issued: the few that are issued cannot be aborted */
+    void (*admit)(struct ag_ahead *ahead);
+    /* Makes the device itself wait until the other stream's ticket is done, so that later operations may be issued
+     * now. The next call is `issue` of the wait, which is settled no sooner than that ticket. False: this thread has
+     * to wait. NULL: it always has to. */
     bool (*follow)(struct ag_ahead *ahead, ag_stream *other, uint64_t ticket);
     void (*gone)(struct ag_ahead *ahead); /* the stream is about to be freed */
 } ag_ahead;
@@ -204,10 +213,12 @@ ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads);
 ag_stream *ag_stream_new_ahead(const char *name, ag_ahead *ahead);
 ag_stream *ag_stream_ref(ag_stream *stream);
 void ag_stream_unref(ag_stream *stream);
-ag_ahead *ag_stream_ahead(const ag_stream *stream); /* NULL: it is of a pool */
-bool ag_stream_stands(ag_stream *stream); /* it is held, or waits for a stream, a timer, a call: nothing is begun now */
+ag_ahead *ag_stream_ahead(const ag_stream *stream); /* NULL: the stream belongs to a pool */
+/* it is held, or waits for a stream, a timer or a call: nothing is begun now */
+bool ag_stream_stands(ag_stream *stream);
 
-/* A batch for one stream. Slots are moved in; on success `blocks[i]` (a reference) and `tickets[i]` tell where. */
+/* A batch for one stream. Slots are moved in. On success `blocks[i]` (a reference) and `tickets[i]` tell where they
+ * are. */
 typedef struct ag_batch {
     ag_stream *stream;
     ag_slot *slots;
@@ -225,10 +236,10 @@ typedef enum ag_submit_status {
     AG_SUBMIT_MOVED /* `ag_submit_if` alone */
 } ag_submit_status;
 
-/* Enqueue several batches as one step: nothing of another thread comes between. All or nothing. */
+/* Enqueues several batches as one step: no operation of another thread comes between them. All or nothing. */
 ag_submit_status ag_submit(ag_batch *batches, size_t n);
-/* The same if nobody has enqueued anything on these streams since they had these tickets last; else nothing is
- * enqueued. Who chose waits by what he saw there knows by it that he saw all. */
+/* The same, but only if these tickets are still the last ones of these streams; else nothing is enqueued. So a
+ * caller that decided what to wait for by looking at the streams knows that it saw everything. */
 typedef struct ag_seen {
     ag_stream *stream;
     uint64_t ticket;
@@ -240,21 +251,22 @@ uint64_t ag_stream_completed(const ag_stream *stream);
 int ag_stream_n_threads(const ag_stream *stream);
 void ag_stream_set_n_threads(ag_stream *stream, int n_threads);
 const char *ag_stream_name(const ag_stream *stream);
-bool ag_stream_alive(const ag_stream *stream); /* made by this process, not by the parent of a fork */
+bool ag_stream_alive(const ag_stream *stream); /* made by this process, not inherited from the parent of a fork */
 bool ag_stream_closed(const ag_stream *stream);
 ag_error *ag_stream_lost(const ag_stream *stream); /* borrowed, or NULL */
 
-void ag_stream_close(ag_stream *stream); /* refuses new work; what is queued goes on */
-void ag_stream_hold(ag_stream *stream);  /* no operation starts until as many releases */
+void ag_stream_close(ag_stream *stream); /* refuses new work; queued work goes on */
+void ag_stream_hold(ag_stream *stream);  /* no operation starts until it was released as often as it was held */
 bool ag_stream_release(ag_stream *stream);
-void ag_stream_lose(ag_stream *stream, ag_error *error); /* everything queued and to come fails with it */
+/* everything that is queued or comes later fails with this error */
+void ag_stream_lose(ag_stream *stream, ag_error *error);
 void ag_stream_abort(ag_stream *stream, ag_block *block, uint64_t ticket);
-void ag_stream_abort_all(ag_stream *stream); /* the plans, delays and calls queued until now */
-void ag_streams_end(void);                   /* closes all streams of this process and aborts what they have */
-bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* asked by the thread that runs the slot */
+void ag_stream_abort_all(ag_stream *stream); /* aborts the plans, delays and calls that are queued now */
+void ag_streams_end(void);                   /* closes all streams of this process and aborts their work */
+bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* called by the thread that runs the slot */
 
-/* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, by way of what is
- * queued and of functions in Python that block: `stream` goes on when `other` has reached the ticket. */
+/* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, because of queued
+ * operations and of functions in Python that block: `stream` goes on when `other` has reached the ticket. */
 typedef struct ag_edge {
     ag_stream *stream, *other;
     uint64_t ticket;
@@ -262,34 +274,36 @@ typedef struct ag_edge {
 bool ag_stream_needs(const ag_edge *starts, size_t n_starts, const ag_edge *blocked, size_t n_blocked,
                      const ag_stream *target);
 
-/* The failures nobody saw: moves up to `n` references out and marks them seen. */
+/* The failures that nobody saw: moves up to `n` references out and marks them seen. */
 size_t ag_stream_take_failures(ag_stream *stream, ag_error **out, size_t n);
 
-/* Python calls: wait for the next one (false: nothing within timeout_ns, or the stream is finished). */
+/* Python calls: waits for the next one (false: none came within timeout_ns, or the stream is finished). */
 bool ag_stream_next_call(ag_stream *stream, uint64_t timeout_ns, uint64_t *ticket);
-/* By who took a call: its user, and the step of a plan that it is; false: an operation of its own. */
+/* For the thread that took a call: its user, and the step of the plan if it is one; false: the call is an operation
+ * of its own. */
 bool ag_stream_call_step(ag_stream *stream, size_t *step, void **user);
-void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success; takes the reference */
+void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success; takes over the reference */
 
-/* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
-void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* NULL: the submitting thread */
-bool ag_slot_copy(ag_slot *to, const ag_slot *from); /* one that was not submitted either; false: no memory */
-void ag_stream_run_ahead(ag_stream *stream);         /* the same for an ag_ahead, by its one thread */
-/* The operation of the next ticket has ended; takes the reference to `error`. `ran`: the device worked on it, so that
- * what it writes in part is not what it was if it failed, or had read what failed. */
+/* For executors: runs the stream on this thread until it has nothing to do or parks. */
+void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* worker NULL: this is the submitting thread */
+bool ag_slot_copy(ag_slot *to, const ag_slot *from); /* the copy is not submitted either; false: no memory */
+void ag_stream_run_ahead(ag_stream *stream);         /* the same for an ag_ahead, called by its one thread */
+/* The operation of the next ticket has ended; takes over the reference to `error`. `ran`: the device worked on it.
+ * If it then failed, or had read something that failed, what it writes in part has changed. */
 void ag_stream_settle(ag_stream *stream, uint64_t ticket, ag_error *error, bool ran);
 void ag_slot_drop(ag_slot *slot); /* releases what the slot holds; for slots that were not submitted */
 void ag_block_unref(ag_block *block);
 
 /* -- timers: one thread for all delays of a bank --------------------------------------------------------------- */
 
-/* Keeps a reference until fired. An abort that is set before the timer is seen fires it at once. */
+/* Keeps a reference until it fires. If an abort is set before the timer sees the stream, it fires immediately. */
 bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline);
 void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last); /* fires these tickets' delays now */
 void ag_stream_timer_fired(ag_stream *stream, uint64_t ticket);
 void ag_timer_stop(void);
-uint64_t ag_timer_ended(int bank); /* delays that the timers of a bank ended, for tests */
-uint64_t ag_timer_compared(void);  /* entries, by the heap of timers: the work that it was, for tests */
+uint64_t ag_timer_ended(int bank); /* delays that the timers of a bank have ended, for tests */
+/* comparisons of entries in the heap of timers: the work that was done, for tests */
+uint64_t ag_timer_compared(void);
 
 /* -- thread pool ---------------------------------------------------------------------------------------------- */
 
@@ -297,7 +311,7 @@ typedef struct ag_pool_params {
     int n_threads;
     int spin_us;  /* how long an idle worker looks for work before it sleeps */
     int priority; /* ggml's: -1 low, 0 normal, 1 medium, 2 high, 3 realtime */
-    bool strict;  /* worker j on the j-th cpu of the mask, else all on the whole mask */
+    bool strict;  /* worker j runs on the j-th cpu of the mask; else all run on the whole mask */
     bool has_mask;
     uint8_t mask[512];
 } ag_pool_params;
@@ -305,58 +319,62 @@ typedef struct ag_pool_params {
 typedef struct ag_worker {
     ag_pool *pool;
     int index;
-    int bank; /* of memory, next to which it works */
+    int bank; /* the bank of memory next to which it works */
     pthread_t thread;
-    pthread_cond_t wake; /* with its bank's lock */
-    bool asleep;         /* by that lock; false: somebody has woken it */
+    pthread_cond_t wake; /* used with its bank's lock */
+    bool asleep;         /* guarded by that lock; false: it was woken */
     struct ag_worker *asleep_next, *asleep_before;
     atomic_uint woke, claimed,
-        strayed;    /* workers that it woke, chunks that it took, those of others' ranges: for tests */
-    atomic_int cpu; /* where it last lay down; -1: unknown */
-    int sent_from;  /* a core that it was told to keep off while it wakes, or -1 */
-    uint64_t sent;  /* ns: when */
+        /* counters for tests: workers that it woke, chunks that it took, chunks of other ranges among them */
+        strayed;
+    atomic_int cpu; /* the core where it last went to sleep; -1: unknown */
+    int sent_from;  /* a core that it was told to avoid while it wakes, or -1 */
+    uint64_t sent;  /* ns: the time when it was told so */
     void *scratch;
     size_t scratch_size;
-    uint64_t helped, turn_end; /* ns: when it last left a plan of others, until when such plans have their turn */
+    /* ns: when it last left a plan of another leader; until when such plans have their turn */
+    uint64_t helped, turn_end;
     char message[AGK_MESSAGE];
 } ag_worker;
 
 ag_pool *ag_pool_new(const ag_pool_params *params); /* NULL: a thread could not be started */
 ag_pool *ag_pool_ref(ag_pool *pool);
 void ag_pool_unref(ag_pool *pool);
-/* `widen`: streams of 0 threads, which use as many as `width` tells, use that many from then on. */
+/* `widen`: streams of 0 threads, which use `width` threads, use that many from then on. */
 bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen);
 int ag_pool_width(const ag_pool *pool);
 int ag_pool_n_threads(const ag_pool *pool);
-/* Joins the workers, unless streams have work left: what is queued belongs to the pool, also where nobody else holds
- * the stream any more. False: there is such a stream, `name` (AG_NAME bytes) and `pending` tell of one. */
+/* Joins the workers, unless streams have work left: queued work belongs to the pool, even if nothing else holds the
+ * stream any more. False: there is such a stream; `name` (AG_NAME bytes) and `pending` describe one. */
 bool ag_pool_close(ag_pool *pool, char *name, uint64_t *pending);
-void ag_pool_stop(ag_pool *pool);  /* joins the workers; what they have not begun stays undone, a plan ends in part */
+/* joins the workers; work that has not begun stays undone, and plans under way stop early */
+void ag_pool_stop(ag_pool *pool);
 void ag_pools_stop(void);          /* all pools of this process */
-void ag_pool_pause(ag_pool *pool); /* idle workers sleep at once; the next work that comes ends it */
+void ag_pool_pause(ag_pool *pool); /* idle workers sleep immediately; the next work that comes ends the pause */
 void ag_pool_resume(ag_pool *pool);
 bool ag_pool_paused(const ag_pool *pool);
 int ag_pool_sleepers(const ag_pool *pool); /* workers that sleep at this moment */
 ag_executor *ag_pool_executor(ag_pool *pool);
 const ag_worker *ag_pool_worker(const ag_pool *pool, int index); /* for tests */
 extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
-int ag_usable_cpus(void);                  /* affinity and cgroup quota */
+int ag_usable_cpus(void);                  /* according to affinity and cgroup quota */
 
-/* Run the slot's plan from `*step` on. Returns false if other threads carry on with it: then the one that finishes
- * it continues the stream. `*step` is where to resume if it yielded to other streams. */
+/* Runs the slot's plan from `*step` on. False: other threads go on with it, and the thread that finishes it
+ * continues the stream. `*step` says where to resume if it yielded to other streams. */
 typedef enum ag_run_result {
     AG_RUN_FINISHED,
     AG_RUN_ELSEWHERE,
     AG_RUN_YIELDED,
-    AG_RUN_CALLS /* `*step` is one for the thread that serves calls */
+    AG_RUN_CALLS /* `*step` has to run on the thread that serves calls */
 } ag_run_result;
-/* `due`: 0, or a ticket for ag_stream_tell (stream_tell.h) once a step of several chunks is published. */
+/* `due`: 0, or a ticket for ag_stream_tell (stream_tell.h) that is told once a step of several chunks is published. */
 ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
                                uint64_t *due, ag_error **error);
-/* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on. */
+/* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on with the stream. */
 void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error);
-void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* to be resumed there */
-void ag_stream_plan_calls(ag_stream *stream, size_t step);   /* to be resumed behind it, once it was called */
+void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* the plan will be resumed at this step */
+/* the plan will be resumed behind this step, once the function was called */
+void ag_stream_plan_calls(ag_stream *stream, size_t step);
 /* A step failed: a leaf that it had begun to write holds neither the old nor the new value. */
 void ag_plan_poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error);
 

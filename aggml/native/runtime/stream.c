@@ -1,11 +1,11 @@
-/* Stream: ordered operations of one backend. Its life and its control.
+/* Stream: ordered operations of one backend. Here: its life and its control.
  *
- * One thread at a time runs a stream (its state says so); it takes operations in the order of their tickets and
+ * One thread at a time runs a stream (its state says which). It takes operations in the order of their tickets and
  * publishes each by raising `completed`. An operation that has to wait for something (another stream, a timer, a
- * Python thread, a release) parks the stream: the thread goes on with other work, whoever ends the wait makes the
- * stream ready again. While a stream is not idle it holds a reference to itself. Not here: enqueuing (submit.c),
- * running (stream_run.c), failing (stream_end.c), waiting and waking (wake.c), plans over several threads (plan_run.c),
- * streams of devices that are issued ahead (stream_ahead.c). */
+ * Python thread, a release) parks the stream: the thread goes on with other work, and the thread that ends the wait
+ * makes the stream ready again. While a stream is not idle it holds a reference to itself. Not here: enqueuing
+ * (submit.c), running (stream_run.c), failing (stream_end.c), waiting and waking (wake.c), plans over several
+ * threads (plan_run.c), streams of devices to which operations are issued ahead (stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -159,7 +159,7 @@ static void stream_free(ag_stream *s)
         ag_block_unref(s->spare);
         s->spare = next;
     }
-    ag_block_unref(s->head); /* all is done, so head is the tail */
+    ag_block_unref(s->head); /* everything is done, so head is the tail */
     pthread_cond_destroy(&s->call_cond);
     pthread_mutex_destroy(&s->lock);
     ag_pool *pool = s->pool;
@@ -170,7 +170,8 @@ static void stream_free(ag_stream *s)
 void ag_stream_unref(ag_stream *stream)
 {
     if (stream == NULL || atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_acq_rel) != 1) return;
-    if (stream->generation != atomic_load(&ag_generation)) return; /* the parent's locks: leave all as it is */
+    /* the locks are the parent's: leave everything as it is */
+    if (stream->generation != atomic_load(&ag_generation)) return;
     stream_free(stream);
 }
 
@@ -243,14 +244,15 @@ void ag_stream_lose(ag_stream *s, ag_error *error)
     ag_error *none = NULL;
     ag_error *mine = ag_error_ref(error);
     if (!atomic_compare_exchange_strong(&s->lost, &none, mine)) ag_error_unref(mine);
-    if (ag_stream_alive(s)) ag_timer_hurry(s, 0, AG_TAIL); /* a delay under way fails now; a wait, when it ends */
+    /* a delay under way fails now; a wait fails when it ends */
+    if (ag_stream_alive(s)) ag_timer_hurry(s, 0, AG_TAIL);
 }
 
 void ag_stream_abort(ag_stream *s, ag_block *block, uint64_t ticket)
 {
     ag_slot *slot = &block->slots[ticket - block->base];
     atomic_store(&slot->abort, true);
-    /* The pace of experts is found out while they run: not to be read from here. */
+    /* The pace of experts is found out while they run, so it must not be read from here. */
     if (slot->kind == AG_KIND_DELAY || slot->kind == AG_KIND_EXPERTS || slot->pace > 0)
         ag_timer_hurry(s, ticket, ticket);
 }

@@ -1,9 +1,10 @@
-/* Streams of devices that take operations ahead of their completion: issued by one thread, settled by another.
+/* Streams of devices that take operations before earlier ones are done: one thread issues them, another settles them.
  *
- * The same ring, tickets and rules as in stream_run.c. The issuing thread hands over what needs no answer from those
- * before it; where it needs one (something failed, a Python function, a delay), it drains the device first, so that
- * poison is tested and set in stream order. What was issued before an operation that it reads failed has run on bytes
- * of no meaning: it fails when it is settled, and what it wrote in part is poisoned as well. Not here: a device. */
+ * The ring, the tickets and the rules are those of stream_run.c. The issuing thread hands over operations that need
+ * no answer from earlier ones. If one needs an answer (something failed, a Python function, a delay), the thread
+ * drains the device first, so that poison is tested and set in stream order. An operation may have been issued
+ * before another one failed whose result it reads. It has then run on meaningless bytes: it fails when it is
+ * settled, and what it wrote in part is poisoned as well. Not here: a device. */
 #include "stream_state.h"
 
 ag_ahead *ag_stream_ahead(const ag_stream *s)
@@ -19,8 +20,8 @@ bool ag_stream_stands(ag_stream *s)
     return stands;
 }
 
-/* The issuing thread's way through the ring. The settling thread drops a block only after a ticket of a later one has
- * been issued, when this cursor has left it. */
+/* How the issuing thread moves through the ring. The settling thread drops a block only after a ticket of a later
+ * block has been issued; by then this cursor has left it. */
 static ag_slot *next_slot(ag_stream *s, uint64_t ticket)
 {
     while (ticket - s->cursor->base >= AG_BLOCK_SLOTS)
@@ -36,13 +37,14 @@ static bool asked_to_abort(ag_stream *s, const ag_slot *slot, uint64_t ticket)
     return ticket <= atomic_load_explicit(&s->abort_up_to, memory_order_relaxed);
 }
 
-/* What keeps the operation from starting, if anything does. */
+/* The error that keeps the operation from starting, if there is one. */
 static ag_error *refuse(ag_stream *s, ag_slot *slot, uint64_t ticket)
 {
     ag_error *error = ag_error_ref(atomic_load(&s->lost));
     if (error == NULL && asked_to_abort(s, slot, ticket)) return ag_stream_aborted(s, slot);
     if (error == NULL && (error = ag_slot_poisoned(slot)) != NULL) {
-        ag_error_unref(error); /* unless something under way cures it, or fails with another one */
+        /* dropped, since an operation under way may clear the poison, or fail with another error */
+        ag_error_unref(error);
         s->ahead->drain(s->ahead);
         error = ag_slot_poisoned(slot);
     }
@@ -50,7 +52,7 @@ static ag_error *refuse(ag_stream *s, ag_slot *slot, uint64_t ticket)
     return error;
 }
 
-/* False: parked. Then the same again, when what it waits for has come. */
+/* False: the stream is parked. Call this again when what it waits for has come. */
 static bool begin(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
 {
     bool first = slot->started == 0;
@@ -74,12 +76,13 @@ void ag_stream_run_ahead(ag_stream *s)
         if (atomic_load(&s->submitted) < ticket && ag_stream_rest(s, ticket)) return;
         ag_slot *slot = next_slot(s, ticket);
         if (slot->started == 0) {
-            if (slot->kind == AG_KIND_PLAN) s->ahead->admit(s->ahead); /* before it is asked whether it is aborted */
-            if (ag_stream_rest(s, ticket)) return;                     /* held */
+            /* waits here, before the plan is checked for an abort */
+            if (slot->kind == AG_KIND_PLAN) s->ahead->admit(s->ahead);
+            if (ag_stream_rest(s, ticket)) return; /* held */
         }
         ag_error *error = NULL;
         if (!begin(s, slot, ticket, &error)) return;
-        if (error != NULL) s->ahead->drain(s->ahead); /* so that what comes next finds what it poisons */
+        if (error != NULL) s->ahead->drain(s->ahead); /* so that the next operation finds what this one poisons */
         s->issued = ticket;
         s->ahead->issue(s->ahead, s, slot, ticket, error);
     }

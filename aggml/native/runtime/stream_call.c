@@ -1,4 +1,5 @@
-/* Operations that are functions in Python: the stream asks, a thread of Python takes the call and ends it.
+/* Operations that are functions in Python: the stream asks for a call, and a thread of Python takes the call and ends
+ * it.
  *
  * Not here: that thread (call_thread.py), when a stream asks (stream_step.c). */
 #include "stream_state.h"
@@ -62,7 +63,7 @@ void ag_stream_finish_call(ag_stream *s, ag_error *error)
         ag_error_unref(error);
         return;
     }
-    if (s->call != CALL_TAKEN) { /* nothing was taken, so nothing can end */
+    if (s->call != CALL_TAKEN) { /* no call was taken, so none can end */
         pthread_mutex_unlock(&s->lock);
         ag_error_unref(error);
         return;

@@ -1,24 +1,25 @@
-/* How an operation of a stream ends: what it wrote is good or poisoned, failures are kept until somebody saw them.
+/* How an operation of a stream ends: its results are marked good or poisoned, and a failure is kept until somebody saw
+ * it.
  *
- * Not here: how it is carried out (stream_step.c), who is woken then (wake.c, stream_tell.c). */
+ * Not here: how it is carried out (stream_step.c), which threads are woken then (wake.c, stream_tell.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "stream_state.h"
 
-enum { MOST_UNSEEN = 1024 }; /* that a stream keeps; of more it tells how many there were */
+enum { MOST_UNSEEN = 1024 }; /* failures that a stream keeps; of further ones only their number */
 
 static void note_failure(ag_stream *s, ag_error *error)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->n_failures == MOST_UNSEEN && s->more_failures % 64 != 0) { /* it was looked through not long ago */
+    if (s->n_failures == MOST_UNSEEN && s->more_failures % 64 != 0) { /* the list was looked through not long ago */
         ++s->more_failures;
         pthread_mutex_unlock(&s->lock);
         return;
     }
     if (s->n_failures == s->cap_failures) {
         size_t kept = 0;
-        for (size_t i = 0; i < s->n_failures; ++i) { /* those that somebody saw meanwhile need not be kept */
+        for (size_t i = 0; i < s->n_failures; ++i) { /* failures that somebody saw in the meantime need not be kept */
             if (atomic_load(&s->failures[i]->seen)) {
                 ag_error_unref(s->failures[i]);
             } else {
@@ -27,7 +28,8 @@ static void note_failure(ag_stream *s, ag_error *error)
         }
         s->n_failures = kept;
         if (2 * kept >= s->cap_failures &&
-            kept < MOST_UNSEEN) { /* else half of the room is free again: looking through it was paid for */
+            /* else half of the room is free again, which makes up for looking through the list */
+            kept < MOST_UNSEEN) {
             size_t cap = kept ? 2 * kept : 8;
             ag_error **grown = realloc(s->failures, cap * sizeof *grown);
             if (grown != NULL) {
@@ -55,7 +57,7 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
             out[taken++] = s->failures[i];
         }
     }
-    if (taken < n && s->more_failures > 0) { /* one that stands for those that were not kept */
+    if (taken < n && s->more_failures > 0) { /* one error stands for all failures that were not kept */
         char text[80];
         snprintf(text, sizeof text, "%llu more failures, of which the stream kept nothing",
                  (unsigned long long)s->more_failures);
@@ -73,13 +75,14 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
     return taken;
 }
 
-/* Poison what the operation would have written in full; what it began to write and did not finish as well. */
+/* Poisons what the operation would have written in full, and also what it began to write and did not finish. */
 static void poison_writes(ag_slot *slot, ag_error *error)
 {
     for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i)
         ag_storage_set_poison(ag_slot_storages(slot)[i], error);
     if (slot->kind != AG_KIND_PLAN) {
-        /* A part that a copy or a call began: it cannot be known how far it got. One that never started is whole. */
+        /* A copy or a call began to write a part, and it is unknown how far it got. If it never started, the part is
+         * whole. */
         int first = slot->n_reads + slot->n_writes;
         for (int i = first; slot->started != 0 && !slot->derived && i < first + slot->n_partial; ++i) {
             ag_storage_set_poison(ag_slot_storages(slot)[i], error);
@@ -99,7 +102,7 @@ static void cure_writes(ag_slot *slot)
     for (size_t i = 0; i < plan->n_writes; ++i) ag_storage_set_poison(plan->writes[i], NULL);
 }
 
-/* What was packed of these storages is stale, also if the operation stopped half-way. */
+/* Packed copies of these storages are stale, even if the operation stopped half-way. */
 static void note_writes(ag_slot *slot)
 {
     for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes + slot->n_partial; ++i)
@@ -126,7 +129,8 @@ bool ag_stream_end(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error
     if (slot->started == 0) slot->started = now;
     if (s->ahead == NULL && slot->pace == 0 && slot->kind != AG_KIND_NOP && slot->kind != AG_KIND_WAIT) s->clock = now;
     if (s->ahead == NULL && s->clock != AG_TAIL) atomic_store(&s->over, s->clock);
-    ag_stream *other = NULL; /* that an operation waited for: let go of under the lock, see wait_graph.c */
+    /* the stream that an operation waited for: its reference is dropped under the lock, see wait_graph.c */
+    ag_stream *other = NULL;
     if (slot->kind == AG_KIND_WAIT) {
         pthread_mutex_lock(&s->lock);
         other = slot->u.wait.stream;

@@ -1,19 +1,20 @@
-/* What a thread that is no worker carries out by itself. Not here: in which order operations are run (stream_run.c). */
+/* What a thread that is not a worker carries out by itself. Not here: in which order operations are run
+ * (stream_run.c). */
 #include "stream_inline.h"
 
 #include "stream_state.h"
 
-/* It is usually an event loop that is about to await the result. It stops at an operation that may take long, and after
- * as much time as the hand-over would have taken. */
+/* Such a thread is usually an event loop that is about to await the result. It stops at an operation that may take
+ * long, and after as much time as the hand-over would have taken. */
 const ag_inline_limits ag_inline_submit = {.timer = false, .ns = 5000, .bytes = 16384, .plan_ns = 2000};
 
-/* The thread of the timers does by itself what is cheap, and so what comes next on other streams: devices that are not
- * there keep their rates on a machine that is busy, where a worker is late by milliseconds. */
+/* The thread of the timers runs cheap operations by itself, and then the next ones on other streams. So simulated
+ * devices keep their rates even on a busy machine, where a worker is late by milliseconds. */
 const ag_inline_limits ag_inline_timer = {.timer = true, .ns = 50000, .bytes = 131072, .plan_ns = 20000};
 
-static _Thread_local ag_inline *inline_here; /* of this thread, if it carries out anything by itself */
+static _Thread_local ag_inline *inline_here; /* of this thread; NULL: it is not carrying out anything by itself */
 
-static _Atomic(uint64_t) work[2]; /* ns, as priced: of submitting threads, of the timers' */
+static _Atomic(uint64_t) work[2]; /* estimated ns: of submitting threads, of the timers' threads */
 
 uint64_t ag_inline_work(bool timer)
 {
@@ -48,7 +49,7 @@ bool ag_inline_keep(ag_stream *s)
     return true;
 }
 
-enum { OPERATION_NS = 30, BYTES_PER_NS = 64 }; /* from a cache, as in plan_cost.c */
+enum { OPERATION_NS = 30, BYTES_PER_NS = 64 }; /* read from a cache, as in plan_cost.c */
 
 static bool copy_is_present(ag_slot *slot)
 {
@@ -72,7 +73,7 @@ static bool plan_is_present(const ag_plan *plan, size_t most)
     return true;
 }
 
-/* What the operation costs at most, as it is priced; UINT64_MAX: it is nothing for this thread. */
+/* The estimated time of the operation at most; UINT64_MAX: this thread must not run it. */
 static uint64_t price(ag_slot *slot, const ag_inline_limits *most)
 {
     switch (slot->kind) {
@@ -97,9 +98,10 @@ bool ag_inline_takes(ag_slot *slot)
     if (here == NULL) return false;
     const uint64_t ns = price(slot, here->limits);
     if (ns > here->limits->ns - here->spent) return false;
-    if (here->spent > 0 && ag_now() > here->until) return false; /* the first one: it has only just begun */
+    /* not checked for the first operation, since the thread has only just begun */
+    if (here->spent > 0 && ag_now() > here->until) return false;
     here->spent += ns;
-    /* Before it is carried out: whoever sees it done sees it counted. */
+    /* counted before it is carried out, so that a thread that sees it done sees it counted */
     atomic_fetch_add_explicit(&work[here->limits->timer], ns, memory_order_relaxed);
     return true;
 }

@@ -1,13 +1,13 @@
 /* Running a stream: one operation after the other, by one thread at a time.
  *
- * Not here: how one is carried out (stream_step.c) and ends (stream_end.c), what a thread does that is no worker
- * (stream_inline.c), plans over several threads (plan_run.c), who waits for what (wake.c). */
+ * Not here: how an operation is carried out (stream_step.c) and ends (stream_end.c), what a thread does that is not
+ * a worker (stream_inline.c), plans over several threads (plan_run.c), waiting and waking (wake.c). */
 #include "stream_inline.h"
 #include "stream_state.h"
 #include "stream_tell.h"
 
-/* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it, under the
- * lock: others may be looking through the ring (wait_graph.c). */
+/* The slot of the next ticket, for the thread that runs the stream. The ring's reference moves on with it, under the
+ * lock, because other threads may be looking through the ring (wait_graph.c). */
 ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket)
 {
     while (ticket - s->head->base >= AG_BLOCK_SLOTS) {
@@ -20,7 +20,7 @@ ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket)
     return &s->head->slots[ticket - s->head->base];
 }
 
-/* True: there is nothing to run now and the stream has been given up. */
+/* True: there is nothing to run now, and this thread does not run the stream any more. */
 bool ag_stream_rest(ag_stream *s, uint64_t ticket)
 {
     bool idle = false, held = false;
@@ -28,10 +28,10 @@ bool ag_stream_rest(ag_stream *s, uint64_t ticket)
     if (atomic_load(&s->submitted) < ticket) {
         s->state = IDLE;
         idle = true;
-        if (atomic_load(&s->closed)) pthread_cond_broadcast(&s->call_cond); /* no call will come any more */
+        if (atomic_load(&s->closed)) pthread_cond_broadcast(&s->call_cond); /* no further call will come */
     } else if (s->holds > 0) {
         s->state = HELD;
-        s->clock = AG_TAIL; /* the time of a hold is no time */
+        s->clock = AG_TAIL; /* time during which the stream was held does not count */
         held = true;
         ag_stream_note_rest(s);
     }
@@ -45,9 +45,9 @@ static void run_until_rest(ag_stream *s, ag_worker *worker, uint64_t *due)
     for (;;) {
         uint64_t ticket = atomic_load(&s->completed) + 1;
         if (atomic_load(&s->submitted) < ticket && ag_stream_rest(s, ticket)) return;
-        if (worker != NULL && ag_pool_stopping(s->pool)) return; /* the process ends */
+        if (worker != NULL && ag_pool_stopping(s->pool)) return; /* the process is ending */
         ag_slot *slot = ag_stream_current(s, ticket);
-        /* A hold keeps operations from starting; one that is under way (a yielded plan, a delay) goes on. */
+        /* A hold keeps operations from starting. One that is under way (a yielded plan, a delay) goes on. */
         if (slot->started == 0 && ag_stream_rest(s, ticket)) return;
         if (worker == NULL && !ag_inline_takes(slot)) {
             ag_stream_hand_over(s);
@@ -62,8 +62,8 @@ static void run_until_rest(ag_stream *s, ag_worker *worker, uint64_t *due)
     }
 }
 
-/* `worker` is NULL on a thread that is none: that one does the cheap operations at the head, for a while
- * (stream_inline.h). */
+/* `worker` is NULL on a thread that is not a worker. Such a thread runs the cheap operations at the head, for a
+ * limited time (stream_inline.h). */
 static void run_on(ag_stream *s, ag_worker *worker)
 {
     uint64_t due = 0;
@@ -73,7 +73,8 @@ static void run_on(ag_stream *s, ag_worker *worker)
 
 void ag_stream_run(ag_stream *stream, ag_worker *worker)
 {
-    if (stream->ahead != NULL) { /* a submitting thread: what the device does may block, so it is done elsewhere */
+    /* on a submitting thread: the device's functions may block, so they are called elsewhere */
+    if (stream->ahead != NULL) {
         stream->executor->ready(stream->executor, stream);
         return;
     }

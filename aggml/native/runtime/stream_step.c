@@ -1,7 +1,7 @@
-/* How one operation of a stream is carried out: what keeps it from starting, time that it lets pass, work, calls.
+/* How one operation of a stream is carried out: poison that keeps it from starting, simulated time, work, calls.
  *
- * Not here: which is next (stream_run.c), how it ends (stream_end.c), the thread that serves calls (stream_call.c),
- * plans over several threads (plan_run.c). */
+ * Not here: which operation is next (stream_run.c), how it ends (stream_end.c), the thread that serves calls
+ * (stream_call.c), plans over several threads (plan_run.c). */
 #include "stream_inline.h"
 #include "stream_state.h"
 
@@ -9,7 +9,8 @@ ag_error *ag_stream_aborted(ag_stream *s, const ag_slot *slot)
 {
     ag_error *error =
         ag_error_new(AG_ABORTED, s->name, slot->operation, NULL, "stopped on request before it was finished");
-    if (error != NULL) atomic_store(&error->seen, true); /* somebody asked for it */
+    /* the failure counts as seen, because the operation asked for it */
+    if (error != NULL) atomic_store(&error->seen, true);
     return error;
 }
 
@@ -31,7 +32,7 @@ ag_error *ag_slot_poisoned(ag_slot *slot)
     return error;
 }
 
-/* What keeps the operation from starting, if anything does. */
+/* The error that keeps the operation from starting, if there is one. */
 static ag_error *refuse(ag_stream *s, ag_slot *slot)
 {
     ag_error *lost = atomic_load(&s->lost);
@@ -45,9 +46,10 @@ static ag_error *refuse(ag_stream *s, ag_slot *slot)
     return error;
 }
 
-typedef enum progress { DONE, GONE } progress; /* GONE: the stream is parked, yielded, or another thread has it */
+/* GONE: the stream is parked or has yielded, or another thread runs it */
+typedef enum progress { DONE, GONE } progress;
 
-/* Back from the call that a step of a plan is: the plan goes on behind it, unless the call failed. */
+/* A step of a plan that is a call has ended: the plan goes on behind it, unless the call failed. */
 static void after_call(ag_stream *s, const ag_slot *slot, ag_error *error)
 {
     if (error != NULL) {
@@ -78,7 +80,7 @@ static progress sleep_until(ag_stream *s, ag_slot *slot, uint64_t ticket, uint64
     s->timer_fired = 0;
     ag_stream_note_rest(s);
     ag_stream_set_state(s, PARKED);
-    /* From here on the stream may run elsewhere, unless no timer was set. */
+    /* From here on another thread may run the stream, unless no timer was set. */
     if (ag_timer_add(s, slot, ticket, deadline)) return GONE;
     ag_stream_set_state(s, RUNNING);
     *error = ag_error_new(AG_NO_MEMORY, s->name, slot->operation, NULL, "no timer could be set");
@@ -91,9 +93,9 @@ static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_err
     return sleep_until(s, slot, ticket, ag_after(slot->started, slot->u.delay.ns), error);
 }
 
-/* Let the rest of an operation's time pass. It counts from when all that it comes after would have been over, had no
- * thread to be woken: 0.1 ms a wake-up, late timers, the copying itself must not add up, or a device that is kept busy
- * would fall short of the rate that it pretends to. */
+/* Lets the rest of an operation's time pass. The time counts from the moment at which all earlier operations would
+ * have been over if no thread had to be woken. Otherwise wake-ups of 0.1 ms, late timers and the copying itself
+ * would add up, and a simulated device that is kept busy would fall short of its rate. */
 static progress keep_pace(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
 {
     if (timer_is_over(s, slot, ticket, error)) return DONE;
@@ -107,13 +109,13 @@ void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
 {
     ag_inline here;
     ag_inline_begin(&here, &ag_inline_timer, ag_now());
-    /* Parked, so nobody runs the stream: this thread may write what its runner owns. */
+    /* The stream is parked, so no thread runs it, and this one may write the fields that its runner owns. */
     s->timer_fired = ticket;
     ag_stream_unpark(s);
     ag_inline_end(&here);
 }
 
-/* What the host does by itself, whatever device the stream is of: fail, let time pass, have Python called, wait. */
+/* The part of an operation that the host does for any device: fail, let time pass, have Python called, wait. */
 static progress step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error)
 {
     uint64_t over;

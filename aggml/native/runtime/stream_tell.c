@@ -1,14 +1,16 @@
-/* When a loop is woken that waits for a small operation, while a worker goes on with what is queued behind it.
+/* Decides when to wake a loop that waits for a small operation, while a worker goes on with operations queued behind
+ * it.
  *
- * A loop that sleeps on this very core takes it the moment it is woken, for 0.2 to 0.5 ms, and what is queued would
- * wait that long: half of the steps of a generation did. So it is woken once other threads can go on: the ticket that
- * it waits for is due until then. Not here: the waking itself (wake.c), where a plan has got that far (plan_run.c). */
+ * A loop that sleeps on this very core takes the core the moment it is woken, for 0.2 to 0.5 ms, and the queued
+ * operations would wait that long; this happened in half of the decoding steps. So the loop is woken only when other
+ * threads can go on with them: until then the ticket that it waits for is `due`. Not here: the waking itself
+ * (wake.c), the point in a plan at which that is so (plan_run.c). */
 #include "stream_tell.h"
 
 #include "stream_state.h"
 
-/* Whether a step that threads share comes within some us. A step of one chunk that prepares another one of its node is
- * short, or it would be cut. */
+/* Whether a step that threads share comes within some us. A step of one chunk that prepares another step of its node
+ * is short, or it would have been cut. */
 static bool starts_wide(const ag_plan *plan)
 {
     enum { COST = 20000 };
@@ -21,7 +23,7 @@ static bool starts_wide(const ag_plan *plan)
     return false;
 }
 
-/* Whether other threads get work before long: what is queued from `ticket` on is small copies and then a plan that they
+/* Whether other threads get work before long: from `ticket` on, the queue has small copies and then a plan that they
  * share. */
 static bool work_follows(ag_stream *s, uint64_t ticket)
 {

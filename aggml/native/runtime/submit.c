@@ -1,12 +1,12 @@
-/* Submitting: operations of one or several streams, enqueued in one step, all or nothing.
+/* Submitting: operations for one or several streams are enqueued in one step, all or nothing.
  *
- * Not here: running them (stream_run.c), though a submitting thread runs the cheapest ones itself. */
+ * Not here: running them (stream_run.c), although a submitting thread runs the cheapest ones itself. */
 #include <stdlib.h>
 
 #include "stream_inline.h"
 #include "stream_state.h"
 
-/* Append one slot; the lock is held and enough spare blocks are there. */
+/* Appends one slot. The caller holds the lock and has made enough spare blocks. */
 static uint64_t append(ag_stream *s, const ag_slot *slot, uint64_t now, ag_block **block)
 {
     uint64_t ticket = ++s->appended;
@@ -43,8 +43,8 @@ static bool make_spare(ag_stream *s, size_t slots)
 /* A stream that a submission is about. */
 typedef struct party {
     ag_stream *stream;
-    size_t slots; /* it gets so many */
-    bool ready;   /* nobody runs it: that is for the submitter to do */
+    size_t slots; /* slots that it will receive */
+    bool ready;   /* no thread runs it, so the submitter has to see to that */
 } party;
 
 static int by_address(const void *a, const void *b)
@@ -53,7 +53,7 @@ static int by_address(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Which one it is, or where it would be: `n` parties lie by address. */
+/* The index of the stream, or where it would be inserted: `n` parties are sorted by address. */
 static size_t place_of(const party *parties, size_t n, const ag_stream *s)
 {
     size_t low = 0;
@@ -99,7 +99,8 @@ static ag_submit_status check(const party *parties, size_t count, const ag_batch
         if (atomic_load(&batches[i].stream->closed)) return AG_SUBMIT_CLOSED;
         if (batches[i].stream->pool != NULL && !ag_pool_takes(batches[i].stream->pool)) return AG_SUBMIT_CLOSED;
         if (atomic_load(&batches[i].stream->lost) != NULL) return AG_SUBMIT_LOST;
-        for (size_t k = 0; k < batches[i].n; ++k) { /* a parent's ticket, which this process would wait for in vain */
+        /* a ticket of the parent, for which this process would wait in vain */
+        for (size_t k = 0; k < batches[i].n; ++k) {
             const ag_slot *slot = &batches[i].slots[k];
             if (slot->kind == AG_KIND_WAIT && !ag_stream_alive(slot->u.wait.stream)) return AG_SUBMIT_FORKED;
         }
@@ -110,7 +111,7 @@ static ag_submit_status check(const party *parties, size_t count, const ag_batch
     return AG_SUBMIT_OK;
 }
 
-/* When that was. */
+/* Sets the time of submission. */
 static uint64_t append_all(ag_batch *batches, size_t n)
 {
     const uint64_t now = ag_now();
@@ -127,7 +128,8 @@ static uint64_t append_all(ag_batch *batches, size_t n)
     return now;
 }
 
-/* Let the stream's runner see what was appended, and unlock. True: nobody runs it, that is for the caller to do. */
+/* Makes the appended slots visible to the stream's runner, and unlocks. True: no thread runs it, so the caller has
+ * to see to that. */
 static bool publish(ag_stream *s)
 {
     atomic_store(&s->submitted, s->appended);
@@ -140,8 +142,8 @@ static bool publish(ag_stream *s)
     return ready;
 }
 
-/* Carry out, of streams that nobody ran, what costs less than a hand-over. In the order of the submission: what comes
- * later waits for what came before. */
+/* Runs operations that cost less than a hand-over, on streams that no thread was running. They run in the order of
+ * the submission, because later ones wait for earlier ones. */
 static void run_here(party *parties, size_t count, const ag_batch *batches, size_t n, uint64_t now)
 {
     ag_inline here;
@@ -172,7 +174,7 @@ static ag_submit_status submit(party *parties, size_t count, ag_batch *batches, 
     for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&parties[j].stream->lock);
     const ag_submit_status status = moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(parties, count, batches, n);
     const uint64_t now = status == AG_SUBMIT_OK ? append_all(batches, n) : 0;
-    /* First those that got nothing: a slot may hold their last reference, and once published it may run. */
+    /* First the streams that got nothing: a slot may hold their last reference, and it may run once it is published. */
     for (size_t j = 0; j < count; ++j) {
         party *p = &parties[j];
         if (status != AG_SUBMIT_OK || p->slots == 0) pthread_mutex_unlock(&p->stream->lock);

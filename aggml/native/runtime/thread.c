@@ -1,8 +1,8 @@
-/* Threads: how each native thread of the process is started. Not here: what it does.
+/* Threads: how each native thread of the process is started. Not here: what the threads do.
  *
- * Signals are the program's: a process that blocks SIGTERM in its own threads and takes it by sigwait would die of it
- * if one thread of ours were open to it. So each begins with all signals blocked but those that a thread raises by its
- * own fault, which faulthandler and the sanitizers report. */
+ * Signals belong to the program. A process that blocks SIGTERM in its own threads and receives it by sigwait would
+ * die of it if one thread of this library accepted it. So each thread begins with all signals blocked, except those
+ * that a thread raises by its own fault, which faulthandler and the sanitizers report. */
 #include <signal.h>
 
 #include "internal.h"
@@ -16,7 +16,7 @@ bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, b
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a thread inherits the mask of the one that starts it */
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a thread inherits the mask of the thread that starts it */
     const bool started = pthread_create(thread, &attributes, body, argument) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);

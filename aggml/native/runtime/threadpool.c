@@ -1,8 +1,8 @@
 /* Thread pool: workers that run ready streams and help with the plans of others.
  *
- * An idle worker spins with a yield every 32 pauses, then sleeps: that kept a graph beside a busy process at 1.0x of
- * one thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c), who sleeps
- * where and who is woken (pool_sleep.c), which stream is next (pool_ready.c). */
+ * An idle worker spins, with a yield every 32 pauses, then sleeps. With this, a graph that ran while another process
+ * was busy kept 1.0x of one thread's time, where static splits took 1.6x and more. Not here: how a plan is shared
+ * (plan_run.c), which workers sleep where and which are woken (pool_sleep.c), which stream is next (pool_ready.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static bool help(ag_pool *pool, ag_worker *worker)
     for (int i = 0; i < AG_N_RUNS; ++i) {
         ag_run *r = &pool->runs[(i + worker->index) % AG_N_RUNS];
         if (!ag_run_claimable(r)) continue;
-        /* `limit` counts the leader, and the place that a finished leader leaves is taken by the one that goes on. */
+        /* `limit` counts the leader. When a leader has finished, the thread that goes on takes its place. */
         bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
         ag_part result = admitted ? ag_run_participate(pool, worker, r) : AG_IDLED;
         if (result != AG_LEFT) atomic_fetch_sub(&r->engaged, 1);
@@ -31,7 +31,8 @@ static bool help(ag_pool *pool, ag_worker *worker)
     return false;
 }
 
-/* Where streams are always ready, nobody would ever come to help: after a slice of them, plans under way get one. */
+/* If streams were always ready, no worker would ever come to help. So after a slice of streams, plans under way get
+ * one. */
 static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
 {
     if (atomic_load(&pool->active_runs) == 0 || !ag_pool_any_ready(pool)) return false;
@@ -42,7 +43,8 @@ static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
     return true;
 }
 
-/* Look for work for a while. While a plan runs every worker does, else one: the event loop shares these cores. */
+/* Looks for work for a while. While a plan runs every worker does; else only one, as the event loop shares these
+ * cores. */
 static bool spin(ag_pool *pool)
 {
     bool found = false;
@@ -84,7 +86,8 @@ static void set_affinity(const ag_pool *pool, const ag_worker *worker)
     const ag_pool_params *params = &pool->params;
     const int index = worker->index;
     if (!params->has_mask) {
-        if (pool->n_banks > 1) ag_bank_stay(worker->bank); /* what it packs, its stack and its scratch lie there */
+        /* the weights that it packs, its stack and its scratch lie there */
+        if (pool->n_banks > 1) ag_bank_stay(worker->bank);
         return;
     }
     cpu_set_t set;
@@ -98,7 +101,7 @@ static void set_affinity(const ag_pool *pool, const ag_worker *worker)
         if (wanted < 0 || k == wanted) CPU_SET((size_t)i, &set);
         ++k;
     }
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* a refusal leaves the inherited mask */
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* if refused, the inherited mask stays */
 #else
     (void)pool;
     (void)worker;
@@ -110,7 +113,8 @@ static void set_priority(int priority)
 #ifdef __linux__
     struct sched_param p = {.sched_priority = priority == 1 ? 40 : priority == 2 ? 80 : priority >= 3 ? 90 : 0};
     if (priority < 0) pthread_setschedparam(pthread_self(), SCHED_BATCH, &p);
-    if (priority > 0) pthread_setschedparam(pthread_self(), SCHED_FIFO, &p); /* needs a right; a refusal is harmless */
+    /* needs a privilege; a refusal is harmless */
+    if (priority > 0) pthread_setschedparam(pthread_self(), SCHED_FIFO, &p);
 #else
     (void)priority;
 #endif
@@ -150,7 +154,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
     if (n_threads > AG_MAX_THREADS) n_threads = AG_MAX_THREADS;
     if (!alive(pool)) return false;
     pthread_mutex_lock(&pool->lock);
-    bool ok = !atomic_load(&pool->stop); /* nobody would join further threads */
+    bool ok = !atomic_load(&pool->stop); /* after a stop, nobody would join further threads */
     for (int i = atomic_load(&pool->n_threads); i < n_threads && ok; ++i) {
         ag_worker *worker = calloc(1, sizeof *worker);
         ok = worker != NULL;
@@ -177,7 +181,8 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
     return ok;
 }
 
-/* As few as have room for the threads: what they share stays in one cache. A mask says where workers run, not we. */
+/* The smallest number of banks that has room for the threads, so that what they share stays in one cache. If the
+ * user gives a mask, the mask alone says where workers run. */
 static int banks_for(const ag_pool_params *params)
 {
     const int all = ag_banks(), cores = ag_bank_cores(), wanted = (params->n_threads + cores - 1) / cores;
@@ -236,14 +241,15 @@ void ag_pool_unref(ag_pool *pool)
         pool_free(pool);
         return;
     }
-    /* A worker dropped the last reference (the end of a stream): it cannot join itself. The last one to leave frees. */
+    /* A worker dropped the last reference (at the end of a stream) and cannot join itself. The last worker to leave
+     * frees the pool. */
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->orphaned, true);
     int n = atomic_load(&pool->n_threads);
     for (int i = 0; i < n; ++i) pthread_detach(pool->workers[i]->thread);
     atomic_store(&pool->stop, true);
     pthread_mutex_unlock(&pool->lock);
-    ag_pool_wake_all(pool); /* this worker is one of them: the pool stays until it leaves */
+    ag_pool_wake_all(pool); /* this worker is one of them, so the pool exists until it leaves */
 }
 
 bool ag_pool_takes(ag_pool *pool)
@@ -299,7 +305,7 @@ int ag_pool_sleepers(const ag_pool *pool)
     return n;
 }
 
-/* A cgroup that grants 150 ms per 100 ms counts as two cpus: a fraction still runs a thread. */
+/* A cgroup that grants 150 ms per 100 ms counts as two cpus, because a fraction still runs a thread. */
 static int cgroup_cpus(void)
 {
     long long quota = -1, period = 0;

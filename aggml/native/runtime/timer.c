@@ -1,29 +1,30 @@
-/* Timers: one thread for each bank of memory serves the delays of the streams that belong there, so a delay occupies no
+/* Timers: for each bank of memory one thread serves the delays of the streams that belong there, so a delay occupies no
  * thread of a pool.
  *
- * One heap for the process would be one lock that the workers of all sockets fight for, and one thread that runs what
- * comes after each delay. On a machine of one bank there is one of each. A stream belongs to the same timers all its
- * life: ag_timer_hurry must find the entry that another thread adds at this moment. It waits for one time at most, so
- * the entry lies in the stream. The entries of a bank make a heap, the earliest first: 10,000 simulated devices that
- * sleep cost each other nothing. Not here: what happens when the time has come (stream_step.c). */
+ * A single heap for the process would have one lock that the workers of all sockets contend for, and one thread that
+ * runs whatever comes after each delay. A machine with one bank has one heap and one thread. A stream belongs to the
+ * same timers all its life, because ag_timer_hurry must find the entry that another thread adds at this moment. A
+ * stream waits for one time at most, so the entry is a member of the stream. The entries of a bank form a heap, the
+ * earliest first: 10,000 simulated devices that sleep cost each other nothing. Not here: what happens when the time
+ * has come (stream_step.c). */
 #include <stddef.h>
 
 #include "stream_state.h"
 #include "topology.h"
 
 typedef struct ag_timers {
-    _Alignas(64) pthread_mutex_t lock; /* of all that follows */
+    _Alignas(64) pthread_mutex_t lock; /* guards all fields that follow */
     pthread_cond_t changed;
     pthread_t thread;
     bool running, stopping;
-    ag_heap sleeping; /* streams, by deadline; a reference to each */
-    uint64_t ended;   /* delays that it told its streams of */
+    ag_heap sleeping; /* streams, ordered by deadline; a reference to each */
+    uint64_t ended;   /* delays that ended and whose streams were told */
 } ag_timers;
 
 #define FRESH {.lock = PTHREAD_MUTEX_INITIALIZER}
 static ag_timers timers[AG_MAX_BANKS] = {FRESH, FRESH, FRESH, FRESH, FRESH, FRESH, FRESH, FRESH};
 _Static_assert(AG_MAX_BANKS == 8, "each has its lock");
-static atomic_uint next_stream; /* streams take turns */
+static atomic_uint next_stream; /* streams are assigned to the banks in turn */
 
 int ag_timer_turn(void)
 {
@@ -84,7 +85,7 @@ bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint6
     pthread_mutex_lock(&t->lock);
     const bool ok = start(t);
     if (ok) {
-        /* set before ag_timer_hurry took the lock, or seen by it */
+        /* it was set before ag_timer_hurry took the lock, or this thread sees it */
         if (ag_stream_aborting(stream, slot) || ag_stream_lost(stream) != NULL) deadline = 0;
         stream->timed = ticket;
         const ag_node *before = t->sleeping.least;
@@ -97,7 +98,7 @@ bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint6
 
 void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last)
 {
-    if (!ag_stream_alive(stream)) return; /* it is among the parent's */
+    if (!ag_stream_alive(stream)) return; /* the stream and its timers are the parent's */
     ag_timers *t = &timers[stream->timers];
     pthread_mutex_lock(&t->lock);
     if (stream->timed != 0 && stream->timed >= first && stream->timed <= last) {
@@ -152,7 +153,7 @@ void ag_timer_stop(void)
     }
 }
 
-void ag_timer_forked(void) /* in the child: the threads are the parent's, and so are the streams */
+void ag_timer_forked(void) /* in the child: the threads and the streams are the parent's */
 {
     for (int i = 0; i < AG_MAX_BANKS; ++i) timers[i] = (ag_timers)FRESH;
 }

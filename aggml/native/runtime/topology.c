@@ -1,4 +1,4 @@
-/* Banks of memory and their processors: read from the system once, or made up by a test.
+/* Banks of memory and their processors: read from the system once, or simulated for a test.
  *
  * Not here: which worker belongs to which bank (threadpool.c), which thread claims what (plan_run.c). */
 #define _GNU_SOURCE
@@ -28,7 +28,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_int pretended_cores, pretended_banks;
 
 #ifdef __linux__
-/* The usable processors of a list such as "0-3,8" into a bank; how many there are. */
+/* Adds the usable processors of a list such as "0-3,8" to a bank; returns how many there are. */
 static int read_cpus(FILE *file, const cpu_set_t *usable, int bank)
 {
     int first, last, n = 0;
@@ -60,7 +60,7 @@ static void look(void)
         const int bank = banks < AG_MAX_BANKS ? banks : node % AG_MAX_BANKS;
         const int n = read_cpus(file, &usable, bank);
         fclose(file);
-        if (n == 0) continue; /* memory alone, or processors of others */
+        if (n == 0) continue; /* it has only memory, or processors that this process may not use */
         if (bank == banks) machine.node[banks++] = node;
         cores += n;
     }
@@ -134,7 +134,7 @@ int ag_place(void *data, size_t size)
         const uintptr_t end = (uintptr_t)data + to;
         const unsigned long mask = 1ul << machine.node[bank];
         if (begin + from >= end) continue;
-        /* A refusal leaves the pages to who touches them first, which is nearly the same. */
+        /* If refused, pages lie next to the thread that touches them first, which is nearly the same. */
         syscall(SYS_mbind, begin + from, (end - begin - from) & ~(size_t)(PAGE - 1), PREFERRED, &mask, NODES + 1, 0);
     }
 #endif

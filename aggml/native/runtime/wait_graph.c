@@ -1,26 +1,27 @@
-/* The graph of waits: whether something that is queued can only be done after a stream has gone on.
+/* The graph of waits: whether a queued operation can only be done after a stream has gone on.
  *
- * A function in Python that blocks until an operation is done holds its own stream up; if that operation waits for this
- * stream, by however many others, it would be for ever. Asked once for each such wait, so the rings are walked and
- * nothing is kept. Not here: waiting (wake.c), which functions block (call_thread.py). */
+ * A function in Python that blocks until an operation is done holds up its own stream. If that operation waits for
+ * this stream, directly or through others, it would block for ever. This is checked once for each such wait, so the
+ * rings are walked each time and nothing is kept. Not here: waiting (wake.c), which functions block
+ * (call_thread.py). */
 #include <stdlib.h>
 
 #include "stream_state.h"
 
 typedef struct place {
     ag_stream *stream; /* a reference */
-    uint64_t ticket;   /* all up to it has to be done */
+    uint64_t ticket;   /* everything up to it has to be done */
 } place;
 
 typedef struct trail {
     place *places; /* each stream once */
     size_t n, cap, next;
-    size_t *at; /* 2 cap, by a hash of the stream: 1 + its place, 0 if none */
+    size_t *at; /* a hash table of 2 cap entries: 1 + the place of the stream, 0 if there is none */
     bool failed;
 } trail;
 
-/* Where the table says, or would say, at which place a stream is: with 8,000 streams each would be compared with
- * all. */
+/* The entry of a stream in the hash table, or the one where it would be. Without the table, with 8,000 streams each
+ * would be compared with all. */
 static size_t *entry_of(const trail *t, const ag_stream *stream)
 {
     size_t i = (size_t)((uintptr_t)stream / 64 * 0x9e3779b97f4a7c15u >> 20) & (2 * t->cap - 1);
@@ -47,7 +48,7 @@ static bool make_room(trail *t)
     return true;
 }
 
-/* Go on to a place, unless as much of that stream was looked at, or it is done. */
+/* Goes on to a place, unless that stream was already looked at up to this ticket, or has reached it. */
 static void add(trail *t, ag_stream *stream, uint64_t ticket)
 {
     if (ticket <= atomic_load(&stream->completed) || !make_room(t)) return;
@@ -61,7 +62,7 @@ static void add(trail *t, ag_stream *stream, uint64_t ticket)
     if (t->places[i].ticket >= ticket) return;
     t->places[i].ticket = ticket;
     if (i >= t->next) return;
-    place again = t->places[i]; /* looked at, but not as far: once more */
+    place again = t->places[i]; /* it was looked at, but not as far, so look again */
     size_t *other = entry_of(t, t->places[t->next - 1].stream);
     t->places[i] = t->places[--t->next];
     t->places[t->next] = again;
@@ -69,12 +70,13 @@ static void add(trail *t, ag_stream *stream, uint64_t ticket)
     *entry = t->next + 1;
 }
 
-/* What the operations of a stream that are not done wait for, up to a ticket. */
+/* Collects what the unfinished operations of a stream wait for, up to a ticket. */
 static void follow(trail *t, ag_stream *s, uint64_t ticket)
 {
     place found[16];
     uint64_t from = 0;
-    for (size_t n = 16; n == 16;) { /* a few at a time: no second lock, and no memory, while one is held */
+    /* a few at a time: while one lock is held, no other lock is taken and no memory allocated */
+    for (size_t n = 16; n == 16;) {
         n = 0;
         if (!ag_stream_lock(s)) return;
         uint64_t first = atomic_load(&s->completed) + 1;
@@ -114,5 +116,5 @@ bool ag_stream_needs(const ag_edge *starts, size_t n_starts, const ag_edge *bloc
     for (size_t i = 0; i < t.n; ++i) ag_stream_unref(t.places[i].stream);
     free(t.places);
     free(t.at);
-    return needs; /* with no memory left: what was found */
+    return needs; /* if memory ran out: the result so far */
 }

@@ -1,11 +1,11 @@
-/* Waiting and waking: streams parked on each other's tickets, event loops that wait for them.
+/* Waiting and waking: streams parked on each other's tickets, event loops that wait for tickets.
  *
- * Each stream has a heap of those who wait, by ticket: to wait, to give up and to wake cost what they are about, not
- * what waits there besides (to give up among 8,000 used to cost 47 us). What is due goes to a list of the loop's
- * notifier, so that a loop that wakes looks at nothing else.
+ * Each stream has a heap of those that wait, ordered by ticket. So the cost of waiting, giving up and waking does not
+ * depend on how many others wait there (giving up among 8,000 used to cost 47 us). Waits that are due go to a list of
+ * the loop's notifier, so a loop that wakes looks at nothing else.
  *
- * Who waits says which ticket it wants, then looks whether it is done; who completes publishes, then looks what is
- * wanted: one of the two sees the other. */
+ * A thread that waits first says which ticket it wants, then checks whether it is done. A thread that completes
+ * first publishes, then checks what is wanted. So at least one of the two sees the other. */
 #include "stream_inline.h"
 #include "stream_state.h"
 
@@ -34,7 +34,7 @@ void ag_stream_set_state(ag_stream *s, stream_state to)
 
 static ag_wait *first_of(const ag_stream *s)
 {
-    return (ag_wait *)s->waits.least; /* its first member */
+    return (ag_wait *)s->waits.least; /* the node is its first member */
 }
 
 static void refresh_wanted(ag_stream *s)
@@ -42,10 +42,10 @@ static void refresh_wanted(ag_stream *s)
     atomic_store(&s->wanted, s->waits.least != NULL ? s->waits.least->key : AG_TAIL);
 }
 
-enum { LOOPS = 8 }; /* that are signalled at one go */
+enum { LOOPS = 8 }; /* loops that are signalled together */
 
-/* Takes what is due out of the heap: waits of loops go to their notifiers, which are put down, with a reference, to be
- * signalled; parked streams into a list. False: there are more loops than room. The lock is held. */
+/* Takes what is due out of the heap. Waits of loops go to their notifiers, which are noted, with a reference, to be
+ * signalled; parked streams go into a list. False: there are more loops than room. The lock is held. */
 static bool take_due(ag_stream *s, uint64_t completed, ag_notifier **loops, size_t *n, ag_wait **streams)
 {
     for (ag_wait *w = first_of(s); w != NULL && w->node.key <= completed; w = first_of(s)) {
@@ -65,7 +65,7 @@ static bool take_due(ag_stream *s, uint64_t completed, ag_notifier **loops, size
     return true;
 }
 
-/* Wake all that waits for a ticket up to `completed`. */
+/* Wakes everything that waits for a ticket up to `completed`. */
 void ag_stream_wake(ag_stream *s, uint64_t completed)
 {
     for (bool all = false; !all;) {
@@ -77,11 +77,12 @@ void ag_stream_wake(ag_stream *s, uint64_t completed)
         refresh_wanted(s);
         pthread_mutex_unlock(&s->lock);
         for (size_t i = 0; i < n;
-             ++i) { /* without the lock: the loop may take this core at once, and then want the stream */
+             ++i) { /* without the lock: the loop may take this core immediately, and then want the stream */
             ag_notifier_signal(loops[i]);
             ag_notifier_unref(loops[i]);
         }
-        while (streams != NULL) { /* the entry belongs to the stream that wakes: read on before waking it */
+        /* the entry belongs to the stream that is woken, so read its link before waking it */
+        while (streams != NULL) {
             ag_stream *waiting = streams->parked;
             streams = streams->next;
             ag_stream_unpark(waiting);
@@ -89,7 +90,8 @@ void ag_stream_wake(ag_stream *s, uint64_t completed)
     }
 }
 
-/* The first of them and some of those behind it: a guess that is wrong wakes a loop a little too early or too late. */
+/* Looks at the first of them and some of those behind it: a wrong guess only wakes a loop a little too early or too
+ * late. */
 bool ag_stream_awaited_on(ag_stream *s, uint64_t completed, int cpu)
 {
     bool found = false;
@@ -105,7 +107,7 @@ bool ag_stream_awaited_on(ag_stream *s, uint64_t completed, int cpu)
     return found;
 }
 
-/* Park `s` until `ticket` of `target` is done. False: it is done already and `s` runs on. */
+/* Parks `s` until `ticket` of `target` is done. False: it is done already, and `s` goes on. */
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket)
 {
     if (ticket <= atomic_load(&target->completed)) return false;
@@ -115,7 +117,8 @@ bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket)
     s->self = (ag_wait){.parked = s};
     ag_heap_add(&target->waits, &s->self.node, ticket);
     refresh_wanted(target);
-    /* The completer publishes, then looks at `wanted`; we set `wanted`, then look: one of us sees the other. */
+    /* The completer publishes, then looks at `wanted`; this thread sets `wanted`, then looks: one of the two sees
+     * the other. */
     bool done = ticket <= atomic_load(&target->completed);
     if (done) {
         ag_heap_remove(&target->waits, &s->self.node);
@@ -129,12 +132,12 @@ bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket)
 
 bool ag_wait_arm(ag_wait *w, ag_stream *s, ag_notifier *notifier, uint64_t ticket)
 {
-    /* In the child of a fork nothing will ever be done; the caller asks ag_stream_alive. */
+    /* In the child of a fork nothing will ever be done; the caller has to check ag_stream_alive. */
     if (ticket <= atomic_load(&s->completed) || !ag_stream_lock(s)) return false;
-    ag_notifier_here(notifier); /* what woke the loop last may have moved it to another core */
+    ag_notifier_here(notifier); /* after it was last woken, the loop may have moved to another core */
     ag_heap_add(&s->waits, &w->node, ticket);
     refresh_wanted(s);
-    const bool done = ticket <= atomic_load(&s->completed); /* the completer may have missed us */
+    const bool done = ticket <= atomic_load(&s->completed); /* the completer may have missed this wait */
     if (done) {
         ag_heap_remove(&s->waits, &w->node);
         refresh_wanted(s);
