@@ -1,6 +1,6 @@
-/* add_id: to each row of a that row of b which an index names. f32.
+/* add_id: adds to each row of a the row of b that an index names. f32.
  *
- * A first step of one chunk looks at all indices, so that a wrong one is found before any byte is written. */
+ * A first step of one chunk checks all indices before any byte is written, so that a wrong one changes nothing. */
 #include <stdio.h>
 
 #include "table/kernel_types.h"

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdint.h>
 
-/* Heads up to a power of two take powers of 2^(-max_bias/p); those beyond the odd powers of its square root. */
+/* The heads up to the largest power of two p take powers of 2^(-max_bias/p); further heads take the odd powers of
+ * its square root. */
 static inline float agk_alibi_slope(int64_t head, int64_t n_heads, float max_bias)
 {
     int64_t p = 1;

@@ -1,7 +1,7 @@
-/* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
+/* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32; silu_back also f16.
  *
- * Here: the lowering. Not here: the kernels (backward.c of each folder of kernels/). The result may lie where an
- * operand of its shape lies: a kernel reads all that a row needs as a whole before it writes the row's first
+ * Here: the lowering. Not here: the kernels (backward.c of each folder of kernels/). The result may overwrite an
+ * operand of its shape: a kernel reads everything that it needs of a whole row before it writes the row's first
  * element. */
 #include "table/kernel_types.h"
 #include "units.h"
@@ -69,7 +69,7 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
         const float *z = (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row));
         if (entropy)
             ((agk_backward_entropy_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, times);
-        else /* that of rms_norm has the same signature */
+        else /* the kernel of rms_norm has the same signature */
             ((agk_backward_soft_max_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, param);
     }
     return AGK_OK;

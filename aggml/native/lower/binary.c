@@ -1,4 +1,5 @@
-/* add, sub, mul, div with b repeated over a, add1, and scale: f32, f16, bf16; sums also of quantized a, and into f32.
+/* add, sub, mul, div with b repeated over a, add1, and scale: f32, f16, bf16. Sums also with quantized a, and with a
+ * result in f32.
  *
  * Here: the lowering. Not here: the kernels (binary.c of each folder of kernels/). */
 #include "table/kernel_types.h"
@@ -6,7 +7,7 @@
 
 enum { KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B, HALVES }; /* slots of node->aux */
 
-/* Rows of f32 without gaps, one element or a row of b each: the steps between rows are all there is. */
+/* Rows of f32 without gaps, with one element or one row of b for each: only the strides between rows are needed. */
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const int64_t *aux = node->aux.i;
@@ -22,7 +23,7 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* Where b repeats, a dimension becomes two: over b, and over its repetitions with a step of 0 in b. */
+/* Where b repeats, a dimension becomes two: one over b, and one over its repetitions, with a stride of 0 in b. */
 static agk_loop loop_of(const agk_node *node)
 {
     const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
@@ -46,7 +47,7 @@ static agk_loop without_first(const agk_loop *loop)
     return outer;
 }
 
-/* The same where b repeats along a row as well: the short rows of dimension 1 are one call. */
+/* The same if b repeats along a row as well: the short rows of dimension 1 are handled in one call. */
 static agk_status run_repeated(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const int64_t *aux = node->aux.i;
@@ -172,7 +173,7 @@ static agk_status lower_scale(agk_lowering *lowering)
     return AGK_OK;
 }
 
-/* add1: the same loop, one element of b for all. */
+/* add1: the same loop, with one element of b for all. */
 static void add1_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
@@ -263,7 +264,7 @@ static agk_status check(agk_lowering *lowering)
     return AGK_OK;
 }
 
-/* The kernel for three operands of one type of 16 bits whose rows have no gaps; NULL: there is none in vectors. */
+/* The kernel for three operands of one 16-bit type whose rows have no gaps; NULL: there is no vector kernel. */
 static agk_any_fn *halves_of(const agk_node *node, const agk_loop *loop, uint32_t cpu)
 {
     const int type = node->dst.type;

@@ -1,8 +1,9 @@
-/* Chains: sums, products, functions, gated units, norms and soft_max of f32, one after the other on each row.
+/* Chains: sums, products, functions, gated units, norms and soft_max of f32, carried out one after the other on each
+ * row.
  *
- * A value is stored once for the whole chain instead of once per operation; what one stage stores is in L1 when the
- * next one loads it. Here: the stages, the lowering of a chain that begins with a tensor. Not here: chains that begin
- * with a product (mul_mat/mul_mat.c), kernels. */
+ * A value is stored once for the whole chain instead of once for each operation; a value that one stage stores is
+ * still in L1 when the next stage loads it. Here: the stages, the lowering of a chain that begins with a tensor. Not
+ * here: chains that begin with a product (mul_mat/mul_mat.c), kernels. */
 #include "chain.h"
 
 #include <math.h>
@@ -12,7 +13,7 @@
 #include "unary.h"
 
 enum { SEGMENTS };           /* slots of node->aux */
-enum { L1_ELEMENTS = 4096 }; /* of a block: 16 KB, and as much of the other operand */
+enum { L1_ELEMENTS = 4096 }; /* elements of a block: 16 KB, and as much of the other operand */
 
 static float param(const agk_stage *stage, int i)
 {
@@ -43,8 +44,8 @@ static bool rows_of_f32(const agk_view *v)
     return v->type == AGK_F32 && (v->nb[0] == 4 || v->ne[0] == 1);
 }
 
-/* An operand that has an element, or a row, for each row of dst, repeated over any dimension but partly over the first
- * two. */
+/* An operand that has one element, or one row, for each row of dst. It may be repeated over any dimension, but over
+ * the first two only in full. */
 static bool repeats(const agk_view *v, const agk_view *dst)
 {
     return rows_of_f32(v) && (v->ne[0] == dst->ne[0] || v->ne[0] == 1) && (v->ne[1] == dst->ne[1] || v->ne[1] == 1) &&
@@ -105,7 +106,7 @@ double agk_chain_ns(const agk_node *node, uint32_t cpu)
 
 /* -- running -------------------------------------------------------------------------------------------------- */
 
-/* Rows that lie step bytes apart. */
+/* Rows that lie `step` bytes apart. */
 typedef struct lines {
     char *data;
     int64_t step;
@@ -141,7 +142,7 @@ static void each_row(const agk_stage *stage, agk_stage_kind k, int64_t n, float 
         else
             gate(stage, n, y, x, other);
     } else if (k == AGK_STAGE_NORM) {
-        ((agk_norm_f32_fn *)stage->kernel)(n, y, x, param(stage, 0)); /* the three have one signature */
+        ((agk_norm_f32_fn *)stage->kernel)(n, y, x, param(stage, 0)); /* the three kernels have the same signature */
     } else {
         const agk_soft_max_row row = {.scale = param(stage, 0),
                                       .slope = 1.0f,
@@ -182,7 +183,8 @@ void agk_chain_run(const agk_task *task, const agk_node *node, const agk_chain_b
     int64_t at_once = L1_ELEMENTS / (block->n > 0 ? block->n : 1);
     if (at_once < 1) at_once = 1;
     char *y = (char *)agk_data(task, dst) + 4 * block->i0 + block->i2 * dst->nb[2] + block->i3 * dst->nb[3];
-    char *x = agk_data(task, src); /* of a product it is the weights, which no stage reads */
+    /* if the chain begins with a product, src[0] is the weights, which no stage reads */
+    char *x = agk_data(task, src);
     if (from_source) x += 4 * block->i0 + block->i2 * src->nb[2] + block->i3 * src->nb[3];
     const int64_t end = block->i1 + block->rows;
     agk_chain_block part = *block;

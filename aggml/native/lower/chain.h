@@ -1,8 +1,8 @@
-/* Operations that are carried out together, stage by stage, while a row, or a block of a product, is in the cache.
+/* Operations that are carried out together, stage by stage, while a row or a block of a product is in the cache.
  *
- * Here: what the lowering and the steps of an op call to have the stages of a node done with its own work. Each
- * stage runs the kernel of its operation, so the bits are those of the operations one by one. Not here: which nodes are
- * fused (fusion.py), how a chain of rows is cut (lower/chain.c). */
+ * Here: the functions by which the lowering and the steps of an op carry out the stages of a node with its own work.
+ * Each stage runs the kernel of its operation, so the results are bit for bit those of separate operations. Not
+ * here: which nodes are fused (fusion.py), how a chain of rows is cut (lower/chain.c). */
 #ifndef AGK_CHAIN_H
 #define AGK_CHAIN_H
 
@@ -13,15 +13,16 @@ typedef struct agk_chain_block {
     int64_t i0, n, i1, rows, i2, i3;
 } agk_chain_block;
 
-/* Choose the kernels of all stages and check their operands. Whole rows: may stages that need them occur? */
+/* Chooses the kernels of all stages and checks their operands. Whole rows: whether stages that need them are
+ * allowed. */
 agk_status agk_chain_prepare(agk_lowering *lowering, bool whole_rows);
 
-/* About how long all stages take for one element. */
+/* The estimated time of all stages for one element. */
 double agk_chain_ns(const agk_node *node, uint32_t cpu);
 
-/* Carry out all stages on a block of dst; `from_source`: the first one reads src[0], not what dst holds. */
+/* Carries out all stages on a block of dst. `from_source`: the first stage reads src[0] instead of dst. */
 void agk_chain_run(const agk_task *task, const agk_node *node, const agk_chain_block *block, bool from_source);
 
-agk_lower_fn agk_lower_chain; /* a node whose first stage is its own operation, on src[0] */
+agk_lower_fn agk_lower_chain; /* for a node whose first stage is its own operation, on src[0] */
 
 #endif

@@ -1,8 +1,8 @@
-/* im2col, im2col_3d: every window of an image laid out as a row, so that a convolution is a product of matrices;
- * im2col_back: the gradient of it.
+/* im2col, im2col_3d: lay out every window of an image as a row, so that a convolution becomes a matrix product;
+ * im2col_back: the gradient.
  *
- * Here: the lowering, one walk for one, two and three dimensions. Not here: convolutions without the detour
- * (conv_direct.c), pooling (conv_pool.c). */
+ * Here: the lowering, with the same walk for one, two and three dimensions. Not here: convolutions that do not go
+ * through im2col (conv_direct.c), pooling (conv_pool.c). */
 #include "table/kernel_types.h"
 #include "units.h"
 
@@ -10,7 +10,7 @@ enum { WRITE }; /* slot of node->aux */
 
 /* The image and its windows; index 0 is the width. Unused dimensions have one element and one place. */
 typedef struct geometry {
-    int64_t in[3], step[3]; /* extents of the image, bytes from one to the next */
+    int64_t in[3], step[3]; /* extents of the image; strides in bytes */
     int64_t kernel[3], out[3];
     int64_t stride[3], pad[3], dilation[3];
     int64_t channels, channel_step, batch, batch_step;
@@ -140,7 +140,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-/* All windows that saw an element, in the order of the kernel: the same sum whatever the threads do. */
+/* Adds up all windows that saw an element, in the order of the kernel: so the sum does not depend on the threads. */
 static float gathered(const geometry *g, const agk_view *grad, const char *x, int64_t c, int64_t i1, int64_t i0)
 {
     float sum = 0.0f;
@@ -157,7 +157,8 @@ static float gathered(const geometry *g, const agk_view *grad, const char *x, in
     return sum;
 }
 
-/* A unit is a line of the image. In one dimension the batch is dimension 2 of both, and lines are channels. */
+/* A unit is a line of the image. In one dimension, the batch is dimension 2 of both tensors, and a line is a
+ * channel. */
 static agk_status run_back(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const geometry g = geometry_of(node);

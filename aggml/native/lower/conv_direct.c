@@ -1,9 +1,10 @@
-/* Convolutions without a matrix in between: conv_2d, conv_2d_dw (one channel each), conv_3d, the transposed ones in one
- * and two dimensions, and col2im_1d, the second half of a transposed convolution through a product.
+/* Convolutions without an intermediate matrix: conv_2d, conv_2d_dw (one channel each), conv_3d, the transposed ones in
+ * one and two dimensions, and col2im_1d, the second half of a transposed convolution through a product.
  *
- * A row of the result is summed in f32, one weight times a line of the input after the other: the loop over the line is
- * what the compiler vectorises. Here: the lowering and the steps. Not here: im2col (conv.c), those that are products of
- * matrices after all, in place (conv_product.c): what is left are single channels and odd strides. */
+ * A row of the result is summed in f32: one weight after the other is multiplied by a line of the input. The
+ * compiler vectorises the loop over the line. Here: the lowering and the steps. Not here: im2col (conv.c);
+ * convolutions that are computed in place as matrix products (conv_product.c). What remains for this file are single
+ * channels and odd strides. */
 #include "table/kernel_types.h"
 #include "units.h"
 #include "conv_geometry.h"
@@ -66,7 +67,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-/* sum[i * stride] += weight * x[i]. With a kernel of f16 the input counts in f16 as well, as it does in ggml. */
+/* sum[i * stride] += weight * x[i]. With a kernel of f16 the input is rounded to f16 as well, as in ggml. */
 static void spread_line(float *sum, int64_t n, float weight, const char *x, int64_t step, int64_t stride, bool half)
 {
     for (int64_t i = 0; i < n; ++i) {
@@ -108,7 +109,8 @@ static agk_status run_transposed(const agk_task *task, const agk_node *node, int
     return AGK_OK;
 }
 
-/* A unit is a channel of the result: columns a [oc * K, T] added up where they overlap, p0 cut off at both ends. */
+/* A unit is a channel of the result: columns a [oc * K, T] are added up where they overlap, and p0 is cut off at
+ * both ends. */
 static agk_status run_col2im(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;

@@ -1,15 +1,15 @@
-/* The geometry of a convolution, for conv_direct.c and conv_product.c: extents and steps of its three operands. */
+/* The geometry of a convolution, for conv_direct.c and conv_product.c: extents and strides of its three operands. */
 #ifndef AGK_SCALAR_CONV_GEOMETRY_H
 #define AGK_SCALAR_CONV_GEOMETRY_H
 
 #include "node.h"
 
-/* Index 0 is the width. Bytes from one weight, element or place to the next. */
+/* Index 0 is the width. Strides are bytes from one weight, element or place to the next. */
 typedef struct agk_conv {
     int64_t in[3], kernel[3], out[3];
     int64_t in_step[3], kernel_step[3], out_step[3];
     int64_t stride[3], pad[3], dilation[3];
-    int64_t channels, in_channel, kernel_channel; /* summed over */
+    int64_t channels, in_channel, kernel_channel; /* the number of channels that are summed over, and their strides */
     int64_t out_channels, in_group, kernel_group, out_group;
     int64_t batch, in_batch, out_batch;
 } agk_conv;
@@ -57,7 +57,8 @@ static inline agk_conv agk_conv_of(const agk_node *node)
     return g;
 }
 
-/* conv_product.c: lowers a convolution to products, if its operands lie as they have to; false: they do not. */
+/* conv_product.c: lowers a convolution to products if its operands are laid out as that requires; false: they are
+ * not. */
 bool agk_lower_conv_product(agk_lowering *lowering);
 bool agk_lower_conv_transpose(agk_lowering *lowering);
 

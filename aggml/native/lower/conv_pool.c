@@ -1,7 +1,7 @@
-/* pool_1d, pool_2d: the largest element, or the mean, of each window; pool_2d_back: the gradient of the latter.
+/* pool_1d, pool_2d: the largest element, or the mean, of each window; pool_2d_back: the gradient of pool_2d.
  *
- * A mean in two dimensions counts what lies outside as zeros, one in one dimension leaves it out (as in ggml). A window
- * without any element gives -FLT_MAX, or 0. Here: the lowering and the steps. */
+ * A mean in two dimensions counts elements outside the image as zeros; a mean in one dimension leaves them out (as
+ * in ggml). A window without any element gives -FLT_MAX, or 0. Here: the lowering and the steps. */
 #include <float.h>
 
 #include "table/kernel_types.h"
@@ -21,14 +21,14 @@ static window window_of(const agk_node *node)
     return (window){p[0] == MAX, {p[1], p[2]}, {p[3], p[4]}, {p[5], p[6]}};
 }
 
-/* One dimension of a window, cut off at the edges of n elements. */
+/* One dimension of a window, clipped to n elements. */
 static agk_range inside(const window *w, int d, int64_t place, int64_t n)
 {
     const int64_t first = place * w->stride[d] - w->pad[d], last = first + w->size[d];
     return (agk_range){first < 0 ? 0 : first, last > n ? n : last};
 }
 
-/* A window of f32 side by side; the width is a constant where this is inlined. */
+/* A window of contiguous f32; where this is inlined, the width is a constant. */
 static inline float pool_one(bool max, int64_t n0, int64_t n1, const char *x, int64_t step, float *sum)
 {
     float most = -FLT_MAX, total = 0.0f;
@@ -45,7 +45,7 @@ static inline float pool_one(bool max, int64_t n0, int64_t n1, const char *x, in
     return most;
 }
 
-/* Results first .. last - 1 of a row, whose windows are not cut off at the sides. */
+/* Results first .. last - 1 of a row, whose windows are not clipped at the sides. */
 static inline void pool_line(bool max, int64_t width, agk_range places, const window *w, const char *x, int64_t lines,
                              int64_t step, float count, float *to)
 {
@@ -73,7 +73,7 @@ static void pool_dense(const window *w, agk_range places, const char *x, int64_t
         pool_line(false, w->size[0], places, w, x, lines, step, count, to);
 }
 
-/* The places whose windows of line elements are whole. */
+/* The places along a line whose windows are not clipped. */
 static agk_range whole_windows(const window *w, int64_t n, int64_t places)
 {
     agk_range r = {(w->pad[0] + w->stride[0] - 1) / w->stride[0], 0};
@@ -122,7 +122,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-/* Where the first largest element of a window lies, -1 if there is none. */
+/* The position of the first of the largest elements of a window, -1 if the window has no element. */
 static void largest(const agk_view *a, const char *x, agk_range lines, agk_range line, int64_t *at)
 {
     float most = -FLT_MAX;
@@ -138,7 +138,7 @@ static void largest(const agk_view *a, const char *x, agk_range lines, agk_range
     }
 }
 
-/* A unit is a plane: windows overlap, and a plane is added up by one thread. src: gradient, forward input. */
+/* A unit is a plane. Windows overlap, so one thread adds up a plane. src: gradient, forward input. */
 static agk_status run_back(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const window w = window_of(node);

@@ -1,9 +1,10 @@
-/* conv_2d, conv_3d and the transposed ones as products of matrices, 48 places at a time, without a matrix of windows in
+/* conv_2d, conv_3d and the transposed ones as matrix products, 48 places at a time, without a matrix of windows in
  * memory.
  *
- * Rows of the product are weights, as they lie if they are f32 (else widened or turned once, by a first step), its
- * columns are places, packed in units of 16 as mul_mat.h has it: 16 neighbours of a line are copied as they lie. Here:
- * the lowering and the steps. Not here: single channels, strides of a line (conv_direct.c), the tile (mul_mat). */
+ * The rows of the product are weights. f32 weights are used as they lie; others are widened or transposed once, by a
+ * first step. The columns are places, packed in units of 16 as in kernels/mul_mat.h: 16 neighbours of a line are
+ * copied as they lie. Here: the lowering and the steps. Not here: single channels, strides along a line
+ * (conv_direct.c), the kernel of a block (mul_mat). */
 #include "copy.h"
 #include "units.h"
 #include "conv_geometry.h"
@@ -11,8 +12,9 @@
 
 enum {
     TILE = AGK_MM_MAX_UNITS * AGK_MM_UNIT, /* places of one product */
-    DEPTH = 1024,                          /* weights of a row at a time: 192 KB of packed places */
-    LEAST_ROWS = 64,                       /* of a transposed product, so that packing is no more than a tenth */
+    DEPTH = 1024,                          /* weights of a row that are used at a time: 192 KB of packed places */
+    /* the least rows of a transposed product, so that packing takes no more than a tenth of the time */
+    LEAST_ROWS = 64,
 };
 
 enum { PRODUCT, TRANSPOSE, READ, WRITE, WIDE, TILES, BLOCKS, CHANNELS }; /* slots of node->aux */
@@ -32,7 +34,7 @@ static bool dense_image(const agk_view *v, int dims)
     return true;
 }
 
-/* Lanes of a unit that are neighbours in a line of the result: the first lane and how many, and their place. */
+/* Lanes of a unit that are neighbours in a line of the result: the first lane, the number of lanes, and their place. */
 typedef struct run {
     int64_t lane, n, at[3];
 } run;
@@ -50,7 +52,7 @@ static int runs_of(const agk_conv *g, int64_t place, int64_t n, run *runs)
     return count;
 }
 
-/* n lanes of one weight: elements of a line from `offset` on, zeros outside. */
+/* n lanes for one weight: elements of a line from `offset` on, zeros outside the line. */
 static void put_lanes(float *out, int64_t n, const char *line, int64_t step, int64_t inside, int64_t offset,
                       int64_t stride)
 {
@@ -100,7 +102,7 @@ static void pack_unit(const agk_conv *g, const char *b, int64_t place, int64_t n
     }
 }
 
-/* Step 1 of f16 or strided weights: a row of the product, as floats side by side. */
+/* The first step for f16 or strided weights: converts a row of the product to contiguous floats. */
 static agk_status widen(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_conv g = agk_conv_of(node);
@@ -118,7 +120,7 @@ static agk_status widen(const agk_task *task, const agk_node *node, int64_t chun
     return AGK_OK;
 }
 
-/* A unit: TILE places of one sample, all channels of the result. Scratch: packed places, then the product. */
+/* A unit: TILE places of one sample, for all channels of the result. Scratch: packed places, then the product. */
 static agk_status run_product(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_conv g = agk_conv_of(node);
@@ -183,10 +185,11 @@ bool agk_lower_conv_product(agk_lowering *lowering)
 /* -- transposed: a product for each place of the input, added up where its windows overlap ------------------------- */
 
 typedef struct transposed {
-    int64_t kernel[2], channels, out_channels; /* channels: summed over */
+    int64_t kernel[2], channels, out_channels; /* channels: those that are summed over */
     int64_t in[2], out[2], batch, stride;
     int64_t in_channel, in_batch, out_channel, out_batch; /* bytes */
-    int64_t weights, weight_channel;                      /* of one channel of the input; bytes to the next */
+    /* weights of one channel of the input; bytes to the next channel */
+    int64_t weights, weight_channel;
 } transposed;
 
 static transposed transposed_of(const agk_node *node)
@@ -210,9 +213,10 @@ static transposed transposed_of(const agk_node *node)
     return t;
 }
 
-enum { TURNED = 64 }; /* weights turned by one chunk */
+enum { TURNED = 64 }; /* weights that one chunk transposes */
 
-/* Step 1: weights [input channel][output channel, window] turned, so that a row has those of all input channels. */
+/* The first step: transposes weights [input channel][output channel, window], so that a row holds those of all input
+ * channels. */
 static agk_status turn(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const transposed t = transposed_of(node);
@@ -228,7 +232,7 @@ static agk_status turn(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
-/* n floats to f16 and back. */
+/* Rounds n floats to f16 and back. */
 static void through_halves(const agk_node *node, float *x, int64_t n)
 {
     uint16_t halves[AGK_BLOCK];
@@ -239,7 +243,7 @@ static void through_halves(const agk_node *node, float *x, int64_t n)
     }
 }
 
-/* 16 places of the input as [channel][16]. */
+/* Packs 16 places of the input as [channel][16]. */
 static void pack_places(const transposed *t, const char *x, int64_t n, float *out)
 {
     for (int64_t c = 0; c < t->channels; ++c, out += AGK_MM_UNIT) {
@@ -259,7 +263,7 @@ static void spread(const transposed *t, const float *product, int64_t rows, int6
         for (int64_t c = 0; c < channels; ++c) {
             float *to = (float *)(void *)(y + c * t->out_channel) + i1 * t->out[0] + i0;
             for (int64_t k1 = 0; k1 < t->kernel[1]; ++k1, to += t->out[0], from += width) {
-                if (width == 2) { /* a call of the vector loop costs more than two sums */
+                if (width == 2) { /* calling the vector loop costs more than two sums */
                     to[0] += from[0];
                     to[1] += from[1];
                     continue;
@@ -270,7 +274,7 @@ static void spread(const transposed *t, const float *product, int64_t rows, int6
     }
 }
 
-/* A unit: some channels of the result of one sample, all places. */
+/* A unit: some channels of the result of one sample, for all places. */
 static agk_status run_transposed_product(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const transposed t = transposed_of(node);
@@ -293,7 +297,7 @@ static agk_status run_transposed_product(const agk_task *task, const agk_node *n
             for (int64_t i = 0; i < cols; i += AGK_MM_UNIT) {
                 pack_places(&t, x + 4 * (place + i), agk_mm_least(AGK_MM_UNIT, cols - i), packed + i * t.channels);
             }
-            /* As f16 if the weights are, as it is in ggml. */
+            /* Rounded to f16 if the weights are f16, as in ggml. */
             if (half) through_halves(node, packed, (cols + AGK_MM_UNIT - 1) / AGK_MM_UNIT * AGK_MM_UNIT * t.channels);
             const agk_mm_block b = {.k = t.channels,
                                     .rows = rows,
@@ -320,7 +324,8 @@ bool agk_lower_conv_transpose(agk_lowering *lowering)
     const int64_t size = (int64_t)agk_traits(a->type)->type_size;
     const transposed t = transposed_of(node);
     int64_t expected =
-        size; /* output channels and windows of an input channel without gaps, so that they are one row */
+        /* the weights of an input channel, over output channels and windows, have no gaps, so that they are one row */
+        size;
     for (int d = 0; d <= (plane ? 2 : 1); ++d) {
         if (a->ne[d] > 1 && a->nb[d] != expected) return false;
         expected *= a->ne[d];

@@ -1,8 +1,8 @@
-/* upscale: an image seen at another resolution, larger or smaller: nearest, bilinear (also with a filter as wide as the
- * new pixels), bicubic. Dimensions 2 and 3 always take the nearest.
+/* upscale: resamples an image to another size, larger or smaller: nearest, bilinear (also with a filter as wide as the
+ * new pixels), bicubic. Dimensions 2 and 3 always take the nearest element.
  *
- * Here: the lowering and the steps. All weights are f32, formed as ggml forms them, those of a row once for all its
- * lines. */
+ * Here: the lowering and the steps. All weights are f32, computed as in ggml; those of a row are computed once for
+ * all its lines. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -49,7 +49,7 @@ static float share(float x, int64_t first)
     return fminf(1.0f, fmaxf(0.0f, x - (float)first));
 }
 
-/* Keys' cubic with a = -0.75: weights of the four pixels around a place dx behind the second. */
+/* Keys' cubic with a = -0.75: the weights of the four pixels around a position that is dx behind the second. */
 static void cubic(float dx, float *w)
 {
     const float a = -0.75f;
@@ -95,7 +95,7 @@ static bool is_filtered(const agk_node *node)
     return (node->params[0] & ANTIALIAS) != 0;
 }
 
-/* How many there may be for one place of a dimension. */
+/* The greatest number of pixels for one place of a dimension. */
 static int64_t taps_of(const agk_node *node, int d)
 {
     if (!is_filtered(node)) return mode_of(node) == NEAREST ? 1 : mode_of(node) == BILINEAR ? 2 : 4;
@@ -103,7 +103,7 @@ static int64_t taps_of(const agk_node *node, int d)
     return (int64_t)(2.0f * fmaxf(1.0f, 1.0f / s.scale[d])) + 3;
 }
 
-/* Those of place i; returns how many. */
+/* Fills in those of place i; returns how many there are. */
 static int64_t look(const agk_node *node, const sampler *s, int d, int64_t i, int64_t *at, float *weight)
 {
     const int64_t n = s->a->ne[d], step = s->a->nb[d];
@@ -140,7 +140,8 @@ static inline float pixel(const char *line, int64_t at)
     return value;
 }
 
-/* A row of the result; y has its lines of the image, x all places of the row, `each` apart, x_count of them used. */
+/* A row of the result. y has its lines of the image; x has all places of the row, `each` apart, x_count of them
+ * used. */
 static void row_of(const agk_node *node, const char *plane, taps y, int64_t y_count, taps x, const int64_t *x_count,
                    int64_t each, float *to)
 {
@@ -191,7 +192,8 @@ static void row_of(const agk_node *node, const char *plane, taps y, int64_t y_co
     }
 }
 
-/* A unit is a row of the result. Scratch: offsets of all places of a row, of one line, how many; then their weights. */
+/* A unit is a row of the result. Scratch: offsets of all places of a row, offsets of a line, their numbers; then
+ * their weights. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;
@@ -235,7 +237,7 @@ agk_status agk_lower_conv_upscale(agk_lowering *lowering)
         const sampler s = sampler_of(node);
         ns *= (double)(fmaxf(1.0f, 1.0f / s.scale[0]) * fmaxf(1.0f, 1.0f / s.scale[1]));
     }
-    /* A chunk begins by looking at the places of a row: ten rows at least share that. */
+    /* A chunk begins by computing the places of a row: at least ten rows share that work. */
     agk_add_units(lowering, run, agk_nrows(dst), fmin(ns * (double)dst->ne[0], 1000.0));
     return AGK_OK;
 }

@@ -30,7 +30,7 @@ agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *tra
     agk_loop *loop = &copy.loop;
     agk_loop_push(loop, dst->ne[0] / traits->blck_size, dst->nb[0], src->nb[0], 0);
     for (int d = 1; d < 4; ++d) agk_loop_push(loop, dst->ne[d], dst->nb[d], src->nb[d], 0);
-    /* First the dimension that is dense in the target, then the one that is dense in the source. */
+    /* First the dimension that is contiguous in the target, then the one that is contiguous in the source. */
     for (int d = 1; d < loop->n_dims && loop->step[0][0] != copy.size; ++d) {
         if (loop->step[0][d] == copy.size) swap_dims(loop, 0, d);
     }
@@ -49,7 +49,7 @@ agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *tra
 static void copy_row(int64_t bytes, char *dst, const char *src)
 {
     if (bytes > 64) {
-        memmove(dst, src, (size_t)bytes); /* may be the same place: dup in place */
+        memmove(dst, src, (size_t)bytes); /* source and target may be the same place: dup in place */
         return;
     }
     int64_t i = 0;
@@ -96,7 +96,7 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
 
 void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last)
 {
-    agk_loop outer = {.n_dims = copy->loop.n_dims}; /* dimension 0 of it is not used by a cursor, nor is 1 */
+    agk_loop outer = {.n_dims = copy->loop.n_dims}; /* a cursor does not use dimensions 0 and 1 of it */
     for (int d = 2; d < outer.n_dims; ++d) {
         outer.ne[d - 1] = copy->loop.ne[d];
         for (int k = 0; k < 2; ++k) outer.step[k][d - 1] = copy->loop.step[k][d];

@@ -1,12 +1,12 @@
-/* Copies of elements as they are, between any strides: what cpy, concat and repeats of rows have in common.
+/* Copies of elements without conversion, between any strides: shared by cpy, concat and repeats of rows.
  *
- * Elements are bytes of one size (4 for f32, 34 for a block of q8_0). Defined in lower/cpy.c. */
+ * Elements are pieces of bytes of one size (4 for f32, 34 for a block of q8_0). Defined in lower/copy.c. */
 #ifndef AGK_COPY_H
 #define AGK_COPY_H
 
 #include "strided.h"
 
-/* How a copy walks: dimensions in the order that suits both sides, two of them at once, `strip` rows at a time. */
+/* How a copy walks: dimensions in the order that suits both sides, two of them together, `strip` rows at a time. */
 typedef struct agk_copy {
     agk_loop loop; /* operands: target, source */
     int64_t size;  /* bytes of an element */
@@ -14,14 +14,14 @@ typedef struct agk_copy {
     agk_any_fn *transpose; /* agk_cpy_transpose_32_fn or agk_cpy_transpose_16_fn; NULL: element by element */
 } agk_copy;
 
-/* From a view to another of the same type and shape. Cheap enough to be made anew by each chunk. */
+/* From a view to another of the same type and shape. It is cheap enough for each chunk to compute it anew. */
 agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose);
 void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last);
 
 /* The transposition kernel for elements of a type, NULL if there is none. */
 agk_any_fn *agk_copy_transpose(int type, uint32_t cpu);
 
-/* ns for each unit of a copy of so many bytes: they are read and written at 20 GB/s. */
+/* ns for each unit of a copy of this many bytes: they are read and written at 20 GB/s. */
 static inline double agk_copy_ns(const agk_view *view, int64_t units)
 {
     const agk_type_traits *traits = agk_traits(view->type);

@@ -1,14 +1,14 @@
-/* cpy, cont, dup: elements of one tensor in logical order into another of any type, strides and shape.
+/* cpy, cont, dup: copy the elements of a tensor, in logical order, into another one of any type, strides and shape.
  *
- * Here: the lowering, streams of elements. Not here: copies within a type (copy.c), which row conversions a type has
- * (formats/types.c), the conversions themselves (formats/). */
+ * Here: the lowering, copies of elements with conversion. Not here: copies within a type (copy.c), which row
+ * conversions a type has (formats/types.c), the conversions themselves (formats/). */
 #include "copy.h"
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
 
-/* Elements first .. first+n-1 in logical order, moved between a view and a buffer without gaps, in whole runs. */
+/* Moves elements first .. first+n-1 in logical order between a view and a buffer without gaps, in whole runs. */
 static void stream(const agk_view *view, char *data, bool to_view, int64_t first, int64_t n, char *buffer)
 {
     const agk_type_traits *traits = agk_traits(view->type);
@@ -49,7 +49,8 @@ static char *dense_at(const agk_view *view, char *data, int64_t i)
     return data + agk_row_size(view->type, i);
 }
 
-/* Blocks of AGK_BLOCK elements: gathered, converted by way of f32, scattered. Elements without gaps stay in place. */
+/* Blocks of AGK_BLOCK elements are gathered, converted by way of f32, and scattered. Elements without gaps stay in
+ * place. */
 static agk_status run_convert(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *src = &node->src[0];
@@ -61,7 +62,7 @@ static agk_status run_convert(const agk_task *task, const agk_node *node, int64_
     _Alignas(64) float middle[AGK_BLOCK];
     const int64_t last = agk_chunk_end(chunk, per_chunk, total);
     if (node->aux.i[DENSE_X] && node->aux.i[DENSE_Y] && src->type != dst->type &&
-        (src->type == AGK_F32 || dst->type == AGK_F32)) { /* one conversion, nothing to be gathered */
+        (src->type == AGK_F32 || dst->type == AGK_F32)) { /* one conversion, and nothing to gather */
         const int64_t first = chunk * per_chunk;
         const char *from = dense_at(src, x, first);
         char *to = dense_at(dst, y, first);
@@ -93,7 +94,7 @@ static agk_status run_convert(const agk_task *task, const agk_node *node, int64_
     return AGK_OK;
 }
 
-/* Without gaps, so that it can be seen in any shape. */
+/* Whether it has no gaps, so that it can be viewed in any shape. */
 static bool is_dense(const agk_view *view)
 {
     const agk_type_traits *traits = agk_traits(view->type);
@@ -117,7 +118,7 @@ static agk_view dense_as(const agk_view *view, const int64_t ne[4])
     return seen;
 }
 
-/* Target and source in one shape: a dense one takes the shape of the other. */
+/* Brings target and source to one shape: a contiguous one takes the shape of the other. */
 static agk_copy plan_of(const agk_node *node)
 {
     const agk_view *dst = &node->dst, *src = &node->src[0];
@@ -148,7 +149,7 @@ static bool is_float(int type)
     return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16;
 }
 
-/* Whether ggml converts these types: floats to floats and to blocks, blocks to f32, f32 to i32 and back. */
+/* Whether ggml converts between these types: floats to floats and to blocks, blocks to f32, f32 to i32 and back. */
 static bool converts(int from, int to)
 {
     if (from == to) return agk_traits(from)->name != NULL;

@@ -1,12 +1,12 @@
 /* Functions of the user as nodes: map_custom1 to 3, custom.
  *
- * Here: functions in C, which get tensors as ggml's header lays them out, and are run by the workers; the step that
+ * Here: functions in C, which workers run and which get tensors in the layout of ggml's header; and the step that
  * stands for a function in Python, which the stream's own thread runs (runtime/stream_call.c, aggml/plan/call.py). */
 #include "refuse.h"
 #include "units.h"
 
-#define MAX_TASKS 512 /* ggml's most threads: nobody can have counted on more */
-#define UNITS 4096    /* elements a task, where the function leaves their number to us */
+#define MAX_TASKS 512 /* the most threads that ggml has, so no function can rely on more */
+#define UNITS 4096    /* elements for each task, if the function leaves the number of tasks to the lowering */
 #define MANY_TASKS 64
 
 /* struct ggml_tensor. These fields are not set, so they are 0: buffer, op, op_params, view_src, name, extra. */
@@ -79,7 +79,7 @@ agk_status agk_lower_custom(agk_lowering *lowering)
     }
     if (address(node, 2) == 0) return agk_refuse(lowering, AGK_INVALID, "no function");
     int64_t tasks = node->params[0];
-    if (tasks < 0) { /* by the shape alone, like all chunks */
+    if (tasks < 0) { /* from the shape alone, like all chunks */
         tasks = agk_nelements(&node->dst) / UNITS;
         tasks = tasks < 1 ? 1 : tasks > MANY_TASKS ? MANY_TASKS : tasks;
     }

@@ -1,4 +1,4 @@
-/* diag_mask_inf, diag_mask_zero: the elements behind number n_past + row of each row of f32 become -inf, or 0. */
+/* diag_mask_inf, diag_mask_zero: in each row of f32, the elements after position n_past + row become -inf, or 0. */
 #include <math.h>
 
 #include "table/kernel_types.h"

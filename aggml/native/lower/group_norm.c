@@ -1,6 +1,6 @@
-/* group_norm: channels (dimension 2) in groups, each group of f32 brought to mean 0 and variance 1.
+/* group_norm: channels (dimension 2) form groups; each group of f32 is brought to mean 0 and variance 1.
  *
- * A group has ceil(channels / n_groups) of them; the last may have fewer, or none. One unit of work is a group. */
+ * A group has ceil(channels / n_groups) channels; the last may have fewer, or none. One unit of work is a group. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -70,7 +70,7 @@ agk_status agk_lower_group_norm(agk_lowering *lowering)
     node->aux.fn[ROW_SUM] = (agk_any_fn *)AGK_PICK(norm_sum_f32, lowering->cpu);
     node->aux.fn[ROW_SCALE] = (agk_any_fn *)AGK_PICK(norm_scale_f32, lowering->cpu);
     node->aux.i[SIZE] = size;
-    node->aux.i[GROUPS] = (channels + size - 1) / size; /* without the empty ones */
+    node->aux.i[GROUPS] = (channels + size - 1) / size; /* without empty groups */
     const int64_t units = node->aux.i[GROUPS] * x->ne[3];
     agk_add_units(lowering, run, units,
                   (AGK_IS_PLAIN(norm_sum_f32, node->aux.fn[ROW_SUM]) ? 3.0 : 0.5) * (double)(agk_nelements(y) / units) +

@@ -1,4 +1,5 @@
-/* From a node to its steps: by its op, or as a chain. Not here: the lowerings themselves, a file for each group. */
+/* From a node to its steps: by its op, or as a chain. Not here: the lowerings themselves, one file for each group of
+ * ops. */
 #include "chain.h"
 #include "refuse.h"
 
@@ -14,7 +15,7 @@ agk_status agk_lower_none(agk_lowering *lowering)
     return AGK_OK;
 }
 
-/* A product may carry out stages while its result is in the cache; everything else that is fused is a chain. */
+/* A product can carry out stages while its result is in the cache. All other fused nodes are chains. */
 agk_status agk_lower(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;

@@ -1,8 +1,8 @@
-/* What a lowering and its steps see: operands, nodes, chunks, what a thread gives.
+/* The types that a lowering and its steps use: operands, nodes, chunks, tasks of a thread.
  *
  * A *lowering* looks at one node of a graph, decides how it is cut into chunks, and adds one or more steps. The plan
- * executor (runtime/plan.c) runs the steps in order, the chunks of a step on any threads in any order. Not here:
- * kernels, which see pointers and numbers (table/kernel_types.h). No Python and no runtime header here. */
+ * executor (runtime/plan_run.c) runs the steps in order, the chunks of a step on any threads in any order. Not here:
+ * kernels, which get pointers and numbers only (table/kernel_types.h). No Python and no runtime header here. */
 #ifndef AGK_NODE_H
 #define AGK_NODE_H
 
@@ -30,41 +30,42 @@ typedef struct agk_view {
     int32_t type; /* agk_type; AGK_NONE: an optional operand that was not given */
 } agk_view;
 
-/* One of several operations that a node stands for: it makes the value so far into the next, element by element or
- * row by row (lower/chain.c). */
+/* One of several operations that a node stands for. It turns the value computed so far into the next one, element by
+ * element or row by row (lower/chain.c). */
 typedef struct agk_stage {
     int32_t op;        /* agk_op */
-    int32_t operand;   /* index in src of its other operand; -1: it has none */
-    int32_t params[4]; /* the first ones of the operation, layouts in ops.def */
-    bool first;        /* the other operand comes first, the value so far second */
+    int32_t operand;   /* the index in src of its other operand; -1: it has none */
+    int32_t params[4]; /* the first params of the operation, laid out as in ops.def */
+    bool first;        /* the other operand comes first, and the value so far second */
     void (*kernel)(void);
 } agk_stage;
 
-/* One operation of a graph, or several that are fused: then dst is that of the last. Immutable once lowered: any number
- * of threads read it. */
+/* One operation of a graph, or several that are fused; then dst is the result of the last. It is immutable once
+ * lowered: any number of threads read it. */
 typedef struct agk_node {
     int32_t op; /* agk_op */
     int32_t n_src;
-    int32_t number; /* among the operations of its graph, for messages */
+    int32_t number; /* its number among the operations of its graph, for messages */
     agk_view dst;
-    agk_view src[AGK_MAX_SRC]; /* those of the operation, then operands of stages */
-    int32_t params[16];        /* layouts in ops.def */
+    agk_view src[AGK_MAX_SRC]; /* the sources of the operation, then operands of stages */
+    int32_t params[16];        /* laid out as in ops.def */
     int32_t n_stages;          /* 0: nothing is fused */
     agk_stage stage[AGK_MAX_STAGES];
-    size_t work;        /* offset in the arena of what the node's steps share, 64-byte aligned */
-    bool for_columns;   /* nobody reads dst but one product, whose columns it is */
-    bool gives_columns; /* and this node can write them as that product packs them */
-    bool has_columns;   /* src[1] was written so */
-    int32_t columns_k;  /* dst is: so many k a block (mul_mat/tiles.h); 0: it is what it says */
+    size_t work;        /* offset in the arena of the memory that the node's steps share, 64-byte aligned */
+    bool for_columns;   /* only one product reads dst, as its columns */
+    bool gives_columns; /* and this node can write them in the packed form of that product */
+    bool has_columns;   /* src[1] was written in this form */
+    /* dst is in this form, with so many k in a block (mul_mat/tiles.h); 0: dst is a plain tensor */
+    int32_t columns_k;
     union {
         int64_t i[16];
         double f[16];
         const void *p[16];
         void (*fn[16])(void);
-    } aux; /* what the lowering decided, for its own steps: rows per chunk, chosen kernels */
+    } aux; /* for the node's own steps: the decisions of the lowering, such as rows per chunk and chosen kernels */
 } agk_node;
 
-/* A lowering may keep a struct of its own in aux: defines the function `plan_of` that reads it. */
+/* A lowering may keep a struct of its own in aux. This macro defines the function `plan_of` that reads it. */
 #define AGK_PLAN_IN_AUX(plan, plan_of) \
     _Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux"); \
     static inline plan plan_of(const agk_node *node) \
@@ -74,24 +75,25 @@ typedef struct agk_node {
         return p; \
     }
 
-/* What a step gets from the thread that runs it. */
+/* What the thread that runs a step hands to it. */
 typedef struct agk_task {
     uintptr_t arena;
-    void *scratch;         /* scratch_size bytes of this thread alone, 64-byte aligned, undefined content */
-    char *message;         /* AGK_MESSAGE bytes, to be filled when a step fails */
-    int threads;           /* how many may be at work on the step; no result may depend on it */
-    void (*breathe)(void); /* see agk_breathe; NULL: need not be called */
+    void *scratch;         /* scratch_size bytes that only this thread uses, 64-byte aligned, undefined content */
+    char *message;         /* AGK_MESSAGE bytes; a step that fails writes its message here */
+    int threads;           /* how many threads may work on the step; no result may depend on this */
+    void (*breathe)(void); /* see agk_breathe; NULL: it need not be called */
 } agk_task;
 
-/* To be called by what may compute for more than 0.1 ms, some 10 to 100 us apart: an event loop may be waiting for this
- * core. */
+/* To be called by code that may compute for more than 0.1 ms, about every 10 to 100 us, because an event loop may be
+ * waiting for this core. */
 static inline void agk_breathe(const agk_task *task)
 {
     if (task->breathe != NULL) task->breathe();
 }
 
-/* Chunks are given out one by one, in turns. Which piece of its data a chunk takes, so that each thread goes on where
- * it was as long as they keep step: data streamed from memory comes 13 to 21 % faster than every other 73 KB do. */
+/* Chunks are handed out one by one, in turns. This function says which piece of its data a chunk takes, so that each
+ * thread goes on where it stopped as long as the threads advance together. Data streamed from memory then comes 13
+ * to 21 % faster than if every other piece of 73 KB is read. */
 static inline int64_t agk_in_streams(const agk_task *task, int64_t chunk, int64_t chunks)
 {
     const int64_t n = task->threads < 1 ? 1 : task->threads < chunks ? task->threads : chunks;
@@ -99,40 +101,43 @@ static inline int64_t agk_in_streams(const agk_task *task, int64_t chunk, int64_
     return stream * each + (stream < more ? stream : more) + chunk / n;
 }
 
-/* Run chunk 0 <= chunk < n_chunks. Anything but AGK_OK fails the node; then the message says value and place. */
+/* Runs chunk 0 <= chunk < n_chunks. A result other than AGK_OK fails the node; the message then says value and
+ * place. */
 typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64_t chunk);
 
 /* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it,
- * and goes on behind it. */
+ * then goes on with the next step. */
 #define AGK_CALL_OUT ((agk_step_fn *)0)
 struct agk_weights;
 struct agk_packed;
 
 typedef struct agk_lowering {
     agk_node *node;
-    struct agk_weights *weights; /* where src[0] lies, if it may be packed (lower/weights.h); else NULL */
-    struct agk_packed *packed;   /* what the lowering made of it; the plan keeps it */
-    const agk_node *source;      /* the node that makes src[1] of a product, if it can give columns; NULL: none */
-    int32_t source_k;            /* it is to write them, in blocks of so many k; 0: it is not */
-    const agk_node *columns;     /* a node before this one whose columns are still in the work memory; NULL: none */
-    bool lays_columns;           /* those of this node are there behind it */
-    uint32_t cpu;                /* features the plan may use; 0 asks for the exact scalar kernels */
+    struct agk_weights *weights; /* the storage of src[0], if it may be packed (lower/weights.h); else NULL */
+    struct agk_packed *packed;   /* the packed copy that the lowering made of it; the plan keeps it */
+    /* the node that computes src[1] of a product, if it can write packed columns; NULL: none */
+    const agk_node *source;
+    int32_t source_k;        /* that node shall write them, in blocks of so many k; 0: it shall not */
+    const agk_node *columns; /* an earlier node whose columns are still in the work memory; NULL: none */
+    bool lays_columns;       /* after this node, its columns are in the work memory */
+    uint32_t cpu;            /* features that the plan may use; 0 asks for the exact scalar kernels */
     int n_steps;
     struct {
         agk_step_fn *run;
         int64_t n_chunks; /* >= 1; 1 is run without any synchronisation */
     } step[AGK_MAX_STEPS];
     const char
-        *weights_at;    /* what the last step reads once, its chunks one behind the other; NULL: nothing of that kind */
-    size_t chunk_bytes; /* of each of them */
-    bool fused;         /* the steps carry out the stages of the node, too */
-    size_t work_size;   /* bytes of the arena that the steps of this node share */
+        /* the bytes that the last step reads once, its chunks one after the other; NULL: there are none */
+        *weights_at;
+    size_t chunk_bytes;        /* bytes of each of these chunks */
+    bool fused;                /* the steps carry out the node's stages, too */
+    size_t work_size;          /* bytes of the arena that the steps of this node share */
     size_t scratch_size;       /* bytes each thread needs of its own */
-    char message[AGK_MESSAGE]; /* why not, if not AGK_OK */
+    char message[AGK_MESSAGE]; /* the reason, if the result is not AGK_OK */
 } agk_lowering;
 
-/* Chunks are cut by the shape alone, never by the number of threads, so results do not depend on it. 5 to 20 us
- * each is right: below some 10 us of work in total a node is one chunk. */
+/* Chunks are cut by the shape alone, never by the number of threads, so results do not depend on that number. A
+ * chunk should take 5 to 20 us; a node below some 10 us of work in total is one chunk. */
 typedef agk_status agk_lower_fn(agk_lowering *lowering);
 
 static inline void agk_add_step(agk_lowering *lowering, agk_step_fn *run, int64_t n_chunks)
@@ -174,7 +179,7 @@ static inline int64_t agk_nelements(const agk_view *v)
     return v->ne[0] * agk_nrows(v);
 }
 
-/* One lowering for each group of ops.def; groups come up once for each of their ops. */
+/* One lowering for each group of ops.def. Groups are listed once for each of their ops. */
 #ifdef __clang__
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wredundant-decls"

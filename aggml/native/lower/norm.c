@@ -1,12 +1,12 @@
-/* norm, rms_norm, l2_norm: each row of f32 is brought to mean 0 and variance 1, to a mean square of 1, to length 1.
+/* norm, rms_norm, l2_norm: bring each row of f32 to mean 0 and variance 1, to a mean square of 1, to length 1.
  *
- * Here: the lowering. Not here: the kernels (norm.c of each folder of kernels/), groups of rows (group_norm.c). */
+ * Here: the lowering. Not here: the kernels (norm.c of each folder of kernels/), groups of channels (group_norm.c). */
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { KERNEL, STEP_Y, STEP_X, EVEN }; /* slots of node->aux */
 
-/* The loop over rows: its dimension 0 is dimension 1 of the operands. */
+/* The loop over rows; its dimension 0 is dimension 1 of the operands. */
 static agk_loop rows_of(const agk_node *node)
 {
     const agk_view *y = &node->dst, *x = &node->src[0];

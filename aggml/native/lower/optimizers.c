@@ -1,4 +1,4 @@
-/* opt_step_adamw and opt_step_sgd: one step of an optimizer, over the parameters themselves.
+/* opt_step_adamw and opt_step_sgd: one update of the parameters by an optimizer, in place.
  *
  * AdamW (Loshchilov and Hutter, 2019) also updates its two means m and v in place. Here: the lowering and the steps. */
 #include <math.h>

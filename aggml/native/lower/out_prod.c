@@ -1,14 +1,15 @@
 /* out_prod: dst[i, j] = sum over k of a[i, k] * b[j, k], where k is dimension 1 of both.
  *
- * The tiles of mul_mat, which want k innermost in a and 16 columns of b side by side: so a block of a is widened and
- * turned in scratch, while b lies almost as it has to. Not here: the kernels (mul_mat_blocks.c, avx2/, avx512/). */
+ * It uses the blocks of mul_mat, which need k innermost in a and 16 columns of b side by side. So a block of a is
+ * widened and transposed in scratch, while b already has almost the layout that is needed. Not here: the kernels
+ * (mul_mat_blocks.c of each folder of kernels/). */
 #include "refuse.h"
 #include "strided.h"
 #include "lower/mul_mat/blocks.h"
 
 enum {
-    ROWS = 256,  /* of the result in one item; a multiple of every block */
-    DEPTH = 128, /* k at a time: 128 KB of a, and 24 KB of b, both in L2 */
+    ROWS = 256,  /* rows of the result in one item; a multiple of every block size */
+    DEPTH = 128, /* k at a time: 128 KB of a and 24 KB of b, both in L2 */
     COLUMNS = AGK_MM_MAX_UNITS * AGK_MM_UNIT,
 };
 
@@ -31,7 +32,7 @@ static void turn(const agk_node *node, const char *plane, int64_t row, int64_t r
     }
 }
 
-/* b[col .. col + cols - 1, k0 .. k0 + k - 1] in units [k][16], the columns that are missing zero. */
+/* b[col .. col + cols - 1, k0 .. k0 + k - 1] in units [k][16]; missing columns are zero. */
 static void pack(const agk_view *b, const char *plane, int64_t col, int64_t cols, int64_t k0, int64_t k, float *out)
 {
     for (int64_t unit = 0; unit < cols; unit += AGK_MM_UNIT) {
@@ -60,7 +61,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         const int64_t row = block * ROWS, rows = agk_mm_least(ROWS, m - row), width = aux[TILES_PER_ITEM] * COLUMNS;
         const int64_t last = agk_mm_least(n, (part + 1) * width);
         int64_t k0 = 0;
-        do { /* once even if there is no k: the result is zeros */
+        do { /* one pass even if k is 0: the result is zeros */
             const int64_t k = agk_mm_least(DEPTH, depth - k0);
             turn(node, plane_a, row, rows, k0, k, turned);
             for (int64_t col = part * width; col < last; col += COLUMNS) {
@@ -116,10 +117,11 @@ agk_status agk_lower_out_prod(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(dst) == 0) return status;
     const int64_t m = dst->ne[0], tiles = agk_mm_ceil_div(dst->ne[1], COLUMNS);
-    /* ns of one thread: 8 for 1000 products, 0.5 for an element that is widened and turned */
+    /* ns of one thread: 8 for 1000 products, 0.5 for an element that is widened and transposed */
     const double rows = (double)agk_mm_least(ROWS, m), depth = (double)a->ne[1] + 1.0;
     const double tile_ns = rows * depth * COLUMNS * 0.008 + 100.0, turn_ns = rows * depth * 0.5;
-    const double wanted = (10000.0 + 3.0 * turn_ns) / tile_ns; /* so that turning is no more than a third */
+    /* so that transposing takes no more than a third of the time */
+    const double wanted = (10000.0 + 3.0 * turn_ns) / tile_ns;
     const int64_t per_item = wanted < (double)tiles ? (int64_t)wanted + 1 : tiles;
     const int64_t items_per_rows = agk_mm_ceil_div(tiles, per_item);
     const int64_t items = items_per_rows * agk_mm_ceil_div(m, ROWS) * dst->ne[2] * dst->ne[3];

@@ -1,7 +1,7 @@
-/* set and acc: a with b put into a part of it, or added to that part.
+/* set and acc: a copy of a in which b is put into a part, or added to that part.
  *
- * First a is copied, unless the result is a view of it; then the part is written. The part is that of a view: b's
- * extents, strides and offset from the parameters. Not here: the copies (copy.c). */
+ * First a is copied, unless the result is a view of it; then the part is written. The part is described like a view:
+ * by b's extents, and by strides and offset from the parameters. Not here: the copies (copy.c). */
 #include "copy.h"
 #include "table/kernel_types.h"
 #include "refuse.h"
@@ -76,7 +76,7 @@ static agk_status run_acc(const agk_task *task, const agk_node *node, int64_t ch
     return AGK_OK;
 }
 
-/* Whether no two elements of the part share bytes, as far as strides that nest can tell. */
+/* Whether no two elements of the part share bytes, as far as this can be told for nested strides. */
 static bool apart(const agk_view *part)
 {
     int64_t least = part->nb[0] * part->ne[0];

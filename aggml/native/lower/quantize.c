@@ -1,18 +1,20 @@
-/* quantize: rows of floats to blocks of any type by its slow, good quantizer, with weights of columns or without.
+/* quantize: converts rows of floats to blocks of any type by its slow, accurate quantizer, with weights of columns or
+ * without.
  *
- * Not here: the quantizers (quant*.c), conversions in passing (cpy.c). Source of the rules: ggml_quantize_chunk. */
+ * Not here: the quantizers (formats/quant*.c), the conversions of ops (cpy.c). The rules are those of
+ * ggml_quantize_chunk. */
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { WRITE }; /* slots of node->aux */
 
 enum {
-    GRAIN = 256,  /* elements: a multiple of every block */
-    IN_L1 = 4096, /* elements of f16 looked at twice */
+    GRAIN = 256,  /* elements; a multiple of every block size */
+    IN_L1 = 4096, /* elements of f16, which are looked at twice */
     MOST_CHUNKS = 1 << 18
 };
 
-/* f16 keeps no bits of a NaN here, as recorded, where an instruction would. Few pieces have any. */
+/* In the recorded results f16 keeps no bits of a NaN here, while the instruction would. Few pieces have any NaN. */
 static void plain_nans(const float *from, uint16_t *to, int64_t n)
 {
     int found = 0;
@@ -22,7 +24,7 @@ static void plain_nans(const float *from, uint16_t *to, int64_t n)
     }
 }
 
-/* Without weights no type looks beyond its block, so rows are one: units of GRAIN elements. */
+/* Without weights no type looks beyond its block, so all rows are treated as one: a unit is GRAIN elements. */
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *x = &node->src[0];
@@ -45,7 +47,7 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* Units: rows. */
+/* A unit is a row. */
 static agk_status run_weighted(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *x = &node->src[0];

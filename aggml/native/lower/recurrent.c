@@ -1,8 +1,8 @@
 /* Recurrences over the tokens of a sequence, one state for each head: ssm_conv, ssm_scan (Mamba 1 and 2), rwkv_wkv6 and
- * 7, gated_linear_attn, gated_delta_net.
+ * rwkv_wkv7, gated_linear_attn, gated_delta_net.
  *
- * A head of a sequence is a unit: it is computed by one thread, token after token. Results hold all outputs first, then
- * the states. Here: the lowering and the steps. Not here: shape rules, which are complete before anything gets here. */
+ * A unit is a head of a sequence: one thread computes it, token after token. Results hold all outputs first, then
+ * the states. Here: the lowering and the steps. Not here: shape rules, which are checked before a node gets here. */
 #include <math.h>
 #include <stdio.h>
 
@@ -35,14 +35,14 @@ static agk_status run_conv(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* The states behind the outputs: snapshot `back` is the one `back` tokens before the end. */
+/* The states after the outputs: snapshot `back` is the state `back` tokens before the end. */
 typedef struct snapshots {
     float *first;
-    int64_t step, count, size; /* floats from one snapshot to the next, how many, floats of a state */
+    int64_t step, count, size; /* floats from one snapshot to the next, number of snapshots, floats of a state */
 } snapshots;
 
-/* Where a token writes the state: at once where it is kept. A copy would be as much memory again as a token reads: a
- * head of Mamba 2 has 32 KB. */
+/* Where a token writes the state: directly to the place where it is kept. To copy it would move as much memory again
+ * as a token reads: a head of Mamba 2 has 32 KB. */
 static float *state_at(const snapshots *s, int64_t back, float *scratch)
 {
     return back < s->count ? s->first + back * s->step : scratch;
@@ -56,7 +56,7 @@ static void keep_initial(const snapshots *s, int64_t tokens, const float *state)
     }
 }
 
-/* A state with rows of n floats, `step` bytes apart: as it lies, or copied to scratch. */
+/* A state with rows of n floats, `step` bytes apart: used where it lies, or copied to scratch. */
 static const float *dense_state(const char *data, int64_t rows, int64_t n, int64_t step, float *scratch)
 {
     if (step == n * (int64_t)sizeof(float)) return (const float *)(const void *)data;

@@ -1,7 +1,7 @@
-/* What DeepSeek's V3.2 and V4 add: lightning_indexer (which keys a query should see), and hyper-connections, several
- * residual streams that are mixed: dsv4_hc_comb makes the matrix, dsv4_hc_pre reads the streams, dsv4_hc_post writes.
+/* The ops of DeepSeek's V3.2 and V4: lightning_indexer (which keys a query should see), and hyper-connections, which
+ * mix several residual streams: dsv4_hc_comb makes the matrix, dsv4_hc_pre reads the streams, dsv4_hc_post writes them.
  *
- * Here: the lowering and the steps. All f32 but for the keys and the mask. */
+ * Here: the lowering and the steps. All operands are f32 except for the keys and the mask. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -9,8 +9,8 @@
 
 enum { MAX_STREAMS = 16 };
 
-/* src q [d, h, t, s], k [d, 1, n, s], weights [h, t, 1, s], mask f16 [n, t, 1, s'] -> [n, t, 1, s]. A unit is a key: it
- * is made f32 once, then all queries look at it. */
+/* src q [d, h, t, s], k [d, 1, n, s], weights [h, t, 1, s], mask f16 [n, t, 1, s'] -> [n, t, 1, s]. A unit is a key:
+ * it is converted to f32 once, for all queries. */
 static agk_status run_indexer(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *k = &node->src[1], *w = &node->src[2], *mask = &node->src[3], *dst = &node->dst;
@@ -45,8 +45,8 @@ static void divide_lines(float *c, int64_t n, int64_t along, int64_t across, flo
     }
 }
 
-/* src mixes [(2 + n) n, t], scale [3], base [(2 + n) n] -> [n, n, t]: a softmax of each row, then rows and columns are
- * brought to a sum of 1 in turn (Sinkhorn), columns first and last. A unit is a token. */
+/* src mixes [(2 + n) n, t], scale [3], base [(2 + n) n] -> [n, n, t]: a softmax of each row, then columns and rows
+ * are normalised to a sum of 1 in turn (Sinkhorn), columns first and last. A unit is a token. */
 static agk_status run_comb(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *mixes = &node->src[0], *dst = &node->dst;

@@ -1,8 +1,8 @@
 /* sum, sum_rows, mean, argmax, count_equal, cumsum, cross_entropy_loss: many elements become few, or a running sum.
  *
- * Totals are made in two steps: a partial result for each unit or row into the work area, then these in order; both
- * follow from the shape alone, so the result does not depend on the threads. Sums are in double. Not here: sorting
- * (sort.c), gradients (backward.c). */
+ * Totals take two steps: a partial result for each unit or row goes to the work area, then these are added in order.
+ * Both depend on the shape alone, so the result does not depend on the threads. Sums are in double. Not here:
+ * sorting (sort.c), gradients (backward.c). */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -10,7 +10,7 @@
 
 enum { READ, WRITE }; /* slots of node->aux */
 
-/* Elements i .. i+n-1 of a row that starts at `row`, step bytes apart, as they come or gathered; n <= AGK_BLOCK. */
+/* Elements i .. i+n-1 of a row that starts at `row`, step bytes apart: in place, or gathered; n <= AGK_BLOCK. */
 static inline const float *part_of(const char *row, int64_t step, int64_t i, int64_t n, float *buffer)
 {
     if (step == 4) return (const float *)(const void *)row + i;
@@ -57,7 +57,7 @@ static void count_unit(void *context, int64_t n, int64_t i, const int64_t *at)
     int64_t *next = t->next, count = 0;
     if (t->a.step == 4 && t->b.step == 4) {
         const int32_t *x = (const int32_t *)(const void *)a, *y = (const int32_t *)(const void *)b;
-        int32_t equal = 0; /* n is AGK_SEGMENT at most */
+        int32_t equal = 0; /* enough bits, since n is at most AGK_SEGMENT */
         for (int64_t k = 0; k < n; ++k) equal += x[k] == y[k];
         count = equal;
     } else {
@@ -81,7 +81,7 @@ static agk_status run_units(const agk_task *task, const agk_node *node, int64_t 
     const agk_range units = agk_units_of(node, chunk);
     totals t = {.a = agk_port_of(agk_data(task, a), a->type, loop.step[0][0]),
                 .b = agk_port_of(agk_data(task, b), b->type, loop.step[1][0]),
-                .next = (double *)agk_work(task, node) + units.first}; /* a count is as large as a double */
+                .next = (double *)agk_work(task, node) + units.first}; /* a count takes as many bytes as a double */
     t.a.read = (agk_to_float_fn *)node->aux.fn[READ];
     agk_loop_run(&loop, units.first, units.last, node->op == AGK_OP_count_equal ? count_unit : sum_unit, &t);
     return AGK_OK;
@@ -153,7 +153,7 @@ static double row_sum(const char *row, int64_t step, int64_t n)
     return sum;
 }
 
-/* The largest of n elements side by side, -inf if there is none, 16 lanes at a time. */
+/* The largest of n contiguous elements, -inf if there is none, 16 lanes at a time. */
 static float largest(int64_t n, const float *x)
 {
     float most[16];
@@ -167,7 +167,7 @@ static float largest(int64_t n, const float *x)
     return most[0];
 }
 
-/* The last of the largest; NaN is passed over. Only the block that has it is looked through one by one. */
+/* The index of the last of the largest elements; NaN is skipped. Only the block that has it is searched one by one. */
 static int32_t dense_argmax(const float *x, int64_t n)
 {
     float max = -INFINITY;
@@ -179,7 +179,7 @@ static int32_t dense_argmax(const float *x, int64_t n)
             block = i;
         }
     }
-    if (!(max > -INFINITY)) return -1; /* of -inf and NaN alone: one by one */
+    if (!(max > -INFINITY)) return -1; /* only -inf and NaN: search one by one */
     const int64_t end = n - block < AGK_BLOCK ? n : block + AGK_BLOCK;
     for (int64_t i = end - 1; i >= block; --i) {
         if (x[i] >= max) return (int32_t)i;

@@ -1,4 +1,4 @@
-/* How a lowering refuses a node: it returns a status, and leaves a sentence with the values. */
+/* How a lowering refuses a node: it returns a status and leaves a message with the values. */
 #ifndef AGK_REFUSE_H
 #define AGK_REFUSE_H
 
@@ -29,7 +29,7 @@ static inline bool agk_same_shape(const agk_view *a, const agk_view *b)
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
 }
 
-/* Refuses a result whose shape or type differs from those of `a`, as in all ops on single elements. */
+/* Refuses a result whose shape or type differs from those of `a`, as in all elementwise ops. */
 static inline agk_status agk_expect_like(agk_lowering *lowering, const agk_view *dst, const agk_view *a)
 {
     if (dst->type != a->type) {

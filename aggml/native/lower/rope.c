@@ -1,6 +1,5 @@
-/* rope: pairs of each row are turned by an angle that grows with the position (Su et al., 2021), normal and neox
- * pairing, YaRN, frequency factors, several positions at once (mrope, imrope, vision), f32 and f16; rope_back turns
- * back.
+/* rope: rotates pairs of each row by an angle that grows with the position (Su et al., 2021): normal and neox pairing,
+ * YaRN, frequency factors, several positions together (mrope, imrope, vision), f32 and f16. rope_back rotates back.
  *
  * Here: the lowering, the frequencies. Not here: the kernels (rope.c of each folder of kernels/). */
 #include <math.h>
@@ -19,7 +18,7 @@ enum {
     ATTN_FACTOR,
     BETA_FAST,
     BETA_SLOW,
-    SECTIONS, /* four: pairs that turn with each of four positions */
+    SECTIONS, /* four of them: how many pairs rotate with each of four positions */
     OFFSET = 15
 };
 enum { NEOX = 2, MROPE = 8, VISION = 24, IMROPE = 40 };
@@ -31,14 +30,14 @@ static bool is_multi(const agk_node *node)
     return (node->params[MODE] & MROPE) != 0;
 }
 
-/* Elements of a row that are turned: vision turns twice n_dims. */
+/* Elements of a row that are rotated: in vision mode twice n_dims. */
 static int64_t turned(const agk_node *node)
 {
     return node->params[MODE] == VISION ? 2 * (int64_t)node->params[N_DIMS] : node->params[N_DIMS];
 }
 
-/* Which of the four positions (time, height, width, extra) pair i turns with. Sections follow each other and begin
- * again; imrope deals pairs out in threes. */
+/* Which of the four positions (time, height, width, extra) pair i rotates with. The sections follow each other and
+ * then repeat; imrope assigns pairs to positions in groups of three. */
 static int position_of(const agk_node *node, int64_t i)
 {
     const int32_t *s = &node->params[SECTIONS];
@@ -59,8 +58,8 @@ static bool begins_section(const agk_node *node, int64_t i)
     return place == 0 || place == s[0] || place == (int64_t)s[0] + s[1] || place == (int64_t)s[0] + s[1] + s[2];
 }
 
-/* Radians per position of each pair: base^(-2i/n), divided by its factor; YaRN blends it with the scaled one. In vision
- * mode every section begins at 1 again. */
+/* Radians per position of each pair: base^(-2i/n), divided by its factor. YaRN blends this with the scaled value. In
+ * vision mode the frequencies of every section begin at 1 again. */
 static void frequencies(const agk_node *node, const char *factors, double *freq)
 {
     const int64_t half = turned(node) / 2;
@@ -82,7 +81,7 @@ typedef struct rows {
     const agk_node *node;
     agk_port y, x;
     const float *cosine, *sine;
-    float *in, *out; /* a row each, where it is not f32 */
+    float *in, *out; /* one row each, if the type is not f32 */
 } rows;
 
 static void run_row(const rows *r, int64_t y_at, int64_t x_at)
@@ -106,7 +105,7 @@ static void run_row(const rows *r, int64_t y_at, int64_t x_at)
     if (converts) r->y.write(r->out, y, n_dims);
 }
 
-/* Cosines and sines of the pairs at the positions of index i2. `angles` is room for as many doubles as pairs. */
+/* Cosines and sines of the pairs at the positions of index i2. `angles` has room for a double for each pair. */
 static void make_table(const agk_node *node, const char *positions, int64_t i2, const double *freq, double *angles,
                        float *plain)
 {
@@ -163,7 +162,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-/* The pair that makes `turns` turns over the context a model was trained with (YaRN, Peng et al., 2023). */
+/* The pair that makes `turns` rotations over the context that a model was trained with (YaRN, Peng et al., 2023). */
 static double pair_of_turns(const agk_node *node, float turns)
 {
     const double base = (double)agk_param_f32(node, FREQ_BASE), n_ctx = (double)node->params[N_CTX_ORIG];

@@ -1,7 +1,7 @@
-/* get_rows and set_rows: rows picked and rows put by index.
+/* get_rows and set_rows: read rows by index, and write rows by index.
  *
- * A first step of one chunk looks at all indices, so that a wrong one is found before any byte is written.
- * Here: the lowering and the steps; the work is row conversions and copies. */
+ * A first step of one chunk checks all indices before any byte is written, so that a wrong one changes nothing.
+ * Here: the lowering and the steps; the work is done by row conversions and copies. */
 #include <stdio.h>
 
 #include "table/kernel_types.h"
@@ -33,7 +33,7 @@ static bool divided(const agk_node *node)
     return node->op == AGK_OP_set_rows && node->aux.i[PARTS] > 1;
 }
 
-/* Whether bit i of a set was set; then it is. */
+/* Returns whether bit i of a set was set, and sets it. */
 static bool mark(uint8_t *set, int64_t i)
 {
     const uint8_t bit = (uint8_t)(1 << (i & 7));
@@ -42,8 +42,8 @@ static bool mark(uint8_t *set, int64_t i)
     return before;
 }
 
-/* Of a set_rows that is divided the first byte of the work area tells from then on whether the indices of each plane
- * are distinct. */
+/* If a set_rows is divided, the first byte of the work area then says whether the indices of each plane are
+ * distinct. */
 static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)chunk;
@@ -72,7 +72,7 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
-/* A row of n elements from x to y: as it is (elements of `size` bytes), or by way of f32. */
+/* Copies a row of n elements from x to y: without conversion (elements of `size` bytes), or by way of f32. */
 static void move_row(const agk_node *node, int64_t n, int64_t size, char *y, const char *x)
 {
     agk_to_float_fn *read = (agk_to_float_fn *)node->aux.fn[READ];
@@ -88,7 +88,7 @@ static void move_row(const agk_node *node, int64_t n, int64_t size, char *y, con
         float middle[AGK_BLOCK];
         for (int64_t i = 0; i < n; i += AGK_BLOCK) {
             const int64_t part = n - i < AGK_BLOCK ? n - i : AGK_BLOCK;
-            read(x + 2 * i, middle, part); /* f16 rows are the only ones that need both */
+            read(x + 2 * i, middle, part); /* only f16 rows need both conversions */
             write(middle, y + i / to->blck_size * (int64_t)to->type_size, part);
         }
     }
@@ -129,8 +129,9 @@ static void set_part(const agk_task *task, const agk_node *node, const part *p)
     }
 }
 
-/* Units: planes of b, and within a plane parts of its rows if no two go to one place, else of its columns. All rows of
- * columns belong to one chunk, so that of two rows put in one place the later one wins, whatever the threads do. */
+/* A unit is a part of a plane of b: a part of its rows if no two of them go to the same place, else a part of its
+ * columns. All rows of these columns belong to one chunk. So, if two rows go to the same place, the later one always
+ * wins, whatever the threads do. */
 static agk_status run_set(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *b = &node->src[0];
@@ -249,7 +250,8 @@ static agk_status lower_set(agk_lowering *lowering)
     const bool whole = b->type == dst->type;
     node->aux.fn[READ] = whole || b->type == AGK_F32 ? NULL : (agk_any_fn *)agk_reader(b->type, lowering->cpu);
     agk_from_float_fn *write =
-        dst->type == AGK_I32 ? agk_i32_from_float : agk_writer(dst->type, lowering->cpu); /* i32 is no float type */
+        /* i32 is not a float type */
+        dst->type == AGK_I32 ? agk_i32_from_float : agk_writer(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = whole || dst->type == AGK_F32 ? NULL : (agk_any_fn *)write;
     const double ns = agk_traits(dst->type)->blck_size > 1 ? agk_traits(dst->type)->write_ns : 0.5;
     const double plane_ns = (double)b->ne[1] * (ns * (double)b->ne[0] + 10.0);

@@ -1,14 +1,15 @@
-/* get_rows_back: rows added up where get_rows took them from.
+/* get_rows_back: adds rows up at the places from which get_rows took them.
  *
- * A first step looks at all indices, so that a wrong one is found before any byte is written. Here: the lowering and
- * the steps. */
+ * A first step checks all indices before any byte is written, so that a wrong one changes nothing. Here: the
+ * lowering and the steps. */
 #include <stdio.h>
 
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { ZERO_ROWS, ADD }; /* slots of node->aux: rows of a chunk; the kernel that adds */
-enum { COLUMNS = 256 };  /* of a unit: all rows of these columns belong to one thread, which adds in their order */
+/* columns of a unit: all rows of these columns belong to one thread, which adds them in order */
+enum { COLUMNS = 256 };
 
 static int32_t index_at(const agk_node *node, const char *ids, int64_t i)
 {
@@ -31,7 +32,7 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
-/* Whole rows, one behind the other: memory is written once, in its order. */
+/* Clears whole rows in order, so that memory is written once, from end to end. */
 static agk_status zero(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst;

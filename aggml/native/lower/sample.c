@@ -1,26 +1,26 @@
 /* sample: draws one of the best elements of each row. penalize: changes some elements of each row.
  *
- * Devices have to draw the same element. So a probability is an integer, whose sums do not depend on an order, and each
- * operation that makes it is one that IEEE 754 rounds in one way: products and sums that nothing fuses (the package is
- * compiled without contraction), and a quotient. devices/cuda/kernels/sample.cu has the same operations.
- * Not here: finding the best (sort.c). */
+ * All devices have to draw the same element. So a probability is an integer, and sums of integers do not depend on
+ * their order. Each operation that computes a probability is one that IEEE 754 rounds in one way: products and sums
+ * that nothing fuses (the package is compiled without contraction), and a quotient. devices/cuda/kernels/sample.cu
+ * has the same operations. Not here: finding the best elements (sort.c). */
 #include <math.h>
 
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { WHOLE = 42 };                             /* the best element has a weight of 2^WHOLE */
-enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW }; /* numbers of a row of `how` of sample */
-enum { UP, DOWN, BIAS, FALL, STEP, EACH };       /* and of penalize */
+enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW }; /* numbers in a row of `how` of sample */
+enum { UP, DOWN, BIAS, FALL, STEP, EACH };       /* numbers in a row of `how` of penalize */
 
-/* e^x for x below 0, of 2^WHOLE: 2^f is sqrt(2) times e^((f - 1/2) log 2), by its series. */
+/* e^x for x below 0, in units of 2^-WHOLE: 2^f is sqrt(2) times e^((f - 1/2) log 2), computed by its series. */
 static uint64_t weight_of(double x)
 {
     static const double series[] = {
         1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0,
         1.0 / 120.0,       1.0 / 24.0,       1.0 / 6.0,       1.0 / 2.0,      1.0,           1.0};
     if (x >= 0.0) return (uint64_t)1 << WHOLE;
-    if (!(x > -30.0)) return 0; /* less than half of the smallest; or no number */
+    if (!(x > -30.0)) return 0; /* less than half of the smallest weight, or NaN */
     const double t = x * 1.4426950408889634, whole = floor(t), z = (t - whole - 0.5) * 0.6931471805599453;
     double sum = 1.0 / 6227020800.0;
     for (int i = 0; i < 13; ++i) sum = sum * z + series[i];
@@ -48,7 +48,7 @@ static uint64_t weight_at(const row *r, int64_t i, double temperature)
     const int32_t id = id_of(r, i);
     if (id < 0 || id >= r->n) return 0;
     const float value = agk_load(AGK_F32, r->x + id * r->x_step);
-    if (value == r->best) return (uint64_t)1 << WHOLE; /* also both infinite */
+    if (value == r->best) return (uint64_t)1 << WHOLE; /* also if both are infinite */
     return weight_of(((double)value - (double)r->best) / temperature);
 }
 
@@ -89,7 +89,7 @@ static int32_t drawn(const row *r, const double *how)
     const uint64_t all = sum_of(r, kept, how[TEMPERATURE]);
     const double reached = how[DRAW] > 0.0 ? floor(how[DRAW] * (double)all) : 0.0;
     if (all == 0) return first;
-    /* The first sum beyond it: of whole numbers, the first that is not below the next one. */
+    /* The first sum beyond the drawn number; as sums are integers, the first that is not below that number plus 1. */
     const int64_t place = sums_below(r, kept, how[TEMPERATURE], (uint64_t)reached + 1);
     return id_of(r, place < kept ? place : kept - 1);
 }

@@ -1,6 +1,6 @@
-/* concat: a and b one after the other along a dimension, of any type, quantized ones included.
+/* concat: a and b, one after the other along a dimension, of any type including quantized ones.
  *
- * Here: the lowering. Not here: the copies (copy.c), views (dispatch.c: nothing to do). */
+ * Here: the lowering. Not here: the copies (copy.c), views (lower.c: nothing to do). */
 #include "copy.h"
 #include "table/kernel_types.h"
 #include "units.h"
@@ -27,7 +27,7 @@ static void run_part(const agk_task *task, const agk_node *node, int i, int64_t 
     agk_copy_run(&copy, agk_data(task, &part), agk_data(task, &node->src[i]), first, last);
 }
 
-/* Units of a, then those of b. */
+/* Units of a, then units of b. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_range units = agk_units_of(node, chunk);

@@ -1,6 +1,6 @@
-/* Values that follow from places: fill, arange, tri, diag, timestep_embedding.
+/* Ops whose values follow from positions: fill, arange, tri, diag, timestep_embedding.
  *
- * Here: the lowering and the steps. A unit is a row of the result, an element of arange. */
+ * Here: the lowering and the steps. A unit is a row of the result, or an element of arange. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -22,7 +22,7 @@ static agk_status run_fill(const agk_task *task, const agk_node *node, int64_t c
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
         char *to = y + agk_row_offset(dst, row);
-        const int64_t dense = dst->nb[0] == size ? n * size / 4 * 4 / size : 0; /* elements in whole words */
+        const int64_t dense = dst->nb[0] == size ? n * size / 4 * 4 / size : 0; /* elements that fill whole words */
         kernel(dense * size / 4, to, bits);
         for (int64_t i = dense; i < n; ++i) memcpy(to + i * dst->nb[0], one, (size_t)size);
     }
@@ -48,7 +48,8 @@ static agk_status run_tri(const agk_task *task, const agk_node *node, int64_t ch
     for (int64_t row = units.first; row < units.last; ++row) {
         const int64_t i1 = row % dst->ne[1];
         const bool upper = kind == UPPER || kind == UPPER_DIAG, diagonal = kind == UPPER_DIAG || kind == LOWER_DIAG;
-        const int64_t edge = i1 + (upper == diagonal ? 0 : 1); /* where what is kept begins, or ends */
+        /* the position where the kept elements begin, or end */
+        const int64_t edge = i1 + (upper == diagonal ? 0 : 1);
         const char *from = x + agk_row_offset(a, row);
         float *to = (float *)(void *)(y + agk_row_offset(dst, row));
         const int64_t n = dst->ne[0], cut = edge < n ? edge : n, first = upper ? cut : 0, last = upper ? n : cut;
@@ -74,7 +75,7 @@ static agk_status run_diag(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* Cosines, then sines, of a time at frequencies from 1 down to 1 / max_period; an odd end is 0. */
+/* Cosines, then sines, of a time at frequencies from 1 down to 1 / max_period. If dim is odd, the last element is 0. */
 static agk_status run_timestep(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;

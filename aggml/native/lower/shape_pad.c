@@ -1,6 +1,7 @@
-/* pad (zeros, or the other end of the tensor), pad_reflect_1d, roll: elements of f32 seen at other places.
+/* pad (with zeros, or circular), pad_reflect_1d, roll: elements of f32 that appear at other positions.
  *
- * Here: the lowering and one step: for each dimension, which place of the source a place of the result shows. */
+ * Here: the lowering and one step. For each dimension it computes which position of the source a position of the
+ * result shows. */
 #include "table/kernel_types.h"
 #include "units.h"
 
@@ -18,7 +19,7 @@ static int64_t place(const agk_node *node, int d, int64_t i)
     switch (node->op) {
     case AGK_OP_roll:
         at = i - p[d];
-        if (at < -n || at >= n) at %= n; /* a division for each row is worth avoiding */
+        if (at < -n || at >= n) at %= n; /* worth testing for, since it saves a division for each row */
         return at < 0 ? at + n : at;
     case AGK_OP_pad_reflect_1d:
         if (d > 0) return i;
@@ -31,7 +32,7 @@ static int64_t place(const agk_node *node, int d, int64_t i)
     return at < 0 ? at + n : at;
 }
 
-/* n elements from `from` on, the last one first. */
+/* n elements from `from` on, in reverse order. */
 static void backwards(float *to, const char *from, int64_t step, int64_t n)
 {
     if (step == 4) {
@@ -60,19 +61,19 @@ static void copy_far(float *to, const float *from, int64_t n)
     for (; i < n; ++i) to[i] = from[i];
 }
 
-/* A row of the result, from the row of the source that it shows: run by run of neighbours. */
+/* A row of the result, copied from the row of the source that it shows, run by run of neighbouring elements. */
 static void show(const agk_node *node, float *to, const char *from)
 {
     const int64_t step = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
     const bool reflects = node->op == AGK_OP_pad_reflect_1d, far = agk_nelements(&node->dst) > IN_L2;
     for (int64_t i = 0, run = 1; i < all; i += run) {
         const int64_t at = place(node, 0, i), ahead = all - i;
-        if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* the other way round */
+        if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* a reflected part runs backwards */
             run = i < node->params[0] ? at : ahead;
             backwards(to + i, from + at * step, step, run);
             continue;
         }
-        if (at < 0) { /* before the source, or behind it */
+        if (at < 0) { /* before the source begins, or after it ends */
             const int64_t before = node->params[0] - i;
             run = before > 0 && before < ahead ? before : ahead;
             memset(to + i, 0, (size_t)run * sizeof *to);

@@ -1,4 +1,4 @@
-/* repeat: a tensor of any type side by side with itself; repeat_back: the sum of all elements made from one.
+/* repeat: a tensor of any type, repeated; repeat_back: for each element, the sum of all its repetitions.
  *
  * Here: the lowering and the steps. Not here: repeats inside binary ops (binary.c). */
 #include "table/kernel_types.h"
@@ -6,7 +6,7 @@
 
 enum { ADD }; /* slot of node->aux: the kernel of repeat_back */
 
-/* The row of `small` that a row of its repetition comes from. */
+/* The row of `small` that a row of its repetition shows. */
 static int64_t source_row(const agk_view *large, const agk_view *small, int64_t row)
 {
     const int64_t i1 = row % large->ne[1], i2 = row / large->ne[1] % large->ne[2],
@@ -26,7 +26,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     for (int64_t row = units.first; row < units.last; ++row) {
         const char *from = x + source_row(dst, a, row);
         char *to = y + agk_row_offset(dst, row);
-        if (n == 1 && size == 4 && dst->nb[0] == 4) { /* one element all along the row */
+        if (n == 1 && size == 4 && dst->nb[0] == 4) { /* one element fills the whole row */
             uint32_t bits;
             memcpy(&bits, from, sizeof bits);
             for (int64_t k = 0; k < times; ++k) ((uint32_t *)(void *)to)[k] = bits;
@@ -42,7 +42,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-/* A unit is a row of the result. Rows are added to it in the order of the source. */
+/* A unit is a row of the result. Rows of the source are added to it in their order. */
 static agk_status run_back(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;

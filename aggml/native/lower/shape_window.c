@@ -1,10 +1,11 @@
-/* Windowed attention of images, as Segment Anything has it: win_part and win_unpart, get_rel_pos, add_rel_pos.
+/* Windowed attention of images, as in Segment Anything: win_part and win_unpart, get_rel_pos, add_rel_pos.
  *
  * Here: the lowering and the steps. A unit is a row of the result. */
 #include "table/kernel_types.h"
 #include "units.h"
 
-/* a [c, w, h] cut into windows [c, size, size, n], zeros where they jut out; params: 0 and 1 windows, 2 size. */
+/* a [c, w, h] is cut into windows [c, size, size, n], with zeros where they extend beyond the image; params: 0 and 1
+ * numbers of windows, 2 size. */
 static agk_status run_part(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;
@@ -12,7 +13,8 @@ static agk_status run_part(const agk_task *task, const agk_node *node, int64_t c
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
-    for (int64_t row = units.first, run; row < units.last; row += run) { /* a run: neighbours in one line of a window */
+    /* a run is several neighbours in one line of a window */
+    for (int64_t row = units.first, run; row < units.last; row += run) {
         const int64_t window = row / size / size, in_line = row % size, line = row / size % size;
         const int64_t i1 = window % across * size + in_line, i2 = window / across * size + line;
         run = size - in_line < units.last - row ? size - in_line : units.last - row;
@@ -34,7 +36,7 @@ static agk_status run_part(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* The way back; params: 0 size. */
+/* The reverse; params: 0 size. */
 static agk_status run_unpart(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;
@@ -42,7 +44,7 @@ static agk_status run_unpart(const agk_task *task, const agk_node *node, int64_t
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
-    for (int64_t row = units.first; row < units.last;) { /* rows of one line of a window at a time */
+    for (int64_t row = units.first; row < units.last;) { /* goes by rows that are in one line of a window */
         const int64_t i2 = row / dst->ne[1], i1 = row - i2 * dst->ne[1], column = i1 / size, line = i2 / size;
         const int64_t first = i1 - column * size, window = line * across + column;
         int64_t n = size - first < dst->ne[1] - i1 ? size - first : dst->ne[1] - i1;
@@ -87,7 +89,7 @@ static agk_status run_rel_pos(const agk_task *task, const agk_node *node, int64_
             k = 0;
             ++q;
         }
-        if (dense && bytes % 16 == 0 && bytes <= 256) { /* less than a call of memcpy takes */
+        if (dense && bytes % 16 == 0 && bytes <= 256) { /* faster than a call of memcpy */
             for (int64_t i = 0; i < bytes; i += 16) memcpy(to + i, from + i, 16);
             continue;
         }

@@ -1,7 +1,6 @@
 /* soft_max over rows of f32: scale, mask (f16 or f32, repeated over dimensions 2 and 3), ALiBi, sinks.
  *
- * Here: the lowering. Not here: the kernel (soft_max.c of each folder of kernels/), attention as a whole
- * (attention/). */
+ * Here: the lowering. Not here: the kernel (soft_max.c of each folder of kernels/), whole attention (attention/). */
 #include <math.h>
 
 #include "alibi.h"

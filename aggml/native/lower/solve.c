@@ -1,5 +1,5 @@
-/* solve_tri: A x = b with A lower triangular, by forward substitution. A zero on a diagonal fails the node before
- * anything is written.
+/* solve_tri: solves A x = b with A lower triangular, by forward substitution. If a zero is on a diagonal, the node
+ * fails before anything is written.
  *
  * Here: the lowering and the steps. */
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { COLUMNS = 32 }; /* columns of b that are solved together: a row of them stays in registers and L1 */
+enum { COLUMNS = 32 }; /* columns of b that are solved together, so that a row of them stays in registers and L1 */
 
 static agk_status check_diagonal(const agk_task *task, const agk_node *node, int64_t chunk)
 {

@@ -1,15 +1,15 @@
 /* argsort and top_k: the order of the elements of each row of f32.
  *
- * Each element becomes a 64-bit key: its value as an unsigned number that ascends in the wanted order, then its
- * index. So keys are distinct, equal values keep the order of their indices, NaN comes last in either order, and -0
- * equals 0. The first one alone is found without keys. */
+ * Each element becomes a 64-bit key: first its value as an unsigned number that ascends in the wanted order, then
+ * its index. So keys are distinct, equal values keep the order of their indices, NaN comes last in either order, and
+ * -0 equals 0. If only the first element is wanted, it is found without keys. */
 #include <math.h>
 
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { DESCENDING };     /* slots of node->aux */
-enum { INSERTION = 48 }; /* keys that are inserted one by one; radix passes cost 2 us at least */
+enum { INSERTION = 48 }; /* up to this number, keys are sorted by insertion; radix passes take 2 us at least */
 
 static inline uint64_t key_of(const char *p, int64_t index, bool descending)
 {
@@ -37,8 +37,8 @@ static void insertion_sort(uint64_t *keys, int64_t n)
     }
 }
 
-/* Keys in the order of their indices: four stable passes over the bytes of the value, those left out that all share.
- * Returns where the sorted keys are, `keys` or `other`. */
+/* Sorts keys that are in the order of their indices: up to four stable passes over the bytes of the value. A pass is
+ * left out if all keys have the same byte. Returns where the sorted keys are, `keys` or `other`. */
 static const uint64_t *sort_keys(uint64_t *keys, uint64_t *other, int64_t n)
 {
     if (n <= INSERTION) {
@@ -75,7 +75,7 @@ static void sift_down(uint64_t *heap, int64_t n, int64_t at)
 
 enum { LANES = 16, PART = 32, BLOCK = 512 };
 
-/* The largest of a block; NaN is passed over. */
+/* The largest element of a block; NaN is skipped. */
 static float block_max(const char *x, int64_t n)
 {
     float most[LANES], values[LANES];
@@ -97,7 +97,7 @@ static inline float value_at(const char *row, int64_t step, int64_t i)
     return value;
 }
 
-/* The index of the smallest key of a dense row. */
+/* The index of the smallest key of a contiguous row. */
 static int32_t first_of_largest(const char *row, int64_t n)
 {
     float most = -INFINITY;
@@ -111,22 +111,22 @@ static int32_t first_of_largest(const char *row, int64_t n)
     }
     for (int64_t i = in; i < n; ++i)
         if (value_at(row, sizeof(float), i) >= most) return (int32_t)i;
-    return 0; /* none is a number */
+    return 0; /* all elements are NaN */
 }
 
-/* Whether none of PART elements of a dense row comes before the key of one, by comparing in lanes: of a long row nearly
- * all of them are passed over like that, at a tenth of the time. */
+/* Whether PART elements of a contiguous row all come after the element of a given key, compared in lanes. In a long
+ * row nearly all elements are skipped in this way, at a tenth of the time. */
 static bool all_behind(const char *row, int64_t i, uint64_t key)
 {
     const float least = value_at(row, sizeof(float), (int64_t)(key & UINT32_MAX));
     float values[PART];
     memcpy(values, row + i * (int64_t)sizeof(float), sizeof values);
-    int before = least != least; /* what is no number comes behind all that is */
+    int before = least != least; /* NaN comes after all numbers */
     for (int j = 0; j < PART; ++j) before |= values[j] > least;
     return !before;
 }
 
-/* The k smallest keys in order: a heap with the largest of them on top, then taken off from the end. */
+/* The k smallest keys in order: a heap with the largest of them at the root, which is then emptied from the end. */
 static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t step, int64_t n)
 {
     for (int64_t i = 0; i < k; ++i) heap[i] = key_of(row + i * step, i, true);
@@ -149,8 +149,8 @@ static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t st
     }
 }
 
-/* The order of a value among others as a number that ascends where values descend: equal for both zeros, the largest
- * for NaN. key_of() has the same in its upper half, but for the sign. */
+/* The rank of a value as a number that ascends where values descend: equal for both zeros, the largest for NaN. The
+ * upper half of key_of() is the same, except for the sign. */
 static inline int32_t descending_order(int32_t bits)
 {
     const int32_t magnitude = bits & INT32_MAX, value = magnitude == 0 ? 0 : bits;
@@ -158,8 +158,8 @@ static inline int32_t descending_order(int32_t bits)
     return magnitude > 0x7f800000 ? INT32_MAX : order;
 }
 
-/* The same for few of a dense row: those found so far are sorted, and a new one is inserted, which costs less than a
- * heap. Values that all come behind are passed over by comparing in lanes. */
+/* The k smallest keys of a contiguous row, for small k: the keys found so far are kept sorted and a new one is
+ * inserted, which costs less than a heap. Values that all come after them are skipped by comparing in lanes. */
 static void few_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_t n)
 {
     int64_t found = 0;

@@ -1,33 +1,34 @@
-/* Walking strided operands together: dimensions merged where all operands allow it, the work cut into units.
+/* Walks over several strided operands: dimensions are merged where all operands allow it, and the work is cut into
+ * units.
  *
- * Here: loops over up to three operands, ports that read any type as f32 and write f32 as any type.
- * Not here: what is computed (the groups of ops). */
+ * Here: loops over up to three operands, and ports that read any type as f32 and write f32 as any type. Not here:
+ * what is computed (the groups of ops). */
 #ifndef AGK_STRIDED_H
 #define AGK_STRIDED_H
 
 #include "node.h"
 
 enum {
-    AGK_MAX_DIMS = 8,   /* four, each split once where an operand repeats */
-    AGK_SEGMENT = 4096, /* elements of a row in one unit of work; a multiple of every block */
+    AGK_MAX_DIMS = 8,   /* four dimensions, each split once where an operand repeats */
+    AGK_SEGMENT = 4096, /* elements of a row in one unit of work; a multiple of every block size */
     AGK_BLOCK = 512,    /* elements converted at a time: three blocks of f32 stay in L1 */
 };
 
-/* Dimension 0 is the row. step: bytes from one element to the next, for each operand. */
+/* Dimension 0 is the row. step: the stride in bytes, for each operand. */
 typedef struct agk_loop {
     int n_dims;
-    bool solid; /* a row of quantized blocks: dimension 0 stays as it is, and its steps mean nothing */
+    bool solid; /* a row of quantized blocks: dimension 0 is never split or merged, and its strides mean nothing */
     int64_t ne[AGK_MAX_DIMS];
     int64_t step[3][AGK_MAX_DIMS];
 } agk_loop;
 
-/* A row of the loop: the index of its dimensions from 1 on, the offset of its first element in each operand. */
+/* A row of the loop: the index in each dimension from 1 on, and the offset of its first element in each operand. */
 typedef struct agk_cursor {
     int64_t index[AGK_MAX_DIMS];
     int64_t at[3];
 } agk_cursor;
 
-/* Adds the next dimension outwards; it is merged into the one before where every operand goes on evenly. */
+/* Adds the next outer dimension. It is merged into the one before if the strides of every operand allow it. */
 static inline void agk_loop_push(agk_loop *loop, int64_t ne, int64_t s0, int64_t s1, int64_t s2)
 {
     const int last = loop->n_dims - 1;
@@ -53,7 +54,7 @@ static inline void agk_loop_push(agk_loop *loop, int64_t ne, int64_t s0, int64_t
     ++loop->n_dims;
 }
 
-/* The loop over two operands of one shape. Quantized rows are not merged. */
+/* The loop over two operands of the same shape. Quantized rows are not merged. */
 static inline agk_loop agk_loop_pair(const agk_view *a, const agk_view *b)
 {
     agk_loop loop = {.n_dims = 0};
@@ -126,7 +127,8 @@ static inline int64_t agk_row_at(const agk_view *view, int64_t row)
     return i1 * view->nb[1] + plane % view->ne[2] * view->nb[2] + plane / view->ne[2] * view->nb[3];
 }
 
-/* So many units that a chunk takes some 10 us; a node below 15 us is one chunk. By the shape alone. */
+/* The number of units for which a chunk takes some 10 us; a node below 15 us is one chunk. It depends on the shape
+ * alone. */
 static inline int64_t agk_units_per_chunk(int64_t units, double unit_ns)
 {
     if ((double)units * unit_ns < 15000.0) return units > 0 ? units : 1;
@@ -145,13 +147,13 @@ static inline int64_t agk_chunk_end(int64_t chunk, int64_t per_chunk, int64_t un
     return end < units ? end : units;
 }
 
-/* One operand of a loop: where it lies, how far apart elements of a row are, how they become f32 and back. */
+/* One operand of a loop: its address, the stride of elements in a row, the conversions to f32 and back. */
 typedef struct agk_port {
     char *data;
     int64_t step;
     int64_t size; /* bytes of an element, of a block if quantized */
     int64_t blck; /* elements of a block */
-    bool direct;  /* f32 without gaps: used in place */
+    bool direct;  /* contiguous f32: used in place */
     agk_to_float_fn *read;
     agk_from_float_fn *write;
 } agk_port;

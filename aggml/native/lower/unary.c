@@ -61,7 +61,7 @@ static agk_status run_strided(const agk_task *task, const agk_node *node, int64_
     return AGK_OK;
 }
 
-/* About, per element: 0.2 ns where a load and a store are all, up to 20 ns for a call of libm. */
+/* Estimated ns for each element: 0.2 if a load and a store are all, up to 20 for a call of libm. */
 double agk_unary_ns(int op, bool vectors)
 {
     switch (op) {
@@ -88,7 +88,7 @@ double agk_unary_ns(int op, bool vectors)
 
 agk_any_fn *agk_unary_kernel(int op, uint32_t cpu)
 {
-    if (agk_ops[op].stage != AGK_STAGE_UNARY) return NULL; /* it has parameters */
+    if (agk_ops[op].stage != AGK_STAGE_UNARY) return NULL; /* functions with parameters have no such kernel */
     return (agk_any_fn *)AGK_PICK(unary_f32, cpu);
 }
 

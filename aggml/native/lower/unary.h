@@ -5,7 +5,7 @@
 #include "table/kernels.h"
 
 agk_any_fn *agk_unary_kernel(int op, uint32_t cpu); /* agk_unary_f32_fn; NULL: a function with parameters */
-double agk_unary_ns(int op, bool vectors);          /* about, per element */
-int agk_gate_of(int op); /* of a gated unit, f(x) * g, the op of f; -1: swiglu_oai, whose f has parameters */
+double agk_unary_ns(int op, bool vectors);          /* estimated, for each element */
+int agk_gate_of(int op); /* for a gated unit f(x) * g: the op of f; -1: swiglu_oai, whose f has parameters */
 
 #endif

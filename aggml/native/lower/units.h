@@ -1,7 +1,7 @@
-/* Work cut into units of equal size, for lowerings that have nothing finer to decide.
+/* Work cut into units of equal size, for lowerings that need no finer decision.
  *
- * Here: two slots of node->aux that hold the cut, one element read or written as f32, views told apart.
- * Not here: loops over strided operands (strided.h). */
+ * Here: two slots of node->aux that hold the cut, reading or writing single elements as f32, checks of operands. Not
+ * here: loops over strided operands (strided.h). */
 #ifndef AGK_UNITS_H
 #define AGK_UNITS_H
 
@@ -14,7 +14,7 @@ typedef struct agk_range {
     int64_t first, last;
 } agk_range;
 
-/* Cuts units into chunks of so many, and says how many chunks that makes. */
+/* Cuts units into chunks of `per_chunk` units, and returns the number of chunks. */
 static inline int64_t agk_cut(agk_node *node, int64_t units, int64_t per_chunk)
 {
     node->aux.i[AGK_UNITS] = units;
@@ -22,12 +22,12 @@ static inline int64_t agk_cut(agk_node *node, int64_t units, int64_t per_chunk)
     return agk_chunks(units, per_chunk);
 }
 
-/* A step over `units` units of unit_ns each; none, and no step. */
+/* Adds a step over `units` units of unit_ns each; if there are none, adds no step. */
 static inline void agk_add_units(agk_lowering *lowering, agk_step_fn *run, int64_t units, double unit_ns)
 {
     if (units <= 0) return;
     int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
-    /* A plan takes a million chunks; tiny units of huge tensors come in larger ones. */
+    /* A plan can have a million chunks, so tiny units of huge tensors are put into larger chunks. */
     while (agk_chunks(units, per_chunk) > 500000) per_chunk *= 2;
     agk_add_step(lowering, run, agk_cut(lowering->node, units, per_chunk));
 }
@@ -47,7 +47,7 @@ static inline void agk_loop_run_chunk(const agk_loop *loop, const agk_node *node
     agk_loop_run(loop, units.first, units.last, body, context);
 }
 
-/* Offset of row i1 + ne[1] * (i2 + ne[2] * i3). A division takes as long as copying 100 bytes. */
+/* The offset of row i1 + ne[1] * (i2 + ne[2] * i3). A division takes as long as copying 100 bytes. */
 static inline int64_t agk_row_offset(const agk_view *v, int64_t row)
 {
     if (row < v->ne[1]) return row * v->nb[1];
@@ -56,7 +56,7 @@ static inline int64_t agk_row_offset(const agk_view *v, int64_t row)
     return i1 * v->nb[1] + plane % v->ne[2] * v->nb[2] + plane / v->ne[2] * v->nb[3];
 }
 
-/* Which row of a tensor: its indices, and how to come to the next one without a division. */
+/* The position of a row: its indices, and how to move to the next row without a division. */
 typedef struct agk_row {
     int64_t i1, i2, i3;
 } agk_row;
@@ -80,14 +80,14 @@ static inline bool agk_is_float(int type)
     return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16;
 }
 
-/* Whether a row can be walked by the size of an element. */
+/* Whether the elements of a row are contiguous. */
 static inline bool agk_dense_row(const agk_view *v)
 {
     const agk_type_traits *traits = agk_traits(v->type);
     return v->nb[0] == (int64_t)traits->type_size || v->ne[0] <= traits->blck_size;
 }
 
-/* All elements in logical order without gaps. */
+/* Whether all elements lie in logical order without gaps. */
 static inline bool agk_contiguous(const agk_view *v)
 {
     int64_t expected = (int64_t)agk_row_size(v->type, v->ne[0]);
@@ -117,7 +117,7 @@ static inline void agk_store(int type, char *p, float value)
         agk_traits(type)->from_float(&value, p, 1);
 }
 
-/* n elements of 4 bytes, from `step` bytes apart to side by side. */
+/* Copies n elements of 4 bytes that lie `step` bytes apart to contiguous memory. */
 static inline void agk_gather_32(char *to, const char *from, int64_t step, int64_t n)
 {
     if (step == 4) {
@@ -127,7 +127,7 @@ static inline void agk_gather_32(char *to, const char *from, int64_t step, int64
     for (int64_t i = 0; i < n; ++i) memcpy(to + 4 * i, from + i * step, 4);
 }
 
-/* n elements of a float type, `step` bytes apart, as f32. */
+/* Reads n elements of a float type that lie `step` bytes apart as f32. */
 static inline void agk_load_row(int type, const char *p, int64_t step, int64_t n, float *out)
 {
     if (step == (int64_t)agk_traits(type)->type_size) {
@@ -146,7 +146,7 @@ static inline void agk_store_row(int type, char *p, int64_t step, int64_t n, con
     }
 }
 
-/* Refuses unless operand v has this type and any of its extents that are not negative here. */
+/* Refuses the node unless operand v has this type and the extents given here; negative extents are not checked. */
 static inline agk_status agk_expect(agk_lowering *lowering, const char *name, const agk_view *v, int type, int64_t ne0,
                                     int64_t ne1, int64_t ne2, int64_t ne3)
 {
@@ -163,7 +163,7 @@ static inline agk_status agk_expect(agk_lowering *lowering, const char *name, co
     return AGK_OK;
 }
 
-/* Refuses unless operand a is f32 and the result like it. */
+/* Refuses the node unless operand a is f32 and the result has the same type and shape. */
 static inline agk_status agk_expect_f32_like(agk_lowering *lowering, const agk_view *dst, const agk_view *a)
 {
     const agk_status status = agk_expect_like(lowering, dst, a);

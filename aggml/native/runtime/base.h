@@ -104,7 +104,7 @@ struct ag_storage {
 ag_storage *ag_storage_new(const char *name);
 /* called before the storage is used */
 void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing);
-bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* false: reading there never waits for a disk */
+bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* true: reading there does not wait for a disk */
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);
 void ag_storage_written(ag_storage *storage);
