@@ -1,11 +1,12 @@
-/* The agreement of the lowering of products and their kernels: forms of rows and columns, the arguments of dots and
- * blocks.
+/* The interface between the lowering of products and their kernels: forms of rows and columns, the arguments of dots
+ * and blocks.
  *
- * dst[m, n] = sum over k of a[k, m] * b[k, n]: a row of a times a column of b. lower/mul_mat/README.md has the schemes
- * and the words. Dots (few columns): lanes run along k of both operands as they lie, one sum for each row and column at
- * the end. Blocks (more columns): b is packed in units of 16 columns, which become the lanes; rows of a are read as
- * they lie, one element (or 4 bytes of k) at a time, and broadcast, so weights need no packing at all. Not here: panels
- * (mul_mat_panels.h, _bytes.h, _shorts.h), packed weights (mul_mat_packed.h). */
+ * dst[m, n] = sum over k of a[k, m] * b[k, n]: a row of a times a column of b. lower/mul_mat/README.md explains the
+ * schemes and the words. Dots (few columns): the lanes of a vector hold consecutive k of both operands as they lie,
+ * with one sum for each row and column at the end. Blocks (more columns): b is packed in units of 16 columns, and
+ * each column becomes a lane; rows of a are read as they lie, one element (or 4 bytes of k) at a time, and
+ * broadcast, so weights need no packing at all. Not here: panels (mul_mat_panels.h, _bytes.h, _shorts.h), packed
+ * weights (mul_mat_packed.h). */
 #ifndef AGK_MUL_MAT_H
 #define AGK_MUL_MAT_H
 
@@ -14,7 +15,7 @@
 
 enum {
     AGK_MM_UNIT = 16,     /* columns of b packed together */
-    AGK_MM_MAX_UNITS = 3, /* of one block: 3 x 8 sums, 3 vectors of b and a broadcast fill 32 registers */
+    AGK_MM_MAX_UNITS = 3, /* units of one block: 3 x 8 sums, 3 vectors of b and a broadcast fill 32 registers */
     AGK_MM_BLOCK = 32,    /* elements of a block of q8_0 and q4_0 */
 };
 
@@ -30,15 +31,16 @@ typedef struct agk_mm_unit_q8 {
 /* A row of a as blocks_q8 reads it, per 32 k: from q8_0 and q4_0 blocks. */
 typedef struct agk_mm_row_q8 {
     float d;
-    int32_t start; /* -128 * sum(q), what the + 128 of b adds too much */
+    int32_t start; /* -128 * sum(q): corrects for the 128 that is added to each value of b */
     int8_t q[AGK_MM_BLOCK];
 } agk_mm_row_q8;
 
-/* A column of b, quantized, per 64 k; a last half is zero. Dots of quantized rows read it; blocks_q8, bytes, shorts and
- * packed weights pack it. */
+/* A column of b, quantized, for each 64 k; if k ends with half a block, the rest is zero. Dots of quantized rows
+ * read it as it is; blocks_q8, bytes, shorts and packed weights pack it. */
 typedef struct agk_mm_col_q8 {
     float d[2];
-    int32_t start[AGK_MM_UNIT]; /* -128 * sum of 4 q: what weights made unsigned add too much, lane by lane */
+    /* -128 * the sums of 4 q: corrects, lane by lane, for weights that were made unsigned */
+    int32_t start[AGK_MM_UNIT];
     int8_t q[2 * AGK_MM_BLOCK];
 } agk_mm_col_q8;
 
@@ -52,8 +54,8 @@ typedef struct agk_mm_block {
     float *c; /* columns, ldc apart, rows contiguous */
     size_t ldc;
     bool add;
-    size_t ahead;      /* packed weights: bytes ahead that they are asked for; 0: as the kernel has it */
-    bool a_far, c_far; /* likely not in L2: worth a prefetch, which costs 3 to 6 % where it is */
+    size_t ahead;      /* packed weights: how many bytes ahead to prefetch; 0: the kernel's default */
+    bool a_far, c_far; /* probably not in L2, so a prefetch pays off; if it is in L2, the prefetch costs 3 to 6 % */
 } agk_mm_block;
 
 typedef void agk_mm_block_fn(const agk_mm_block *block);
@@ -64,13 +66,12 @@ typedef void agk_mm_pack_fn(int64_t k, int64_t cols, const void *b, size_t ldb, 
 /* Rows of a or columns of b into agk_mm_row_q8 or agk_mm_col_q8. */
 typedef void agk_mm_convert_fn(const void *src, void *dst, int64_t n);
 
-/* The codes of a quantized type, as products of bytes see them: an element is (code - offset) * scale +
- * minimum. */
+/* The codes of a quantized type, for products of bytes: an element is (code - offset) * scale + minimum. */
 typedef struct agk_code_traits {
-    bool served : 1;  /* whether elements of the type can be bytes at all */
+    bool served : 1;  /* whether elements of the type can be represented as bytes at all */
     bool minimum : 1; /* there are minimums */
     bool halves : 1;  /* a scale for each 16 elements, not 32 */
-    bool wide : 1;    /* scales of columns are for 256 elements, which are a block of k */
+    bool wide : 1;    /* columns have one scale for each 256 elements, which are a block of k */
 } agk_code_traits;
 
 agk_code_traits agk_code_traits_of(int type);

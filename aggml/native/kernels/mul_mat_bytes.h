@@ -1,9 +1,9 @@
 /* Panels and units of the scheme `bytes`: quantized rows as bytes, which vpdpbusd, sdot and smmla multiply.
  *
  * An element of a row is (q - 128) * d + minimum with an unsigned byte q, whatever its type, so all types share one
- * product. Columns are quantized as for few columns (agk_mm_col_q8); those for types with blocks of 256 have one scale
- * for each 256, as in ggml. 16 columns make a unit. vpdpbusd multiplies unsigned by signed bytes, so the sums of a unit
- * begin at -128 * sum(q) of the column, and nothing has to be added up along rows. Not here: the arguments of the
+ * product. Columns are quantized as for few columns (agk_mm_col_q8); for types with blocks of 256 they have one
+ * scale for each 256, as in ggml. 16 columns make a unit. vpdpbusd multiplies unsigned by signed bytes, so the sums
+ * of a unit begin at -128 * sum(q) of the column, and no sums along rows are needed. Not here: the arguments of the
  * kernel (mul_mat_panels.h), sums of 16 bits (mul_mat_shorts.h). */
 #ifndef AGK_MUL_MAT_BYTES_H
 #define AGK_MUL_MAT_BYTES_H
@@ -11,8 +11,8 @@
 #include "mul_mat.h"
 #include "mul_mat_panels.h"
 
-/* 16 elements of a row; as wide as 16 floats, so that the functions that make floats of blocks make these, too
- * (vec/mul_mat_rows.h). */
+/* 16 elements of a row. It is as wide as 16 floats, so that the functions that unpack blocks to floats can produce
+ * it, too (vec/mul_mat_rows.h). */
 typedef struct agk_bytes_row {
     uint8_t q[16];
     float d, minimum;

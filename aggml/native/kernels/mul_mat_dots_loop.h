@@ -1,8 +1,9 @@
-/* Products of few columns, 2 rows x up to 4 columns at a time: the loops around the panel of the file that includes
- * this.
+/* Products of few columns, 2 rows x up to 4 columns at a time: the loops around panel(), which the including file
+ * defines.
  *
- * That file defines panel(type, R, N, block, a, b, c) before: all k of R rows and N columns, both constants. Not here:
- * panels (mul_mat_dots_*.c of each instruction set), other shapes (kernels/avx512/mul_mat_dots.h). */
+ * That file must first define panel(type, R, N, block, a, b, c), which multiplies all k of R rows and N columns,
+ * both constants. Not here: the panels (mul_mat_dots_*.c of each instruction set), other shapes
+ * (kernels/avx512/mul_mat_dots.h). */
 #ifndef AGK_MUL_MAT_DOT_BLOCKS_H
 #define AGK_MUL_MAT_DOT_BLOCKS_H
 

@@ -1,8 +1,8 @@
-/* Weights packed for few columns: 16 rows side by side, so that a row is a lane and nothing is added up across lanes.
+/* Weights packed for few columns: 16 rows side by side, so that a row is a lane and no sums across lanes are needed.
  *
- * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side. Not here: who packs when
- * (lower/weights.h, runtime/packing.c), the products (kernels/scalar/mul_mat_packed.c,
- * kernels/avx512/mul_mat_packed.h). */
+ * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side. Not here: when weights
+ * are packed and by which thread (lower/weights.h, runtime/packing.c), the products
+ * (kernels/scalar/mul_mat_packed.c, kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_PACKED_H
 #define AGK_PACKED_H
 
@@ -34,8 +34,9 @@
  * terms. */
 enum {
     AGK_PACKED_ROWS = 16,
-    AGK_PACKED_COLUMNS = 8, /* of one product in lanes: their sums, 8 vectors of weights and scales fill 32 registers */
-    AGK_PACKED_MOST = 16,   /* of one product on tiles, which takes 8 or 16 */
+    /* columns of one product in lanes: their sums, 8 vectors of weights and scales fill 32 registers */
+    AGK_PACKED_COLUMNS = 8,
+    AGK_PACKED_MOST = 16, /* columns of one product on tiles, which multiply 8 or 16 */
     AGK_PACKED_HEAD = 64,
 };
 
@@ -54,7 +55,7 @@ typedef enum agk_packed_sums {
 typedef struct agk_packed_layout {
     int64_t k;    /* elements of a block */
     size_t bytes; /* of 16 rows of a block */
-    size_t data;  /* where its vectors begin */
+    size_t data;  /* offset of its vectors */
     agk_packed_sums sums;
     int32_t offset; /* the value of a code is (code - offset) * scale */
 } agk_packed_layout;
@@ -65,13 +66,13 @@ typedef struct agk_packed_layout {
  * others are zero. So one product of tiles keeps the sums of all scales apart. */
 enum { AGK_PACKED_UNIT = 64, AGK_PACKED_TILE = 16 * AGK_PACKED_UNIT };
 
-const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has none */
+const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has no packed layout */
 
-/* Pack up to 16 rows, `stride` bytes apart, of k elements. */
+/* Packs up to 16 rows of k elements, `stride` bytes apart. */
 void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
 
-/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart, as if they were `width`:
- * the rest are zeros. */
+/* Lays n quantized columns of k elements, `stride` bytes apart, side by side as if there were `width` columns: the
+ * others are zeros. */
 void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
                         size_t stride, char *out);
 void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,

@@ -30,7 +30,7 @@ AGK_INLINE bool has_minimum(kind t)
     return t == Q4_1 || t == Q5_1 || t == Q2_K || t == Q4_K || t == Q5_K;
 }
 
-/* Where the vectors of a block begin, in bytes. */
+/* The offset of the vectors of a block, in bytes. */
 AGK_INLINE size_t data_at(kind t)
 {
     switch (t) {
@@ -41,7 +41,7 @@ AGK_INLINE size_t data_at(kind t)
     return 0;
 }
 
-/* How many of 64 bytes there are. */
+/* The number of vectors of 64 bytes. */
 AGK_INLINE size_t vectors(kind t)
 {
     switch (t) {
@@ -52,14 +52,14 @@ AGK_INLINE size_t vectors(kind t)
     return 0;
 }
 
-/* Where the vectors of a block of 256 lie, in bytes behind its data: in the order in which a product first reads them,
- * so that the processor's own prefetcher, which follows lines that succeed each other, keeps up. On a Zen 4 q6_K with
- * its high bits behind all low ones came to 0.47 of the read bandwidth without a prefetch of ours, in this order to
- * 0.98.
+/* Where the vectors of a block of 256 lie, in bytes from the beginning of its data. They are in the order in which a
+ * product first reads them, so that the hardware prefetcher, which follows consecutive lines, keeps up. On a Zen 4,
+ * q6_K with its high bits behind all low ones reached 0.47 of the read bandwidth without a software prefetch, in this
+ * order 0.98.
  *
- * A block has two halves of 128 k, a half four parts of 32, a part eight vectors of 4 k. Low bits: vector v of a part,
- * together with other parts of the half. High bits: of q3_K and q5_K one bit of each part, those of vectors v and v + 4
- * in the low and the high nibble of one vector; of q6_K two bits. */
+ * A block has two halves of 128 k, a half four parts of 32, a part eight vectors of 4 k. Low bits: vector v of a
+ * part, together with other parts of the half. High bits: of q3_K and q5_K one bit of each part, those of vectors v
+ * and v + 4 in the low and the high nibble of one vector; of q6_K two bits. */
 AGK_INLINE size_t low_bits_at(kind t, int64_t half, int part, int v)
 {
     const size_t h = (size_t)half, i = (size_t)v;
@@ -79,7 +79,7 @@ AGK_INLINE size_t high_bits_at(kind t, int64_t half, int v)
     return t == Q3_K ? 768 * h + 64 * (i % 4) : t == Q5_K ? 1280 * h + 64 * (i % 4) : 1536 * h + 192 * i + 128;
 }
 
-/* How far to the right, in bits, those of a part lie. */
+/* By how many bits the codes of a part have to be shifted right. */
 AGK_INLINE int low_shift(kind t, int part)
 {
     return t == Q2_K || t == Q3_K ? 2 * part : t == Q6_K ? 4 * (part / 2) : 4 * (part % 2);
@@ -95,7 +95,7 @@ AGK_INLINE int low_mask(kind t)
     return t == Q2_K || t == Q3_K ? 3 : 15;
 }
 
-/* High bits in their place above the low ones: the lowest of them, all of them; 0: the type has none. */
+/* The position of the high bits above the low ones: the lowest of them, all of them; 0: the type has none. */
 AGK_INLINE int high_place(kind t)
 {
     return t == Q3_K ? 2 : 4;

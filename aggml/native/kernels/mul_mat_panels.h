@@ -1,5 +1,5 @@
-/* Panels and units: the arguments of the kernels of products with many columns, and what tiles, pairs and floats put in
- * them.
+/* Panels and units: the arguments of the kernels of products with many columns, and the contents of panels and units of
+ * tiles, pairs and floats.
  *
  * A panel is 32 rows of a, a unit 16 columns of b, both for a block of k, in the order in which a kernel reads them.
  * All have zeros beyond k, rows and columns.
@@ -28,15 +28,16 @@ enum {
     AGK_PANEL_ROWS = 32,        /* of a panel */
     AGK_TERMS_TILE = 1024,      /* bytes: 16 x 32 bf16 */
     AGK_PANEL_SUMS = 4 * 256,   /* floats: four tiles of 16 x 16 */
-    AGK_PANEL_MIN_COLUMNS = 32, /* below, making a panel costs more than it saves */
+    AGK_PANEL_MIN_COLUMNS = 32, /* with fewer columns, packing a panel costs more than it saves */
 };
 
-/* The end of sums on tiles, behind their last block of k, while they are in L1: c = act(sums + bias) + other. */
+/* The epilogue of sums on tiles, after their last block of k, while they are in L1: c = act(sums + bias) + other. */
 typedef struct agk_mm_end {
-    float *c; /* from the first row of the panel and the first column on */
+    float *c; /* address of the first row of the panel in the first column */
     size_t ldc;
     bool narrow; /* c is bf16 */
-    char *units; /* instead of c: columns of the product that takes it, in one term, from these 32 k on; NULL: none */
+    /* instead of c: the columns of the product that follows, in one term, from these 32 k on; NULL: none */
+    char *units;
     size_t ld_unit;
     const float *bias; /* of the panel's rows; NULL: none */
     int act;           /* agk_op of a function, one of agk_mm_end_takes; -1: none */
@@ -44,29 +45,31 @@ typedef struct agk_mm_end {
     size_t ld_other;
 } agk_mm_end;
 
-/* One panel times some units, for one block of k: sums += a * b. */
+/* Multiplies one panel by some units, for one block of k: sums += a * b. */
 typedef struct agk_mm_panel {
     int terms;
-    int fours; /* of shorts: how many fours of a row have a sum of 16 bits */
+    int fours; /* for shorts: how many fours of a row are added in one sum of 16 bits */
     int64_t k; /* a multiple of 32 */
     int64_t rows, cols;
     const char *a, *b;
-    size_t lda;                 /* of bytes (mul_mat_bytes.h): between rows; on tiles: between halves of the panel */
+    /* for bytes (mul_mat_bytes.h): distance between rows; on tiles: between the halves of the panel */
+    size_t lda;
     bool halves, minimum, wide; /* of bytes */
     size_t ldb;                 /* bytes between units */
     size_t next_b;              /* bytes from one block of k of a unit to the next */
-    float *sums;       /* AGK_PANEL_SUMS for each pair of units, in an order of the kernel's own, kept between blocks */
-    bool first;        /* block of k: sums begin at zero */
-    int share, shares; /* of b's next block of k: what to prefetch with this panel; shares 0: nothing */
-    const char *next_a; /* what the next panel is made of, to be prefetched: next_rows rows */
+    /* AGK_PANEL_SUMS for each pair of units; the kernel chooses their order; kept between blocks */
+    float *sums;
+    bool first;         /* the first block of k: sums begin at zero */
+    int share, shares;  /* the part of b's next block of k to prefetch with this panel; shares 0: nothing */
+    const char *next_a; /* the rows that the next panel will be packed from, to be prefetched: next_rows rows */
     size_t next_lda, next_bytes;
     int64_t next_rows;
-    const agk_mm_end *end; /* on tiles, of the last block of k; NULL: sums are kept */
+    const agk_mm_end *end; /* on tiles, for the last block of k; NULL: sums are kept */
 } agk_mm_panel;
 
 typedef void agk_mm_panel_fn(const agk_mm_panel *panel);
 
-/* Functions that an end can have. */
+/* The functions that an epilogue can have. */
 static inline bool agk_mm_end_takes(int op)
 {
     return op == AGK_OP_gelu_erf || op == AGK_OP_gelu || op == AGK_OP_silu || op == AGK_OP_relu;
@@ -87,8 +90,8 @@ static inline size_t agk_terms_panel_bytes(int terms, int64_t k)
     return 2 * agk_terms_unit_bytes(terms, k);
 }
 
-/* Whether a number can be split into terms: a term of a smaller number would be subnormal, an infinity would give 0 *
- * inf. */
+/* Whether a number can be split into terms. Of a smaller number some term would be subnormal; an infinity would give
+ * 0 * inf. */
 static inline bool agk_terms_can_split(uint32_t bits)
 {
     const uint32_t magnitude = bits & 0x7fffffffu;

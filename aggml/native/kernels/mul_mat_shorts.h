@@ -9,15 +9,15 @@
 #include "mul_mat_bytes.h"
 
 /* vpmaddubsw multiplies unsigned by signed bytes and saturates the sum of two products. So columns are unsigned, x +
- * 128, and rows signed, as narrow as their type: with |q| <= 8 the sums of 16 products fit in 16 bits (16 * 255 * 8 =
- * 32640), and widening them costs an eighth; with |q| <= 16, 32, 64 those of 8, 4, 2. The 128 adds 128 * sum(q) too
- * much, which belongs to the row alone. Codes without a sign are moved by half of their range, which their minimum
- * takes back. Codes of 8 bits (q8_0, iq4) are words: their sums would need a widening each, and what takes their signs
- * away (vpsignb) one instruction more. An element of a row is q * d + minimum, whatever its type; of blocks of 256 d is
- * a whole number times `unit`, so that sums of 16 bits are multiplied by it as they are widened, and become floats once
- * in 256. */
+ * 128, and rows are signed, as narrow as their type. With |q| <= 8 the sums of 16 products fit in 16 bits (16 * 255
+ * * 8 = 32640), and widening them costs an eighth; with |q| <= 16, 32, 64 the sums of 8, 4, 2 products fit. The
+ * added 128 makes sums larger by 128 * sum(q), which depends on the row alone. Unsigned codes are moved by half of
+ * their range, which their minimum takes back. Codes of 8 bits (q8_0, iq4) are stored as words: as bytes, each of
+ * their sums would need widening, and moving their signs to the other operand (vpsignb) one instruction more. An
+ * element of a row is q * d + minimum, whatever its type. In blocks of 256, d is an integer times `unit`: sums of 16
+ * bits are multiplied by that integer as they are widened, and become floats only once in 256. */
 
-/* 32 k of a row. Of the first and the last 16, or both alike. */
+/* 32 k of a row. Pairs of fields belong to the first and the last 16, or are equal. */
 typedef struct agk_short_row {
     float d[2], minimum[2];
     int32_t factor[2]; /* of blocks of 256: twice the same 16 bits, d / unit */
@@ -26,7 +26,7 @@ typedef struct agk_short_row {
     int32_t total; /* of the 256 elements that begin here: sum of start * factor */
     union {
         int8_t q[AGK_MM_BLOCK];
-        int16_t words[AGK_MM_BLOCK]; /* of each four the first, third, second, fourth */
+        int16_t words[AGK_MM_BLOCK]; /* the order in each four: first, third, second, fourth */
     };
 } agk_short_row;
 
@@ -36,19 +36,19 @@ static inline int32_t agk_short_twice(int32_t factor)
     return (int32_t)((uint32_t)(factor & 0xffff) * 0x10001u);
 }
 
-/* 32 k of 16 columns: q is x + 128; sum: d * sum(x), without d if wide; of the first and the last 16, or of all 32 in
- * the first. */
+/* 32 k of 16 columns: q is x + 128; sum: d * sum(x), without d if wide. There is a sum for the first and one for the
+ * last 16, or one for all 32 in the first. */
 typedef struct agk_short_unit {
     float d[16];
     float sum[2][16];
     uint8_t q[AGK_MM_BLOCK / 4][16][4];
 } agk_short_unit;
 
-/* How many fours of a row have a sum of 16 bits: 8, 4, 2, 1; 0: its codes have 8 bits. Of types that agk_code_traits_of
- * serves. */
+/* How many fours of a row are added in a sum of 16 bits: 8, 4, 2, 1; 0: its codes have 8 bits. For types that
+ * agk_code_traits_of serves. */
 int agk_short_fours(int type);
 
-/* The number added to codes of a type with minimums, so that they have a sign. */
+/* The number that is added to codes of a type with minimums, to make them signed. */
 static inline int agk_short_offset(int type)
 {
     return type == AGK_Q4_1 || type == AGK_Q4_K ? -8 : type == AGK_Q5_1 || type == AGK_Q5_K ? -16 : 0;

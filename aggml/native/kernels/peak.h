@@ -1,16 +1,17 @@
-/* Peaks: how many operations the processor does at best, as loops of nothing but the instruction in question.
+/* Peaks: the most operations that the processor can do, measured by loops of nothing but the instruction in question.
  *
- * A kernel peak_<kind> runs `turns` times a block of instructions and returns how many operations one turn has; a
- * multiplication and an addition are two. Each instruction goes into another register, so that none waits for the one
- * before: FMA and its relatives take 4 or 5 cycles. Not here: threads and clocks (runtime/roofline.c). */
+ * A kernel peak_<name> runs a block of instructions `turns` times and returns how many operations one turn has; a
+ * multiplication and an addition are two. Consecutive instructions use different registers, so that none waits for
+ * the one before: FMA and similar instructions take 4 or 5 cycles. Not here: threads and clocks
+ * (runtime/roofline.c). */
 #ifndef AGK_PEAK_H
 #define AGK_PEAK_H
 
 #include "kernels/inline.h"
 #include "table/kernel_types.h"
 
-/* `instruction` adds products of %1 with itself to %0; `letter` is the kind of register; `chains` sums run side by
- * side. */
+/* `instruction` adds products of %1 with itself to %0; `letter` is the register class; `chains` sums are
+ * independent. */
 #define AGK_PEAK(symbol, vector, letter, start, chains, instruction, operations) \
     double symbol(int64_t turns) \
     { \
@@ -26,7 +27,7 @@
         return (double)(operations) * (chains); \
     }
 
-/* Loads every line; `letter` is the kind of register. The next 4 KB are asked for ahead. */
+/* Loads every line; `letter` is the register class. The next 4 KB are prefetched. */
 #define AGK_PEAK_READ(symbol, vector, letter) \
     void symbol(int64_t size, const char *data) \
     { \

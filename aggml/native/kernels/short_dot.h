@@ -1,10 +1,10 @@
-/* The dot product of rows of some ten to some hundred elements, in plain C, which the compiler makes vectors of. */
+/* The dot product of rows of some ten to some hundred elements, in plain C that the compiler vectorises. */
 #ifndef AGK_SHORT_DOT_H
 #define AGK_SHORT_DOT_H
 
 #include <stdint.h>
 
-/* Eight sums side by side, so that the compiler needs no leave to reorder. */
+/* Eight independent sums, so that the compiler may vectorise without permission to reorder. */
 static inline float agk_short_dot(int64_t n, const float *x, const float *y)
 {
     float sum[8] = {0};

@@ -1,11 +1,12 @@
-/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time, products of tiles beside exponentials. S = Q K^T and O =
- * P V have rows of Q in the lines of tiles, so only keys are turned. Tiles and vector units work together if their
- * instructions stand side by side: a step of products (four tiles of sums, 32 deep) is followed by exponentials of some
- * rows of S. While S of one block is made, S of the chunks before it becomes P, and the block before that goes into O;
- * what one tile of rows begins ends with the next. No maximum is looked for, but one of each row in the first 32 keys
- * that it sees: a bf16 has the range of an f32, so P may be 2^40. Sums beyond that are for lanes, as are values above
- * 2^64 and what is not finite. exp2: 8 instructions, 7.5e-5, of which half is common to all of a row. Not here: more
- * terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
+/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time; products of tiles are interleaved with exponentials. S
+ * = Q K^T and O = P V have rows of Q in the lines of tiles, so only keys are transposed. Tiles and vector units work
+ * in parallel if their instructions are interleaved: a step of products (four tiles of sums, 32 deep) is followed by
+ * exponentials of some rows of S. While S of one block is computed, S of the chunks before it becomes P, and the
+ * block before that is added to O. So the end of one tile of rows overlaps the next tile. The maximum of a whole row
+ * is not computed. Its place is taken by the maximum of the first 32 keys that the row sees: a bf16 has the range of
+ * an f32, so P may be 2^40. Rows whose sums go beyond that are computed in lanes, as are values above 2^64 and
+ * values that are not finite. exp2 takes 8 instructions, with an error of 7.5e-5, half of which is common to all of
+ * a row. Not here: more terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
 #include "flash_bf16.h"
 
 /* -- rows of the result ----------------------------------------------------------------------------------------- */
@@ -26,17 +27,19 @@ AGK_INLINE void put_row(engine *e)
     }
 }
 
-/* Lines that are wanted soon: row i of the result, and of the next tile of Q. They are far, and apart. */
+/* Prefetches lines that are needed soon: row i of the result, and of the next tile of Q. They are far from L1, and
+ * far apart. */
 AGK_INLINE void fetch_row(const agk_flash_tile *t, int64_t i)
 {
     if (i < t->n_rows) {
         for (int64_t j = 0; j < t->dv; j += 16) __builtin_prefetch(t->out + i * t->out_step + 4 * j, 1, 2);
     }
-    const uintptr_t next = (uintptr_t)t->q + (uintptr_t)((32 + i) * t->q_step); /* of another head, after the last */
+    /* behind the last tile of a head, this is a row of another head */
+    const uintptr_t next = (uintptr_t)t->q + (uintptr_t)((32 + i) * t->q_step);
     for (int64_t j = 0; j < t->d; j += 16) _mm_prefetch((const char *)(next + (uintptr_t)(4 * j)), _MM_HINT_T1);
 }
 
-/* What goes on beside a step of products. */
+/* The vector work that is interleaved with a step of products. */
 AGK_INLINE void beside(engine *e)
 {
     e->credit += e->rate;
@@ -51,8 +54,8 @@ AGK_INLINE void beside(engine *e)
 
 /* -- products --------------------------------------------------------------------------------------------------- */
 
-/* Tiles 0 and 1 are the two halves of the width of rows 0 to 15, tiles 2 and 3 of the others: so rows follow each
- * other. */
+/* Tiles 0 and 1 are the two halves of the width of rows 0 to 15, tiles 2 and 3 those of the other rows; so a row is
+ * contiguous. */
 #define PLACE(i) (256 * ((i) % 2 * 2 + (i) / 2))
 #define LEAVE(i) _tile_stored(i, home + PLACE(i), 64)
 #define ENTER(i) \
@@ -63,7 +66,7 @@ AGK_INLINE void beside(engine *e)
             _tile_loadd(i, sums + PLACE(i), 64); \
     } while (0)
 
-/* The first step of a product; each sum of the one before leaves its tile right before it is wanted. */
+/* The first step of a product: each sum of the product before leaves its tile just before the tile is needed. */
 AGK_INLINE void first_step(engine *e, bool two, bool zero, const char *a, const char *b, float *sums)
 {
     float *home = e->home;
@@ -127,7 +130,7 @@ static void bring_home(engine *e)
     }
     came_home(e);
     e->home_chunk = e->home_two = false;
-    e->home = e->s + SLOTS * SUMS; /* whatever: nobody reads it */
+    e->home = e->s + SLOTS * SUMS; /* any address will do, since nothing reads these sums */
 }
 
 AGK_INLINE void scores(engine *e, side *w, char *p, int64_t panel)
@@ -152,7 +155,8 @@ AGK_INLINE void values(engine *e, const block *b, int64_t i)
     e->home_chunk = false;
 }
 
-/* S of the next block beside P of the last chunks and O of the block before. Either may be none. */
+/* Computes S of the next block, while P of the last chunks and O of the block before are computed. Either may be
+ * missing. */
 static void advance(engine *e, const block *next)
 {
     const block before = e->before;
@@ -197,7 +201,7 @@ static void pack_rows(const agk_flash_tile *t, int64_t rows, char *out)
     }
 }
 
-/* What rows of O are to be multiplied with; false if lanes must do them. */
+/* The factors for the rows of O; false if the rows must be computed in lanes. */
 static bool finish(engine *e, const side *w)
 {
     const agk_flash_tile *t = w->t;
@@ -238,7 +242,7 @@ static void begin(engine *e)
         (const agk_tile_shape[8]){{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});
 }
 
-/* One block further; whether the tile of rows that may have ended with it is fine. */
+/* Goes on by one block; returns whether the tile of rows that may have ended with it is correct. */
 static bool further(engine *e, const block *next)
 {
     const block before = e->before;

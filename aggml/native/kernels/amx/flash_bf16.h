@@ -1,5 +1,6 @@
-/* What flash_bf16.c keeps of two tiles of rows that are under way at once, and the arithmetic that one is given while
- * the other's products are on the matrix tiles. Not here: the products, the order of it all (flash_bf16.c). */
+/* The state that flash_bf16.c keeps for the two tiles of rows that are under way together, and the arithmetic of one
+ * tile that is interleaved with the other's products on the matrix tiles. Not here: the products and their order
+ * (flash_bf16.c). */
 #ifndef AGK_AMX_FLASH_BF16_H
 #define AGK_AMX_FLASH_BF16_H
 
@@ -18,19 +19,19 @@ enum {
     HEAD = AGK_FLASH_BF16_HEAD,
 };
 
-/* -- what is on its way ----------------------------------------------------------------------------------------- */
+/* -- work under way -------------------------------------------------------------------------------------------- */
 
 /* A tile of rows. */
 typedef struct side {
     const agk_flash_tile *t;
     agk_flash_terms x;
     float *sum;     /* [32][16] */
-    float ref[32];  /* what P is relative to, times log2 e */
-    uint32_t unset; /* rows without */
+    float ref[32];  /* the reference of P, times log2 e */
+    uint32_t unset; /* rows that have no reference yet */
     int64_t rows;   /* 16 or 32 */
 } side;
 
-/* 32 keys of a tile of rows: S, which is to become P. */
+/* 32 keys of a tile of rows: S, which will become P. */
 typedef struct chunk {
     side *of;
     float *s;
@@ -38,7 +39,7 @@ typedef struct chunk {
     int64_t key;
 } chunk;
 
-/* Up to 128 keys of a tile of rows: P, which is to go into O. */
+/* Up to 128 keys of a tile of rows: P, which will be multiplied into O. */
 typedef struct block {
     side *of; /* NULL: none */
     char *p;
@@ -51,15 +52,16 @@ typedef struct engine {
     side sides[2];
     block before;
     char *q, *p[2];
-    float *s, *o, *home; /* where the sums in the tiles belong */
+    float *s, *o, *home; /* where the sums that are in the tiles will be stored */
     bool home_two, home_chunk;
-    chunk made; /* if home is S */
+    chunk made; /* the chunk, if home is S */
     chunk waiting[SLOTS];
     int begun, stored, done; /* chunks */
-    int row;                 /* of chunk number `done` */
+    int row;                 /* the row that comes next in chunk number `done` */
     int side, half;
-    int credit, rate; /* rows of S to be done by now, and with each step of products; sixteenths */
-    int64_t fetched;  /* rows of the result and of the next Q that were asked for */
+    /* rows of S that should be done by now, and the increase with each step of products; in sixteenths */
+    int credit, rate;
+    int64_t fetched; /* rows of the result and of the next Q that were prefetched */
     struct {
         char *out;
         int64_t step, row, rows, dv;
@@ -79,7 +81,7 @@ AGK_INLINE vf exp2_short(vf y)
     return _mm512_maskz_scalef_ps(normal, p, y); /* a subnormal result costs 150 cycles, and masked keys are -inf */
 }
 
-/* Exponentials of `rows` rows, a multiple of 4, if there are as many. */
+/* Exponentials of `rows` rows, a multiple of 4, or of as many as there are. */
 AGK_INLINE void some_rows(engine *e, int rows)
 {
     while (rows > 0 && e->done != e->stored) {
@@ -107,7 +109,7 @@ AGK_INLINE void some_rows(engine *e, int rows)
     }
 }
 
-/* Softcap, mask, and keys that do not count. */
+/* Softcap, mask, and keys that are left out. */
 static void finish_logits(const side *w, int64_t first, float *s)
 {
     const agk_flash_tile *t = w->t;
@@ -131,14 +133,14 @@ static void finish_logits(const side *w, int64_t first, float *s)
             if (!clear) {
                 const vf m = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)(there >> (16 * h)), mask + 32 * h));
                 x = v_fma(m, slope, x);
-                counts &= (__mmask16)~v_eq(m, low); /* even if NaN */
+                counts &= (__mmask16)~v_eq(m, low); /* a masked key is left out even if it is NaN */
             }
             _mm512_store_ps(at + 512 * h, _mm512_mask_mov_ps(low, counts, x));
         }
     }
 }
 
-/* The maximum of a row in the first keys that it sees. */
+/* The maximum of a row over the first keys that it sees. */
 static void set_refs(side *w, const float *s)
 {
     for (int h = 0; 16 * h < w->rows; ++h) {
@@ -160,7 +162,7 @@ static void set_refs(side *w, const float *s)
     }
 }
 
-/* The sums that were in the tiles have come home. */
+/* Called when the sums that were in the tiles have been stored. */
 AGK_INLINE void came_home(engine *e)
 {
     if (!e->home_chunk) return;

@@ -1,5 +1,5 @@
-/* flash_attn_ext of bf16 on AMX: keys and values of a head to panels, once for all that read them. Not here: who
- * multiplies them (flash_bf16.c). */
+/* flash_attn_ext of bf16 on AMX: packs keys and values of a head to panels, once for all tiles that read them. Not
+ * here: the multiplication (flash_bf16.c). */
 #include "kernels/flash.h"
 #include "tiles.h"
 
@@ -7,7 +7,7 @@
 
 enum { TILE = 1024 };
 
-/* 32 elements from x, n of them there. */
+/* 32 elements from x, of which the first n exist; the others are zero. */
 AGK_INLINE __m512i load_32(bool floats, const char *x, int64_t n)
 {
     const __mmask32 there = n <= 0 ? 0 : n < 32 ? (1u << n) - 1 : ~0u;
@@ -17,7 +17,7 @@ AGK_INLINE __m512i load_32(bool floats, const char *x, int64_t n)
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Keys turned: [d / 32][2 halves][16 pairs of d][16 keys][2]. */
+/* Keys transposed: [d / 32][2 halves][16 pairs of d][16 keys][2]. */
 AGK_INLINE void pack_keys(bool floats, int64_t n, int64_t d, const char *k, int64_t step, char *out)
 {
     const int64_t size = floats ? 4 : 2;
@@ -35,7 +35,8 @@ AGK_INLINE void pack_keys(bool floats, int64_t n, int64_t d, const char *k, int6
     }
 }
 
-/* Values as they lie, in pairs of keys: [dv / 32][2 halves][16 pairs][16 dv][2], v_step from one 32 to the next. */
+/* Values in their order, in pairs of keys: [dv / 32][2 halves][16 pairs][16 dv][2], with v_step from one 32 of dv to
+ * the next. */
 AGK_INLINE bool pack_values(bool floats, int64_t n, int64_t dv, const char *v, int64_t step, char *out, size_t v_step)
 {
     const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,

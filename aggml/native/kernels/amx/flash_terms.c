@@ -1,12 +1,12 @@
 /* flash_attn_ext in two or three bf16 terms on AMX: 32 rows, 256 keys at a time. S^T = K Q^T and O^T = V^T P^T have
- * rows of Q in the lanes, so that softmax needs no sums across them, keys are used in their natural order and only
- * values are turned.
+ * rows of Q in the lanes, so softmax needs no sums across lanes, keys keep their natural order, and only values are
+ * transposed.
  *
  * Not here: one term (flash_bf16.c), the steps (lower/attention/flash_panels.c), f32 lanes (kernels/vec/flash.h). */
 #include "kernels/flash.h"
 #include "kernels/avx512/mul_mat_terms.h"
 
-/* Lines of the sums are rows; nothing is asked of memory beside. */
+/* For mul_mat_terms.h: the lines of the sums are rows, and nothing is prefetched meanwhile. */
 #define AGK_DP(sum, rows, cols) _tile_dpbf16ps(sum, rows, cols)
 #define TERM_OF_ROWS PAIR
 typedef void requests;
@@ -108,7 +108,8 @@ AGK_INLINE void finish_logits(const agk_flash_tile *t, const agk_flash_terms *x,
                 {
                     float *at = s + 16 * (16 * h + j);
                     const vf v = v_fma(mask[j], slope, v_load(at));
-                    v_store(at, v_select(v_eq(mask[j], low), low, v)); /* a masked key counts nothing, even if NaN */
+                    /* a masked key counts nothing, even if it is NaN */
+                    v_store(at, v_select(v_eq(mask[j], low), low, v));
                 }
             }
         }
@@ -134,7 +135,7 @@ AGK_INLINE void put_pair(int terms, vf even, vf odd, char *out)
     _mm512_store_si512(out + (terms - 1) * TILE, _mm512_permutexvar_epi16(pairs, last));
 }
 
-/* Probabilities of `panels` x 32 keys for one unit of rows; O and the sums shrink where a maximum grew. */
+/* Probabilities of `panels` x 32 keys for one unit of rows. Where a maximum grew, O and the sums are scaled down. */
 AGK_INLINE void soft_max(int terms, const agk_flash_tile *t, state *f, int u, int64_t panels)
 {
     const float *s = f->s + 512 * u;
@@ -149,7 +150,8 @@ AGK_INLINE void soft_max(int terms, const agk_flash_tile *t, state *f, int u, in
         }
     }
     const vf max = v_max(v_max(most[0], most[1]), v_max(most[2], most[3]));
-    const vf safe = v_select(v_eq(max, low), v_zero(), max); /* a row without any key so far: exp(-inf - 0) = 0 */
+    /* for a row that has seen no key so far: exp(-inf - 0) = 0 */
+    const vf safe = v_select(v_eq(max, low), v_zero(), max);
     if (v_any(v_lt(old, max))) {
         const vf shrink = v_exp(old - safe);
         f->sum[u] = f->sum[u] * shrink;
@@ -178,13 +180,15 @@ AGK_INLINE void soft_max(int terms, const agk_flash_tile *t, state *f, int u, in
     f->sum[u] = f->sum[u] + (sum[0] + sum[1]);
 }
 
-/* Lines that are wanted soon: row i of the result, and of the next tile of Q. They are far, and apart. */
+/* Prefetches lines that are needed soon: row i of the result, and of the next tile of Q. They are far from L1, and
+ * far apart. */
 AGK_INLINE void fetch_row(const agk_flash_tile *t, int64_t i)
 {
     if (i < t->n_rows) {
         for (int64_t j = 0; j < t->dv; j += 16) __builtin_prefetch(t->out + i * t->out_step + 4 * j, 1, 2);
     }
-    const uintptr_t next = (uintptr_t)t->q + (uintptr_t)((32 + i) * t->q_step); /* of another head, after the last */
+    /* behind the last tile of a head, this is a row of another head */
+    const uintptr_t next = (uintptr_t)t->q + (uintptr_t)((32 + i) * t->q_step);
     for (int64_t j = 0; j < t->d; j += 16) _mm_prefetch((const char *)(next + (uintptr_t)(4 * j)), _MM_HINT_T1);
 }
 
@@ -212,7 +216,7 @@ AGK_INLINE void all_keys(int terms, bool two, const agk_flash_tile *t, const agk
     }
 }
 
-/* O^T over the sums, turned, to rows of the result. */
+/* O^T divided by the sums and transposed, to rows of the result. */
 AGK_INLINE void finish(const agk_flash_tile *t, const state *f)
 {
     const vf low = v_set(-__builtin_inff());

@@ -1,8 +1,9 @@
 /* mul_mat in bf16 on AMX: 32 rows x 48 columns, six tiles of sums, 512 products per cycle.
  *
- * What is packed for AVX-512 is what the tiles want: 32 k of 16 columns are 1 KB of pairs, 32 k of 16 rows lie lda
- * apart. The result is stored transposed, since columns of c are contiguous in rows. Odds and ends of k go the AVX-512
- * way. tdpbf16ps takes subnormals as zero, as vdpbf16ps does. Reached only through lines that need AGK_AMX_BF16. */
+ * The packed form for AVX-512 is also what the tiles need: 32 k of 16 columns are 1 KB of pairs, and 32 k of 16 rows
+ * lie lda apart. The result is stored transposed, since columns of c are contiguous in rows. The remainder of k is
+ * computed with AVX-512. tdpbf16ps treats subnormals as zero, as vdpbf16ps does. Used only through lines that need
+ * AGK_AMX_BF16. */
 #include "tiles.h"
 
 enum { PER_TILE = 32 }; /* k */
@@ -21,7 +22,7 @@ AGK_INLINE void configure(uint8_t rows)
                      rows - (row) < 16 ? rows - (row) : 16, cols - 16 * (unit) < 16 ? cols - 16 * (unit) : 16, add); \
     }
 
-/* Rows 1..32 from `a` on, with W units of columns; `two`: more than 16 rows. */
+/* Multiplies rows 1..32 from `a` on by W units of columns; `two`: there are more than 16 rows. */
 AGK_INLINE void tile(int W, bool two, const agk_mm_block *block, const char *a, int64_t rows, float *c)
 {
     _Alignas(64) float sums[256];
@@ -30,7 +31,9 @@ AGK_INLINE void tile(int W, bool two, const agk_mm_block *block, const char *a, 
     const int64_t cols = block->cols;
     const bool add = block->add;
     for (int64_t j = 0; j < cols;
-         ++j) { /* a tile takes 16 cycles for 32 k: stores to lines not at hand would take longer */
+         /* prefetches, since a tile takes 16 cycles for 32 k, and stores to lines that are not in L1 would take
+          * longer */
+         ++j) {
         const char *line = (const char *)c + (size_t)j * ldc;
         __builtin_prefetch(line, 1);
         if (two) __builtin_prefetch(line + 64, 1);
@@ -57,7 +60,7 @@ AGK_INLINE void tile(int W, bool two, const agk_mm_block *block, const char *a, 
             _tile_dpbf16ps(2, 6, 7);
         }
         if (!two) continue;
-        _tile_loadd(6, a + 16 * lda, lda); /* the last columns are still in tile 7 */
+        _tile_loadd(6, a + 16 * lda, lda); /* tile 7 still holds the last columns */
         if (W > 2) {
             _tile_dpbf16ps(5, 6, 7);
             _tile_loadd(7, b + ldb, 64);

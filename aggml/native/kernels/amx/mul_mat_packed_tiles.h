@@ -1,9 +1,10 @@
 /* Products of packed weights with up to 16 columns on AMX: 64 k of 16 rows are one tile, 16 vectors of codes.
  *
- * Sums must be taken out after each scale, 16 or 32 k. So the other operand has 8 columns twice, or 4 columns four
- * times, and of each line only the k of one scale (agk_packed_tiles): one product gives the sums of all scales apart.
- * They are exact; converted and added with both scales they take 3 or 4 vector operations for a column and a scale,
- * where lanes take 11. The sums are those of lanes bit by bit. Reached only through lines that need AGK_AMX_INT8. */
+ * Sums must be taken out of the tiles after each scale, every 16 or 32 k. So the other operand has 8 columns twice,
+ * or 4 columns four times, and each line holds only the k of one scale (agk_packed_tiles): one product then gives
+ * the sums of all scales separately. These sums are exact. Converting them and adding them with both scales takes 3
+ * or 4 vector operations for a column and a scale, where lanes take 11. The results are bit for bit those of lanes.
+ * Used only through lines that need AGK_AMX_INT8. */
 #ifndef AGK_AMX_PACKED_H
 #define AGK_AMX_PACKED_H
 
@@ -11,18 +12,18 @@
 
 #include "kernels/avx512/mul_mat_packed_codes.h"
 
-/* Neither a stored tile nor stored vectors are forwarded to what loads them as the other. So there are four stages,
- * each one unit of 64 k behind the one before: codes are taken apart, a tile is multiplied, stored, its sums are added.
- * 8 columns and 32 k of 16 rows, in cache: q8_0 14.0 ns, q4_0 14.4, q4_K 19; in lanes 20.9, 21.5, 23.7; one group at a
- * time 17.3, 15.0, 20. The stages hardly overlap: tiles alone take 5.7, adding 5.1, taking apart 4 to 7. From memory
- * two groups give 12.4 GB/s of q4_0, one 10.9, where reading gives 18: the loads that fetch ahead and all others share
- * 16 buffers.
+/* A stored tile is not forwarded to vector loads, nor stored vectors to a tile load. So there are four stages, each one
+ * unit of 64 k behind the one before: codes are unpacked, a tile is multiplied, it is stored, its sums are added. 8
+ * columns and 32 k of 16 rows, in cache: q8_0 14.0 ns, q4_0 14.4, q4_K 19; in lanes 20.9, 21.5, 23.7; one group at a
+ * time 17.3, 15.0, 20. The stages hardly overlap: tiles alone take 5.7, adding 5.1, unpacking 4 to 7. From memory two
+ * groups give 12.4 GB/s of q4_0, one 10.9, where reading gives 18: prefetches and all other loads share 16 buffers.
  *
- * What is between the stages, of two units. Lines of sums are columns, 8 (4) for each scale; tiles of a group follow
- * each other. */
+ * The buffers between the stages, for two units. Lines of sums are columns, 8 (4) for each scale; tiles of a group
+ * follow each other. */
 typedef struct stages {
-    __m512i w[2][2][16];        /* of each group */
-    int32_t sums[4][2][16][16]; /* in this order: a load must not lie 4 KB from what is being stored */
+    __m512i w[2][2][16]; /* of each group */
+    /* in this order, because a load must not lie 4 KB from an address that is being stored */
+    int32_t sums[4][2][16][16];
 } stages;
 
 /* Columns in one tile. */
@@ -31,13 +32,13 @@ AGK_INLINE int columns_of_tile(kind t)
     return scale_per_16(t) ? 4 : 8;
 }
 
-/* Codes that are made signed where that takes no time: their sums need no offset. */
+/* Types whose codes can be made signed at no cost: their sums need no offset. */
 AGK_INLINE bool made_signed(kind t)
 {
     return t == Q8_0 || t == Q4_0;
 }
 
-/* Nibbles that are not shifted down: codes are 16 times what they should be. */
+/* Types whose high nibbles are not shifted down: the codes are 16 times too large. */
 AGK_INLINE bool high_nibbles(kind t, int part)
 {
     return t == Q4_0 || (t == Q4_K && part % 2 == 1);
@@ -75,7 +76,7 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
     }
 }
 
-/* One product: 16 lines of columns; what the tile of sums has of the unit before is stored first, when it is long
+/* One product: 16 lines of columns. First it stores the sums that the tile holds of the unit before, which are long
  * done. */
 #define AGK_PRODUCT(i, column, weights) \
     do { \
@@ -87,8 +88,8 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
             _tile_dpbsud(i, column, weights); \
     } while (0)
 
-/* The unit of columns x with that of G groups; their weights, and the sums of the unit before, are in the halves `odd`
- * and 1 - `odd`. Columns are loaded once for both groups. */
+/* Multiplies the unit of columns x by that of G groups. Their weights, and the sums of the unit before, are in the
+ * halves `odd` and 1 - `odd`. Columns are loaded once for both groups. */
 AGK_INLINE void multiply(kind t, int W, int G, stages *p, int odd, const char *x, bool store)
 {
     const int tiles = W / columns_of_tile(t);
@@ -123,7 +124,7 @@ AGK_INLINE void store_last(kind t, int W, int G, stages *p, int odd)
     if (tiles > 3) _tile_stored(3, p->sums[3][odd], 64);
 }
 
-/* 32 k, half `part` % 2 of a unit at x, and the scales they have. */
+/* Adds 32 k, half `part` % 2 of a unit at x, with their scales. */
 AGK_INLINE void add(kind t, int W, const stages *p, int tile, int odd, int part, const __m512 scale[2],
                     const __m512 minimum[2], const char *x, __m512 *acc)
 {
@@ -143,8 +144,8 @@ AGK_INLINE void add(kind t, int W, const stages *p, int tile, int odd, int part,
     }
 }
 
-/* A unit: two blocks of 32 from `a` on (one, if k ends there), or two parts of a block of 256: those of its second,
- * fourth, ... unit are odd. */
+/* A unit: two blocks of 32 from `a` on (one, if k ends there), or two parts of a block of 256: odd parts belong to
+ * its second, fourth, ... unit. */
 typedef struct unit {
     const char *a, *x;
     int64_t half;
@@ -180,10 +181,10 @@ AGK_INLINE void add_unit(kind t, int W, const stages *p, int tile, int odd, cons
     }
 }
 
-/* n bytes from `next` on were asked for. What the hardware asks for beyond them ends with a page: where they enter one,
- * the first lines of the one behind it are asked for as well. From memory, 32 k of 16 rows: q4_0 24.1 -> 22.4 ns, q4_K
- * 26.2 -> 25.3, q8_0 39.1 -> 37.2; one line or four, or two pages ahead, are the same. In lanes it costs 8 %: up to 4
- * columns nothing but memory bounds them. */
+/* n bytes from `next` on were prefetched. The hardware prefetcher goes on beyond them, but stops at the end of a
+ * page. So where they enter a new page, the first lines of the page behind it are prefetched as well. From memory,
+ * 32 k of 16 rows: q4_0 24.1 -> 22.4 ns, q4_K 26.2 -> 25.3, q8_0 39.1 -> 37.2; one line or four, or two pages ahead,
+ * make no difference. In lanes this costs 8 %: up to 4 columns only memory limits them. */
 AGK_INLINE void fetch_next_page(const char *next, size_t n)
 {
     enum { PAGE = 4096, LINE = 64 };
@@ -194,7 +195,7 @@ AGK_INLINE void fetch_next_page(const char *next, size_t n)
     _mm_prefetch(page + LINE, _MM_HINT_T0);
 }
 
-/* What is fetched ahead goes on `skip` bytes behind the end of the group. */
+/* Prefetching goes on `skip` bytes behind the end of the group. */
 AGK_INLINE void take_unit_apart(kind t, __m512i *to, int odd, const unit *u, const char *end, size_t skip)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), n = of_256(t) ? bytes_of_block / 4 : 2 * bytes_of_block;
@@ -229,7 +230,8 @@ AGK_INLINE void group(kind t, int W, int G, const agk_mm_block *b, stages *p, co
             AGK_UNROLL for (int g = 0; g < G; ++g)
             {
                 if (i < n) {
-                    const char *from = a + (size_t)g * b->lda; /* the first is followed by the second of the next two */
+                    /* after the first group comes the second of the next two */
+                    const char *from = a + (size_t)g * b->lda;
                     const unit u = unit_of(t, W, from, b->b, blocks, i);
                     take_unit_apart(t, p->w[g][odd], odd, &u, from + b->lda, g + 1 < G ? 2 * b->lda : 0);
                 }

@@ -1,8 +1,8 @@
 /* Products of bf16 terms in matrix tiles: up to 32 rows x 32 columns, 32 k at a time, for products and for attention.
  *
- * The includer defines AGK_DP(sum, rows, cols), the product of two tiles; TERM_OF_ROWS, the bytes from one term of its
- * rows to the next; and `requests` with fetch(requests *, i, n), part i of n of what it asks of memory beside 32 k. All
- * static inline. */
+ * The includer defines AGK_DP(sum, rows, cols), the product of two tiles; TERM_OF_ROWS, the bytes from one term of
+ * its rows to the next; and `requests` with fetch(requests *, i, n), which issues part i of n of the prefetches that
+ * belong to 32 k. Everything here is static inline. */
 #ifndef AGK_AMX_MUL_MAT_TERMS_H
 #define AGK_AMX_MUL_MAT_TERMS_H
 
@@ -38,7 +38,8 @@
 #define RESUME(i) _tile_loadd(i, sums + 256 * (i), 64)
 #define KEEP(i) _tile_stored(i, sums + 256 * (i), 64)
 
-/* What follows the first four products of 32 k: the other pairs of terms, in an order that keeps one side loaded. */
+/* The products that follow the first four of 32 k: the other pairs of terms, in an order in which one operand stays
+ * loaded. */
 AGK_INLINE void others(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
                        requests *ahead)
 {
@@ -72,7 +73,7 @@ AGK_INLINE void others(int terms, bool two_rows, bool two_cols, const char *a, s
 AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
                      requests *ahead)
 {
-    if (terms == 1) { /* a product as soon as its tiles are there */
+    if (terms == 1) { /* multiplies as soon as the tiles of an operand are loaded */
         _tile_loadd(4, a, 64);
         _tile_stream_loadd(6, b, 64);
         AGK_DP(0, 4, 6);

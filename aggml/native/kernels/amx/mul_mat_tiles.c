@@ -7,23 +7,25 @@
 
 enum { TILE = AGK_TERMS_TILE };
 
-/* Lines of the sums are columns. */
+/* For mul_mat_terms.h: the lines of the sums are columns. */
 #define AGK_DP(sum, rows, cols) _tile_dpbf16ps(sum, cols, rows)
 #define TERM_OF_ROWS TILE
 
-/* What to prefetch beside the products: a few lines behind each four, since 16 buffers hold all lines on their way, and
- * the units themselves come through them. All of 32 k at once makes f32, 34 lines for 24 products, 7 % slower. */
+/* The prefetches that are interleaved with the products: a few lines after each four products. There are only 16
+ * buffers for lines in flight, and the units themselves come through them. If all prefetches of 32 k are issued
+ * together, f32 (34 lines for 24 products) is 7 % slower. */
 typedef struct requests {
-    const char *row;                           /* into L2: of what the next panel is made of */
+    /* rows of a that the next panel will be packed from; prefetched into L2 */
+    const char *row;
     int64_t line, lines, row_lines, rows_each; /* _each: in 32 k */
     size_t lda;
-    const char *units, *units_end; /* into L2: of the next block of k, this panel's share */
+    const char *units, *units_end; /* this panel's share of the units of the next block of k; prefetched into L2 */
     int64_t units_each;
-    const float *sums; /* into L1: the next pair of units */
+    const float *sums; /* the sums of the next pair of units; prefetched into L1 */
     int64_t sums_lines, sums_each;
 } requests;
 
-/* Part i of n of what 32 k fetch. */
+/* Issues part i of n of the prefetches that belong to 32 k. */
 AGK_INLINE void fetch(requests *x, int i, int n)
 {
     for (int64_t m = x->rows_each * (i + 1) / n - x->rows_each * i / n; m > 0 && x->lines > 0; --m, --x->lines) {
@@ -46,14 +48,15 @@ AGK_INLINE void fetch(requests *x, int i, int n)
 
 #include "mul_mat_terms.h"
 
-/* Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units
- * from L2, loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles
- * every 256 k leave 2060. Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next
- * block of units from L3, six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16
- * product. What sums become behind the last block of k is done beside the products of the next block, a part with each
- * 32 k: products wait for each other, and leave both vector ports to it. */
+/* Figures of one core of a Granite Rapids, in GFLOP/s, with random numbers. Products alone reach 3150; with tiles
+ * loaded from L1 2550; with units from L2, loaded as a stream so that the panel stays in L1, 2430 at any k up to
+ * 512. Moving sums in and out of the tiles every 256 k leaves 2060. Each line that comes into L2 meanwhile costs 1
+ * to 2 ns: rows of a from memory and the next block of units from L3, six lines for four products if an item has 256
+ * rows and 512 columns, leave 1150 of a long bf16 product. The epilogue of a sum (scale, add, store) behind the last
+ * block of k is interleaved with the products of the next block, a part with each 32 k, because products wait for
+ * each other and leave both vector ports free. */
 
-/* From one block to the next: a sum leaves its tile, the other one enters. */
+/* Between two blocks of k: one sum leaves its tile, the next one enters. */
 #define CHANGE(i) \
     do { \
         _tile_stored(i, done + 256 * (i), 64); \
@@ -63,10 +66,10 @@ AGK_INLINE void fetch(requests *x, int i, int n)
             _tile_loadd(i, sums + 256 * (i), 64); \
     } while (0)
 
-/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52
- * cycles after its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k.
- * Here each leaves right before the product that wants its tile, beside the products of the others: 2060, if the new
- * sums are in L1. */
+/* The same for the first 32 k of a block that follows another one whose sums are still in the tiles. A tile can be
+ * stored 52 cycles after its last product; storing four together and loading four leaves 1580 of 2430 GFLOP/s for
+ * blocks of 256 k. Here each sum leaves just before the product that needs its tile, while the other tiles multiply:
+ * 2060, if the new sums are in L1. */
 AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a, size_t lda, const char *b, size_t ldb,
                               float *done, const float *sums, requests *ahead)
 {
@@ -94,9 +97,9 @@ AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a
         others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
 }
 
-/* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2
- * would hold up the loads behind them. Without this a result of 36 MB takes 1.8 times as long, k being 384; one that is
- * in L2 0.98. */
+/* Prefetches lines of the result, and of the addend, that are needed with the next block: stores to lines that are
+ * not in L2 would hold up the loads behind them. Without this a result of 36 MB takes 1.8 times as long at k = 384;
+ * a result that is in L2 takes 0.98 times as long. */
 AGK_INLINE void fetch_ends(const agk_mm_panel *p, int64_t unit, int64_t from, int64_t to)
 {
     const agk_mm_end *e = p->end;
@@ -116,8 +119,8 @@ AGK_INLINE void fetch_ends(const agk_mm_panel *p, int64_t unit, int64_t from, in
     }
 }
 
-/* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are
- * none. */
+/* A pair of units, or one. `done`: where to store the sums of the pair before, which are still in the tiles; NULL:
+ * there are none. */
 AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_mm_panel *p, int64_t unit, float *done,
                       requests *ahead)
 {

@@ -1,7 +1,7 @@
 /* Peaks of tiles: 16 rows of 64 bytes; four sums, since a product takes 52 cycles and one begins every 16.
  *
- * The numbers are random: the unit takes so much power with such numbers that the clock falls, on a Granite Rapids from
- * 3.2 to 2.5 GHz. */
+ * The numbers are random: with such numbers the unit takes so much power that the clock falls, on a Granite Rapids
+ * from 3.2 to 2.5 GHz. */
 #include <immintrin.h>
 
 #include "kernels/amx/tiles.h"

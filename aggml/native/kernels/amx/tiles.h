@@ -1,4 +1,4 @@
-/* Tiles of AMX: their configuration, and a stored tile to columns of c. All static inline. */
+/* Tiles of AMX: their configuration, and storing a tile to columns of c. Everything here is static inline. */
 #ifndef AGK_AMX_TILES_H
 #define AGK_AMX_TILES_H
 
@@ -8,7 +8,7 @@ typedef struct agk_tile_shape {
     uint8_t rows, row_bytes;
 } agk_tile_shape;
 
-/* What ldtilecfg reads. */
+/* The memory layout that ldtilecfg reads. */
 AGK_INLINE void agk_tiles_configure(const agk_tile_shape shapes[8])
 {
     struct {
@@ -21,7 +21,7 @@ AGK_INLINE void agk_tiles_configure(const agk_tile_shape shapes[8])
         c.row_bytes[i] = shapes[i].row_bytes;
         c.rows[i] = shapes[i].rows;
     }
-    __asm__ volatile("" ::: "memory"); /* GCC takes the instruction to read 8 bytes only */
+    __asm__ volatile("" ::: "memory"); /* GCC believes that the instruction reads 8 bytes only */
     _tile_loadconfig(&c);
 }
 

@@ -1,6 +1,7 @@
 /* mul_mat of quantized rows and many columns in byte lanes, AVX-VNNI (mul_mat_shorts.h): 6 rows x 16 columns.
  *
- * All codes are bytes here: vpdpbusd has sums of 32 bits. Not here: rows and columns, which are those of AVX2. */
+ * All codes are bytes here, because the sums of vpdpbusd have 32 bits. Not here: packing rows and columns, for which
+ * the functions of AVX2 are used. */
 #define SHORT_VNNI 1
 #include "kernels/vec/mul_mat_shorts.h"
 #include "table/kernel_types.h"

@@ -1,7 +1,7 @@
 /* mul_mat of few columns, sdot: lanes run along k; q8_0, q4_0, q4_K and q5_K weights as they lie, 2 rows x up to 4
  * columns.
  *
- * sdot multiplies 16 bytes with their signs, so nothing is offset. Not here: packed weights (mul_mat_packed.h), floats
+ * sdot multiplies 16 signed bytes, so no offset is needed. Not here: packed weights (mul_mat_packed.h), floats
  * (kernels/neon/mul_mat_dots.c). */
 #include <arm_neon.h>
 
@@ -23,7 +23,7 @@ AGK_INLINE float scale_of(const char *a)
     return (float)d;
 }
 
-/* 32 weights with their signs, in the order of k. */
+/* 32 signed weights, in the order of k. */
 AGK_INLINE void load_q(int type, const char *a, int8x16_t q[2])
 {
     if (type == Q8_0) {
@@ -67,7 +67,7 @@ AGK_INLINE void quantized(int type, int R, int N, const agk_mm_block *block, con
 /* -- quantized, blocks of 256 with scales and minimums of 6 bits ------------------------------------------------- */
 
 typedef struct groups {
-    float d[8], m[8]; /* of 32 each: q * d - m */
+    float d[8], m[8]; /* one for each 32 elements: q * d - m */
 } groups;
 
 AGK_INLINE groups groups_of(const agk_block_q4_k *block)
@@ -84,7 +84,7 @@ AGK_INLINE groups groups_of(const agk_block_q4_k *block)
     return found;
 }
 
-/* Group j of a block, without signs. */
+/* Group j of a block, unsigned codes. */
 AGK_INLINE void load_group(int type, const char *a, int j, int8x16_t q[2])
 {
     const uint8_t *high = ((const agk_block_q5_k *)(const void *)a)->qh;
@@ -113,7 +113,8 @@ AGK_INLINE void grouped(int type, int R, int N, const agk_mm_block *block, const
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             weights[r] = a + (size_t)r * block->lda + (size_t)i * size;
-            g[r] = groups_of((const agk_block_q4_k *)(const void *)weights[r]); /* q5_K begins alike */
+            /* the beginning of a q5_K block has the same layout */
+            g[r] = groups_of((const agk_block_q4_k *)(const void *)weights[r]);
             __builtin_prefetch(weights[r] + 1024);
         }
         for (int j = 0; j < 8; ++j) {

@@ -1,11 +1,12 @@
-/* Products of packed weights with 1 to 8 columns, sdot: the template that types of 32 and of 256 share
+/* Products of packed weights with 1 to 8 columns, sdot: the template for types with blocks of 32 and of 256
  * (mul_mat_packed.h).
  *
- * A vector of a group is four here, of 4 rows x 4 k each, which are multiplied by 4 k of a column as a lane. For 4 rows
- * x 32 k 8 vectors of codes are taken apart, once for all columns; per column 8 sdot, a conversion and two products.
- * Sums are in L1, a load and a store for 8 sdot: in registers, each number of columns would be code of its own, 200 KB
- * and a minute to compile. Codes are below 64, or get their signs: what packing added to them (128) is taken off. A
- * file includes this and names its types; reached only through lines that need AGK_NEON_DOTPROD. */
+ * A vector of a group is four NEON vectors here, each of 4 rows x 4 k, which are multiplied by 4 k of a column as a
+ * lane. For 4 rows x 32 k, 8 vectors of codes are unpacked once for all columns; each column then takes 8 sdot, a
+ * conversion and two products. Sums are in L1, which costs a load and a store for 8 sdot. If they were in registers,
+ * each number of columns would need its own code, 200 KB and a minute to compile. Codes are below 64, or are made
+ * signed by taking off what packing added to them (128). A file includes this and names its types; used only through
+ * lines that need AGK_NEON_DOTPROD. */
 #ifndef AGK_DOTPROD_PACKED_H
 #define AGK_DOTPROD_PACKED_H
 
@@ -18,13 +19,13 @@
 
 enum { AHEAD = 2048, QUARTERS = 4 }; /* bytes to prefetch ahead */
 
-/* Codes are not negative, and the sums of columns take off what they have too much. */
+/* Types whose codes are unsigned; the sums of the columns correct for their offset. */
 AGK_INLINE bool has_offset(kind t)
 {
     return t == Q4_0 || t == Q5_0 || t == Q3_K || t == Q6_K;
 }
 
-/* 4 rows of vector i; p begins at them. */
+/* 4 rows of vector i; p points to these rows. */
 AGK_INLINE uint8x16_t vector(const char *p, int i)
 {
     return vld1q_u8((const uint8_t *)p + 64 * i);
@@ -37,8 +38,8 @@ AGK_INLINE uint8x16_t shifted(uint8x16_t x, int right, int mask)
     return vandq_u8(y, vdupq_n_u8((uint8_t)mask));
 }
 
-/* The codes of 4 rows x 32 k in the order of k. Of 256 there are two halves of four parts; only the part is known to
- * the compiler. */
+/* The codes of 4 rows x 32 k in the order of k. A block of 256 has two halves of four parts; only the part is known
+ * at compile time. */
 AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, int8x16_t out[8])
 {
     uint8x16_t w[8];
@@ -112,8 +113,8 @@ AGK_INLINE void halves_of_e8m0(const char *p, float32x4_t out[QUARTERS])
     AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) out[q] = vreinterpretq_f32_u32(vld1q_u32(bits + 4 * q));
 }
 
-/* The scales of sub-block j and what multiplies the sums of the columns: one each, two where scales are per 16. d, m:
- * those of the block, m with its sign. */
+/* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
+ * each 16. d, m: those of the block, m with its sign. */
 AGK_INLINE void scales_of(kind t, const char *block, int64_t j, const float32x4_t d[QUARTERS],
                           const float32x4_t m[QUARTERS], float32x4_t scale[2][QUARTERS],
                           float32x4_t minimum[2][QUARTERS])
@@ -208,7 +209,7 @@ AGK_INLINE void group(kind t, const agk_mm_block *b, const char *a, int64_t rows
             halves(a, d);
         if (has_minimum(t)) {
             halves(a + 32, m);
-            if (of_256(t)) { /* theirs are taken off */
+            if (of_256(t)) { /* types whose minimum is subtracted */
                 AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) m[q] = vnegq_f32(m[q]);
             }
         }

@@ -1,4 +1,4 @@
-/* mul_mat of quantized rows and many columns, smmla: 32 products in an instruction. All is in
+/* mul_mat of quantized rows and many columns, smmla: 32 products in an instruction. The code is in
  * kernels/neon/mul_mat_bytes.h. */
 #define AGK_SMMLA 1
 #include "kernels/neon/mul_mat_bytes.h"

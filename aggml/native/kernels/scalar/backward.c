@@ -34,7 +34,7 @@ void agk_backward_soft_max_f32_scalar(int64_t n, float *out, const float *grad, 
     for (int64_t i = 0; i < n; ++i) out[i] = (float)((((double)grad[i] - dot) * (double)y[i]) * (double)scale);
 }
 
-/* The gradient where labels add up to 1: soft_max(logit) - label, times what comes in for a row. */
+/* The gradient where labels add up to 1: soft_max(logit) - label, times the incoming gradient of the row. */
 void agk_backward_entropy_f32_scalar(int64_t n, float *out, const float *logit, const float *label, double times)
 {
     double max = -INFINITY, sum = 0.0;

@@ -1,6 +1,6 @@
-/* Transposition of elements of 16 and 32 bits, one element all along a row, f32 to i32 and back, in plain C.
+/* Transposition of elements of 16 and 32 bits, filling a row with one element, f32 to i32 and back, in plain C.
  *
- * Not here: where they are of use (lower/copy.c, lower/cpy.c, lower/shape_fill.c). */
+ * Not here: their callers (lower/copy.c, lower/cpy.c, lower/shape_fill.c). */
 #include "table/kernel_types.h"
 
 /* y[j][i] = x[i][j]: rows of n0 elements at y + j * y_step, columns of x contiguous at x + i * x_step. */

@@ -1,4 +1,4 @@
-/* The portable kernels of attention in bf16 terms: what the tiles of AMX are compared with. Nobody is served by them.
+/* The portable kernels of attention in bf16 terms, with which the tiles of AMX are compared. No user gets them.
  *
  * Not here: the steps (flash_panels.c). */
 #include <math.h>

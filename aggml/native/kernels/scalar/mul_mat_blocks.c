@@ -1,5 +1,5 @@
-/* The portable kernels of blocks: what every variant is compared with, and what computes products where there is none.
- * Sums are in double, 16 at once. Not here: the scheme (lower/mul_mat/blocks.c), dots (mul_mat_dots.c). */
+/* The portable kernels of blocks: the reference for every variant, and the kernels used where there is no variant.
+ * Sums are in double, 16 together. Not here: the scheme (lower/mul_mat/blocks.c), dots (mul_mat_dots.c). */
 #include "mul_mat_plain.h"
 
 enum { UNIT = AGK_MM_UNIT, BLOCK = AGK_MM_BLOCK };

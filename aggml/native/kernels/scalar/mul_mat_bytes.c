@@ -1,5 +1,5 @@
-/* The portable kernels of bytes (mul_mat_bytes.h), what the variants are compared with; no product is computed by them.
- * Here, too: which types have codes that can be bytes. */
+/* The portable kernels of bytes (mul_mat_bytes.h), with which the variants are compared; no product uses them. Also
+ * here: which types have codes that can be bytes. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -8,7 +8,7 @@
 
 enum { HALF = 16, BLOCK = AGK_MM_BLOCK, UNIT = AGK_MM_UNIT };
 
-/* All quantized types but those that only columns have. */
+/* All quantized types except those that only columns have. */
 agk_code_traits agk_code_traits_of(int type)
 {
     static const agk_code_traits of[AGK_TYPE_COUNT] = {
@@ -23,7 +23,7 @@ agk_code_traits agk_code_traits_of(int type)
     return type >= 0 && type < AGK_TYPE_COUNT ? of[type] : (agk_code_traits){.served = false};
 }
 
-/* By way of floats, rounded to 1 / 127 of the largest of each 32: the codes of the type are its variants' affair. */
+/* By way of floats, rounded to 1 / 127 of the largest of each 32. Only the variants use the codes of the type. */
 void agk_mm_bytes_rows_scalar(int type, bool words, const void *src, void *out, int64_t n)
 {
     (void)words;

@@ -1,5 +1,5 @@
-/* The portable dots of f32, f16, bf16, q8_0 and q4_0: what every variant is compared with. Sums of products are in
- * double, 4 of them that are added at the end. Not here: other quantized types (mul_mat_dots_types.c). */
+/* The portable dots of f32, f16, bf16, q8_0 and q4_0: the reference for every variant. Products are added in double,
+ * in 4 sums that are added at the end. Not here: other quantized types (mul_mat_dots_types.c). */
 #include "mul_mat_plain.h"
 
 enum { BLOCK = AGK_MM_BLOCK };

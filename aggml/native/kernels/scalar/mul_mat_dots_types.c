@@ -1,5 +1,5 @@
-/* The portable dots of quantized types, what the variants are compared with: columns are agk_mm_col_q8, rows are read
- * as floats, a block at a time, sums are in double. Not here: q8_0 and q4_0 (mul_mat_dots.c). */
+/* The portable dots of quantized types, with which the variants are compared: columns are agk_mm_col_q8, rows are
+ * converted to floats, a block at a time, and sums are in double. Not here: q8_0 and q4_0 (mul_mat_dots.c). */
 #include "formats/blocks_iq.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"

@@ -1,4 +1,4 @@
-/* The portable kernel of floats, what the variants are compared with; no product is computed by it. */
+/* The portable kernel of floats, with which the variants are compared; no product uses it. */
 #include "kernels/mul_mat_panels.h"
 #include "table/kernel_types.h"
 

@@ -1,7 +1,7 @@
 /* Weights and columns packed for few columns (mul_mat_packed.h).
  *
- * Packing moves words of 4 bytes and keeps up with memory; no variant is worth its code. Not here: the products
- * (mul_mat_packed_product.c). */
+ * Packing moves words of 4 bytes and keeps up with memory, so a vector variant would not be worth its code. Not
+ * here: the products (mul_mat_packed_product.c). */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_panels.h"
 #include "kernels/mul_mat_packed.h"
@@ -32,7 +32,7 @@ const agk_packed_layout *agk_packed_layout_of(int type)
 
 /* -- weights -------------------------------------------------------------------------------------------------- */
 
-/* n bytes of one row to its lane. */
+/* Copies n bytes of one row to its lane. */
 static char *put_words(char *vectors, int row, const void *from, size_t n)
 {
     const char *x = from;
@@ -53,7 +53,7 @@ static void put_q8_0(const agk_block_q8_0 *x, int row, char *block, char *data)
     put_words(data, row, q, sizeof q);
 }
 
-/* Bit 4 v + i to bit v of byte i. */
+/* Moves bit 4 v + i to bit v of byte i. */
 static void put_fifth_bits(const uint8_t *qh, int row, char *data)
 {
     uint8_t bits[4] = {0};
@@ -63,8 +63,8 @@ static void put_fifth_bits(const uint8_t *qh, int row, char *data)
     put_words(data, row, bits, sizeof bits);
 }
 
-/* The six bits of 8 scales and of 8 minimums, four at a time: those of the first four lie in the low bits of their
- * bytes, those of the others are nibbles with two bits on top of the first. */
+/* The scales and minimums of six bits, 8 of each, four at a time: the first four are in the low bits of their bytes;
+ * the others are nibbles, with their upper two bits on top of the first four. */
 static void put_q4_k(const uint8_t *packed, int row, char *block)
 {
     const uint32_t six = 0x3f3f3f3f, low = 0x0f0f0f0f, high = 0x30303030;
@@ -78,7 +78,7 @@ static void put_q4_k(const uint8_t *packed, int row, char *block)
     }
 }
 
-/* Low and high bits of a block of 256 of one row, to where products read them (mul_mat_packed_kinds.h). */
+/* Puts low and high bits of a block of 256 of one row where products read them (mul_mat_packed_kinds.h). */
 AGK_INLINE void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, char *data)
 {
     enum { PART = 32 }; /* bytes of low bits, which hold one element of four parts, or of two */
@@ -204,7 +204,8 @@ static void put_256(int type, const char *from, int row, char *block, char *data
     }
 }
 
-/* Half a panel of matrix tiles, behind whether all numbers have terms. All variants make the same bytes. */
+/* Half a panel of matrix tiles, behind the flag that says whether all numbers have terms. All variants produce the
+ * same bytes. */
 static void put_terms(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
 {
     enum { MOST = 256 };

@@ -1,5 +1,5 @@
-/* Products of packed weights in plain C, what the variants are compared with: each element is taken from its lane by
- * itself. Not here: how weights and columns are packed (mul_mat_packed.c). */
+/* Products of packed weights in plain C, with which the variants are compared: each element is unpacked from its
+ * lane by itself. Not here: how weights and columns are packed (mul_mat_packed.c). */
 #include "formats/quant.h"
 #include "kernels/mul_mat_packed.h"
 #include "kernels/mul_mat_packed_kinds.h"
@@ -16,7 +16,7 @@ static float half_at(const char *block, int which, int row)
     return agk_f16_to_float(value);
 }
 
-/* What element e of a block of one lane is made of: code, scale, and what is added to each. */
+/* The parts of element e of a block of one lane: code, scale, and what is added to each. */
 typedef struct element {
     int code;
     float scale, minimum;
@@ -84,7 +84,7 @@ static element element_at(int type, const char *block, int row, int e)
     return x;
 }
 
-/* Scale and element k of column j, of columns in lanes or on tiles. */
+/* Scale and element k of column j, for columns in lanes or on tiles. */
 static double column_at(const agk_packed_layout *layout, const agk_mm_block *block, int64_t tiles, int64_t k, int64_t j)
 {
     if (tiles == 0) {
@@ -100,7 +100,7 @@ static double column_at(const agk_packed_layout *layout, const agk_mm_block *blo
     return (double)((const float *)(const void *)unit)[e / AGK_MM_BLOCK * tiles + j] * tile[line * AGK_PACKED_UNIT + e];
 }
 
-/* tiles: for how many columns they are laid out; 0: they are in lanes. */
+/* tiles: the number of columns that they are laid out for; 0: they are in lanes. */
 static void product(int type, const agk_mm_block *block, int64_t tiles)
 {
     const agk_packed_layout *layout = agk_packed_layout_of(type);

@@ -1,5 +1,5 @@
-/* The portable kernels of pairs: columns and rows as bf16 terms, in lanes. What the variants are compared with; no
- * product is computed by them. */
+/* The portable kernels of pairs: columns and rows as bf16 terms, in lanes. The variants are compared with them; no
+ * product uses them. */
 #include "mul_mat_terms.h"
 
 bool agk_mm_pairs_columns_scalar(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)

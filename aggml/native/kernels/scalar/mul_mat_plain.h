@@ -1,4 +1,4 @@
-/* What the plain C kernels of blocks and dots share. All static inline. */
+/* Shared by the plain C kernels of blocks and dots. Everything here is static inline. */
 #ifndef AGK_SCALAR_MUL_MAT_PLAIN_H
 #define AGK_SCALAR_MUL_MAT_PLAIN_H
 

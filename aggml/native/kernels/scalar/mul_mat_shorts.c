@@ -1,5 +1,4 @@
-/* The portable kernels of shorts (mul_mat_shorts.h), what the variants are compared with; no product is computed by
- * them. */
+/* The portable kernels of shorts (mul_mat_shorts.h), with which the variants are compared; no product uses them. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -35,7 +34,7 @@ static int element(const agk_short_row *x, bool words, int e)
     return words ? x->words[e / 4 * 4 + at[e % 4]] : x->q[e];
 }
 
-/* By way of floats: the codes of the type are its variants' affair. */
+/* By way of floats. Only the variants use the codes of the type. */
 void agk_mm_shorts_rows_scalar(int type, bool words, const void *src, void *out, int64_t n)
 {
     const agk_code_traits t = agk_code_traits_of(type);

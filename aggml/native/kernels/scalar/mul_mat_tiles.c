@@ -1,5 +1,5 @@
-/* The portable kernels of tiles: columns and rows as bf16 terms, as matrix tiles want them. What the tiles of AMX are
- * compared with; no product is computed by them. */
+/* The portable kernels of tiles: columns and rows as bf16 terms, in the layout of matrix tiles. The tiles of AMX are
+ * compared with them; no product uses them. */
 #include "mul_mat_terms.h"
 
 bool agk_mm_tiles_columns_scalar(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
@@ -42,7 +42,7 @@ void agk_mm_tiles_rows_iq_scalar(int type, const void *src, void *out, int64_t n
     }
 }
 
-/* The products of a panel on tiles: the terms of both sides as in `product`, which lie otherwise. */
+/* The products of a panel on tiles: the terms of both sides are those of `product`, in another layout. */
 static double product_on_tiles(const agk_mm_panel *p, int64_t row, int64_t col)
 {
     const char *a = p->a + (size_t)(row / UNIT) * p->lda, *b = p->b + (size_t)(col / UNIT) * p->ldb;

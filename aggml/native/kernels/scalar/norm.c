@@ -1,4 +1,4 @@
-/* norm, rms_norm and l2_norm of a row in plain C, and what group_norm does with a row; sums in double.
+/* norm, rms_norm and l2_norm of a row in plain C, and the row functions of group_norm; sums in double.
  *
  * Not here: which rows are walked (lower/norm.c, lower/group_norm.c). */
 #include <math.h>

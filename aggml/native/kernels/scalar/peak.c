@@ -17,7 +17,7 @@ enum { CHAINS = 12 };
 double agk_peak_f32_scalar(int64_t turns)
 {
     float sums[CHAINS] = {0};
-    volatile float given = 0.5f; /* read once: a constant would be computed by the compiler */
+    volatile float given = 0.5f; /* volatile, because the compiler would compute the loop with a constant */
     const float x = given;
     for (int64_t turn = 0; turn < turns; ++turn) {
         AGK_UNROLL for (int i = 0; i < CHAINS; ++i) sums[i] = sums[i] * x + x;

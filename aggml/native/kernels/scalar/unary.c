@@ -11,7 +11,7 @@ static inline float gelu(float x)
     return x / (1.0f + expf(-2.0f * 0.79788456f * x * (1.0f + 0.044715f * x * x)));
 }
 
-/* What is beyond the range of f16 counts as infinite, since ggml's table is one of f16. */
+/* Values beyond the range of f16 count as infinite, since ggml's table is one of f16. */
 static inline float gelu_quick(float x)
 {
     if (fabsf(x) >= 65520.0f) x = copysignf(INFINITY, x);
