@@ -1,13 +1,14 @@
 /* Courtesy: a worker yields its core to an event loop that is waiting for exactly this core.
  *
- * The hints to the kernel's scheduler (sched.c) do not always suffice: a loop that used more than its share stays
+ * Not here: where workers breathe (plan_run.c; kernels, through agk_breathe). */
+
+/* The hints to the kernel's scheduler (sched.c) do not always suffice: a loop that used more than its share stays
  * behind a worker until the kernel's tick, 4 ms away. So every 0.25 ms one of the workers checks where the thread of
  * a loop is. If that thread is runnable on the core of a worker, it is waiting there, and that worker yields.
  * Workers yield only if a loop waits: workers that yielded at regular times got next to nothing when two busy
  * processes ran on the same machine. Linux reports the state of a thread in /proc, 1.3 us for each look; on other
  * systems nobody looks. Effect, for embeddings on two cores: the 1 ms ticks in which the loop waited for a core went
- * from p99.9 2.2 ms to 1.0 ms; the rest is spent waiting for other processes. Not here: where workers breathe
- * (plan_run.c; kernels, through agk_breathe). */
+ * from p99.9 2.2 ms to 1.0 ms; the rest is spent waiting for other processes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>

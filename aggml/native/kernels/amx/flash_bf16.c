@@ -1,12 +1,15 @@
-/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time; products of tiles are interleaved with exponentials. S
- * = Q K^T and O = P V have rows of Q in the lines of tiles, so only keys are transposed. Tiles and vector units work
+/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time; products of tiles are interleaved with exponentials.
+ *
+ * Not here: more terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
+
+/* S = Q K^T and O = P V have rows of Q in the lines of tiles, so only keys are transposed. Tiles and vector units work
  * in parallel if their instructions are interleaved: a step of products (four tiles of sums, 32 deep) is followed by
  * exponentials of some rows of S. While S of one block is computed, S of the chunks before it becomes P, and the
  * block before that is added to O. So the end of one tile of rows overlaps the next tile. The maximum of a whole row
  * is not computed. Its place is taken by the maximum of the first 32 keys that the row sees: a bf16 has the range of
  * an f32, so P may be 2^40. Rows whose sums go beyond that are computed in lanes, as are values above 2^64 and
  * values that are not finite. exp2 takes 8 instructions, with an error of 7.5e-5, half of which is common to all of
- * a row. Not here: more terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
+ * a row. */
 #include "flash_bf16.h"
 
 /* -- rows of the result ----------------------------------------------------------------------------------------- */

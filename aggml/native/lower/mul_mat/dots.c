@@ -1,12 +1,9 @@
-/* Dots: products of few columns. The lanes of a vector hold consecutive k of both operands as they lie, with one sum
- * for each row and column.
+/* Dots: products of few columns. Lanes hold consecutive k of both operands as they lie; one sum for each row and column.
  *
- * Weights are read once, so memory bandwidth is the limit with 1 to 8 columns. Three schemes differ in what the columns
- * are converted to:
+ * Weights are read once, so memory limits them with 1 to 8 columns. Three schemes differ in the form of the columns:
  * - dots_q8: quantized rows as they lie times columns of bytes (agk_mm_col_q8);
  * - dots_bf16: pairs of bf16, where a kernel multiplies them;
  * - dots_f32: f32, f16 and bf16 rows times floats; other rows are widened to floats, 32 at a time.
- *
  * A first step converts the columns, unless they already have the form that the kernel reads. Not here: the kernels
  * (mul_mat_dots*.c). */
 #include "dots.h"
