@@ -1,4 +1,4 @@
-/* Dots: products of few columns. Lanes hold consecutive k of both operands as they lie; one sum for each row and column.
+/* Dots: products of few columns. Lanes hold consecutive k of both operands; each row and column has one sum.
  *
  * Weights are read once, so memory limits them with 1 to 8 columns. Three schemes differ in the form of the columns:
  * - dots_q8: quantized rows as they lie times columns of bytes (agk_mm_col_q8);
