@@ -1,7 +1,7 @@
 /* Rows of f32 to f16, bf16, q8_0 and, from vec/quant_x86.h, q4_0, q4_1, q5_0 and q5_1, AVX-512.
  *
- * As plain C bit for bit (formats/), but for f16, where a NaN keeps its payload (as in ggml's conversion on the CPU).
- * Not here: columns of products (mul_mat_columns.c). */
+ * Bit for bit like plain C (formats/), except for f16, where a NaN keeps its payload (as in ggml's conversion on the
+ * CPU). Not here: columns of products (mul_mat_columns.c). */
 #include <immintrin.h>
 #include "table/kernel_types.h"
 #include "formats/blocks.h"

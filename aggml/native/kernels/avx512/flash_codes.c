@@ -4,22 +4,24 @@
  * types (flash_narrow.c), the walk over heads and blocks (lower/attention/flash_few.c). */
 #include "flash_narrow.h"
 
-/* A query as integers of 24 bits is three signed bytes (planes), so its products with codes are three `vpdpbusd` for
- * 64, where f32 takes four, and widens codes first. 24 bits are as many as an f32 has: their error has 5e-13 of the
- * power of results, that of f32 1e-13; of 16 bits it would have 5e-10 (256 keys, 4 rows of 128).
+/* A query is rounded to integers of 24 bits, which are three signed bytes (planes). So its products with 64 codes take
+ * three `vpdpbusd`, where f32 takes four products and has to widen the codes first. An f32 has 24 bits, too: the error
+ * of the integers has 5e-13 of the power of results, that of f32 1e-13; integers of 16 bits would have 5e-10 (256 keys,
+ * 4 rows of 128).
  *
- * 16 keys are turned in registers, once for all rows, so that a lane is a key: nothing is summed across lanes, and
- * scales are a vector. vpdpbusd takes unsigned codes: 128 (8) is added to those of q8_0 (q4_0), and taken off by the
- * sum of the query.
+ * 16 keys are transposed in registers, once for all rows, so that a lane is a key: nothing is summed across lanes, and
+ * the scales are a vector. vpdpbusd needs unsigned codes: 128 (8) is added to those of q8_0 (q4_0), and corrected for
+ * by the sum of the query.
  *
- * Values stay f32: a probability times the scale of each block would have to be made bytes for every key, and that
- * costs what three products save. */
+ * Values stay f32: a probability times the scale of each block would have to be converted to bytes for every key,
+ * which costs as much as three products save. */
 enum { PLANES = 3, TURNED = 16, DWORDS = V_BLOCK / 4, ASKS = 2, LARGEST = 0x7F7F00, OFFSETS = 0x808080 };
 
-static const float least = 1e-30f; /* a query that is smaller than this all through counts as 0 */
+static const float least = 1e-30f; /* a query whose elements are all smaller than this counts as 0 */
 
-/* Queries of a tile as integers, behind the sums of values: of a row its scale, what each block takes off, and of each
- * four elements four bytes of the lowest, the middle and the highest plane, and four that mean nothing. */
+/* Queries of a tile as integers, stored behind the sums of values. For a row: its scale, the correction for each
+ * block, and for each four elements four bytes of the lowest, the middle and the highest plane, and four unused
+ * bytes. */
 typedef struct codes {
     float *scale, *off;
     int32_t *planes;
@@ -33,7 +35,7 @@ static inline codes codes_of(const agk_flash_tile *t)
     return c;
 }
 
-/* Of each four integers their four lowest bytes, the four above, and so on; signed bytes that add up to them. */
+/* For each four integers: their four lowest bytes, the four above, and so on, as signed bytes that add up to them. */
 AGK_INLINE __m512i planes_of(__m512i x)
 {
     const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -46,7 +48,7 @@ AGK_INLINE float bias_of(int type)
     return type == AGK_Q8_0 ? 128.0f : 8.0f;
 }
 
-/* Each plane's sum += four codes of each lane times the plane's four signed bytes in memory. */
+/* The sum of each plane += four codes of each lane times the plane's four signed bytes in memory. */
 AGK_INLINE void add_planes(__m512i sum[PLANES], __m512i x, const int32_t *y)
 {
     __asm__("vpdpbusd %4%{1to16%}, %3, %0\n\tvpdpbusd %5%{1to16%}, %3, %1\n\tvpdpbusd %6%{1to16%}, %3, %2"
@@ -54,7 +56,7 @@ AGK_INLINE void add_planes(__m512i sum[PLANES], __m512i x, const int32_t *y)
             : "v"(x), "m"(y[0]), "m"(y[1]), "m"(y[2]));
 }
 
-/* What three planes come to, as floats. The lower two are added as integers: at most 2^30. */
+/* The total of three planes as floats. The lower two are added as integers: at most 2^30. */
 AGK_INLINE vf joined(const __m512i sum[PLANES])
 {
     const __m512i low = _mm512_add_epi32(_mm512_slli_epi32(sum[1], 8), sum[0]);
@@ -68,7 +70,8 @@ void agk_flash_codes_begin_avx512(const agk_flash_tile *t)
     v_flash_begin_narrow(t);
     for (int64_t r = 0; r < t->n_rows; ++r) {
         const float *q = (const float *)(const void *)(t->q + r * t->q_step);
-        __m512i bits = _mm512_setzero_si512(); /* of the largest absolute value; infinity and NaN are larger */
+        /* bits of the largest absolute value; those of infinity and NaN are larger */
+        __m512i bits = _mm512_setzero_si512();
         for (int64_t i = 0; i < t->d; i += VF) {
             const __m512i x = _mm512_and_si512(_mm512_castps_si512(v_load(q + i)), _mm512_set1_epi32(0x7FFFFFFF));
             bits = _mm512_max_epu32(bits, x);
@@ -160,7 +163,7 @@ AGK_INLINE uint64_t four_scales(int type, const char *const k[QUAD], int64_t at)
            scale_of(type, k[3] + at) << 48;
 }
 
-/* Products of 16 keys' codes of a block with some rows, times scales, are added to s. */
+/* Adds the products of 16 keys' codes of a block with some rows, times scales, to s. */
 AGK_INLINE void add_rows(int rows, const __m512i x[DWORDS], const int32_t *q, int64_t d, const float *off,
                          int64_t blocks, vf scale, lines *l, vf *s)
 {
@@ -203,7 +206,7 @@ AGK_INLINE void dots(int type, const agk_flash_tile *t, const codes *c, const ch
     }
 }
 
-/* Products of n keys with all rows go to S of the state, [rows / 4][keys / 4][4 rows][4 keys]. */
+/* Products of n keys with all rows are stored to S of the state, [rows / 4][keys / 4][4 rows][4 keys]. */
 AGK_INLINE void all_dots(int type, const agk_flash_tile *t, int64_t n, const char *k)
 {
     const agk_flash_narrow f = agk_flash_narrow_of(t);
@@ -213,7 +216,8 @@ AGK_INLINE void all_dots(int type, const agk_flash_tile *t, int64_t n, const cha
     for (int64_t j = 0; j < n; j += TURNED) {
         const char *at[TURNED];
         vf s[AGK_FLASH_TILE + ROWS];
-        for (int h = 0; h < TURNED; ++h) at[h] = k + (j + h < n ? j + h : n - 1) * t->k_step; /* the last one again */
+        /* missing keys repeat the last one */
+        for (int h = 0; h < TURNED; ++h) at[h] = k + (j + h < n ? j + h : n - 1) * t->k_step;
         dots(type, t, &c, at, &l, s);
         for (int64_t r = 0; r < t->n_rows; r += ROWS) {
             vf x[ROWS];

@@ -5,12 +5,12 @@
 #include "flash_narrow.h"
 
 /* A vector of logits has four keys of each of four rows, so maxima, exponentials and sums of four rows are computed
- * together: S is [rows / 4][keys / 4][4 rows][4 keys]. A Zen 4 makes one product of 16 lanes in a cycle and everything
- * else beside it, but for two things:
- * - A broadcast into a register takes the place of a product, one within a product does not. So probabilities, and
- *   scales of quantized keys, are operands in memory.
- * - What is asked for in a burst, or into L1, waits for buffers. So lines are asked for between products, one at a
- *   time, in the order of memory, a block ahead. */
+ * together: S is [rows / 4][keys / 4][4 rows][4 keys]. A Zen 4 starts one product of 16 lanes in each cycle and does
+ * everything else in parallel, with two exceptions:
+ * - A broadcast into a register takes the place of a product; a broadcast that is an operand of a product does not. So
+ *   probabilities, and scales of quantized keys, are operands in memory.
+ * - Prefetches in a burst, or into L1, wait for buffers. So lines are prefetched between products, one at a time, in
+ *   the order of memory, a block ahead. */
 
 /* -- from keys to products */
 
@@ -85,7 +85,8 @@ AGK_INLINE void probabilities(int type, int rows, const agk_flash_tile *t, const
     for (int64_t j = 0; j < n; j += QUAD) {
         const char *at[QUAD];
 #pragma GCC unroll 4
-        for (int h = 0; h < QUAD; ++h) at[h] = k + (j + h < n ? j + h : n - 1) * t->k_step; /* the last one again */
+        /* missing keys repeat the last one */
+        for (int h = 0; h < QUAD; ++h) at[h] = k + (j + h < n ? j + h : n - 1) * t->k_step;
         add_quad(&g, j, dots(type, rows, t, q, at, &l), s, p, &max, &sum);
     }
     logits_end(&g, f, old, max, sum, s, p);
@@ -93,7 +94,7 @@ AGK_INLINE void probabilities(int type, int rows, const agk_flash_tile *t, const
 
 /* -- values */
 
-typedef struct part { /* of the width: nv vectors from element i on; n < VF: a part of one */
+typedef struct part { /* a part of the width: nv vectors from element i on; n < VF: a part of one vector */
     int64_t i, n;
 } part;
 
@@ -143,7 +144,7 @@ AGK_INLINE void values(int type, int rows, int nv, const agk_flash_tile *t, part
             acc[r][h] = v_part(AGK_F32, (const char *)(o + r * t->dv + i), h * VF, at.n) * v_set(shrink[r]);
         }
     }
-    float scaled[2][2][VF]; /* of these four keys and the next ones, two blocks each */
+    float scaled[2][2][VF]; /* for these four keys and the next four, two blocks each */
     if (v_in_blocks(type)) scale_quad(type, nv / 2, t, n, p, v_at(type, v, i), scaled[0]);
     for (int64_t j = 0; j < n; j += QUAD, p += VF) {
         const float *p0 = p, *p1 = p;
@@ -231,7 +232,7 @@ void agk_flash_narrow_block_avx512(const agk_flash_tile *t, int64_t first, int64
 {
     const agk_flash_narrow f = agk_flash_narrow_of(t);
     const agk_flash_ahead none = {.rows = k};
-    for (int64_t r = 0; r < t->n_rows; r += ROWS) { /* only the first rows ask for what follows */
+    for (int64_t r = 0; r < t->n_rows; r += ROWS) { /* only the first rows prefetch the next block */
         const int rows = t->n_rows - r < ROWS ? (int)(t->n_rows - r) : ROWS;
         const agk_flash_ahead ahead = r == 0 ? t->k_ahead : none;
         switch (t->k_type) {

@@ -1,4 +1,4 @@
-/* What flash_narrow.c and flash_codes.c share: requests, sums of quarters, quantized blocks, logits and powers.
+/* Shared by flash_narrow.c and flash_codes.c: prefetches, sums of quarters, quantized blocks, logits and powers.
  *
  * Not here: the walk over keys. */
 #ifndef AGK_AVX512_FLASH_NARROW_H
@@ -11,12 +11,13 @@
 #include "kernels/vec/flash_narrow.h"
 #include "kernels/vec/math.h"
 
-enum { ROWS = 4, QUAD = 4, WIDE = 4, LINE = 64, FAR_ABOVE = 8 }; /* FAR_ABOVE: what a maximum may rise unnoticed */
+/* FAR_ABOVE: how far a maximum may rise before powers are computed again */
+enum { ROWS = 4, QUAD = 4, WIDE = 4, LINE = 64, FAR_ABOVE = 8 };
 
-/* Lines of the next block of keys: `count` of them are asked for at each step. */
+/* Lines of the next block of keys: `count` of them are prefetched each time. */
 typedef struct lines {
-    const char *at, *end; /* of a piece: a row, or all rows where they have no gaps */
-    int64_t step, bytes;  /* from a row to the next, of a row */
+    const char *at, *end; /* of a contiguous piece: a row, or all rows if they have no gaps */
+    int64_t step, bytes;  /* distance between rows, bytes of a row */
     int64_t count;
 } lines;
 
@@ -27,12 +28,14 @@ static inline lines lines_of(agk_flash_ahead ahead, int64_t n_keys, int64_t step
     if (ahead.bytes == 0 || steps < 1) return l;
     const bool one = ahead.step == ahead.bytes;
     const int64_t all = one ? (whole + LINE - 1) / LINE : n_keys * ((ahead.bytes + LINE - 1) / LINE);
-    l.end = ahead.rows + (one ? 2 * whole : ahead.bytes); /* what is rounded up goes on behind the end */
+    /* because of rounding up, some lines behind the end are prefetched */
+    l.end = ahead.rows + (one ? 2 * whole : ahead.bytes);
     l.count = (all + steps - 1) / steps;
     return l;
 }
 
-/* Behind the product that made `sum`: what claims to change it can't be moved before it. */
+/* Prefetches behind the product that made `sum`: since this statement claims to change `sum`, the compiler cannot
+ * move it before the product. */
 AGK_INLINE void ask(lines *l, vf *sum)
 {
     for (int64_t i = 0; i < l->count; ++i) {
@@ -96,7 +99,8 @@ AGK_INLINE __m128 scales_of(int type, const char *a, const char *b, const char *
     return _mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)(low | high)));
 }
 
-/* 32 numbers of a block, times `scale` in memory (NULL: 1). What a code of four bits is lies in a register. */
+/* 32 numbers of a block, times `scale` in memory (NULL: 1). The table of levels for codes of four bits is in a
+ * register. */
 AGK_INLINE void of_block(int type, const char *at, const float *scale, vf x[2])
 {
     if (type == AGK_Q8_0) {
@@ -132,7 +136,7 @@ AGK_INLINE vf mask_of(const agk_flash_tile *t, int64_t row, int rows, int64_t ke
     return v_load_f16((const uint16_t *)(const void *)of);
 }
 
-/* The maximum, and the sum, of each quarter in all its lanes. */
+/* The maximum, and the sum, of each quarter, in all lanes of the quarter. */
 AGK_INLINE vf top_in_quarters(vf x)
 {
     const vf two = v_max(x, _mm512_permute_ps(x, 0x4E));
@@ -144,7 +148,7 @@ AGK_INLINE vf sum_in_quarters(vf x)
     return two + _mm512_permute_ps(two, 0xB1);
 }
 
-/* What is the same for all keys of four rows. */
+/* The values that are the same for all keys of four rows. */
 typedef struct logits {
     const agk_flash_tile *t;
     int64_t row, first, n;
@@ -172,7 +176,7 @@ AGK_INLINE vf powers(const logits *g, vf x)
     return v_exp2_down((x - g->safe) * v_set(1.44269504f));
 }
 
-AGK_INLINE vf or_zero(vf max) /* of a row that has seen no key */
+AGK_INLINE vf or_zero(vf max) /* 0 for a row that has seen no key */
 {
     return v_select(v_eq(max, v_set(-__builtin_inff())), v_zero(), max);
 }
@@ -192,8 +196,9 @@ static inline vf again(logits *g, const agk_flash_narrow *f, vf old, vf max, con
     return sum;
 }
 
-/* The logits of some rows and n keys. `safe` is of the maximum so far, so that powers need not wait for that of this
- * block: that would cost 360 cycles a block. Where a logit is far above, all of them are made again at the end. */
+/* The logits of some rows and n keys. `safe` comes from the maximum so far, so that powers need not wait for the
+ * maximum of this block, which would cost 360 cycles a block. If a logit is far above it, all powers are computed
+ * again at the end. */
 AGK_INLINE logits logits_begin(const agk_flash_tile *t, const agk_flash_narrow *f, int64_t row, int64_t first,
                                int64_t n, int rows)
 {
@@ -227,7 +232,7 @@ AGK_INLINE void logits_end(logits *g, const agk_flash_narrow *f, vf old, vf max,
     of_rows(sums, v_fma(by_row(sums, g->rows), shrink, sum_in_quarters(sum)), g->rows);
 }
 
-/* Values of n keys, of probabilities in S (flash_narrow.c). */
+/* Adds the values of n keys, with probabilities from S (flash_narrow.c). */
 void agk_flash_narrow_values(const agk_flash_tile *t, int64_t n, const char *v);
 
 #endif

@@ -1,17 +1,17 @@
 /* flash_attn_ext of bf16 keys and values, AVX-512 BF16: tiles of rows in the lanes, products of pairs by vdpbf16ps, for
- * CPUs where that has more products than FMA (AGK_FAST_BF16). Q and the probabilities are rounded to bf16, sums are
+ * CPUs where that does more products than FMA (AGK_FAST_BF16). Q and the probabilities are rounded to bf16; sums are
  * f32.
  *
- * Q^T is in pairs of the width [d / 2][32][2], K as it lies; the probabilities and values in pairs of keys, P
- * [pairs][32][2] in the place of S, V [pairs][dv][2]. Pairs are those of the head, so a block may begin or end within
- * one; what is beside its keys there is not for it to see, and may be NaN. Not here: other types (kernels/vec/flash.h,
- * whose S, O and sums these are). */
+ * Q^T is in pairs of the width [d / 2][32][2], K as it lies; the probabilities and values are in pairs of keys, P
+ * [pairs][32][2] in the place of S, V [pairs][dv][2]. Pairs are counted from the first key of the head, so a block
+ * may begin or end within a pair. The other key of such a pair does not belong to the block and may be NaN. Not
+ * here: other types (kernels/vec/flash.h, whose S, O and sums are used here). */
 #include "table/kernel_types.h"
 #include "math.h"
 
 #include "kernels/vec/flash.h"
 
-/* 16 pairs of floats from a row as bf16, n < 32 of them. */
+/* 16 pairs of floats from a row, as bf16; the row has n < 32 of them. */
 AGK_INLINE __m512i pairs_of_row(const float *x, int64_t n, vf scale)
 {
     const __mmask16 low = n < 16 ? v_first(n) : 0xffff, high = n > 16 ? (n < 32 ? v_first(n - 16) : 0xffff) : 0;
@@ -48,7 +48,7 @@ void agk_flash_pairs_begin_avx512(const agk_flash_tile *t)
     }
 }
 
-/* Rows of values to pairs of them. */
+/* Packs rows of values to pairs of rows. */
 void agk_flash_pairs_pack_avx512(int64_t n, int64_t dv, const char *rows, int64_t step, void *out)
 {
     static const uint16_t order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -108,8 +108,8 @@ AGK_INLINE void products(int nv, int add, uint32_t mask, int64_t rows, int64_t n
     if (r < rows) product(nv, 1, add, mask, n, a, b + r * across, across, along, out + r * V_T);
 }
 
-/* S from row `from` to row `to` becomes pairs of 2^(S - max), in the first half of its place; gives the sums of its
- * lanes, as f32. A row of a pair that is not S counts as 0. */
+/* Turns rows `from` to `to` of S into pairs of 2^(S - max), stored in the first half of the same place; returns the
+ * sums of their lanes, as f32. A row of a pair that is not in S counts as 0. */
 AGK_INLINE vf soft_max(int64_t from, int64_t to, float *s, vf max)
 {
     static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,

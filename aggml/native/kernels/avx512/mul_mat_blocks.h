@@ -1,8 +1,8 @@
-/* The tile of 8 rows x 48 columns that f32 and bf16 share: accumulators, row groups, the transposed store.
+/* The block of 8 rows x 48 columns that f32 and bf16 share: accumulators, groups of rows, the transposed store.
  *
- * A file defines its step (how 16 lanes of b meet one broadcast of a) and includes this. Rows of a are broadcast,
- * so 8 x 3 products need 11 loads for 12 cycles of the two multipliers. All is static inline: nothing of this may
- * be shared with units of another instruction set. */
+ * A file defines how 16 lanes of b are multiplied by one broadcast of a, and includes this. Rows of a are broadcast,
+ * so 8 x 3 products need 11 loads for 12 cycles of the two multipliers. Everything is static inline: nothing here
+ * may be shared with files of another instruction set. */
 #ifndef AGK_AVX512_MUL_MAT_TILE_H
 #define AGK_AVX512_MUL_MAT_TILE_H
 
@@ -72,13 +72,13 @@ AGK_INLINE void agk_store_tile(int R, int W, __m512 acc[8][3], float *c, size_t 
     }
 }
 
-/* The lines of c that a tile will store, asked for while it is computed. */
+/* Prefetches the lines of c that a block will store, while it is computed. */
 AGK_INLINE void agk_prefetch_tile(const float *c, size_t ldc, int64_t cols)
 {
     for (int64_t j = 0; j < cols; ++j) _mm_prefetch((const char *)c + (size_t)j * ldc, _MM_HINT_T0);
 }
 
-/* One line of each of the next 8 rows: a is read once per tile, often from L3 or memory. */
+/* Prefetches one line of each of the next 8 rows: a is read once per block, often from L3 or memory. */
 AGK_INLINE void agk_prefetch_rows(const char *a, size_t lda)
 {
     AGK_UNROLL for (int r = 0; r < 8; ++r) _mm_prefetch(a + (size_t)r * lda, _MM_HINT_T0);
@@ -143,7 +143,7 @@ AGK_INLINE __m512 agk_tile_gather4(const float *x)
     return _mm512_mask_broadcast_f32x4(r, 0xf000, _mm_load_ps(x + 12 * 16));
 }
 
-/* `rows` x `cols` of a tile that was stored row by row, to columns of c. */
+/* Stores `rows` x `cols` of a block that was stored row by row to columns of c. */
 AGK_INLINE void agk_tile_put(const float *sums, float *c, size_t ldc, int64_t rows, int64_t cols, bool add)
 {
     const __mmask16 mask = (__mmask16)((1u << rows) - 1);
@@ -164,8 +164,8 @@ AGK_INLINE void agk_tile_put(const float *sums, float *c, size_t ldc, int64_t ro
     }
 }
 
-/* Rows are read two at a time, and asked for in the order of memory: as far ahead as two rows, or 6 KB if they are
- * short. Into L2, and behind a product, so that requests are not gathered. */
+/* Rows are read two at a time and prefetched in the order of memory, two rows ahead, or 6 KB if they are short. The
+ * prefetches go into L2 and each stands behind a product, so that the compiler does not gather them. */
 AGK_INLINE const char *agk_mm_ahead(const agk_mm_block *block, const char *a, int rows)
 {
     const size_t ahead = (size_t)rows * block->lda;

@@ -1,7 +1,7 @@
 /* mul_mat in bf16, AVX-512 BF16: pairs of k in one 32-bit lane, 2 x 32 products per cycle.
  *
- * Reached only through lines that need AGK_AVX512_BF16. vdpbf16ps takes subnormals as zero. Not here: CPUs
- * without the instruction, where bf16 is widened (mul_mat_dots.c) and goes through the f32 tile. */
+ * Used only through lines that need AGK_AVX512_BF16. vdpbf16ps treats subnormals as zero. Not here: CPUs without the
+ * instruction, where bf16 is widened (mul_mat_dots.c) and the f32 block is used. */
 #include "mul_mat_blocks.h"
 
 /* From f32 columns, rounded to nearest even. */
@@ -38,7 +38,7 @@ AGK_INLINE __m512 product(__m512 acc, __m512i x, __m512i y)
     return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y);
 }
 
-/* Two k; `single`: the second of the pair is not there, zero as in b. */
+/* Two k; `single`: the second of the pair does not exist, and is zero as in b. */
 AGK_INLINE void step(int R, int W, bool single, __m512 acc[8][3], const char *a, const char *a4, size_t lda,
                      const char *b, size_t ldb)
 {

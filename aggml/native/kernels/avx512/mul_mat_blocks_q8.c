@@ -1,9 +1,9 @@
 /* mul_mat of q8_0 and q4_0 with many columns, AVX-512 VNNI: 4 rows x 32 columns.
  *
- * Lanes are columns; of b a block of 32 k is 8 vectors of 4 k, kept in registers for 4 rows; of a 4 k are one
- * broadcast. vpdpbusd wants one unsigned side: b has 128 added, and each row starts at -128 * sum(q) instead of zero.
- * One scale per 32 k: 8 products, a multiplication and an fma, so 80 % of the peak is the ceiling. Reached only
- * through lines that need AGK_AVX512_VNNI. Not here: few columns (mul_mat_dots_32.c). */
+ * Lanes are columns. A block of 32 k of b is 8 vectors of 4 k, kept in registers for 4 rows; 4 k of a are one
+ * broadcast. vpdpbusd needs one unsigned operand: b has 128 added, and each row starts at -128 * sum(q) instead of
+ * zero. There is one scale per 32 k, so 8 products need a multiplication and an fma: at most 80 % of the peak can be
+ * reached. Used only through lines that need AGK_AVX512_VNNI. Not here: few columns (mul_mat_dots_32.c). */
 #include "mul_mat_blocks.h"
 
 void agk_mm_blocks_pack_q8_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)

@@ -1,5 +1,5 @@
-/* Rows of quantized blocks as bytes with scales (mul_mat_bytes.h), AVX-512: by the functions that unpack blocks to
- * floats, before they multiply by the scale (vec/mul_mat_rows.h). */
+/* Rows of quantized blocks as bytes with scales (mul_mat_bytes.h), AVX-512. They come from the functions that unpack
+ * blocks to floats, before these multiply by the scale (vec/mul_mat_rows.h). */
 #include "kernels/mul_mat_bytes.h"
 #include "math.h"
 
@@ -7,7 +7,7 @@
 /* 16 signed bytes. */
 AGK_INLINE vf v_widen(__m128i q, int first)
 {
-    (void)first; /* 0 */
+    (void)first; /* always 0 */
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
 }
 

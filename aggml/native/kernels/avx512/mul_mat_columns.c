@@ -7,7 +7,7 @@
 
 enum { BLOCK = AGK_MM_BLOCK };
 
-/* 64 bytes with their scales, and what they add to products with bytes that have an offset. */
+/* 64 bytes with their scales, and the corrections for products with bytes that have an offset. */
 AGK_INLINE void put_col(agk_mm_col_q8 *y, __m512i q)
 {
     const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), q);
@@ -15,7 +15,7 @@ AGK_INLINE void put_col(agk_mm_col_q8 *y, __m512i q)
     _mm512_storeu_si512(y->start, _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128)));
 }
 
-/* As in a block of ggml's: sums agree with it to the last bits. */
+/* As in a block of ggml's, so that sums agree with ggml's to the last bits. */
 AGK_INLINE __m128 round_scales(__m128 d)
 {
     return _mm_cvtph_ps(_mm_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -48,7 +48,7 @@ void agk_mm_columns_q8_avx512(const void *src, void *dst, int64_t n)
     }
 }
 
-/* 256 elements with one scale: what is not finite is 0. */
+/* 256 elements with one scale; values that are not finite become 0. */
 void agk_mm_columns_q8_wide_avx512(const void *src, void *dst, int64_t n)
 {
     const float *x = src;
@@ -58,7 +58,8 @@ void agk_mm_columns_q8_wide_avx512(const void *src, void *dst, int64_t n)
         __m512 most = _mm512_setzero_ps();
         AGK_UNROLL for (int e = 0; e < 256; e += 16)
         {
-            most = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x + e)), most); /* the second if one is NaN */
+            /* gives the second operand if one is NaN */
+            most = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x + e)), most);
         }
         const float d = _mm512_reduce_max_ps(most) / 127.0f;
         const __m512 inverse = _mm512_set1_ps(d != 0.0f ? 1.0f / d : 0.0f);

@@ -1,9 +1,9 @@
 /* mul_mat of few columns in f32, f16 and bf16, AVX-512: lanes run along k, nothing is packed or converted before.
  *
- * 4 rows x up to 6 columns at a time; the next 4 rows are prefetched meanwhile, since from memory this is a stream
- * of weights (1 to 8 columns) and from cache a product of half the multipliers' peak and more (9 to 16). bf16 and
- * f16 are widened on the fly, by the pipes that do not multiply. Not here: pairs of bf16
- * (mul_mat_blocks_bf16.c), quantized weights (mul_mat_dots_32.c). */
+ * 4 rows x up to 6 columns at a time, while the next 4 rows are prefetched. From memory this is a stream of weights
+ * (1 to 8 columns); from cache it is a product at half the multipliers' peak and more (9 to 16). bf16 and f16 are
+ * widened on the fly, by pipes that do not multiply. Not here: pairs of bf16 (mul_mat_dots_pairs.c), quantized
+ * weights (mul_mat_dots_32.c). */
 #include "mul_mat_blocks.h"
 
 enum { F32, F16, BF16 };

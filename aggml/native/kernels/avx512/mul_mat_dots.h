@@ -17,9 +17,9 @@ AGK_INLINE __m128 agk_sum4(const __m512 r[4])
     return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 }
 
-/* Up to 4 rows; missing ones repeat the last and are not stored. Group g of `groups` prefetches its share of the bytes
- * AHEAD, at the end of rows those of the next 4. Into L2: of the read bandwidth f32 then has 98 % and f16 and bf16 91
- * %; into L1, and the next 4 rows all the time, it was 80, 85 and 86 %. */
+/* Up to 4 rows; missing ones repeat the last and are not stored. Group g of `groups` prefetches its share of the
+ * bytes AHEAD; at the end of the rows, its share of the next 4 rows. Prefetched into L2, f32 reaches 98 % of the
+ * read bandwidth, f16 and bf16 91 %. Prefetched into L1, with the next 4 rows all the time, it was 80, 85 and 86 %. */
 AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const char *a, int64_t rows, const char *b,
                               char *c, int64_t g, int64_t groups)
 {

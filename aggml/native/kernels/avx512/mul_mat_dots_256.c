@@ -1,10 +1,10 @@
 /* mul_mat of q2_K to q6_K and iq4_xs with few columns, AVX-512 VNNI: weights are read once, as they lie, 64 k at a
  * time.
  *
- * A code q of a weight is an unsigned byte; the weight is scale * (q - offset) or scale * q - minimum, with a scale per
- * 16 or 32 of k. What the offset adds is taken off by the start values of the column, -128 * (sum of 4 elements) in
- * each lane, shifted; a minimum is multiplied by them as they are. Reached only through lines that need
- * AGK_AVX512_VNNI. Not here: blocks of 32 (mul_mat_dots_32.c), many columns. */
+ * A code q of a weight is an unsigned byte; the weight is scale * (q - offset) or scale * q - minimum, with a scale
+ * per 16 or 32 of k. The start values of the column, -128 * (sum of 4 elements) in each lane, are shifted to correct
+ * for the offset; a minimum is multiplied by them as they are. Used only through lines that need AGK_AVX512_VNNI.
+ * Not here: blocks of 32 (mul_mat_dots_32.c), many columns. */
 #include "mul_mat_blocks.h"
 
 #include "formats/blocks.h"
@@ -98,14 +98,15 @@ AGK_INLINE void scales_of(kind t, const char *block, __m512 *scales, __m512 *min
         const __m256 s = _mm256_cvtepi32_ps(_mm256_sub_epi32(six, _mm256_set1_epi32(32)));
         *minimums = *scales = _mm512_castps256_ps512(_mm256_mul_ps(s, _mm256_set1_ps(_cvtsh_ss(x->d))));
     } else {
-        const agk_block_q4_k *x = (const agk_block_q4_k *)(const void *)block; /* q5_K begins alike */
+        /* the beginning of a q5_K block has the same layout */
+        const agk_block_q4_k *x = (const agk_block_q4_k *)(const void *)block;
         const __m512 d = _mm512_set1_ps(_cvtsh_ss(x->d)), m = _mm512_set1_ps(_cvtsh_ss(x->m) * 0x1p-7f);
         const __m512 all = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bits(x->scales)));
         *minimums = *scales = _mm512_mul_ps(all, _mm512_mask_blend_ps(0xff00, d, m));
     }
 }
 
-/* 32 bytes twice, each half shifted (or turned, where the wanted bits lie lower) by its own count. */
+/* 32 bytes twice, each half shifted by its own count, or rotated if the wanted bits lie lower. */
 AGK_INLINE __m512i twice(const uint8_t *p, int first, int second)
 {
     const __m512i q = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p));
@@ -223,8 +224,8 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
 
 enum { BLOCKS_MOST = 64 }; /* of a column */
 
-/* What the scales and minimums of a block are multiplied with: scales of the column, then these times -128 * the sums
- * of 32 elements. */
+/* The factors for the scales and minimums of a block: scales of the column, then these times -128 * the sums of 32
+ * elements. */
 static __m512 of_column(const agk_mm_col_q8 *x)
 {
     float to[16];
@@ -238,8 +239,8 @@ static __m512 of_column(const agk_mm_col_q8 *x)
     return _mm512_loadu_ps(to);
 }
 
-/* One product of a block takes off its minimums and gives its scales, for all rows alike: 46 vector instructions for
- * 256 k instead of 71, which were slower than memory is. */
+/* One product with a block corrects for its minimums and gives its scales, for all rows: 46 vector instructions for
+ * 256 k instead of 71, which took longer than reading from memory. */
 AGK_INLINE void panel_of_one(kind t, int R, const agk_mm_block *block, const __m512 *column, const char *a, char *c)
 {
     __m512 acc[2], low[2];

@@ -1,9 +1,9 @@
 /* mul_mat of types with blocks of 32 and few columns, AVX-512 VNNI: weights are read once, as they lie, 64 k at a time.
  *
- * Weights are made unsigned: q8_0 and the tables of iq4_nl and mxfp4 by + 128, others by their codes, whose offset is a
- * part of 128. The start values of the column, -128 * (sum of 4 elements), take that off again; those of q4_1 and q5_1
- * multiply the minimum. Reached only through lines that need AGK_AVX512_VNNI. Not here: blocks of 256
- * (mul_mat_dots_256.c), many columns (mul_mat_blocks_q8.c). */
+ * Weights are made unsigned: q8_0 and the tables of iq4_nl and mxfp4 by adding 128; for other types the codes are
+ * unsigned already, with an offset that is a part of 128. The start values of the column, -128 * (sum of 4
+ * elements), correct for that; for q4_1 and q5_1 they multiply the minimum. Used only through lines that need
+ * AGK_AVX512_VNNI. Not here: blocks of 256 (mul_mat_dots_256.c), many columns (mul_mat_blocks_q8.c). */
 #include "mul_mat_blocks.h"
 
 #include "formats/quant.h"
@@ -36,7 +36,7 @@ AGK_INLINE unsigned offset_shift(kind t)
     return t == Q4_0 ? 4 : t == Q5_0 ? 3 : 0;
 }
 
-/* Codes follow the scale, the minimum and the fifth bits. */
+/* The codes come after the scale, the minimum and the fifth bits. */
 AGK_INLINE size_t codes_at(kind t)
 {
     return (t == MXFP4 ? 1u : 2u) + (has_minimum(t) ? 2u : 0u) + (has_fifth_bit(t) ? 4u : 0u);
@@ -61,7 +61,7 @@ AGK_INLINE __m128 scales(kind t, const char *a, const char *next, bool two)
     return _mm_setr_ps(agk_half_of_e8m0((uint8_t)*a), two ? agk_half_of_e8m0((uint8_t)*next) : 0.0f, 0.0f, 0.0f);
 }
 
-/* 16 nibbles of each 16 bytes of one block, then of the other: low ones first, as k runs. */
+/* 16 nibbles from each 16 bytes of one block, then of the other: low nibbles first, in the order of k. */
 AGK_INLINE __m512i nibbles(const char *a, const char *next, bool two)
 {
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)a);
@@ -77,7 +77,7 @@ AGK_INLINE __m512i look_up(__m128i table, __m512i codes)
     return _mm512_xor_si512(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes), _mm512_set1_epi8((char)-128));
 }
 
-/* Two blocks (or one, and codes that meet zeros of the column), unsigned, in the order of k. */
+/* Two blocks (or one, and codes that are multiplied by zeros of the column), unsigned, in the order of k. */
 AGK_INLINE __m512i load(kind t, const char *a, const char *next, bool two)
 {
     const size_t at = codes_at(t);

@@ -1,6 +1,6 @@
 /* dots_bf16, AVX-512 BF16: few columns, pairs of bf16 in each lane, both operands as they lie.
  *
- * Reached only through lines that need AGK_AVX512_BF16. vdpbf16ps takes subnormals as zero. Not here: CPUs without the
+ * Used only through lines that need AGK_AVX512_BF16. vdpbf16ps treats subnormals as zero. Not here: CPUs without the
  * instruction, where bf16 is widened (mul_mat_dots.c). */
 #include "mul_mat_blocks.h"
 

@@ -1,14 +1,15 @@
-/* Products of packed weights with 1 to 8 columns, AVX-512 VNNI: the template that types of 32 and of 256 share.
+/* Products of packed weights with 1 to 8 columns, AVX-512 VNNI: the template for types with blocks of 32 and of 256.
  *
- * 32 k of 16 rows: 8 vectors of codes, taken apart once for all columns; per column 8 dot products with broadcasts of 4
- * k, then one conversion and one product with the scales (two where there is a scale per 16). Weights are one stream. A
- * file includes this and names its types; reached only through lines that need AGK_AVX512_VNNI. */
+ * 32 k of 16 rows are 8 vectors of codes, unpacked once for all columns. Each column then takes 8 dot products with
+ * broadcasts of 4 k, one conversion and one product with the scales (two where there is a scale per 16). Weights are
+ * a single stream. A file includes this and names its types; used only through lines that need AGK_AVX512_VNNI. */
 #ifndef AGK_AVX512_PACKED_H
 #define AGK_AVX512_PACKED_H
 
 #include "mul_mat_packed_codes.h"
 
-enum { TWO_GROUPS = 4 }; /* up to so many columns: with more, their sums leave no registers */
+/* columns up to which two groups are multiplied together; the sums of more columns would leave no registers */
+enum { TWO_GROUPS = 4 };
 
 /* A sub-block, 32 k, of N columns that lie at x. */
 AGK_INLINE void sub_block(kind t, int N, const char *block, int64_t half, int part, __m512 d, __m512 m, const char *x,
@@ -40,8 +41,8 @@ AGK_INLINE void sub_block(kind t, int N, const char *block, int64_t half, int pa
     }
 }
 
-/* G groups from `a` on, side by side: two streams from memory keep more on its way than one, and a group's columns are
- * read once for both. rows: of the last one. */
+/* Multiplies G groups from `a` on, side by side: two streams from memory keep more lines in flight than one, and the
+ * columns are read once for both groups. rows: of the last group. */
 AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
@@ -66,7 +67,7 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
                 const char *next = a + far + (size_t)(half * parts + part) * ahead;
                 AGK_UNROLL for (int g = 0; g < G; ++g)
                 {
-                    if (g + 1 < G && next >= end) next += 2 * b->lda; /* the second of the two behind these */
+                    if (g + 1 < G && next >= end) next += 2 * b->lda; /* the second of the two groups that follow */
                     AGK_UNROLL for (size_t line = 0; line < ahead; line += 64)
                     {
                         if (t ==

@@ -1,6 +1,6 @@
-/* Codes and scales of packed weights as vectors, AVX-512: what the products in lanes (mul_mat_packed.h,
- * kernels/zen4/mul_mat_packed.h) and on tiles (kernels/amx/mul_mat_packed_tiles.h) share. All is static inline: each
- * unit has its own. */
+/* Codes and scales of packed weights as vectors, AVX-512, for the products in lanes (mul_mat_packed.h,
+ * kernels/zen4/mul_mat_packed.h) and on tiles (kernels/amx/mul_mat_packed_tiles.h). Everything is static inline, so
+ * that each file has its own copy. */
 #ifndef AGK_AVX512_PACKED_CODES_H
 #define AGK_AVX512_PACKED_CODES_H
 
@@ -24,13 +24,13 @@ AGK_INLINE __m512i moved(__m512i x, int right)
     return right > 0 ? _mm512_srli_epi16(x, right) : right < 0 ? _mm512_slli_epi16(x, -right) : x;
 }
 
-/* Each byte shifted right (left, if negative); the mask takes what comes from the neighbour. */
+/* Each byte shifted right (left, if negative); the mask clears the bits that come from the neighbouring byte. */
 AGK_INLINE __m512i shifted(__m512i x, int right, int mask)
 {
     return _mm512_and_si512(moved(x, right), _mm512_set1_epi8((char)mask));
 }
 
-/* Each byte shifted right (left, if negative), what the mask takes of it joined with y. */
+/* Each byte shifted right (left, if negative) and masked, then joined with y. */
 AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
 {
     enum { AND_OR = 0xea }; /* (a & b) | c */
@@ -47,7 +47,7 @@ AGK_INLINE __m512i levels(kind t, __m512i codes)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t == MXFP4 ? fp4 : iq4), codes);
 }
 
-/* Codes v of 8 of 32 k, unsigned, in the order of k. Of 256 there are two halves of four parts. */
+/* Codes v of 8 vectors of 32 k, unsigned, in the order of k. A block of 256 has two halves of four parts. */
 AGK_INLINE __m512i code(kind t, const char *data, int64_t half, int part, int v)
 {
     if (t == Q8_0) return vector(data, v);
@@ -63,7 +63,7 @@ AGK_INLINE __m512i code(kind t, const char *data, int64_t half, int part, int v)
     return t == Q4_0 || t == Q4_1 ? q : levels(t, q);
 }
 
-/* All 8. Only the part is known to the compiler: all eight parts unrolled would be 20 KB of code. */
+/* All 8 vectors. Only the part is known at compile time: all eight parts unrolled would be 20 KB of code. */
 AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, __m512i w[8])
 {
     AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, part, v);
@@ -98,7 +98,8 @@ AGK_INLINE __m512 half_of_e8m0(__m128i e)
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(x, _mm512_set1_epi32(2)), small));
 }
 
-/* The scales of sub-block j and what multiplies the sums of the columns: one each, two where scales are per 16. */
+/* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
+ * each 16. */
 AGK_INLINE void scales_of(kind t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2], __m512 minimum[2])
 {
     scale[0] = d;
@@ -141,10 +142,10 @@ AGK_INLINE void scales_of_block(kind t, const char *a, __m512 *d, __m512 *m)
     *d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
     *m = _mm512_setzero_ps();
     if (has_minimum(t)) *m = halves(a + 32);
-    if (of_256(t)) *m = _mm512_sub_ps(_mm512_setzero_ps(), *m); /* those of 256 are taken off */
+    if (of_256(t)) *m = _mm512_sub_ps(_mm512_setzero_ps(), *m); /* the minimum of types of 256 is subtracted */
 }
 
-/* Which of 16 rows there are, if `left` are. */
+/* The mask of the rows that exist, if `left` of 16 are left. */
 AGK_INLINE __mmask16 rows_of_group(int64_t left)
 {
     return (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);

@@ -1,9 +1,9 @@
-/* Columns of f32 quantized and laid out for matrix tiles (mul_mat_packed.h), AVX-512: 64 k of 8 columns at a time, in
- * registers.
+/* Quantizes columns of f32 and lays them out for matrix tiles (mul_mat_packed.h), AVX-512: 64 k of 8 columns at a time,
+ * in registers.
  *
- * 16 blocks of 32 are a vector of maxima and scales; sums come from products with ones, by the same tree. As
- * agk_mm_col_q8 and agk_packed_tiles bit by bit: 8 columns, 512 k, in cache: 2.61 -> 0.76 us. Reached only through
- * lines that need AGK_AVX512_VNNI. */
+ * 16 blocks of 32 are a vector of maxima and scales; sums come from products with ones, by the same tree. The result
+ * is bit for bit that of agk_mm_col_q8 and agk_packed_tiles. 8 columns, 512 k, in cache: 2.61 -> 0.76 us. Used only
+ * through lines that need AGK_AVX512_VNNI. */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
@@ -32,8 +32,8 @@ enum { COLUMNS = 8, UNIT = AGK_PACKED_UNIT };
 AGK_TREE(__m512, ps, AGK_DOUBLES, _mm512_max_ps)
 AGK_TREE(__m512i, epi32, AGK_QUADS, _mm512_add_epi32)
 
-/* Scales of 16 blocks, [half][column], from the largest size of each; in `inverse` what their elements are multiplied
- * by. */
+/* Scales of 16 blocks, [half][column], from the largest magnitude in each; `inverse` gets the factors for their
+ * elements. */
 AGK_INLINE __m512 scales(const __m512 sizes[COLUMNS], float inverse[16])
 {
     __m512 m[2];
@@ -46,7 +46,7 @@ AGK_INLINE __m512 scales(const __m512 sizes[COLUMNS], float inverse[16])
     return _mm512_cvtph_ps(_mm512_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* Two blocks as bytes, in an order of words that `in_order` puts right. */
+/* Two blocks as bytes, in an order of words that `in_order` corrects. */
 AGK_INLINE __m512i quantized(const float *x, float first, float second)
 {
     const __m512 a = _mm512_set1_ps(first), b = _mm512_set1_ps(second);
@@ -57,7 +57,8 @@ AGK_INLINE __m512i quantized(const float *x, float first, float second)
     return _mm512_packs_epi16(low, high);
 }
 
-/* Sums of quarters of 8 columns as a product wants them: what an offset adds too much, or factors of a minimum. */
+/* Sums of quarters of 8 columns in the form that a product needs: corrections for an offset, or factors of a
+ * minimum. */
 AGK_INLINE void put_sums(const agk_packed_layout *layout, const __m512i totals[COLUMNS], __m512 d, char *out,
                          int64_t width)
 {
@@ -135,7 +136,7 @@ void agk_mm_packed_columns_avx512(const agk_packed_layout *layout, int64_t n, in
                 if (first + j >= n) continue;
                 x[j] = (const float *)(const void *)(columns + (size_t)(first + j) * stride) + i;
                 if (k - i >= UNIT) continue;
-                memset(rest[j], 0, sizeof rest[j]); /* half a unit is left */
+                memset(rest[j], 0, sizeof rest[j]); /* only half a unit is left */
                 memcpy(rest[j], x[j], (size_t)(k - i) * sizeof(float));
                 x[j] = rest[j];
             }

@@ -72,7 +72,7 @@ void agk_mm_pairs_product_avx512(const agk_mm_panel *p)
         all_units(true, p, steps, p->a, p->b, p->first);
         return;
     }
-    bool first = p->first; /* nobody is served by these: f32 lanes are faster */
+    bool first = p->first; /* never used in practice, since f32 lanes are faster */
     for (int64_t i = 0; i < steps * terms * terms; ++i) {
         const int64_t step = i / terms / terms, t = i / terms % terms, u = i % terms;
         if (t + u >= terms) continue;

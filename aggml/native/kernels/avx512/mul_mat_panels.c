@@ -9,7 +9,7 @@ void agk_mm_panels_put_avx512(const float *sums, size_t panel_sums, int64_t rows
         const float *tiles = sums + col / 32 * AGK_PANEL_SUMS + col % 32 * 32;
         for (int64_t row = 0; row < rows; row += 16) {
             const float *tile = tiles + (size_t)(row / 32) * panel_sums + row % 32 * 16;
-            /* Lines of c that come next: 3 to 8 % of a product with short k. */
+            /* Prefetches the next lines of c: this saves 3 to 8 % of a product with short k. */
             for (int64_t j = 0; j < n && row + 16 < rows; ++j) {
                 __builtin_prefetch((const char *)(c + row + 16) + (size_t)j * ldc, 1);
             }

@@ -1,18 +1,18 @@
 /* Panels times units in lanes, AVX-512: the template that floats (FMA) and pairs (vdpbf16ps) share.
  *
- * Lanes are columns, rows of a panel are broadcast: 8 rows x 48 columns, 11 loads for 24 products. Lines of both come
- * in the order in which they are read, so neither strides of a nor its type matter here. A unit of 256 k is 16 KB
- * (f32): three of them stay in L1 for the four times 8 rows of a panel, which itself comes from L1 or L2, 32 bytes for
- * 12 cycles. On one core of a Granite Rapids the loop has 94 % of the peak of FMA on units in L1 and 90 % on units in
- * L2; prefetches into L1 are no faster. Sums stay in the layout of the loop until the last block of k. All static
- * inline. */
+ * Lanes are columns, rows of a panel are broadcast: 8 rows x 48 columns, 11 loads for 24 products. Both operands are
+ * read in the order in which their lines lie, so neither the strides nor the type of a matter here. A unit of 256 k
+ * is 16 KB (f32): three of them stay in L1 for the four groups of 8 rows of a panel, which itself comes from L1 or
+ * L2, 32 bytes for 12 cycles. On one core of a Granite Rapids the loop has 94 % of the peak of FMA on units in L1
+ * and 90 % on units in L2; prefetches into L1 are no faster. Sums stay in the layout of the loop until the last
+ * block of k. All static inline. */
 #ifndef AGK_AVX512_MUL_MAT_PANELS_H
 #define AGK_AVX512_MUL_MAT_PANELS_H
 
 #include "kernels/vec/mul_mat_panels.h"
 #include "mul_mat_terms.h"
 
-/* R rows of a panel times W units; a step is a line of each row, 16 f32 or pairs of bf16. */
+/* Multiplies R rows of a panel by W units. One round takes a line of each row, 16 f32 or pairs of bf16. */
 AGK_INLINE void block(bool pairs, int R, int W, int64_t steps, const char *a, const char *b, size_t ldb, float *sums,
                       bool first)
 {

@@ -29,7 +29,7 @@ AGK_INLINE __m512i upper_halves(__m512 low, __m512 high)
     return _mm512_permutex2var_epi16(_mm512_castps_si512(low), odd, _mm512_castps_si512(high));
 }
 
-/* 32 floats as terms; the last is rounded, the others are cut off. */
+/* Splits 32 floats into terms; the last term is rounded, the others are truncated. */
 AGK_INLINE __mmask16 split(int terms, __m512 low, __m512 high, __m512i out[3])
 {
     const __mmask16 bad = terms > 1 ? (__mmask16)(cannot_split(low) | cannot_split(high)) : 0;

@@ -1,7 +1,7 @@
 /* Packing for products on matrix tiles (mul_mat_panels.h): columns, which are converted, and rows of bf16, which are
- * turned.
+ * transposed.
  *
- * Rows of f32 are packed as columns in lanes are (mm_pairs_columns). Not here: the products
+ * Rows of f32 are packed like columns in lanes (mm_pairs_columns). Not here: the products
  * (kernels/amx/mul_mat_tiles.c). */
 #include "kernels/mul_mat_panels.h"
 #include "mul_mat_terms.h"
@@ -12,7 +12,9 @@ AGK_INLINE bool cols(int terms, int64_t k, int64_t n, const char *b, size_t ldb,
     const size_t unit = agk_terms_unit_bytes(terms, k);
     if (n < 16) memset(out, 0, unit);
     for (int64_t i = 0; i < k;
-         i += 32, out += terms * TILE) { /* lines are stored as they lie: column by column takes 1.3 */
+         /* lines are stored in the order of memory; column by column takes 1.3 times as long */
+         i += 32,
+                 out += terms * TILE) {
         const uint32_t mask = k - i >= 32 ? ~0u : (1u << (k - i)) - 1;
         for (int64_t j = 0; j < n; ++j) {
             const float *x = (const float *)(const void *)(b + (size_t)j * ldb) + i;

@@ -1,5 +1,5 @@
-/* The end of the sums of a block on tiles (agk_mm_end): bias, function, addend, store; two columns of 32 rows at a
- * time. Each line of a tile is 16 rows of one column, so nothing is turned. Not here: products
+/* The epilogue of the sums of a block on tiles (agk_mm_end): bias, function, addend, store; two columns of 32 rows
+ * at a time. Each line of a tile is 16 rows of one column, so nothing is transposed. Not here: products
  * (kernels/amx/mul_mat_tiles.c), other stages (lower/chain.c). */
 #ifndef AGK_AVX512_TILES_END_H
 #define AGK_AVX512_TILES_END_H
@@ -9,10 +9,11 @@
 
 #include "kernels/vec/unary.h"
 
-enum { PARTS = 16 }; /* of a pair of units; two columns each */
+enum { PARTS = 16 }; /* parts of a pair of units; two columns each */
 
-/* gelu_erf of what is rounded to bf16: x Phi(x) as in v_near_tail, with the tail to 1.5e-4 of it, a thirteenth of that
- * rounding; 16 instructions where exact ones are 28. Beyond 6.5, and what is not finite, is exact. */
+/* gelu_erf for a result that is rounded to bf16: x Phi(x) as in v_near_tail, with a relative error of the tail of
+ * 1.5e-4, a thirteenth of that rounding. It takes 16 instructions, the exact one 28. Beyond 6.5, and for values that
+ * are not finite, it is exact. */
 AGK_INLINE void gelu_erf_4_short(vf x[4])
 {
     __mmask16 far[4];

@@ -1,11 +1,11 @@
-/* Rows of the codebook types (iq1, iq2, iq3) to bf16, as products on tiles want them, AVX-512: what their f32 would
- * round to, bit for bit but for the sign of a NaN.
+/* Rows of the codebook types (iq1, iq2, iq3) to bf16, for products on tiles, AVX-512: bit for bit what their f32 would
+ * round to, except for the sign of a NaN.
  *
- * An element is one of a few multiples of its scale, so scales are multiplied by all of them and rounded, those of two
- * scales to 32 words in a register, out of which levels pick. Points are gathered 16 at a time as codes of 2 or 3 bits
- * a level: all machines that have tiles gather quickly, others may not, so nothing else is made this way. A row of 4096
- * takes 400 ns for iq3_s, and 150 more to be turned, where its floats took 960 and 290. Not here: other types, which
- * become f32 first; turning rows (mul_mat_tiles.c). */
+ * An element is one of a few multiples of its scale. So scales are multiplied by all of these and rounded; the
+ * results for two scales are 32 words in a register, which is indexed by levels. Points are gathered 16 at a time as
+ * codes of 2 or 3 bits a level: all machines that have tiles gather quickly, others may not, so nothing else uses
+ * this. A row of 4096 takes 400 ns for iq3_s, and 150 more to be transposed, where its floats took 960 and 290. Not
+ * here: other types, which become f32 first; transposing rows (mul_mat_tiles.c). */
 #include <immintrin.h>
 
 #include "formats/blocks_iq.h"
@@ -15,7 +15,7 @@
 
 enum { WIDE = 256, GROUPS = WIDE / 32 };
 
-/* Points as levels. A gather reads 4 bytes of which 2 are the point's. */
+/* Points as levels. A gather reads 4 bytes, of which 2 belong to the point. */
 #define P(code) code,
 static const uint16_t iq2_xxs_codes[256 + 1] = {
 #define AGK_IQ2_XXS
@@ -43,7 +43,7 @@ static const uint16_t iq3_s_codes[512 + 1] = {
 };
 #undef P
 
-/* What levels are worth, again and again, so that bits of the next level do not matter. */
+/* The values of levels, repeated, so that the bits of the next level do not matter. */
 #define TWICE(...) __VA_ARGS__, __VA_ARGS__
 #define FOURFOLD(...) TWICE(__VA_ARGS__), TWICE(__VA_ARGS__)
 static const _Alignas(64) float iq2_levels[16] = {FOURFOLD(8, 25, 43, 0)};
@@ -102,7 +102,7 @@ AGK_INLINE __m512i of_eight(__m512i codes, int first)
     return _mm512_srlv_epi16(_mm512_permutexvar_epi16(_mm512_loadu_si512(at), codes), _mm512_loadu_si512(shift));
 }
 
-/* All that elements with one scale or another can be: 16 words each. */
+/* All values that elements with the first or the second scale can have: 16 words each. */
 AGK_INLINE __m512i worths(const float *levels, float a, const float *other, float b)
 {
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_load_ps(other), _mm512_set1_ps(b)),
@@ -164,7 +164,7 @@ AGK_INLINE __m512i nibbles(const uint8_t scales[8])
     return _mm512_cvtepu8_epi32(_mm_or_si128(_mm_and_si128(words, _mm_set1_epi16(15)), high));
 }
 
-/* 16 fields of `bits` bits of a word, `step` apart. */
+/* 16 fields of `bits` bits of a word, at distances of `step` bits. */
 AGK_INLINE __m512i fields(__m512i words, int step, int mask)
 {
     int32_t shift[16];

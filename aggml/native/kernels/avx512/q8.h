@@ -9,7 +9,8 @@
 #include "kernels/inline.h"
 #include "round.h"
 
-/* 32 elements as bytes; *d is their scale. What does not fit (sources that are not finite, subnormal scales) is 0. */
+/* 32 elements as bytes; *d is their scale. Values that do not fit (sources that are not finite, subnormal scales)
+ * become 0. */
 AGK_INLINE __m256i quantize(const float *x, float *d)
 {
     const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16), zero = _mm512_setzero_ps();
@@ -22,13 +23,13 @@ AGK_INLINE __m256i quantize(const float *x, float *d)
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
-/* The lanes of `of` at i, everywhere. */
+/* Lane i of `of`, broadcast to all lanes. */
 AGK_INLINE __m512 agk_spread(__m128 of, int i)
 {
     return _mm512_permutexvar_ps(_mm512_set1_epi32(i), _mm512_castps128_ps512(of));
 }
 
-AGK_INLINE __m512i agk_round_away(__m512 x) /* as agk_round_fitting, of what fits */
+AGK_INLINE __m512i agk_round_away(__m512 x) /* as agk_round_fitting, for values that fit */
 {
     const __m512i sign = _mm512_set1_epi32((int)0x80000000u), half = _mm512_set1_epi32(0x3effffff);
     const __m512i add = _mm512_ternarylogic_epi32(half, _mm512_castps_si512(x), sign, 0xf8);
@@ -45,8 +46,8 @@ AGK_INLINE __m128 agk_most_of_4(const __m512 m[4])
     return _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-/* Four blocks as quantize() makes them, in 0.6 of its instructions: 128 bytes in their order, four scales. False, and
- * nothing is right: a number is NaN, or a scale is infinite or nearly subnormal. */
+/* Four blocks with the same results as quantize(), in 0.6 of its instructions: 128 bytes in their order, four
+ * scales. False, and no result is valid: a number is NaN, or a scale is infinite or nearly subnormal. */
 AGK_INLINE bool quantize_4(const float *x, __m512i q[2], __m128 *d)
 {
     __m512 a[4], b[4], most[4];

@@ -4,8 +4,8 @@
 
 #include <immintrin.h>
 
-/* Halves away from zero; what does not fit a byte is 0. The largest number below 0.5 is added, so that 0.5 becomes 1
- * and what is below it 0. */
+/* Rounds halves away from zero; values that do not fit a byte become 0. The largest number below 0.5 is added, so
+ * that 0.5 becomes 1 and numbers below it become 0. */
 static inline __m512i agk_round_fitting(__m512 x)
 {
     const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(127.5f), _CMP_LT_OQ);

@@ -1,12 +1,13 @@
-/* Rows of f16, bf16 and quantized blocks to f32, AVX-512: all types but tq1_0, q8_1 and q8_K, which have plain C alone.
+/* Rows of f16, bf16 and quantized blocks to f32, AVX-512: all types except tq1_0, q8_1 and q8_K, which have plain C
+ * only.
  *
- * As plain C bit for bit (formats/). */
+ * Bit for bit like plain C (formats/). */
 #include "math.h"
 
 /* 16 signed bytes. */
 AGK_INLINE vf v_widen(__m128i q, int first)
 {
-    (void)first; /* 0 */
+    (void)first; /* always 0 */
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
 }
 

@@ -6,7 +6,7 @@
 #include "norm.h"
 #include "cross_entropy_loss.h"
 
-/* Sum of x[i] * y[i], as v_norm_sum adds up. */
+/* Sum of x[i] * y[i], added up in the same way as in v_norm_sum. */
 AGK_INLINE double v_dot(int64_t n, const float *x, const float *y)
 {
     double total = 0.0;
@@ -25,7 +25,7 @@ AGK_INLINE double v_dot(int64_t n, const float *x, const float *y)
     return total;
 }
 
-/* The gradient of a short row may be very small beside its terms, so rows shorter than a vector keep doubles. */
+/* The gradient of a short row may be very small compared with its terms, so rows shorter than a vector keep doubles. */
 static inline void v_rms_norm_back(int64_t n, float *out, const float *grad, const float *x, float eps)
 {
     if (n < VF) {

@@ -1,5 +1,5 @@
-/* Transposition of 32-bit elements, VF x VF at a time; one element all along a row; f32 to i32 and back (x86). Included
- * after an ISA's math.h. */
+/* Transposition of 32-bit elements, VF x VF at a time; filling a row with one element; f32 to i32 and back (x86).
+ * Included after an ISA's math.h. */
 #ifndef AGK_VEC_CPY_H
 #define AGK_VEC_CPY_H
 
@@ -52,7 +52,7 @@ static inline void v_fill_32(int64_t n, void *y, uint32_t bits)
         v_transpose_32(n0, n1, y, y_step, x, x_step); \
     }
 
-/* Numbers whose integer is not to be had become the least one, as the instructions of x86 do. */
+/* Numbers whose integer cannot be represented become the least integer, as with the instructions of x86. */
 #define V_CPY_NUMBERS(isa) \
     void agk_cpy_to_i32_##isa(const float *src, void *dst, int64_t n) \
     { \

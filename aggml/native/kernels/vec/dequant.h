@@ -1,14 +1,14 @@
-/* Rows of quantized blocks to f32: what their types share. Included after an ISA's math.h.
+/* Rows of quantized blocks to f32: the parts that the types share. Included after an ISA's math.h.
  *
- * Blocks are unpacked 16 bytes at a time, which one or two vectors of floats widen. All products and sums are those of
- * the scalar conversions, bit for bit; only the sign of a NaN may differ.
- * The including file defines V_NAME(kernel), the name of its variant. */
+ * Blocks are unpacked 16 bytes at a time, which one or two vectors of floats widen. All products and sums are those
+ * of the scalar conversions, bit for bit; only the sign of a NaN may differ. The including file defines
+ * V_NAME(kernel), the name of its variant. */
 #ifndef AGK_VEC_DEQUANT_H
 #define AGK_VEC_DEQUANT_H
 
 #include "table/kernel_types.h"
 
-/* Makes a kernel for rows out of the function for one block: v_<kernel>(x, dst). */
+/* Defines a kernel for rows from the function for one block: v_<kernel>(x, dst). */
 #define V_ROWS(kernel, block, size) \
     void V_NAME(kernel)(const void *src, float *dst, int64_t n) \
     { \
@@ -38,8 +38,8 @@ AGK_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d) + v_set(m));
 }
 
-/* What becomes of 16 elements: floats, unless the including file has another use for codes and scales (V_OUT: it then
- * defines v_out and v_out_with itself). */
+/* The output of 16 elements: floats, unless the including file needs the codes and scales themselves. It then
+ * defines V_OUT, v_out and v_out_with. */
 #ifndef V_OUT
 AGK_INLINE void v_out(float *dst, __m128i q, float d)
 {
@@ -65,7 +65,7 @@ AGK_INLINE __m128i v_if_bit(__m128i q, int bit, int then)
     return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(q, one), one), _mm_set1_epi8((char)then));
 }
 
-/* All bits of byte i where bit i of `bits` is set, else 0. */
+/* All bits of byte i set where bit i of `bits` is set, else 0. */
 AGK_INLINE __m128i v_mask(uint32_t bits)
 {
     const __m128i each = _mm_set1_epi64x((long long)0x8040201008040201u);

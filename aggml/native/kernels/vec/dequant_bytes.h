@@ -1,5 +1,5 @@
-/* Blocks of q8_0 and q4_0, whose floats have kernels of their own (to_f32.c), to codes and scales. Included by files
- * that define V_OUT. */
+/* Unpacks blocks of q8_0 and q4_0 to codes and scales. (Their floats have kernels of their own, to_f32.c.) Included
+ * by files that define V_OUT. */
 #ifndef AGK_VEC_DEQUANT_BYTES_H
 #define AGK_VEC_DEQUANT_BYTES_H
 

@@ -1,6 +1,7 @@
-/* Blocks of the codebook types to f32: iq1, iq2, iq3, x86. Included after an ISA's math.h. Numbers of points, signs and
- * scales of a block are made all at once (iq_parts.h), which halves its time; then 16 elements are two or four loads.
- * Of iq1_s all is made where it is used, which is no slower: it is in dequant_iq1.h. */
+/* Blocks of the codebook types to f32: iq1, iq2, iq3, x86. Included after an ISA's math.h. The numbers of points,
+ * the signs and the scales of a block are computed together first (iq_parts.h), which halves its time; then 16
+ * elements are two or four loads. For iq1_s this is done where the values are used, which is no slower: it is in
+ * dequant_iq1.h. */
 #ifndef AGK_VEC_DEQUANT_IQ_H
 #define AGK_VEC_DEQUANT_IQ_H
 

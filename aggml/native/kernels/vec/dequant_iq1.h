@@ -1,5 +1,5 @@
-/* iq1 to f32 on any vectors that dequant.h has, and the list of all codebook types. The dequant_iq.h of x86 and of NEON
- * include this; they read points and signs in ways of their own. */
+/* iq1 to f32 on any vectors that dequant.h has, and the list of all codebook types. The dequant_iq.h of x86 and of
+ * NEON include this; each reads points and signs in its own way. */
 #ifndef AGK_VEC_DEQUANT_IQ1_H
 #define AGK_VEC_DEQUANT_IQ1_H
 
@@ -7,7 +7,7 @@
 #include "formats/quant_iq_grid.h"
 #include "dequant.h"
 
-/* 16 values d * (point + shift), as d / 8 * (8 * point + 8 * shift): d is far from where an eighth would round. */
+/* 16 values d * (point + shift), computed as d / 8 * (8 * point + 8 * shift): d is so large that d / 8 is exact. */
 AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
 {
     const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);

@@ -1,4 +1,4 @@
-/* Blocks of 256 values with scales of 16 or 32 to f32: q2_K to q6_K, iq4_xs, tq2_0; tq1_0, to codes alone. Included
+/* Blocks of 256 values with scales of 16 or 32 to f32: q2_K to q6_K, iq4_xs, tq2_0; and tq1_0 to codes only. Included
  * after math.h.
  *
  * Scales are unpacked together and multiplied by d (minimums by -m) as if they were values. */
@@ -47,7 +47,7 @@ AGK_INLINE void v_scales_k4(const uint8_t *packed, float d, float m, float *scal
     memcpy(w, packed, sizeof w);
     const uint32_t s = (w[2] & low) | (w[0] >> 2 & high), t = (w[2] >> 4 & low) | (w[1] >> 2 & high);
     const __m128i all = _mm_setr_epi32((int)(w[0] & six), (int)s, (int)(w[1] & six), (int)t);
-    v_put(scale, all, d); /* the last 8 of each are of no use */
+    v_put(scale, all, d); /* the last 8 of each are not used */
     v_put(minimum, _mm_unpackhi_epi64(all, all), -m);
 }
 

@@ -103,8 +103,8 @@ AGK_INLINE void v_flash_product(int nv, int rows, int add, int64_t n, const floa
     }
 }
 
-/* Asks for rows from .. to - 1. All of a block at once would wait for buffers, so some are asked for beside each
- * product. */
+/* Prefetches rows from .. to - 1. All rows of a block in one burst would wait for buffers, so a few are prefetched
+ * with each product. */
 static inline void v_flash_ask(const agk_flash_ahead *ahead, int64_t from, int64_t to)
 {
     if (ahead->bytes == 0) return;
@@ -113,7 +113,7 @@ static inline void v_flash_ask(const agk_flash_ahead *ahead, int64_t from, int64
     }
 }
 
-/* The same for any number of rows. Beside them `keys` rows are asked for. */
+/* The same for any number of rows. Meanwhile `keys` rows are prefetched. */
 AGK_INLINE void v_flash_products(int nv, int add, int64_t rows, int64_t n, const float *a, const float *b,
                                  int64_t across, int64_t along, float *out, const agk_flash_ahead *ahead, int64_t keys)
 {
@@ -138,7 +138,8 @@ AGK_INLINE vf v_flash_logits(int kind, const agk_flash_tile *t, int64_t lane, in
         if (capped) v = cap * v_tanh(v);
         if (kind != AGK_FLASH_NO_MASK) {
             const vf mask = kind == AGK_FLASH_SAME_MASK ? v_set(m[j]) : v_load(m + j * V_T);
-            v = v_select(v_eq(mask, low), low, v_fma(mask, slope, v)); /* a masked key counts nothing, even if NaN */
+            /* a masked key counts nothing, even if it is NaN */
+            v = v_select(v_eq(mask, low), low, v_fma(mask, slope, v));
         }
         if (capped || kind != AGK_FLASH_NO_MASK) v_store(s + j * V_T, v);
         max = v_max(v, max);
@@ -180,8 +181,8 @@ AGK_INLINE vf v_flash_exp(int64_t n, float *s, vf max)
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The logits of one vector of rows over a block of keys, and what is taken off them; O and the sums shrink where a
- * maximum grew. */
+/* The logits of one vector of rows over a block of keys, and the maximum that is subtracted from them. Where a
+ * maximum grew, O and the sums are scaled down. */
 AGK_INLINE vf v_flash_top(const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n, float *s)
 {
     const vf old = v_load(f->max + lane), low = v_set(-__builtin_inff());
@@ -195,7 +196,8 @@ AGK_INLINE vf v_flash_top(const agk_flash_tile *t, const v_flash *f, int64_t lan
         max = v_flash_logits(AGK_FLASH_NO_MASK, t, lane, n, s, m, old);
     else
         max = v_flash_max(n, s, old);
-    const vf safe = v_select(v_eq(max, low), v_zero(), max); /* a row without any key so far: 2^(-inf - 0) = 0 */
+    /* for a row that has seen no key so far: 2^(-inf - 0) = 0 */
+    const vf safe = v_select(v_eq(max, low), v_zero(), max);
     if (v_any(v_lt(old, max))) {
         const vf shrink = v_exp2_down(old - safe);
         v_store(f->sum + lane, v_load(f->sum + lane) * shrink);

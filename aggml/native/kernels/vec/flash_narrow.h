@@ -1,7 +1,7 @@
 /* Attention of a few rows (decoding): lanes along the width, K and V read once, as they lie, for up to V_NR rows.
  *
- * f32, f16, bf16, q8_0 and q4_0 are widened in registers. While a block of keys is computed, lines of the next one are
- * asked for, as many as are read. Included after an ISA's math.h. Not here: tiles with rows in the lanes
+ * f32, f16, bf16, q8_0 and q4_0 are widened in registers. While a block of keys is computed, lines of the next block
+ * are prefetched, as many as are read. Included after an ISA's math.h. Not here: tiles with rows in the lanes
  * (kernels/vec/flash.h), the walk over heads and blocks (lower/attention/flash_few.c). */
 #ifndef AGK_VEC_FLASH_NARROW_H
 #define AGK_VEC_FLASH_NARROW_H
@@ -12,7 +12,7 @@
 #include "math.h"
 
 enum {
-    V_NR = 4,                 /* rows that are computed together, beside */
+    V_NR = 4,                 /* rows that are computed together */
     V_WIDE = VF == 8 ? 2 : 4, /* vectors of values: V_NR times as many sums are in registers */
     V_BLOCK = 32,             /* elements of a quantized block */
 };
@@ -32,7 +32,7 @@ AGK_INLINE int v_in_blocks(int type)
     return type == AGK_Q8_0 || type == AGK_Q4_0;
 }
 
-/* Where element i of a row lies; of a quantized type where its block does. */
+/* The address of element i of a row; for a quantized type, of its block. */
 AGK_INLINE const char *v_at(int type, const char *row, int64_t i)
 {
     if (type == AGK_Q8_0) return row + i / V_BLOCK * (int64_t)sizeof(agk_block_q8_0);
@@ -40,7 +40,7 @@ AGK_INLINE const char *v_at(int type, const char *row, int64_t i)
     return row + i * (type == AGK_F32 ? 4 : 2);
 }
 
-/* n elements from `i` behind `at` on; n >= VF: a whole vector. Of quantized types whole ones only. */
+/* n elements, beginning `i` elements behind `at`; n >= VF: a whole vector. For quantized types only whole vectors. */
 AGK_INLINE vf v_part(int type, const char *at, int i, int64_t n)
 {
     const uint16_t *halves = (const uint16_t *)(const void *)at + i;
@@ -85,7 +85,7 @@ AGK_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_
     }
 }
 
-/* s[r][j] = q[r] . k[j] of four keys, of two or of one; sums across lanes are four at a time. */
+/* s[r][j] = q[r] . k[j] for four keys, for two or for one; sums across lanes are done four at a time. */
 AGK_INLINE void v_narrow_dots(int type, int rows, int keys, const agk_flash_tile *t, const char *q, const char *k,
                               float *s)
 {
@@ -153,8 +153,8 @@ AGK_INLINE void v_narrow_dots_all(int type, int most, int keys, const agk_flash_
     for (; j < n; ++j) v_narrow_dots_rows(type, most, 1, t, k + j * t->k_step, s + j);
 }
 
-/* Sums of 4 rows x 4 keys fill 16 registers of AVX2. So it has 2 x 4, or, where codes are widened, 4 x 2: they are
- * widened half as often. */
+/* Sums of 4 rows x 4 keys would fill the 16 registers of AVX2. So it computes 2 x 4, or, for types whose codes are
+ * widened, 4 x 2: they are then widened half as often. */
 AGK_INLINE void v_narrow_dots_typed(int type, const agk_flash_tile *t, int64_t n, const char *k, float *s)
 {
     if (VF != 8)
@@ -165,7 +165,7 @@ AGK_INLINE void v_narrow_dots_typed(int type, const agk_flash_tile *t, int64_t n
         v_narrow_dots_all(type, 2, 4, t, n, k, s);
 }
 
-/* o[r] = o[r] * shrink[r] + sum of p[r][j] * v[j], `nv` vectors from element i on; n < VF: a part of one. */
+/* o[r] = o[r] * shrink[r] + sum of p[r][j] * v[j], for `nv` vectors from element i on; n < VF: a part of one vector. */
 AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile *t, int64_t i, int64_t n,
                                 int64_t n_keys, const float *p, const char *v, agk_flash_ahead ahead,
                                 const float *shrink, float *o)
@@ -205,7 +205,7 @@ AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile
     }
 }
 
-/* From products to exp(logit - maximum) in s, and the new maximum, sum and shrinkage of row r. */
+/* From products to exp(logit - maximum) in s, and the new maximum, sum and factor of row r. */
 AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narrow *f, int64_t r, int64_t first,
                                   int64_t n, float *row)
 {
@@ -245,7 +245,8 @@ AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narro
     f->sum[r] = f->sum[r] * f->shrink[r] + v_sum(sum);
 }
 
-/* What elements i .. i + n - 1 of a row ask for: their share of the lines, so that no pass asks for many. */
+/* What is prefetched while elements i .. i + n - 1 of a row are computed: their share of the lines, so that no pass
+ * prefetches many. */
 AGK_INLINE agk_flash_ahead v_share(int type, agk_flash_ahead ahead, int64_t i, int64_t n)
 {
     const int64_t from = v_at(type, NULL, i) - (const char *)NULL, end = v_at(type, NULL, i + n) - (const char *)NULL;

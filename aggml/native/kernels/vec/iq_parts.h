@@ -1,5 +1,5 @@
-/* Blocks of the codebook types taken apart: numbers of points and signs, vectors of 256 bits. All static inline:
- * nothing of this may be shared with units of another instruction set. Not here: what points are
+/* Unpacks blocks of the codebook types: numbers of points and signs, in vectors of 256 bits. Everything is static
+ * inline: nothing here may be shared with files of another instruction set. Not here: the points themselves
  * (formats/quant_iq_grid.h), scales. */
 #ifndef AGK_VEC_IQ_PARTS_H
 #define AGK_VEC_IQ_PARTS_H
@@ -10,7 +10,7 @@
 #include "formats/blocks_iq.h"
 #include "kernels/inline.h"
 
-/* Read it out of memory, not piece by piece out of the registers it came from. */
+/* Makes the compiler load the value from memory, not piece by piece from the registers that it came from. */
 #define AGK_IN_MEMORY(x) __asm__ volatile("" : "+m"(x))
 
 AGK_INLINE __m256i agk_load32(const void *p)
@@ -25,7 +25,7 @@ AGK_INLINE void agk_store32(void *p, __m256i x)
 
 /* --- signs: a bit for each of 256 elements */
 
-/* 7 bits in each byte, and an eighth that makes their number even. */
+/* 7 bits in each byte, and an eighth that makes the number of set bits even. */
 AGK_INLINE __m256i agk_even_signs(__m256i seven)
 {
     const __m256i odd = _mm256_broadcastsi128_si256(
@@ -60,7 +60,7 @@ AGK_INLINE __m256i agk_iq2_xs_signs(const agk_block_iq2_xs *x)
 
 /* --- numbers of points */
 
-/* Of 16 points: 8 bits each, and high bits, which a multiplication and `mask` bring to their place. */
+/* The numbers of 16 points: 8 bits each, and high bits, which a multiplication and `mask` move to their place. */
 AGK_INLINE void agk_iq_points(uint16_t *to, const uint8_t *low, __m256i high, __m256i times, int mask)
 {
     const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)low));

@@ -1,7 +1,7 @@
-/* What AVX2 and AVX-512 do by an instruction of the same name. avx2/math.h and avx512/math.h include this; they define
- * V(name), the intrinsic of their width, and the types vf and vd.
+/* Operations for which AVX2 and AVX-512 have an instruction of the same name. avx2/math.h and avx512/math.h include
+ * this; they define V(name), the intrinsic of their width, and the types vf and vd.
  *
- * Not here: what takes a mask, or another instruction at each width. */
+ * Not here: operations that take a mask, or that need another instruction at each width. */
 #ifndef AGK_VEC_LANES_X86_H
 #define AGK_VEC_LANES_X86_H
 

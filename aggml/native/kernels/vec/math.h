@@ -1,6 +1,7 @@
-/* exp and functions made of it, on a vector, in f32. Included after an ISA's math.h, which defines vf and its parts.
+/* exp and functions built on it, on a vector, in f32. Included after an ISA's math.h, which defines vf and its
+ * operations.
  *
- * Errors are the largest of 650,000 arguments against double precision, alike on AVX-512 and AVX2. */
+ * Errors are the largest of 650,000 arguments against double precision, the same on AVX-512 and AVX2. */
 #ifndef AGK_VEC_MATH_H
 #define AGK_VEC_MATH_H
 
@@ -22,7 +23,7 @@ AGK_INLINE vf v_exp(vf x)
 {
     vf n, r;
     const vm none = v_lt(x, v_set(-104.0f)); /* masked logits: an underflow in v_ldexp would cost 150 cycles each */
-    x = v_min(v_set(89.0f), v_select(none, v_zero(), x)); /* keeps n within what v_ldexp takes; NaN passes */
+    x = v_min(v_set(89.0f), v_select(none, v_zero(), x)); /* keeps n within the range of v_ldexp; NaN passes */
     vf p = v_exp_reduce(x, &n, &r);
     p = v_fma(p, r, v_set(1.0f));
     p = v_fma(p, r, v_set(1.0f));
@@ -39,8 +40,8 @@ AGK_INLINE vf v_exp_to_88(vf x)
     return v_ldexp_from(v_set(-87.0f), x, p, n);
 }
 
-/* e^x where 1 is added to it, 1.0 ulp: 0 below -87, inf above 88.7228, NaN stays. One power of 2 instead of two: 19
- * instructions of AVX2, v_exp has 27. */
+/* e^x for use where 1 is added to it, 1.0 ulp: 0 below -87, inf above 88.7228, NaN stays. It needs one power of 2
+ * instead of two: 19 instructions of AVX2, v_exp has 27. */
 AGK_INLINE vf v_exp_beside_1(vf x)
 {
     if (V_LDEXP_OVERFLOWS) return v_exp_to_88(v_min(v_set(89.0f), x)); /* NaN passes */
@@ -92,8 +93,8 @@ AGK_INLINE vf v_tanh(vf x)
     return v_xor(e / (e + v_set(2.0f)), v_sign(x));
 }
 
-/* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3); 0 and x from |x| = 10 on, as the
- * table of ggml has it. From 10 on the power is below 2^-125, so x comes by itself; to -10 its argument is below 88. */
+/* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3); 0 and x from |x| = 10 on, as in
+ * ggml's table. From 10 on the power is below 2^-125, so the formula gives x; down to -10 its argument is below 88. */
 AGK_INLINE vf v_gelu(vf x)
 {
     const vf slope = v_fma(x * x, v_set(-2.0f * 0.79788456f * 0.044715f), v_set(-2.0f * 0.79788456f));
@@ -101,7 +102,7 @@ AGK_INLINE vf v_gelu(vf x)
     return v_select(v_le(x, v_set(-10.0f)), v_zero(), y);
 }
 
-/* x sigmoid(1.702 x). What is beyond the range of f16 counts as infinite, since ggml's table is one of f16. */
+/* x sigmoid(1.702 x). Values beyond the range of f16 count as infinite, since ggml's table is one of f16. */
 AGK_INLINE vf v_gelu_quick(vf x)
 {
     const vf inf = v_set(__builtin_inff());
@@ -152,8 +153,8 @@ AGK_INLINE vf v_far_tail(vf u)
     return v_exp(v_zero() - z * z) * (v_set(0.5f) * t * p);
 }
 
-/* x Phi(x), Phi(-u) = 2^(u Q(u) - 1) for u up to 6.5: Q is minimax, so that 2e-8 at 0 and 5e-6 of 1e-10 at the end are
- * what is lost; no division, and one exponential. Beyond 6.5, which is rare, the other form. */
+/* x Phi(x), with Phi(-u) = 2^(u Q(u) - 1) for u up to 6.5. Q is minimax; the error is 2e-8 at 0 and 5e-6 of 1e-10 at
+ * the end. It needs no division and one exponential. Beyond 6.5, which is rare, the other form is used. */
 AGK_INLINE vf v_near_tail(vf u)
 {
     vf q = v_set(2.08753392e-09f);
@@ -184,7 +185,7 @@ AGK_INLINE vf v_gelu_erf(vf x)
     return v_gelu_erf_of(x, tail);
 }
 
-/* The same of four vectors: their chains of 30 dependent instructions go forward together, without a branch between
+/* The same for four vectors: their chains of 30 dependent instructions run in parallel, without a branch between
  * them. */
 AGK_INLINE void v_gelu_erf_4(vf x[4])
 {

@@ -1,8 +1,8 @@
-/* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns, 256-bit vectors: a group of 16 rows is two of
- * them.
+/* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns on 256-bit vectors: a group of 16 rows is two
+ * vectors.
  *
- * 32 k of 16 rows are taken apart once for all columns, and lie in L1 while up to 4 columns at a time, broadcast four
- * by four, pass by. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
+ * 32 k of 16 rows are unpacked once for all columns and stay in L1 while up to 4 columns at a time, broadcast four
+ * by four, are multiplied. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
  * AGK_NARROW_KERNELS. Without vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32
  * products, where two nibbles took 4.5 and as many loads again. Not here: AVX-512 (kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_VEC_PACKED_NARROW_H
@@ -15,22 +15,23 @@
 #include "kernels/mul_mat_packed.h"
 #include "kernels/mul_mat_packed_kinds.h"
 
-/* Bytes of the stream of weights to ask for ahead; columns. Without vpdpbusd, which is AMD's until Zen 3 more than
- * Intel's, lines come into L2 from far ahead: one column on a Zen 4, GB/s of 37 to 42 into L1 2 KB ahead, into L2 6 KB
- * ahead: q8_0 28, 40; q4_0 30, 37; q4_K 31, 35; q5_K 30, 35; q6_K 25, 31. */
+/* How many bytes of the stream of weights to prefetch ahead; columns. Processors without vpdpbusd are AMD's until
+ * Zen 3 more often than Intel's; for them lines are prefetched into L2 from far ahead. One column on a Zen 4, GB/s
+ * of 37 to 42, into L1 2 KB ahead and into L2 6 KB ahead: q8_0 28, 40; q4_0 30, 37; q4_K 31, 35; q5_K 30, 35; q6_K
+ * 25, 31. */
 enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
 
-/* The compiler's own order has more values at a time than there are registers. */
+/* The order that the compiler chooses needs more values at a time than there are registers. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
-/* As bytes they are unsigned, and beyond 63: the even ones are words, then the odd ones. */
+/* As bytes these codes are unsigned and exceed 63, so they become words: first the even ones, then the odd ones. */
 AGK_INLINE bool wide_codes(kind t)
 {
     return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
 }
 
-/* With one column levels keep their signs, which the column's take away: 4 instructions as well, but nothing is made
- * words. */
+/* With one column, levels keep their signs, which are moved to the column: 4 instructions as well, but no words are
+ * needed. */
 AGK_INLINE bool signed_codes(kind t, bool single)
 {
     return single && !NARROW_VNNI && (t == IQ4_NL || t == IQ4_XS);
@@ -42,7 +43,7 @@ AGK_INLINE int fours_of(kind t)
     return t == Q6_K ? 2 : t == Q5_0 || t == Q5_1 || t == Q5_K || t == MXFP4 ? 4 : 8;
 }
 
-/* 8 of 16 rows. */
+/* 8 of the 16 rows. */
 AGK_INLINE __m256i vector(const char *p, int i)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * (size_t)i));
@@ -281,7 +282,7 @@ AGK_INLINE void codes(kind t, bool single, const char *block, int64_t half, int 
     }
 }
 
-/* A sub-block of N columns that lie at x; with one column its codes need not lie anywhere. */
+/* A sub-block of N columns that lie at x. With one column its codes need not be stored. */
 AGK_INLINE void sub_block(kind t, bool single, int64_t N, const char *block, int64_t half, int part, const __m256 d[2],
                           const __m256 m[2], const char *x, __m256 acc[AGK_PACKED_COLUMNS][2])
 {
@@ -341,7 +342,8 @@ AGK_INLINE void group(kind t, bool single, int64_t N, const agk_mm_block *b, con
         {
             d[g] = t == MXFP4 ? half_of_e8m0(a + 8 * g) : halves(a + 16 * g);
             m[g] = has_minimum(t) ? halves(a + 32 + 16 * g) : d[g];
-            if (of_256(t)) m[g] = _mm256_sub_ps(_mm256_setzero_ps(), m[g]); /* those of 256 are taken off */
+            /* the minimum of types of 256 is subtracted */
+            if (of_256(t)) m[g] = _mm256_sub_ps(_mm256_setzero_ps(), m[g]);
         }
         for (int64_t half = 0; half < halves_of_block; ++half) {
             if (single) {

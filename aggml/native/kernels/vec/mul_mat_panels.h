@@ -1,6 +1,6 @@
-/* What products of panels and units in lanes (mul_mat_panels.h) ask for ahead, into L2, a few lines with each block of
- * rows: the rows of which the next panel is made, from memory, and their share of the next block of k of the units,
- * from L3. In bursts they would hold up what the block itself loads. */
+/* Prefetches of products of panels and units in lanes (mul_mat_panels.h), into L2, a few lines with each block of
+ * rows: the rows that the next panel will be packed from, from memory, and this panel's share of the next block of k
+ * of the units, from L3. In bursts they would hold up the loads of the block itself. */
 #ifndef AGK_VEC_PANELS_H
 #define AGK_VEC_PANELS_H
 
@@ -10,11 +10,11 @@
 #include "kernels/mul_mat_panels.h"
 
 typedef struct agk_ahead {
-    int64_t row, line; /* of the next panel: what comes next */
+    int64_t row, line; /* the next row and line of the next panel to prefetch */
 } agk_ahead;
 
-/* `done` of `all` pieces of the panel are under way; the one at hand is piece `piece` of `pieces` of W units from
- * `unit` on. */
+/* `done` of `all` pieces of the panel were multiplied or are under way; the current one is piece `piece` of `pieces`
+ * of W units from `unit` on. */
 AGK_INLINE void agk_fetch_ahead(const agk_mm_panel *p, agk_ahead *at, int64_t done, int64_t all, int64_t unit, int W,
                                 int64_t piece, int64_t pieces)
 {

@@ -1,8 +1,8 @@
 /* Panels of short rows times units of columns (mul_mat_shorts.h), 256-bit vectors: 4 or 6 rows x 16 columns.
  *
- * Lanes are columns, 4 bytes of a row are broadcast. A file defines SHORT_VNNI as 0 or 1 and includes this: with
- * vpdpbusd the 12 sums of 6 rows hide its latency of 5 cycles; with vpmaddubsw a product is two instructions and there
- * are 4 rows, whose sums as floats, or as whole numbers of 256 elements, stay in L1. Not here: rows
+ * Lanes are columns; 4 bytes of a row are broadcast. A file defines SHORT_VNNI as 0 or 1 and includes this. With
+ * vpdpbusd the 12 sums of 6 rows hide its latency of 5 cycles. With vpmaddubsw a product is two instructions and
+ * there are 4 rows, whose sums as floats, or as integers of 256 elements, stay in L1. Not here: rows
  * (kernels/avx2/mul_mat_shorts_rows.c). */
 #ifndef AGK_VEC_SHORT_TILE_H
 #define AGK_VEC_SHORT_TILE_H
@@ -15,13 +15,13 @@
 
 enum { MOST_ROWS = SHORT_VNNI ? 6 : 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
-/* What a panel is like; all constants. fours: see agk_short_fours. */
+/* The properties of a panel, all constants. fours: see agk_short_fours. */
 typedef struct kind {
     int fours;
     bool halves, minimum, wide;
 } kind;
 
-/* The compiler's own order has more values at a time than there are registers: 10 to 60 % slower. */
+/* The order that the compiler chooses needs more values at a time than there are registers: 10 to 60 % slower. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
 AGK_INLINE __m256i four(const void *p)
@@ -64,7 +64,7 @@ AGK_INLINE void short_sums(int R, int W, int first, int last, const agk_short_ro
     }
 }
 
-/* Whole sums of fours first .. last - 1, from their start on: those of half h. */
+/* Complete sums of fours first .. last - 1, beginning with their start values: those of half h. */
 AGK_INLINE void sums_of(kind t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
                         const agk_short_unit *b, __m256i s[MOST_ROWS][2])
 {
@@ -151,8 +151,9 @@ AGK_INLINE void rows_at(int R, const char *a, size_t lda, const agk_short_row *r
 }
 
 #if !SHORT_VNNI
-/* Sums of 16 bits are multiplied by the factor of their scale, and added up as whole numbers: these are in memory while
- * many short sums are under way, or those of one row after the other are, and columns are read for each. */
+/* Sums of 16 bits are multiplied by the factor of their scale, and added up as integers. Either these integers are
+ * in memory while many short sums are under way, or those of one row after the other are in registers and columns
+ * are read again for each row. */
 AGK_INLINE void whole(kind t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
                       const agk_short_unit *b, __m256i acc[MOST_ROWS][2])
 {
@@ -175,7 +176,7 @@ AGK_INLINE void whole(kind t, int R, int W, int h, int first, int last, const ag
     }
 }
 
-/* Blocks of 256 to floats, once for all of their k. */
+/* Converts blocks of 256 to floats, once for all of their k. */
 AGK_INLINE void whole_tile(kind t, int R, int W, const agk_mm_panel *p, const char *a, const agk_short_unit *b,
                            __m256 acc[MOST_ROWS][2])
 {

@@ -30,7 +30,7 @@ AGK_INLINE double v_norm_sum(int squares, int64_t n, const float *x, float shift
             for (int k = 0; k < 4; ++k) sum[k] = v_norm_add(squares, sum[k], v_load(x + i + k * VF), s);
         }
         for (; i + VF <= end; i += VF) sum[0] = v_norm_add(squares, sum[0], v_load(x + i), s);
-        if (i < end) { /* the lanes beyond are as good as the shift, or as 0 */
+        if (i < end) { /* the missing lanes are set to the shift, or to 0 */
             const vf v = v_fill(v_load_n(x + i, end - i), end - i, s);
             sum[1] = v_norm_add(squares, sum[1], v, s);
         }

@@ -1,5 +1,5 @@
 /* Rows of f32 to q4_0, q4_1, q5_0 and q5_1, on vectors of 8 floats: bit for bit as plain C (formats/quant.c,
- * quant_legacy.c), which a block goes back to where the sign of a zero or the place of an extreme matters.
+ * quant_legacy.c), which converts a block itself where the sign of a zero or the place of an extreme matters.
  *
  * AVX2 and AVX-512 include this; a block is 32 floats, so longer vectors would gain little. Not here: q8_0 (q8.h). */
 #ifndef AGK_VEC_QUANT_X86_H
@@ -91,7 +91,7 @@ AGK_INLINE __m256i v_levels(const float *x, int middle, float *d)
     return v_codes(b, *d != 0.0f ? 1.0f / *d : 0.0f, (float)middle + 0.5f, 2 * middle - 1);
 }
 
-/* Codes 0 .. top from the least on; false: plain C has to tell what the least is. */
+/* Codes 0 .. top from the least element on; false: plain C has to decide which element is the least. */
 AGK_INLINE bool v_even(const float *x, int top, float *d, float *least, __m256i *codes)
 {
     v_four b = v_block(x);

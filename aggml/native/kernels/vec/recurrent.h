@@ -1,6 +1,6 @@
-/* One token of a recurrence on vectors: recurrent.h of kernel_types has the formulas. Included after an ISA's math.h.
+/* One token of a recurrence on vectors: kernel_types.h has the formulas. Included after an ISA's math.h.
  *
- * Sums along a row are in VF lanes, four rows at a time, so that four chains go forward together. */
+ * Sums along a row are in VF lanes, four rows at a time, so that four chains run in parallel. */
 #ifndef AGK_VEC_RECURRENT_H
 #define AGK_VEC_RECURRENT_H
 
@@ -36,7 +36,7 @@ AGK_INLINE void v_put(float *p, vf x, int64_t n)
         v_store_n(p, x, n);
 }
 
-/* Columns j .. j + W * VF - 1 of all rows: what is read out stays in registers. */
+/* Columns j .. j + W * VF - 1 of all rows: the output stays in registers. */
 AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t j)
 {
     const int64_t d = t->n, left = width == 4 ? 4 * VF : d - j; /* four vectors are whole ones */
@@ -158,7 +158,7 @@ AGK_INLINE void v_delta(const agk_token *t)
     for (; i < t->rows; ++i) v_delta_rows(1, t, i);
 }
 
-/* The decays are made on the way: of a row of one vector they stay in a register. */
+/* The decays are computed on the way; for a row of one vector they stay in a register. */
 AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
 {
     const int64_t n = t->n;

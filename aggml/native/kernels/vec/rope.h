@@ -6,8 +6,8 @@
 
 #include "table/kernel_types.h"
 
-/* Phases are reduced in double: in turns, then to an eighth of a turn around a quarter. So position 10^6 costs no
- * accuracy; the polynomials are minimax on |angle| <= pi/4, 4e-9 relative. */
+/* Phases are reduced in double: to turns, then to an eighth of a turn around a quarter. So position 10^6 costs no
+ * accuracy. The polynomials are minimax on |angle| <= pi/4, 4e-9 relative. */
 AGK_INLINE void v_sincos_turns(const double *turns, vf *sine, vf *cosine)
 {
     vd rest[2], quarter[2];

@@ -49,7 +49,8 @@ AGK_INLINE float v_soft_max_top(int kind, int64_t n, const float *x, const agk_s
     return v_hmax(v_max(m0, m1));
 }
 
-/* exp(logit - top), and their sum. The logits are made a second time: cheaper than to store and load them. */
+/* exp(logit - top), and their sum. The logits are computed a second time, which is cheaper than storing and loading
+ * them. */
 AGK_INLINE float v_soft_max_exp(int kind, int64_t n, float *y, const float *x, const agk_soft_max_row *row, float top)
 {
     const vf m = v_set(top);

@@ -6,7 +6,7 @@
 #include "math.h"
 #include "rope.h"
 
-/* From the nearest integer, which is one too many where it lies above x. */
+/* From the nearest integer, which is too large by one if it is above x. */
 AGK_INLINE vf v_floor(vf x)
 {
     const vf nearest = v_round(x);
@@ -15,7 +15,7 @@ AGK_INLINE vf v_floor(vf x)
 
 AGK_INLINE vf v_ceil(vf x)
 {
-    const vf minus = v_set(-0.0f); /* so that what lies above -1 becomes -0 */
+    const vf minus = v_set(-0.0f); /* so that numbers between -1 and 0 become -0 */
     return v_xor(v_floor(v_xor(x, minus)), minus);
 }
 
@@ -24,7 +24,7 @@ AGK_INLINE vf v_trunc(vf x)
     return v_xor(v_floor(v_abs(x)), v_sign(x));
 }
 
-/* Halves go away from zero. */
+/* Rounds halves away from zero. */
 AGK_INLINE vf v_round_away(vf x)
 {
     const vf size = v_abs(x), whole = v_floor(size);
@@ -115,8 +115,8 @@ AGK_INLINE vf v_unary_1(int op, vf x)
     }
 }
 
-/* Functions with parameters, as lower/unary.c has them: p is the node's, vectors of one value. NaN becomes the maximum
- * of clamp, 0 of leaky_relu. */
+/* Functions with parameters, numbered as in lower/unary.c: p has the node's parameters, each as a vector of one
+ * value. NaN becomes the maximum for clamp, 0 for leaky_relu. */
 AGK_INLINE vf v_unary_params_1(int op, vf x, const vf *p)
 {
     const vf zero = v_zero();

@@ -1,7 +1,7 @@
-/* Products of packed weights with 1 to 8 columns, AVX-512 VNNI, for AMD's processors: the template that types of 32 and
- * of 256 share. Sums as in kernels/avx512/mul_mat_packed.h, which was tuned on Intel's; what differs is how weights
- * come from memory, and q2_K from 4 columns on. A file includes this and names its types; reached only through lines
- * that need AGK_ZEN4. */
+/* Products of packed weights with 1 to 8 columns, AVX-512 VNNI, for AMD's processors: the template for types with
+ * blocks of 32 and of 256. The sums are those of kernels/avx512/mul_mat_packed.h, which was tuned on Intel's
+ * processors; the differences are how weights come from memory, and q2_K from 4 columns on. A file includes this and
+ * names its types; used only through lines that need AGK_ZEN4. */
 #ifndef AGK_ZEN4_PACKED_H
 #define AGK_ZEN4_PACKED_H
 
@@ -9,31 +9,34 @@
 
 /* On a Zen 4 (31 to 40 GB/s for two cores), K 4096, one column, as shares of a plain read of the same bytes:
  * - Each line is loaded once, in the order in which lines lie in memory: all parts of a half whose bits share a vector
- *   are multiplied at once. So the processor's own prefetcher follows (q6_K 0.47 without a request of ours, in this
- *   order 0.98).
- * - Our requests stand between products, one at a time: the compiler gathers prefetches, which depend on nothing, in
- *   bursts of up to 56 lines, and a burst waits for buffers. They go into L2, 6 KB ahead, so that the next page is
- *   known in time. In bursts, into L1 and 2 KB ahead q4_K had 0.60, q5_K 0.63, q6_K 0.41; now 0.95, 0.94, 0.98.
+ *   are multiplied together. So the hardware prefetcher follows (q6_K 0.47 without a software prefetch, in this order
+ *   0.98).
+ * - Software prefetches stand between products, one at a time. The compiler gathers prefetches, which depend on
+ *   nothing, in bursts of up to 56 lines, and a burst waits for buffers. They go into L2, 6 KB ahead, so that the next
+ *   page is known in time. In bursts, into L1 and 2 KB ahead, q4_K had 0.60, q5_K 0.63, q6_K 0.41; now 0.95, 0.94,
+ *   0.98.
  * - One group of rows at a time: two streams are no faster here.
- * With 8 columns products bound it: 88 cycles for 32 k x 16 rows, of which 64 are vpdpbusd, one each cycle. */
+ *
+ * With 8 columns the products are the limit: 88 cycles for 32 k x 16 rows, of which 64 are vpdpbusd, one each cycle. */
 
-enum { MOST_SUMS = 16 }; /* vectors of sums at a time, beside those of the columns: half of the registers */
+enum { MOST_SUMS = 16 }; /* vectors of sums at a time, in addition to those of the columns: half of the registers */
 
-/* How far ahead lines are asked for, in bytes. 5 to 7 KB are alike; 3 KB cost q4_K and q5_K 6 %, 12 KB all of them 5
- * %. q8_0 with few columns hardly computes, and has 1.04 of a plain read at 3 KB, 0.95 at 6; with 8 columns 0.85 and
- * 0.95. */
+/* How far ahead lines are prefetched, in bytes. 5 to 7 KB make no difference; 3 KB cost q4_K and q5_K 6 %, 12 KB all
+ * of them 5 %. q8_0 with few columns hardly computes: it reaches 1.04 of a plain read at 3 KB, 0.95 at 6; with 8
+ * columns 0.85 and 0.95. */
 AGK_INLINE size_t ahead_of(kind t, int N)
 {
     return t == Q8_0 && N <= 2 ? 3072 : 6144;
 }
 
-/* Asks for a line, behind the product that made `sum`: what claims to change it can't be moved before it. */
+/* Prefetches a line behind the product that made `sum`: since this statement claims to change `sum`, the compiler
+ * cannot move it before the product. */
 AGK_INLINE void ask(const char *line, __m512i *sum)
 {
     __asm__ volatile("prefetcht1 %1" : "+v"(*sum) : "m"(*(const char (*)[64])line));
 }
 
-/* A share of so many lines, for one of so many products. */
+/* The share of the lines that belongs to one of the products. */
 AGK_INLINE void ask_share(const char *next, int lines, int product, int products, __m512i *sum)
 {
     const int end = (product + 1) * lines / products;
@@ -61,7 +64,7 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
     return _mm512_shuffle_epi8(multiples, _mm512_or_si512(codes, row));
 }
 
-/* How many parts of a half (of 32 k) are multiplied at once: those that share vectors, as far as there are
+/* How many parts of a half (of 32 k) are multiplied together: those that share vectors, as far as there are
  * registers. */
 AGK_INLINE int parts_at_once(kind t, int N)
 {
@@ -71,7 +74,7 @@ AGK_INLINE int parts_at_once(kind t, int N)
     return parts;
 }
 
-/* `count` parts of N columns, which lie at x one after the other; `lines` from `next` on are asked for meanwhile. */
+/* `count` parts of N columns, which lie at x one after the other; meanwhile `lines` from `next` on are prefetched. */
 AGK_INLINE void parts(kind t, int N, int count, const char *block, int half, int part, __m512 d, __m512 m,
                       const char *x, const char *next, int lines, __m512 acc[AGK_PACKED_COLUMNS])
 {

@@ -1,8 +1,8 @@
 /* Products of packed weights of bf16 with up to 8 columns, AVX-512 BF16, for AMD's processors.
  *
- * A vector of weights is 2 k of 16 rows (mul_mat_packed.h: half a panel of tiles), a column is bf16 as it lies, two of
- * its k broadcast. So nothing is added up across lanes, and weights are one stream, where dots read four rows at a
- * time, twice for 8 columns. Reached only through lines that need AGK_ZEN4 and AGK_AVX512_BF16. vdpbf16ps takes
+ * A vector of weights is 2 k of 16 rows (mul_mat_packed.h: half a panel of tiles). A column is bf16 as it lies; two
+ * of its k are broadcast. So nothing is added up across lanes, and weights are one stream, where dots read four rows
+ * at a time, twice for 8 columns. Used only through lines that need AGK_ZEN4 and AGK_AVX512_BF16. vdpbf16ps treats
  * subnormals as zero. Not here: types with blocks (mul_mat_packed.h). */
 #include <immintrin.h>
 
@@ -10,8 +10,8 @@
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_packed.h"
 
-/* Bytes ahead that lines are asked for, into L2. Eight columns, shares of a plain read of 54 GB/s: 4 KB 0.71, 6 KB
- * 0.81, 8 KB 0.83, 12 KB 0.80. */
+/* How many bytes ahead lines are prefetched, into L2. Eight columns, shares of a plain read of 54 GB/s: 4 KB 0.71, 6
+ * KB 0.81, 8 KB 0.83, 12 KB 0.80. */
 enum { FAR_AHEAD = 8192 };
 
 AGK_INLINE __m512bh pair(const char *p)
@@ -37,7 +37,8 @@ AGK_INLINE void group(int N, const agk_mm_block *b, const char *a, __mmask16 row
             {
                 sum[i][n] = _mm512_dpbf16_ps(sum[i][n], w, pair(x + (size_t)n * b->ldb + 4 * i));
             }
-            /* Behind a product, whose sum it claims to change: else the compiler gathers requests in bursts. */
+            /* Prefetches behind a product: since this claims to change the product's sum, the compiler does not
+             * gather prefetches in bursts. */
             __asm__ volatile("prefetcht1 %1" : "+v"(sum[i][0]) : "m"(*(const char (*)[64])(a + far + 64 * i)));
         }
     }
