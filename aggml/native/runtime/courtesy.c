@@ -19,13 +19,12 @@
 #include "internal.h"
 
 #define LOOK_NS 250000
-#define SELDOM_NS
 /* a longer interval if a look takes long, as under an emulated kernel: 1 % of the time, but at least this often */
-10000000
+#define SELDOM_NS 10000000
 #define LOOPS 8      /* at most so many loops; further loops wait as long as the kernel lets them */
 #define CPU_FIELD 39 /* the field of proc(5)'s stat that tells the core; the state is the third field */
 
-    typedef struct loop_thread {
+typedef struct loop_thread {
     /* descriptor of the stat of a loop's thread, plus 1; 0: none, -1: it is being closed */
     _Alignas(64) atomic_int fd;
     /* threads that use the descriptor now; without this count, a thread could read a descriptor that was closed and
