@@ -1,6 +1,6 @@
-# demo, test, check, bench: what the README promises. Each makes what it needs in .venv and build/, once.
+# demo, test, check, bench: the targets that the README promises. Each makes what it needs in .venv and build/, once.
 #
-# Assumed: a Python >= 3.11 with venv, a C and a C++ compiler, a package index. ARGS= is handed to the last command:
+# Requirements: Python >= 3.11 with venv, a C and a C++ compiler, a package index. ARGS= is passed to the last command:
 #   make test ARGS="tests/stream -x"        make bench ARGS="--help"
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
     $$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -36,7 +36,7 @@ help:
 # imports, 0.2 s of a core, and they start some hundred.
 export PYTHONDONTWRITEBYTECODE :=
 
-# --- the virtual environment: one stamp for each thing that is in it
+# --- the virtual environment: one stamp file for each part of it
 
 $(VENV)/created:
 	@test -n "$(PYTHON)" || { echo 'no Python >= 3.11 with venv found; name one: make PYTHON=...'; exit 1; }
@@ -69,7 +69,7 @@ $(VENV)/has-%: pyproject.toml | $(VENV)/has-native
 	$(PIP) 'aggml[$*]'
 	touch $@
 
-# --- what people ask for
+# --- targets for users
 
 demo: $(VENV)/has-native $(VENV)/has-demo $(VENV)/has-model
 	$(PY) examples/embed.py $(ARGS)

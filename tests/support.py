@@ -1,4 +1,4 @@
-"""Small graphs, tensors with known contents, what tells the loops apart. No tests here."""
+"""Small graphs, tensors with known contents, a way to tell the event loops apart. No tests here."""
 
 from __future__ import annotations
 

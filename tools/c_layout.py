@@ -1,4 +1,4 @@
-"""What clang-format leaves alone in C: long comments and tables, long files and functions, heads.
+"""Checks of C that clang-format does not make: long comments, tables, files and functions, heads.
 
     python tools/c_layout.py [ROOT]
 

@@ -1,4 +1,4 @@
-"""Write the table of docs/models.md: each layout of each architecture beside what llama.cpp gives.
+"""Write the table of docs/models.md: each layout of each architecture compared with llama.cpp.
 
     python tools/models_table.py
 

@@ -1,4 +1,4 @@
-"""Writes docs/ops.md: every builder, the element types its operands may have, who computes it.
+"""Writes docs/ops.md: every builder, the types of its operands, the devices that compute it.
 
 It finds the types by trying: it builds the recorded calls again with other types, and asks the
 CPU's kernels about each node. Not here: what an op does (its docstring).

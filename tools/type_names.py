@@ -1,6 +1,6 @@
 """Write the names of the element types into aggml/dtype.py, for type checkers and editors.
 
-At run time `DType` is made of native/table/types.def; a type checker cannot read that.
+At run time `DType` is made from native/table/types.def, which a type checker cannot read.
 
     python tools/type_names.py          write them
     python tools/type_names.py --check  fail if they are out of date

@@ -1,4 +1,4 @@
-"""What clang-format leaves alone in C: tools/c_layout.py finds each fault, and none here.
+"""C style that clang-format does not check: tools/c_layout.py finds each fault, and none here.
 
 Not here: arrows between rooms (test_native_rooms.py).
 """

@@ -1,8 +1,8 @@
-"""The tables of aggml/native/table, row by row: each has what belongs to it, and says what is true.
+"""The tables of aggml/native/table, row by row: each row is complete and true.
 
-Here: that a kernel, a test, a benchmark and a line of the docs exist for each row, and facts of
-which there used to be several copies. Not here: that results are right (tests/ops), that a row is
-all that has to be added (test_adding.py).
+Here: a kernel, a test, a benchmark and a line of the docs exist for each row; facts that used to
+have several copies. Not here: whether results are right (tests/ops), whether a row is all that has
+to be added (test_adding.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of graphs that a test builds itself, for what no recorded case has.
+"""Results of graphs that a test builds itself, for behaviour that no recorded case covers.
 
 Here: computing with given values, on any number of threads; gradients by differences. Not here:
 recorded cases (recorded.py).

@@ -1,7 +1,7 @@
-"""Calls that nobody recorded: recorded ones with other types, extents, strides and arguments.
+"""Mutated calls: recorded calls with other types, extents, strides and arguments.
 
-Here: drawing them, with values for their leafs. Most are refused by the builders; those that are
-not, reach the kernels with shapes that nobody thought of. No tests here.
+Here: drawing them, with values for their leafs. The builders refuse most of them; the others reach
+the kernels with unforeseen shapes. No tests here.
 """
 
 from __future__ import annotations

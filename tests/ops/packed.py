@@ -1,4 +1,4 @@
-"""Products of weights in a buffer of their own, which the CPU may pack, and of weights as they lie.
+"""Products of weights in their own buffer, which the CPU may pack, and of weights read unpacked.
 
 Here: placing them, running them, comparing. Not here: the tests (test_mul_mat_packed*.py).
 """

@@ -1,7 +1,7 @@
-"""Operands that begin at any element: every type, every instruction set, against well aligned ones.
+"""Operands that begin at any element: every type, every instruction set, against aligned operands.
 
-Here: leaves in memory of others, products and conversions of them. Not here: what memory is taken
-(tensor/test_exchange.py).
+Here: leafs in memory of the caller, products and conversions of them. Not here: which memory is
+accepted (tensor/test_exchange.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums, products, scaling: add_id, views with gaps, operands that repeat, blocks."""
+"""Sums, products, scaling: add_id, views with gaps, broadcast operands, blocks."""
 
 from __future__ import annotations
 

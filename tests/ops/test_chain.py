@@ -1,4 +1,4 @@
-"""Chains of fused nodes: the bits of the nodes one by one, on every instruction set, any threads.
+"""Chains of fused nodes: bit for bit as single nodes, on every instruction set, with any threads.
 
 Nodes that are outputs are never fused, so the same graph with all of them flagged is the
 reference. Not here: which nodes may be fused at all (tests/plan/test_fusion.py).

@@ -1,4 +1,4 @@
-"""Our threads take no signals, and change the system's scheduling of the loop's thread alone.
+"""Our threads take no signals, and change the scheduling only of the event loop's thread.
 
 Not here: the same of the native threads alone (tests/native/runtime_signals.c, runtime_sched.c).
 """

@@ -1,4 +1,4 @@
-"""A registry of built-in families alone, which each test leaves as it found it."""
+"""A registry with only the built-in families; each test leaves it unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Weights of experts that are copied for one run: only those that it names, whoever names them.
+"""Experts' weights that are copied for a run: only those that its ids name, however ids are made.
 
-Weights lie in host memory, `mul_mat_id` is offloaded to a simulated accelerator. Traces tell how
-many bytes crossed.
+The weights lie in host memory; `mul_mat_id` is offloaded to a simulated accelerator. Traces show
+how many bytes were transferred.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A graph that is built anew is planned once; one that differs in anything that matters, again.
+"""An equivalent new graph is not planned again; a graph with any relevant difference is.
 
 Not here: the same graph again (test_replay.py).
 """

@@ -1,4 +1,4 @@
-"""Probes 16 to 22: splits, offload, what follows its weights, pins, callbacks, pipelines."""
+"""Probes 16 to 22: splits, offload, ops that follow their weights, pins, callbacks, pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler as its user sees it: pins, sizes, the state of things, plans shown.
+"""The scheduler as its user sees it: pins, sizes, states, printed plans.
 
 Here: one submission at a time, by hand. Not here: recorded cases (test_recorded_runs.py),
 pipelines (test_pipelines.py), decisions (test_split.py).

@@ -1,4 +1,4 @@
-"""Futures where asyncio asks for coroutines: create_task, TaskGroup, wait, gather, run."""
+"""Futures passed where asyncio expects coroutines: create_task, TaskGroup, wait, gather, run."""
 
 from __future__ import annotations
 

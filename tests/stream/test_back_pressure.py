@@ -1,4 +1,4 @@
-"""Back-pressure: pending, ready, first come first served."""
+"""Backpressure: pending, ready; first come, first served."""
 
 from __future__ import annotations
 

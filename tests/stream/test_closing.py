@@ -1,4 +1,4 @@
-"""Backends that close: new work is refused, the queue runs dry, whoever waits is told.
+"""Backends that close: new work is refused, queued work is finished, waiting tasks are woken.
 
 Not here: objects that are dropped while work needs them (test_lifetime.py).
 """

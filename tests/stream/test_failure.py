@@ -1,4 +1,4 @@
-"""Failures: what they poison, who fails with them, what cures, faults at the k-th operation."""
+"""Failures: what they poison, which work fails with them, what cures, faults at operation k."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tasks that wait at the end of a run of trio, where no system task calls back what is done.
+"""Tasks that wait at the end of a run of trio, when no system task makes callbacks any more.
 
-Here: one that empties the descriptor has the others look again. Not here: what else may happen at
-the end of a run (test_endings.py).
+Here: the task that empties the descriptor lets the other tasks check again. Not here: other events
+at the end of a run (test_endings.py).
 """
 
 from __future__ import annotations

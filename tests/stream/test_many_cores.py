@@ -1,4 +1,4 @@
-"""Pools on a pretended machine: 64 cores, two and four banks of memory, too many threads.
+"""Pools on a simulated machine: 64 cores, two and four NUMA nodes, too many threads.
 
 Here: results, placement, streams that many threads submit to. Not here: which thread wakes which,
 and takes which chunk (tests/native/runtime_many_cores.c).

@@ -1,4 +1,4 @@
-"""Failures that nobody looked at: `get` raises them; a backend that closes logs them.
+"""Failures that the program never asked for: `get` raises them; a closing backend logs them.
 
 Not here: which work fails together (test_failure.py).
 """

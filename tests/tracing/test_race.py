@@ -1,6 +1,7 @@
 """The race checker: finds each planted missing event, and nothing where order is complete.
 
-Streams are held while operations are enqueued, so that no luck of timing hides anything.
+Streams are held while operations are enqueued, so that a missing event is found whatever the
+timing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python tools/gpu/cubins.py build/gpu-cubins 90
 
-What is there already is not compiled again. NVRTC needs no GPU and no driver. Not here: whether the
-compiler warns or spills (tests/devices/cuda/cubins.py).
+Modules that are in the folder already are not compiled again. NVRTC needs no GPU and no driver. Not
+here: whether the compiler warns or spills (tests/devices/cuda/cubins.py).
 """
 
 from __future__ import annotations

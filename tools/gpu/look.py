@@ -1,4 +1,4 @@
-"""What is here, and whether the driver takes every kernel.
+"""Shows what this machine has, and whether its driver loads every kernel.
 
     python tools/gpu/look.py environment
     python tools/gpu/look.py load
