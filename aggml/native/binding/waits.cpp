@@ -138,6 +138,27 @@ int clear_wait(PyObject *self)
     return 0;
 }
 
+// Ends the wait of a task of asyncio for `future`, and runs the task here and now. Nothing if the future is done.
+//
+// A result that is set is seen one turn of the loop later, after another poll of all descriptors. The reactor runs in a
+// callback of the loop, when no task does, so it may call what the task has added to the future: from the end of 200 us
+// of work to the resumed task 14.3 -> 10.3 us on a Zen 4. In C++ because an interrupt (Ctrl-C) comes between two
+// bytecodes: here it cannot come between taking that callback and the first line of the task.
+void resume(nb::object future)
+{
+    if (nb::cast<bool>(future.attr("done")())) return;
+    const nb::object added = nb::getattr(future, "_callbacks", nb::none());
+    const bool one = !added.is_none() && nb::len(added) == 1; // else somebody else looks at it, too, or nobody
+    if (!one) {
+        future.attr("set_result")(nb::none());
+        return;
+    }
+    const nb::object entry = added[0], wakeup = entry[0], context = entry[1];
+    future.attr("remove_done_callback")(wakeup);
+    future.attr("set_result")(nb::none());
+    context.attr("run")(wakeup, future);
+}
+
 PyType_Slot notifier_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_notifier)},
                                 {Py_tp_clear, reinterpret_cast<void *>(clear_notifier)},
                                 {0, nullptr}};
@@ -149,6 +170,7 @@ PyType_Slot wait_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_w
 
 void bind_waits(nb::module_ &m)
 {
+    m.def("resume", resume, "future"_a);
     nb::class_<Waiter>(m, "Waiter", nb::type_slots(wait_slots))
         .def("cancel", &Waiter::cancel)
         .def_prop_ro("callback", [](Waiter &w) -> nb::object {
