@@ -1,4 +1,4 @@
-// What all files of binding/ share: nanobind, the C headers, the GIL, exceptions, exported buffers.
+// Shared by all files of binding/: nanobind, the C headers, the GIL, exceptions, exported buffers.
 //
 // Not here: the objects that Python sees (objects.h).
 #ifndef AG_BINDING_COMMON_H
@@ -35,7 +35,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 // Releases the GIL for a scope. A thread that wants it back after the exit began is stopped for good: Python would end
-// it by unwinding through C++ frames, and that ends the process.
+// the thread by unwinding through C++ frames, which would end the process.
 struct Unlocked {
     PyThreadState *state = PyEval_SaveThread();
     Unlocked() = default;
@@ -43,11 +43,11 @@ struct Unlocked {
     ~Unlocked();
 };
 
-bool finished();           // the interpreter is going: nothing of Python may be touched without the GIL held already
-void shutdown();           // at exit, by the thread that ends the interpreter
+bool finished(); // the interpreter is ending: only a thread that already holds the GIL may touch Python objects
+void shutdown(); // at exit, by the thread that ends the interpreter
 void interpreter_forked(); // in the child of a fork
 
-// The package tells its classes once.
+// Called once: the package passes its classes.
 struct Exceptions {
     nb::handle invalid_state, alloc_failed, invalid_argument, unsupported;
 };

@@ -1,7 +1,7 @@
-// CUDA devices, their memory, modules and plans. Streams come out as Stream, plans as Plan: the rest knows no
-// difference.
+// CUDA devices, their memory, modules and plans. Their streams are Stream objects and their plans Plan objects, so the
+// other rooms need not tell them apart from those of the CPU.
 //
-// Not here: which device there is and what is compiled (devices/cuda/).
+// Not here: which devices exist and what is compiled for them (devices/cuda/).
 #include "objects.h"
 
 extern "C" {

@@ -1,8 +1,8 @@
-// Libraries of ggml: their devices, buffers and plans. Streams come out as Stream, plans as Plan: the rest knows no
-// difference. The one place where C++ is needed of its own: exceptions of a library, and those that stand for its
-// assertions, end here.
+// Libraries of ggml: their devices, buffers and plans. Their streams are Stream objects and their plans Plan
+// objects, so the other rooms need not tell them apart from those of the CPU. Only this file needs C++ for its own sake:
+// it catches exceptions of a library, and those that stand for its assertions.
 //
-// Not here: which library there is, and what is asked of it (devices/ggml/).
+// Not here: which libraries exist, and how they are used (devices/ggml/).
 #include "objects.h"
 
 #include <nanobind/stl/vector.h>

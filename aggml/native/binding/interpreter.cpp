@@ -1,4 +1,4 @@
-// The interpreter's side: threads that come back for the GIL, the exit, the classes of exceptions.
+// The interpreter: threads that take back the GIL, the exit of the process, the classes of exceptions.
 #include "objects.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void shutdown()
     ag_on_idle = nullptr;
     Unlocked unlocked;
     ag_timer_stop();
-    // Those that did not see the flag get their turn now; at most a second, should one be stuck elsewhere.
+    // Threads that did not see the flag get the GIL now. This takes at most a second, even if one of them is stuck.
     for (int i = 0; i < 1000 && taking_back.load() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

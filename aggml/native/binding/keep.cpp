@@ -1,5 +1,5 @@
-// References to Python objects that queued work needs: a FIFO per stream, released where the GIL is held. And what
-// nobody saw of the failures of a stream that goes.
+// References to Python objects that queued work needs: a FIFO per stream, released by threads that hold the GIL. Also the
+// failures of a stream that is freed before anybody saw them.
 #include "objects.h"
 
 #include <set>
@@ -57,7 +57,7 @@ nb::list take_failures(ag_stream *stream)
 
 void set_unseen(nb::object tell)
 {
-    unseen = tell.release(); // for ever, as the classes of exceptions
+    unseen = tell.release(); // kept for ever, like the classes of exceptions
 }
 
 nb::list take_unseen()
@@ -76,7 +76,7 @@ nb::list take_unseen()
     return out;
 }
 
-// Of a stream that is idle and that nobody can ask any more: not even a Future of it is left.
+// For a stream that is idle and whose failures nobody can ask for any more: not even a Future of it is left.
 static void tell_unseen(ag_stream *stream)
 {
     if (!unseen.is_valid() || finished()) return;
@@ -110,13 +110,13 @@ void Keeper::release_prefix()
             nb::ft_lock_guard guard(lock);
             if (kept.empty() || kept.front().first > completed) return;
             object = kept.front().second;
-            kept.pop_front(); // first: dropping the object may run Python that comes back here
+            kept.pop_front(); // popped first, because dropping the object may run Python code that calls this function again
         }
         Py_DECREF(object);
     }
 }
 
-// Whether there is something to look after: what queued work needs, or, if nobody else will ask, how it ends.
+// Whether this keeper still has work: objects that queued work needs, or failures that nobody else will ask for.
 bool Keeper::waits() const
 {
     return !kept.empty() || (orphaned && ag_stream_completed(stream) != ag_stream_submitted(stream));
@@ -136,7 +136,7 @@ void Keeper::release()
             ag_stream_keeps(stream, true);
         }
     }
-    if (tell) release_prefix(); // what was done before the stream knew
+    if (tell) release_prefix(); // operations that were done before the stream knew that something is kept
     nb::ft_lock_guard guard(lock);
     if (told && !waits()) {
         told = false;
@@ -180,13 +180,13 @@ Stream::Stream(ag_stream *s, nb::object p) : stream(s), keeper(new Keeper(s)), p
         keepers.insert(keeper);
         ag_stream_set_owner(stream, keeper);
     }
-    ag_streams_at_rest(look); // dropped ones, should the main thread be blocked
+    ag_streams_at_rest(look); // also streams that were dropped, in case the main thread is blocked
 }
 
 Stream::~Stream()
 {
     if (ag_stream_alive(stream)) {
-        while (ag_stream_release(stream)) continue; // nobody is left who could
+        while (ag_stream_release(stream)) continue; // no other thread is left that could do it
         {
             nb::ft_lock_guard guard(keeper->lock);
             keeper->orphaned = true;
@@ -214,7 +214,7 @@ static int release_call(void *)
     return 0;
 }
 
-// By a worker that is about to sleep, so a stream that ran dry does not hold arrays until the next call.
+// Called by a worker that is about to sleep, so that a stream without work does not keep arrays until its next call.
 void on_idle()
 {
     if (finished() || (!ag_streams_rest() && !any_garbage.load()) || release_pending.exchange(true)) return;
@@ -223,7 +223,7 @@ void on_idle()
 
 void drop_user(void *user)
 {
-    if (finished()) return; // the interpreter is going or gone
+    if (finished()) return; // the interpreter is ending or has ended
     GarbageLock guard;
     garbage.push_back(static_cast<PyObject *>(user));
     any_garbage.store(true);

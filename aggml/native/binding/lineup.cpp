@@ -1,4 +1,4 @@
-// Lineup: what a submission over several streams has to wait for, because of those before it.
+// Lineup: the earlier submissions that a submission over several streams has to wait for.
 //
 // One stream joins all others at the end of each submission, so its tickets tell which are done. Not here: the
 // operations of a submission (script.cpp), what it touches (scheduler/running/run.py).
@@ -87,7 +87,8 @@ void Lineup::before(const Use &use, bool done_too, Ahead &out)
     out.tails.clear();
     for (const nb::object &home : homes) out.tails.push_back({raw(home), ag_stream_submitted(raw(home))});
     ag_stream *last = raw(joined);
-    // Memory that all share comes free with the last of all; a slot with its own last user and those who share all.
+    // Shared memory is free after the last of all submissions; a slot is free after its own last user and all submissions that
+    // use the shared memory.
     uint64_t end = use.slot < 0 ? ag_stream_submitted(last) : std::max(exclusive, slots.at(use_slot(use)));
     bool after = matters(last, end);
     for (const nb::object &owner : use.streams) {

@@ -1,4 +1,4 @@
-// What submissions over several streams wait for, and what each of them touches.
+// Submissions over several streams: what each waits for, and which memory each touches.
 #ifndef AG_BINDING_LINEUP_H
 #define AG_BINDING_LINEUP_H
 

@@ -1,8 +1,8 @@
 // The extension module. The files of binding/ are the only ones that know both Python and C.
 //
-// There: nanobind classes over the runtime's counted objects, and the references to Python objects that queued work
-// needs. Arguments arrive validated by the package; what is checked there again is what would otherwise touch memory
-// that it must not. Not there: any decision.
+// These files have nanobind classes over the runtime's reference-counted objects, and the references to Python objects
+// that queued work needs. The package has validated the arguments; they are checked again only where a wrong one would
+// access foreign memory. They make no decisions.
 #include "objects.h"
 
 NB_MODULE(_native, m)

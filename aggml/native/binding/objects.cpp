@@ -88,7 +88,7 @@ Pool::Pool(int n_threads, int spin_us, int priority, bool strict, nb::sequence m
 
 Pool::~Pool()
 {
-    Unlocked unlocked; // joins its workers, who may be about to ask for the GIL's pending calls
+    Unlocked unlocked; // joins its workers, which may be about to add a pending call for the GIL's holder
     ag_pool_unref(pool);
 }
 

@@ -1,4 +1,4 @@
-// The counted objects of the runtime as Python holds them, and what an operation is before it is queued.
+// The runtime's reference-counted objects as Python objects, and the description of an operation before it is queued.
 #ifndef AG_BINDING_OBJECTS_H
 #define AG_BINDING_OBJECTS_H
 
@@ -108,7 +108,7 @@ struct Plan {
     }
 };
 
-// Python objects that native work of a stream keeps alive, by the ticket after which they may go. It outlives the
+// Python objects that native work of a stream keeps alive, ordered by the ticket after which they may be released. It outlives the
 // Stream object as long as it keeps any.
 struct Keeper {
     ag_stream *stream; // a reference

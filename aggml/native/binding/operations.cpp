@@ -1,4 +1,4 @@
-// Operations that are described and not queued yet: copies, fills, plans, waits, calls.
+// Operations that are described but not queued yet: copies, fills, plans, waits, calls.
 //
 // Not here: queueing them (stream.cpp).
 #include "objects.h"

@@ -35,7 +35,7 @@ static agk_view view_of(PyObject *object)
     four(PyTuple_GET_ITEM(object, 4), view.nb);
     const agk_type_traits *traits = agk_traits(view.type);
     if (traits->name == nullptr) throw nb::type_error("an operand's element type is unknown here");
-    // Blocks that are cut, or do not lie one behind the other, are no elements: every lowering refuses them.
+    // A view that cuts blocks, or whose blocks are not contiguous, has no elements: every lowering refuses it.
     const bool whole = view.ne[0] % traits->blck_size == 0 &&
                        (traits->blck_size == 1 || view.nb[0] == static_cast<int64_t>(traits->type_size));
     const int64_t blocks[4] = {whole ? view.ne[0] / traits->blck_size : 0, view.ne[1], view.ne[2], view.ne[3]};

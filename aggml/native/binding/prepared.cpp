@@ -1,7 +1,7 @@
-// Runs that are asked for again in the same words: inputs, one plan and outputs over arrays that differ from run to
-// run, enqueued on one stream by one call from Python.
+// Runs that are repeated with the same words: inputs, one plan and outputs, over arrays that differ from run to run. One
+// call from Python enqueues all of it on one stream.
 //
-// A Python object keeps what a collector must see: the plan, the scratch. Not here: what makes a run the same
+// A Python object keeps the plan and the scratch, so that the garbage collector sees them. Not here: what makes a run the same
 // (stream/prepared.py), runs over several streams (script.cpp).
 #include "objects.h"
 

@@ -1,4 +1,4 @@
-// The best that the machine can do, for aggml/devices/cpu/roofline.py.
+// The peak performance of the machine, for aggml/devices/cpu/roofline.py.
 #include "common.h"
 extern "C" {
 #include "runtime/roofline.h"

@@ -1,4 +1,4 @@
-// Streams and what is queued on them: submission, waiting, failures.
+// Streams and the operations queued on them: submission, waiting, failures.
 #include "lineup.h"
 
 #include <poll.h>
@@ -145,7 +145,8 @@ nb::tuple op_times(Op &op)
     return nb::make_tuple(static_cast<double>(slot.submitted) * 1e-9, seconds_or_none(slot.started.load()), nb::none());
 }
 
-// Block without the GIL until the ticket is done. Signals are served; a notifier of its own is cheap beside a sleep.
+// Blocks without the GIL until the ticket is done. Signals are served. Making a notifier costs little compared with a
+// sleep.
 bool op_wait(Op &op, double timeout)
 {
     uint64_t begin = ag_now(), spin_until = begin + 20000;

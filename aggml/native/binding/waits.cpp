@@ -1,4 +1,4 @@
-// Waits of event loops as Python sees them: notifiers, and what they call once a ticket is done.
+// Waits of event loops, for Python: notifiers, and the callbacks that they call once a ticket is done.
 #include "objects.h"
 
 namespace binding
@@ -105,7 +105,7 @@ nb::list waiters(Notifier &self)
     return out;
 }
 
-// A loop that was closed with a task that waits is a circle: loop, descriptor's callback, notifier, wait, task, loop.
+// A loop that was closed while a task waits is a reference cycle: loop, descriptor's callback, notifier, wait, task, loop.
 int traverse_notifier(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));

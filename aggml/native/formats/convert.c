@@ -1,4 +1,4 @@
-/* f32 to i32, defined for all numbers: as the nearest there is, and as the ops convert. */
+/* f32 to i32, defined for all numbers: to the nearest i32, and as ops convert. */
 #include <limits.h>
 
 #ifdef __SSE2__
@@ -18,7 +18,7 @@ void agk_f32_to_i32(const float *src, void *dst, int64_t n)
     }
 }
 
-/* As the instruction of x86 does, for cpy and set_rows. */
+/* Gives the same results as the instruction of x86; for cpy and set_rows. */
 void agk_i32_from_float(const float *src, void *dst, int64_t n)
 {
     int32_t *y = dst;

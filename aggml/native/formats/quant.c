@@ -1,7 +1,7 @@
 /* q8_0 and q4_0: the portable quantizers, bit for bit as recorded, and exact dequantization.
  *
- * Not here: variants on vectors (to_f32.c and f32_to.c of each folder of kernels/). Sources that
- * are not finite give blocks without meaning, but never undefined behaviour. */
+ * Not here: vector variants (to_f32.c and f32_to.c of each folder of kernels/). Sources that are not finite give
+ * meaningless blocks, but never undefined behaviour. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -43,7 +43,7 @@ void agk_q4_0_to_f32_scalar(const void *src, float *dst, int64_t n)
     }
 }
 
-/* The extreme gets code 0, so the other sign has one code less. */
+/* The extreme gets code 0, so the opposite sign has one code less. */
 void agk_f32_to_q4_0_scalar(const float *src, void *dst, int64_t n)
 {
     agk_block_q4_0 *y = dst;

@@ -1,6 +1,6 @@
-/* What the files of formats/ share: single 16-bit floats, and the row functions of the table.
+/* Shared by the files of formats/: single 16-bit floats, and the row functions of the table.
  *
- * Not here: row conversions that have variants, as most of those to f32 (kernel_types.h). */
+ * Not here: row conversions that have variants, which are most of those to f32 (table/kernel_types.h). */
 #ifndef AGK_SCALAR_QUANT_H
 #define AGK_SCALAR_QUANT_H
 
@@ -8,7 +8,7 @@
 #include "blocks_iq.h"
 #include "table/kernel_types.h"
 
-/* A NaN keeps its payload and becomes quiet; all else is exact. */
+/* A NaN keeps its payload and becomes quiet; every other conversion is exact. */
 float agk_f16_to_float(uint16_t h);
 /* To nearest, ties to even; every NaN becomes sign | 0x7e00. */
 uint16_t agk_f16_from_float(float value);
@@ -23,7 +23,8 @@ static inline uint8_t agk_code(float x, int top)
     return x < (float)top ? (uint8_t)x : (uint8_t)top;
 }
 
-/* The same of n (32 at most, a multiple of 4) numbers x * inverse + shift: minimum and maximum are instructions. */
+/* The same for n (32 at most, a multiple of 4) numbers x * inverse + shift, written so that minimum and maximum are
+ * single instructions. */
 static inline void agk_codes(int n, const float *x, float inverse, float shift, int top, uint8_t *codes)
 {
     int32_t whole[32];
@@ -53,8 +54,8 @@ static inline float agk_float_of(uint32_t bits)
     return value;
 }
 
-/* Scale g of 16 in a block of q3_K, six bits: four in the low nibbles of the first 8 bytes (then the high ones), two in
- * the last 4 bytes. */
+/* Scale g of the 16 in a block of q3_K, six bits: four in the low nibbles of the first 8 bytes (then in the high
+ * nibbles), two in the last 4 bytes. */
 static inline int agk_scale_q3_k(const uint8_t *scales, int g)
 {
     const int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;

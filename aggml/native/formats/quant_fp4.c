@@ -1,6 +1,6 @@
-/* mxfp4 and nvfp4: four-bit floats (e2m1) with a scale per 32 or 16. Neither uses an importance matrix.
+/* mxfp4 and nvfp4: four-bit floats (e2m1) with a scale for each 32 or 16. Neither uses an importance matrix.
  *
- * The table holds twice the value of a code, and scales are halved for it, so that all products are exact. */
+ * The table holds twice the value of a code and the scales are halved, so that all products are exact. */
 #include <math.h>
 #include <string.h>
 
@@ -27,8 +27,8 @@ static uint8_t e4m3_of(float x)
     return (uint8_t)(code < 0x7e ? code : 0x7e);
 }
 
-/* The codes whose values are nearest, the one nearer to 0 of equals; 0 for what is as far from all of them. Sizes are
- * compared with the 7 numbers halfway between values, which are exact. */
+/* The codes of the nearest values; of two that are equally near, the one nearer to 0; 0 for what is equally far from
+ * all. Magnitudes are compared with the 7 numbers halfway between values, which are exact. */
 static void nearest_codes(int n, const float *x, float d, uint8_t *codes)
 {
     int32_t count[BLOCK] = {0};
@@ -42,7 +42,7 @@ static void nearest_codes(int n, const float *x, float d, uint8_t *codes)
     }
 }
 
-/* n elements, those of the second half in the high nibbles. */
+/* n elements; those of the second half are in the high nibbles. */
 static void put_codes(int n, const float *x, float d, uint8_t *qs)
 {
     uint8_t codes[BLOCK];

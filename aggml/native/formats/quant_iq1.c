@@ -47,7 +47,7 @@ void agk_iq1_m_to_f32_scalar(const void *src, float *dst, int64_t n)
     }
 }
 
-/* A group being fitted. `order` is that of ascending elements, equal ones as they come. */
+/* A group that is being fitted. `order` sorts its elements in ascending order; equal ones keep their order. */
 typedef struct cut {
     int n;
     const float *x;
@@ -99,8 +99,9 @@ static void cut_whole(cut *c)
     }
 }
 
-/* A shift for each half of the group: bit 1 of `shifts` is the first half's, bit 0 the second's, set if down. Sums over
- * all elements for each cut, not differences of running ones: ties between cuts are common, and rounding decides. */
+/* A shift for each half of the group: bit 1 of `shifts` is the first half's, bit 0 the second's; a set bit means
+ * down. Each cut is summed over all elements, not from differences of running sums: ties between cuts are common,
+ * and rounding decides them. */
 static void cut_halves(cut *c)
 {
     for (int a = 0; a <= c->n; ++a) {
@@ -119,7 +120,7 @@ static void cut_halves(cut *c)
     }
 }
 
-/* The point for 8 levels, or the near one whose values fit best; false if those are no point. */
+/* The point for 8 levels; if these are no point, false, and the near point whose values fit best. */
 static bool find(const agk_iq_book *book, const cut *c, int first, const uint8_t *level, const float *value,
                  uint16_t *point)
 {
@@ -179,7 +180,7 @@ static bool fit(cut *c, float least, void (*cut_group)(cut *c), uint16_t *point)
     cut_group(c);
     if (c->first < 0) return false;
     for (int j = 0; j < n; ++j) level[c->order[j]] = (uint8_t)((j >= c->first) + (j >= c->second));
-    if (c->scale < 0.0f) { /* scales have no sign */
+    if (c->scale < 0.0f) { /* scales are unsigned */
         for (int i = 0; i < n; ++i) level[i] = (uint8_t)(2 - level[i]);
         c->scale = -c->scale;
         c->shifts = 3 - c->shifts;
@@ -221,7 +222,7 @@ static void fit_iq1_s(const float *x, const float *imatrix, agk_block_iq1_s *y)
     }
     if (largest == 0.0f) return;
     const float d = largest / 15.0f;
-    y->d = agk_f16_from_float(d * 1.125f); /* by trial: ggml's */
+    y->d = agk_f16_from_float(d * 1.125f); /* the factor was found by trial; it is ggml's */
     for (int g = 0; g < 8; ++g) y->qh[g] |= (uint16_t)((scale_code(scale[g], 1.0f / d) | is_down[g] << 3) << 12);
 }
 
@@ -265,7 +266,7 @@ static void fit_iq1_m(const float *x, const float *imatrix, agk_block_iq1_m *y)
         }
     }
     if (square > 0.0f) d = product / square;
-    const uint16_t bits = agk_f16_from_float(d * 1.1125f); /* by trial: ggml's */
+    const uint16_t bits = agk_f16_from_float(d * 1.1125f); /* the factor was found by trial; it is ggml's */
     for (int i = 0; i < 4; ++i) word[i] |= (uint16_t)((bits >> 4 * i & 15) << 12);
     memcpy(y->scales, word, sizeof word);
 }

@@ -121,7 +121,7 @@ void agk_quantize_iq2_s(const float *src, void *dst, int64_t n_rows, int64_t n_p
         const float most = agk_iq_fit_block(&iq2_s, src + i, imatrix != NULL ? imatrix + i % n_per_row : NULL, group);
         const float d = most / 31.0f;
         memset(y, 0, sizeof *y);
-        if (most != 0.0f) y->d = agk_f16_from_float(d * 0.9875f); /* by trial: ggml's */
+        if (most != 0.0f) y->d = agk_f16_from_float(d * 0.9875f); /* the factor was found by trial; it is ggml's */
         for (int g = 0; g < 16; ++g) {
             if (most != 0.0f) y->scales[g / 2] |= (uint8_t)(nibble(1.0f / d, &group[g]) << 4 * (g & 1));
             for (int k = 2 * g; k < 2 * g + 2; ++k) {

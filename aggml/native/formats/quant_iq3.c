@@ -8,7 +8,7 @@
 static const agk_iq_scheme iq3_xxs = {
     agk_iq3_xxs_book, 32, 15, 0.2f, 1e-8f, 2.0f, true, false, AGK_IQ_THOSE_OFF, AGK_IQ_SQUARE,
 };
-/* Every group but one of zeros is fitted. */
+/* Every group is fitted except a group of zeros. */
 static const agk_iq_scheme iq3_s = {
     agk_iq3_s_book, 32, 9, 0.2f, 0x1p-149f, 2.0f, false, false, AGK_IQ_ALL_IF_OFF, AGK_IQ_SQUARE,
 };
@@ -44,7 +44,7 @@ void agk_quantize_iq3_xxs(const float *src, void *dst, int64_t n_rows, int64_t n
         const float d = most / 31.0f;
         memset(y, 0, sizeof *y);
         if (most == 0.0f) continue;
-        y->d = agk_f16_from_float(d * 1.0125f); /* by trial: ggml's */
+        y->d = agk_f16_from_float(d * 1.0125f); /* the factor was found by trial; it is ggml's */
         for (int g = 0; g < 8; ++g) {
             uint32_t word = (uint32_t)agk_iq_level(1.0f / d * group[g].scale, 15) << 28;
             for (int k = 0; k < 4; ++k) word |= (uint32_t)group[g].signs[k] << 7 * k;
@@ -67,8 +67,8 @@ void agk_iq3_s_to_f32_scalar(const void *src, float *dst, int64_t n)
     }
 }
 
-/* As in ggml, a group of zeros takes no place in qs and signs, though it does in qh and scales: the groups after it
- * in the block are read back from the wrong place. Kept, since the bytes are to be the same. */
+/* As in ggml, a group of zeros takes no space in qs and signs, though it does in qh and scales. So the groups after
+ * it in the block are read back from the wrong place. This is kept because the bytes have to be the same. */
 void agk_quantize_iq3_s(const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix)
 {
     agk_block_iq3_s *y = dst;
@@ -77,7 +77,7 @@ void agk_quantize_iq3_s(const float *src, void *dst, int64_t n_rows, int64_t n_p
         const float most = agk_iq_fit_block(&iq3_s, src + i, imatrix != NULL ? imatrix + i % n_per_row : NULL, group);
         const float d = most / 31.0f;
         memset(y, 0, sizeof *y);
-        if (most != 0.0f) y->d = agk_f16_from_float(d * 1.033f); /* by trial: ggml's */
+        if (most != 0.0f) y->d = agk_f16_from_float(d * 1.033f); /* the factor was found by trial; it is ggml's */
         for (int g = 0, place = 0; g < 8; ++g) {
             if (most != 0.0f) {
                 const int scale = agk_iq_level(1.0f / d * group[g].scale, 15);

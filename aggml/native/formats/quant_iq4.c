@@ -31,8 +31,8 @@ typedef struct sums {
     float product, square;
 } sums;
 
-/* The same of a block: how many of the 15 numbers halfway between levels are not above. All are exact in f32, and so
- * are the differences next to them. */
+/* The same for a block: the index is how many of the 15 numbers halfway between levels are not above x. All of them
+ * are exact in f32, and so are the differences next to them. */
 static void nearest_levels(const float *x, float inverse, uint8_t *codes)
 {
     int32_t count[BLOCK] = {0};
@@ -55,7 +55,8 @@ static sums sums_of(const float *x, const float *weight, float inverse, uint8_t 
     return s;
 }
 
-/* The scale with the least weighted error of those `trials` around that of the extreme; 0: only that of the extreme. */
+/* The scale with the least weighted error among `trials` scales on either side of that of the extreme; 0 trials: the
+ * scale of the extreme. */
 static float fit(const float *x, const float *weight, int trials, uint8_t *codes)
 {
     const float extreme = agk_extreme(BLOCK, x), first = (float)levels[0];
@@ -76,7 +77,8 @@ static float fit(const float *x, const float *weight, int trials, uint8_t *codes
     return d;
 }
 
-/* Weights of a block: x^2, or those of its columns, more for elements that are large beside n elements around it. */
+/* Weights of a block: x^2, or those of its columns, increased for elements that are large compared with n elements
+ * around them. */
 static void weigh(const float *x, const float *imatrix, float mean_square, float *weight)
 {
     for (int i = 0; i < BLOCK; ++i) {
@@ -98,7 +100,7 @@ static void put_codes(const uint8_t *codes, uint8_t *qs)
 
 /* --- iq4_nl --- */
 
-/* The row function of ops: no trials. In a block of zeros (d = 0) ggml leaves the codes of the block before. */
+/* The row function for ops: no trials. In a block of zeros (d = 0) ggml leaves the codes of the block before. */
 void agk_f32_to_iq4_nl(const float *src, void *dst, int64_t n)
 {
     agk_block_iq4_nl *y = dst;

@@ -1,18 +1,19 @@
-/* The fit of iq2 and iq3 blocks: a scale and the points of a codebook for each group, bit for bit as ggml's.
+/* The fit of iq2 and iq3 blocks: a scale and the points of a codebook for each group, bit for bit like ggml's.
  *
- * The order of every sum is ggml's, since the least difference can turn a choice between two points. */
+ * The order of every sum is ggml's, since the smallest difference can change the choice between two points. */
 #include "quant_iq_fit.h"
 
 #include <float.h>
 
-/* A group being fitted: magnitudes (an element whose sign was turned is negative), weights, roots of the weights. */
+/* A group that is being fitted: magnitudes (negative for an element whose sign was flipped), weights, roots of the
+ * weights. */
 typedef struct fit {
     const agk_iq_scheme *scheme;
     const agk_iq_book *book;
     int points;
     float x[AGK_IQ_GROUP], weight[AGK_IQ_GROUP], root[AGK_IQ_GROUP];
     uint16_t point[8];
-    bool off[8]; /* this point is not where its elements wanted to be, but near */
+    bool off[8]; /* this point is not the one nearest to its elements' levels, but one near it */
 } fit;
 
 float agk_iq_mean_square(const float *x, float spread)
@@ -43,7 +44,7 @@ static uint16_t best_of(const fit *f, const uint16_t *list, int first, float sca
     return best;
 }
 
-/* Find point k for a scale; true if it is exactly where the elements are nearest to. */
+/* Finds point k for a scale; true if it is exactly at the levels nearest to the elements. */
 static bool find(const fit *f, int k, float scale, float inverse, uint16_t *point)
 {
     const agk_iq_book *book = f->book;
@@ -70,7 +71,7 @@ static void moments(const fit *f, const uint16_t *point, float *product, float *
     }
 }
 
-/* Try scales that take the largest element near the top level. */
+/* Tries scales that put the largest element near the top level. */
 static float try_scales(fit *f, float scale, float largest)
 {
     const agk_iq_scheme *scheme = f->scheme;
@@ -93,7 +94,7 @@ static float try_scales(fit *f, float scale, float largest)
     return scale;
 }
 
-/* With the best scale, seek points anew: all, or those that were not exact. */
+/* With the best scale, searches the points anew: all of them, or those that were not exact. */
 static float seek_again(fit *f, float scale)
 {
     const bool only_those = f->scheme->again == AGK_IQ_THOSE_OFF;
@@ -116,8 +117,8 @@ static int free_level(float x)
     return level < FREE_TOP ? level : FREE_TOP;
 }
 
-/* One element after the other moves to the level that is best with all others as they are; five rounds at most.
- * Levels are kept in a byte, as in ggml: one below zero, of an element whose sign was turned, counts as 255. */
+/* Moves one element after the other to the level that is best while all others stay; five rounds at most. Levels are
+ * kept in a byte, as in ggml: a level below zero, of an element whose sign was flipped, counts as 255. */
 static void descend(const fit *f, uint8_t *level, float *product, float *square)
 {
     const int n = f->scheme->group;
@@ -176,8 +177,8 @@ static float free_scale(const fit *f, float largest)
     return square > 0.0f ? product / square : 0.0f;
 }
 
-/* Magnitudes of 8 elements; bit i of the result: element i is negative. If their number is to be even, the element
- * whose square weighs least is turned. */
+/* Magnitudes of 8 elements; bit i of the result: element i is negative. If the number of negative elements has to be
+ * even, the element whose weighted square is least is flipped. */
 static uint8_t take_signs(const float *x, const float *weight, bool even, float *magnitude)
 {
     unsigned signs = 0, odd = 0;
@@ -220,7 +221,7 @@ static void fit_group(fit *f, const float *x, agk_iq_group *group)
         if (largest <= 0.0f) return;
     }
     scale = seek_again(f, try_scales(f, scale, largest));
-    if (scale < 0.0f) { /* scales have no sign */
+    if (scale < 0.0f) { /* scales are unsigned */
         scale = -scale;
         for (int i = 0; i < n / 8; ++i) signs[i] = (uint8_t)~signs[i];
     }

@@ -1,7 +1,7 @@
-/* How iq2 and iq3 blocks are fitted: one search with a row of parameters for each type.
+/* How iq2 and iq3 blocks are fitted: one search, with parameters for each type.
  *
- * Here: points, signs and scales of the groups of a block. Not here: how a type packs them (quant_iq2.c, quant_iq3.c),
- * iq1, whose search is another (quant_iq1.c). */
+ * Here: points, signs and scales of the groups of a block. Not here: how a type stores them (quant_iq2.c,
+ * quant_iq3.c); iq1, which has another search (quant_iq1.c). */
 #ifndef AGK_QUANT_IQ_FIT_H
 #define AGK_QUANT_IQ_FIT_H
 
@@ -16,10 +16,10 @@ enum { AGK_IQ_BLOCK = 256, AGK_IQ_GROUP = 32 };
 typedef struct agk_iq_scheme {
     const agk_iq_book *(*book)(void);
     int group;       /* elements that share a scale: 16 or 32 */
-    int tries;       /* scales tried to either side of the one that fits the largest element */
-    float step;      /* in levels of the largest element */
-    float least;     /* a group whose largest element is below is zero */
-    float spread;    /* of the mean square that is added to an element's own in its weight */
+    int tries;       /* scales tried on either side of the one that fits the largest element */
+    float step;      /* distance between tried scales, in levels of the largest element */
+    float least;     /* a group whose largest element is smaller is stored as zeros */
+    float spread;    /* factor of the mean square, which is added to an element's own square in its weight */
     bool even_signs; /* signs are stored in 7 bits of 8: an even number of elements is negative */
     bool free_start; /* the scale of a fit without codebook comes first (iq2_xxs) */
     enum { AGK_IQ_THOSE_OFF, AGK_IQ_ALL_IF_OFF, AGK_IQ_ALL } again; /* points sought anew with the best scale */
@@ -27,7 +27,7 @@ typedef struct agk_iq_scheme {
 } agk_iq_scheme;
 
 typedef struct agk_iq_group {
-    bool fitted; /* false: as good as zero, and all else here is */
+    bool fitted; /* false: the group is practically zero, and so are all other fields */
     float scale;
     uint16_t point[8];
     uint8_t signs[4];

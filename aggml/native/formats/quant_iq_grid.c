@@ -1,7 +1,7 @@
-/* The codebooks of the IQ types, and the search tables of their quantizers, built when first asked for.
+/* The codebooks of the IQ types, and the search tables of their quantizers, which are built at their first use.
  *
- * A code that is no point has a list: the points at the smallest, second smallest ... distance from it, as many
- * distances (rings) as ggml takes for the type, in order of distance and then of number. The order matters where two
+ * A code that is not a point has a list: the points at the smallest, second smallest ... distance from it, as many
+ * distances (rings) as ggml takes for the type, ordered by distance and then by number. The order matters where two
  * points fit equally well. All sizes follow from the codebooks, so the tables are static and nothing can fail. */
 #include <pthread.h>
 #include <stdbool.h>
@@ -52,7 +52,7 @@ const uint8_t agk_iq3_s_grid[512][4] = {
 };
 #undef P
 
-/* A code is split into two halves of 4 levels 0..2 or 2 levels 0..7: a distance is the sum of two from a table. */
+/* A code is split into two halves of 4 levels 0..2 or 2 levels 0..7: a distance is the sum of two table entries. */
 enum { MAX_HALVES = 81, MAX_POINTS = 2048 };
 
 typedef struct halves {
@@ -60,7 +60,7 @@ typedef struct halves {
     uint16_t code[MAX_HALVES];             /* the levels, packed */
     uint8_t apart[MAX_HALVES][MAX_HALVES]; /* squared distance of two halves */
     uint8_t point[2][MAX_POINTS];          /* each point's halves */
-    uint8_t distance[MAX_POINTS];          /* of each point from the code at hand, at most 196 */
+    uint8_t distance[MAX_POINTS];          /* of each point from the current code, at most 196 */
 } halves;
 
 static int level(int half, int i, int levels)
@@ -159,8 +159,8 @@ static uint8_t level_iq3_s(int worth)
     return (uint8_t)(worth >> 1);
 }
 
-/* `listed` is the length of all lists: the points that the search finds, and a count for each code that is no point.
- * pthread_once starts anew in a child that was forked meanwhile. */
+/* `listed` is the length of all lists: the points that the search finds, and a count for each code that is not a
+ * point. In the child of a fork, pthread_once starts anew if it was under way in the parent. */
 #define BOOK(name, n, w, b, t, rings, listed, level_of) \
     static uint8_t name##_levels[(n) * (w)]; \
     static int32_t name##_where[1 << (b) * (w)]; \

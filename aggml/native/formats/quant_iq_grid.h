@@ -1,6 +1,6 @@
-/* The codebooks of the IQ types: the values of their points, and for quantizers the points near any other.
+/* The codebooks of the IQ types: the values of their points, and, for quantizers, the points near any other code.
  *
- * Not here: the points as ggml numbers them (quant_iq_grid_*.def), the choice among near ones (quant_iq_fit.c). */
+ * Not here: the points in ggml's numbering (quant_iq_grid_*.def), the choice among near points (quant_iq_fit.c). */
 #ifndef AGK_QUANT_IQ_GRID_H
 #define AGK_QUANT_IQ_GRID_H
 
@@ -13,7 +13,7 @@ extern const int8_t agk_iq1_grid[2048][8];     /* -1, 0 or 1 */
 extern const uint8_t agk_iq3_xxs_grid[256][4]; /* 4, 12 to 52 in steps of 8, and 62 */
 extern const uint8_t agk_iq3_s_grid[512][4];   /* 1 to 15, odd */
 
-/* The signs of 8 values from 7 of them: their number is even. */
+/* The eighth sign for 7 of them: it makes the number of negative values even. */
 static inline uint8_t agk_iq_even_signs(unsigned seven)
 {
     const unsigned folded = seven ^ (seven >> 4);
@@ -29,7 +29,7 @@ typedef struct agk_iq_book {
 } agk_iq_book;
 
 /* The first caller builds the tables on its own thread, and others wait: 26 ms for iq1, 3 to 9 ms for each of the
- * rest. Only quantize and quantize_async ask for them, the latter on a worker thread; reading needs no tables. */
+ * rest. Only quantize and quantize_async need them, the latter on a worker thread; reading needs no tables. */
 const agk_iq_book *agk_iq2_xxs_book(void);
 const agk_iq_book *agk_iq2_xs_book(void);
 const agk_iq_book *agk_iq2_s_book(void);

@@ -1,7 +1,7 @@
-/* q2_K to q6_K and q8_K: 256 values in groups of 16 or 32, whose scales (and minimums) are quantized themselves.
+/* q2_K to q6_K and q8_K: 256 values in groups of 16 or 32, whose scales (and minimums) are themselves quantized.
  *
- * Bytes as recorded, with an importance matrix and without. Here: the way from floats. Not here: the way back
- * (quant_k_to_f32.c), searches (quant_search.c). */
+ * Bytes as recorded, with an importance matrix and without. Here: conversion from floats. Not here: conversion to
+ * floats (quant_k_to_f32.c), searches (quant_search.c). */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static float squares(const float *x, int n)
     return sum;
 }
 
-/* Weights of a group: those of its columns, more for elements that are large beside the block. Returns their sum. */
+/* Weights of a group: those of its columns, increased for elements that are large compared with the block. Returns
+ * their sum. */
 static float weigh(int n, const float *x, const float *imatrix, float mean_square, float *weight)
 {
     float sum = 0.0f;
@@ -37,7 +38,8 @@ static float largest_of(const float *x, int n)
     return largest;
 }
 
-/* Codes once more, now for the scale and minimum as they are stored; a scale of 0 leaves them. */
+/* Computes the codes again, now for the scale and minimum as they are stored; with a scale of 0 they stay as they
+ * are. */
 static void recode_affine(int n, int top, const float *x, float d, float minimum, uint8_t *codes)
 {
     if (d == 0.0f) return;
@@ -60,7 +62,7 @@ static void put_two_bits(uint8_t *qs, const uint8_t *codes)
     }
 }
 
-/* agk_f32_to_TYPE and agk_quantize_TYPE out of TYPE_block(x, weights of its columns or NULL, y). */
+/* Defines agk_f32_to_TYPE and agk_quantize_TYPE from TYPE_block(x, weights of its columns or NULL, y). */
 #define ROWS(type) \
     void agk_f32_to_##type(const float *src, void *dst, int64_t n) \
     { \
@@ -79,7 +81,7 @@ static void put_two_bits(uint8_t *qs, const uint8_t *codes)
 
 /* --- q2_K ----------------------------------------------------------------------------------------------------- */
 
-/* Scales or minimums as codes 0..15 of the largest. */
+/* Scales or minimums as codes 0..15, relative to the largest. */
 static uint16_t nibbles_of_largest(const float *values, uint8_t *codes)
 {
     const float largest = largest_of(values, 16);

@@ -1,4 +1,5 @@
-/* q2_K to q6_K and q8_K to floats, exact, in plain C. Not here: the way from floats (quant_k.c), layouts (blocks.h). */
+/* q2_K to q6_K and q8_K to floats, exact, in plain C. Not here: conversion from floats (quant_k.c), layouts
+ * (blocks.h). */
 #include "quant.h"
 
 enum { SUPER = 256 };

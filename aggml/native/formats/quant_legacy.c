@@ -87,7 +87,7 @@ void agk_q8_1_to_f32(const void *src, float *dst, int64_t n)
 static void range_of(const float *x, float *least, float *most)
 {
     float low[8], high[8];
-    for (int k = 0; k < 8; ++k) low[k] = high[k] = x[0]; /* if that is not a number, nothing is less or more */
+    for (int k = 0; k < 8; ++k) low[k] = high[k] = x[0]; /* if x[0] is NaN, every comparison below is false */
     for (int i = 0; i < BLOCK; i += 8) {
         for (int k = 0; k < 8; ++k) {
             low[k] = x[i + k] < low[k] ? x[i + k] : low[k];
@@ -169,7 +169,7 @@ void agk_f32_to_q8_1(const float *src, void *dst, int64_t n)
 
 static const agk_affine_search affine = {-0.9f, 0.05f, 36, false};
 
-/* The weights of one block: those of its columns, more for elements that are large beside the row. */
+/* The weights of one block: those of its columns, increased for elements that are large compared with the row. */
 static void weigh(const float *imatrix, const float *x, float mean_square, float *weight)
 {
     for (int i = 0; i < BLOCK; ++i) weight[i] = imatrix[i] * sqrtf(mean_square + x[i] * x[i]);

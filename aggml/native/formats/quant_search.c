@@ -1,6 +1,6 @@
 /* Least-squares searches of the quantizers (quant_search.h).
  *
- * Not here: which type uses which, and with what weights (quant*.c). */
+ * Not here: which type uses which search, and with which weights (quant*.c). */
 #include "quant_search.h"
 
 float agk_extreme(int n, const float *x)
@@ -21,7 +21,8 @@ float agk_extreme(int n, const float *x)
         high[0] = high[k] > high[0] ? high[k] : high[0];
         low[0] = low[k] < low[0] ? low[k] : low[0];
     }
-    if (high[0] > -low[0]) return high[0]; /* no search for its place: where it ends no processor can guess */
+    /* its position is not searched for, since a processor cannot predict where that search ends */
+    if (high[0] > -low[0]) return high[0];
     if (high[0] < -low[0]) return low[0];
     if (!(high[0] > 0.0f)) return 0.0f;
     for (i = 0; !(agk_absf(x[i]) >= high[0]); ++i) continue; /* the first of equals */

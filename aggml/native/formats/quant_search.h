@@ -1,7 +1,7 @@
-/* Searches that quantizers share: the scale (and minimum) with the least weighted error, and the codes it gives.
+/* Searches that quantizers share: the scale (and minimum) with the least weighted error, and the resulting codes.
  *
- * All are ggml's searches step by step: the bytes that come out depend on the order in which floats are added, so sums
- * run from the first element to the last. Sources that are not finite give codes without meaning, within 0..top. */
+ * All of them are ggml's searches step by step: the resulting bytes depend on the order in which floats are added,
+ * so sums run from the first element to the last. Sources that are not finite give meaningless codes within 0..top. */
 #ifndef AGK_SCALAR_QUANT_SEARCH_H
 #define AGK_SCALAR_QUANT_SEARCH_H
 
@@ -12,8 +12,8 @@
 /* Groups of smaller elements are zeros. */
 #define AGK_QUANT_TINY 1e-15f
 
-/* Halves to even: adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum. Right for |x| < 2^22, any
- * number of that range for all else. */
+/* Rounds halves to even: adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum. Correct for |x| <
+ * 2^22; for all other x the result is some number of that range. */
 static inline int agk_nearest(float x)
 {
     const float shifted = x + 12582912.0f;
@@ -38,7 +38,7 @@ float agk_extreme(int n, const float *x);
 /* x ~ d * (code - top), codes 0..2*top-1. Weights NULL: x^2. Returns d. */
 float agk_fit_levels(int n, int top, const float *x, const float *weight, uint8_t *codes);
 
-/* The same for weights x^2, found by moving single codes until none gains any more. */
+/* The same for weights x^2; single codes are moved until no move improves the fit. */
 float agk_fit_levels_one_by_one(int n, int top, const float *x, uint8_t *codes);
 
 /* x ~ d * code, codes 0..top, for x that are not negative. Returns d. */

@@ -8,7 +8,8 @@
 
 enum { SUPER = 256, BLOCK_1 = 128, BLOCK_2 = 64 };
 
-/* Of all n elements: code 0, 1, 2 (of q2_0 never 3) for -1, 0, 1 times the largest magnitude, which is returned. */
+/* For n elements: codes 0, 1, 2 (never 3 for q2_0), which stand for -1, 0, 1 times the largest magnitude. Returns
+ * that magnitude. */
 static float ternary_codes(int n, const float *x, uint8_t *codes)
 {
     const float d = agk_absf(agk_extreme(n, x)), inverse = d != 0.0f ? 1.0f / d : 0.0f;
@@ -18,9 +19,9 @@ static float ternary_codes(int n, const float *x, uint8_t *codes)
 
 /* --- tq1_0: digits of base 3, the first the highest ----------------------------------------------------------- */
 
-/* They are scaled from 0..242 to 0..255, so that times 3 brings up the next. */
+/* They are scaled from 0..242 to 0..255, so that multiplying by 3 extracts the next digit. */
 
-/* Digit `place` of `digits` bytes: elements a stride apart share a byte. */
+/* Extracts digit `place` of `digits` bytes: elements a stride apart share a byte. */
 static void put_digits(int n_bytes, int n_digits, const uint8_t *codes, uint8_t *out)
 {
     for (int i = 0; i < n_bytes; ++i) {

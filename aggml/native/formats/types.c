@@ -1,5 +1,5 @@
-/* The table of element types, made of types.def, and the conversions of rows that a type has. Not here: the conversions
- * themselves (the other files, kernels/<isa>/to_f32.c and f32_to.c). */
+/* The table of element types, made from types.def, and the conversions of rows that a type has. Not here: the
+ * conversions themselves (the other files, kernels/<isa>/to_f32.c and f32_to.c). */
 #include "quant.h"
 #include "table/kernel_types.h"
 
@@ -13,8 +13,8 @@ static void f32_from_float(const float *src, void *dst, int64_t n)
     if (n > 0) memcpy(dst, src, (size_t)n * sizeof *src);
 }
 
-/* The meaning of the columns reads, writes and fits: the function that any processor can run, and the kernel of
- * kernels.def that has more of them. */
+/* The columns reads, writes and fits: for each value, the function that any processor can run, and the kernel of
+ * kernels.def that has more variants. */
 #define READ_VARIANTS(symbol) .to_float = agk_##symbol##_to_f32_scalar, .reader = #symbol "_to_f32"
 #define READ_ONE(symbol) .to_float = agk_##symbol##_to_f32
 #define READ_COPY(symbol) .to_float = f32_to_float

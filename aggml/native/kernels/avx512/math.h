@@ -1,7 +1,7 @@
-/* One vector of 16 floats (AVX-512 F/BW/DQ/VL) under the names that vec/ computes with.
+/* One vector of 16 floats (AVX-512 F/BW/DQ/VL) under the names that vec/ uses.
  *
- * kernels/avx2/math.h gives the same names for 8 lanes. Here: loads, stores, lanes, what one or two instructions do.
- * Not here: functions (kernels/vec/math.h). */
+ * kernels/avx2/math.h gives the same names for 8 lanes. Here: loads, stores, lanes, operations of one or two
+ * instructions. Not here: functions (kernels/vec/math.h). */
 #ifndef AGK_AVX512_MATH_H
 #define AGK_AVX512_MATH_H
 

@@ -1,5 +1,5 @@
-/* 16 bytes in a vector: the operations that vec/dequant*.h are written with, under their names of SSE, each an
- * instruction or two of NEON. Here: those and no others. */
+/* 16 bytes in a vector: the operations that vec/dequant*.h use, under their names of SSE, each an instruction or two
+ * of NEON. Here: these operations and no others. */
 #ifndef AGK_NEON_BYTES_H
 #define AGK_NEON_BYTES_H
 
@@ -74,7 +74,7 @@ AGK_INLINE __m128i _mm_cmpeq_epi8(__m128i a, __m128i b)
     return vceqq_u8(a, b);
 }
 
-/* By an operator, which takes a number that is known only when all is unrolled. */
+/* Written with an operator, because the count is a constant only after unrolling. */
 AGK_INLINE __m128i _mm_srli_epi16(__m128i x, int by)
 {
     return vreinterpretq_u8_u16(vreinterpretq_u16_u8(x) >> (uint16_t)by);

@@ -5,7 +5,7 @@
 
 V_CPY_KERNELS(neon)
 
-/* 8 x 8 halves. */
+/* A tile of 8 x 8 elements of 16 bits. */
 static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
 {
     uint16x8_t r[8], t[8];

@@ -1,5 +1,5 @@
-/* Blocks of the codebook types to f32: iq1, iq2, iq3, 16 elements at a time. Included after math.h, and what has the
- * names of x86's instructions for 128 bits. */
+/* Blocks of the codebook types to f32: iq1, iq2, iq3, 16 elements at a time. Included after math.h and after
+ * bytes.h, which defines operations under the names of x86's instructions for 128 bits. */
 #ifndef AGK_NEON_DEQUANT_IQ_H
 #define AGK_NEON_DEQUANT_IQ_H
 

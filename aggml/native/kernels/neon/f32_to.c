@@ -1,7 +1,7 @@
 /* Rows of f32 to f16, bf16 and q8_0, NEON.
  *
- * As plain C bit for bit (formats/), but for f16, where a NaN keeps its payload (as in ggml's conversion on the CPU).
- * Not here: columns of products (mul_mat_columns.c). */
+ * Bit for bit like plain C (formats/), except for f16, where a NaN keeps its payload (as in ggml's conversion on the
+ * CPU). Not here: columns of products (mul_mat_columns.c). */
 #include "table/kernel_types.h"
 #include "formats/blocks.h"
 #include "bytes.h"

@@ -1,7 +1,7 @@
-/* One vector of 4 floats (NEON) under the names that vec/ computes with.
+/* One vector of 4 floats (NEON) under the names that vec/ uses.
  *
- * kernels/avx2/math.h gives the same names for 8 lanes. Here: loads, stores, lanes, what a few instructions do.
- * Not here: functions (kernels/vec/math.h). */
+ * kernels/avx2/math.h gives the same names for 8 lanes. Here: loads, stores, lanes, operations of a few
+ * instructions. Not here: functions (kernels/vec/math.h). */
 #ifndef AGK_NEON_MATH_H
 #define AGK_NEON_MATH_H
 

@@ -1,11 +1,11 @@
 /* mul_mat of quantized rows and many columns in bytes (mul_mat_bytes.h): the template that sdot (dotprod/) and smmla
  * (i8mm/) share, 8 rows x 4 columns.
  *
- * Bytes have their signs, so sums begin at 0. A panel is laid anew once for all its columns, so that each load brings
- * 16 bytes that are multiplied as they are: sdot wants 16 k of a row, whose fours it takes as lanes, smmla 8 k of two
- * rows. That costs 1 / columns of the products. 8 sums of whole numbers, 8 of floats, 8 vectors of rows and 2 of
- * columns are 26 registers. Sums are laid as those of f32: [unit][32 rows][16 columns]. A file includes this with
- * AGK_SMMLA 0 or 1. Not here: rows as bytes (mul_mat_bytes_rows.c). */
+ * Bytes are signed, so sums begin at 0. A panel is rearranged once for all its columns, so that each load brings 16
+ * bytes in the order of the instruction: sdot needs 16 k of a row, whose fours it takes as lanes, smmla 8 k of two
+ * rows. That costs 1 / columns of the products. 8 integer sums, 8 of floats, 8 vectors of rows and 2 of columns are
+ * 26 registers. Sums have the layout of f32: [unit][32 rows][16 columns]. A file includes this with AGK_SMMLA 0 or
+ * 1. Not here: rows as bytes (mul_mat_bytes_rows.c). */
 #ifndef AGK_NEON_MUL_MAT_BYTES_H
 #define AGK_NEON_MUL_MAT_BYTES_H
 
@@ -95,7 +95,7 @@ AGK_INLINE float32x4_t two(const float *x)
     return vcombine_f32(pair, pair);
 }
 
-/* acc += s * scales, and the minimums times the sums of the columns; h: of which row half. */
+/* acc += s * scales, plus the minimums times the sums of the columns; h: which half of the row. */
 AGK_INLINE void add_scaled(bool minimum, bool wide, int h, const sixteen *x, const agk_bytes_unit *unit, int col,
                            const int32x4_t s[EIGHT], float32x4_t acc[EIGHT])
 {
@@ -132,7 +132,7 @@ AGK_INLINE void add_scaled(bool minimum, bool wide, int h, const sixteen *x, con
 #endif
 }
 
-/* k of 8 rows x 4 columns, those from `col` on of a unit. */
+/* Multiplies k of 8 rows by 4 columns, those from `col` on of a unit. */
 AGK_INLINE void tile(bool halves, bool minimum, bool wide, int64_t k, const sixteen *x, const agk_bytes_unit *unit,
                      int col, bool first, float *sums)
 {
@@ -152,7 +152,7 @@ AGK_INLINE void tile(bool halves, bool minimum, bool wide, int64_t k, const sixt
         products(&x[1], q + 256, s);
         add_scaled(minimum, wide, halves, &x[halves], unit, col, s, acc);
     }
-    if (AGK_SMMLA) { /* to rows */
+    if (AGK_SMMLA) { /* smmla has sums of pairs of rows: back to single rows */
         AGK_UNROLL for (int r = 0; r < EIGHT; r += 2)
         {
             const float32x4_t a = acc[r], b = acc[r + 1];

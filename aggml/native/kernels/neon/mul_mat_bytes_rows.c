@@ -1,5 +1,5 @@
-/* Rows of quantized blocks as bytes with scales (mul_mat_bytes.h), NEON: by the functions that unpack blocks to floats,
- * before they multiply by the scale (vec/mul_mat_rows.h). */
+/* Rows of quantized blocks as bytes with scales (mul_mat_bytes.h), NEON. They come from the functions that unpack
+ * blocks to floats, before these multiply by the scale (vec/mul_mat_rows.h). */
 #include "kernels/mul_mat_bytes.h"
 #include "bytes.h"
 #include "math.h"

@@ -26,8 +26,8 @@ static void turn(int64_t k, const float *panel, float *out)
     }
 }
 
-/* 8 rows x Q fours of columns; b and sums: of each four. 32 k have sums of their own: one chain over all k has up to 16
- * times their error, which is then 5e-7 of what such products are like. */
+/* 8 rows x Q fours of columns; b and sums are given for each four. Every 32 k have sums of their own: one chain over
+ * all k has up to 16 times their error, which is then 5e-7 relative to the size of such products. */
 AGK_INLINE void panel_tile(int Q, int64_t k, const float *a, const float *const from[3], bool first,
                            float *const sums[3])
 {

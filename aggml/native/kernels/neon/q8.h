@@ -12,7 +12,7 @@ AGK_INLINE uint16_t half_of(float x)
     return bits;
 }
 
-/* The largest magnitude of n floats, NaN left out. */
+/* The largest magnitude of n floats, ignoring NaN. */
 AGK_INLINE float most_of(const float *x, int n)
 {
     vf most[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
@@ -22,8 +22,8 @@ AGK_INLINE float most_of(const float *x, int n)
     return v_hmax(v_max(v_max(most[0], most[1]), v_max(most[2], most[3])));
 }
 
-/* 16 floats as bytes; what does not fit (sources that are not finite, subnormal scales) is 0. Halves go away from zero,
- * or to even. */
+/* 16 floats as bytes; values that do not fit (sources that are not finite, subnormal scales) become 0. Halves are
+ * rounded away from zero, or to even. */
 AGK_INLINE int8x16_t round16(const float *x, vf inverse, bool even)
 {
     int32x4_t q[4];

@@ -1,6 +1,6 @@
-/* Rows of f16, bf16 and quantized blocks to f32, NEON: all types but tq1_0, q8_1 and q8_K, which have plain C alone.
+/* Rows of f16, bf16 and quantized blocks to f32, NEON: all types except tq1_0, q8_1 and q8_K, which have plain C only.
  *
- * As plain C bit for bit (formats/). */
+ * Bit for bit like plain C (formats/). */
 #include "bytes.h"
 #include "math.h"
 
