@@ -1,6 +1,6 @@
-// Libraries of ggml: their devices, buffers and plans. Their streams are Stream objects and their plans Plan
-// objects, so the other rooms need not tell them apart from those of the CPU. Only this file needs C++ for its own sake:
-// it catches exceptions of a library, and those that stand for its assertions.
+// Libraries of ggml: their devices, buffers and plans. Their streams are Stream objects and their plans Plan objects,
+// so the other rooms need not tell them apart from those of the CPU. Only this file needs C++ for its own sake: it
+// catches exceptions of a library, and those that stand for its assertions.
 //
 // Not here: which libraries exist, and how they are used (devices/ggml/).
 #include "objects.h"

@@ -1,5 +1,5 @@
-// References to Python objects that queued work needs: a FIFO per stream, released by threads that hold the GIL. Also the
-// failures of a stream that is freed before anybody saw them.
+// References to Python objects that queued work needs: a FIFO per stream, released by threads that hold the GIL. Also
+// the failures of a stream that is freed before anybody saw them.
 #include "objects.h"
 
 #include <set>
@@ -110,7 +110,7 @@ void Keeper::release_prefix()
             nb::ft_lock_guard guard(lock);
             if (kept.empty() || kept.front().first > completed) return;
             object = kept.front().second;
-            kept.pop_front(); // popped first, because dropping the object may run Python code that calls this function again
+            kept.pop_front(); // first, because dropping the object may run Python that calls this function
         }
         Py_DECREF(object);
     }

@@ -87,8 +87,8 @@ void Lineup::before(const Use &use, bool done_too, Ahead &out)
     out.tails.clear();
     for (const nb::object &home : homes) out.tails.push_back({raw(home), ag_stream_submitted(raw(home))});
     ag_stream *last = raw(joined);
-    // Shared memory is free after the last of all submissions; a slot is free after its own last user and all submissions that
-    // use the shared memory.
+    // Shared memory is free after the last of all submissions; a slot is free after its own last user and all
+    // submissions that use the shared memory.
     uint64_t end = use.slot < 0 ? ag_stream_submitted(last) : std::max(exclusive, slots.at(use_slot(use)));
     bool after = matters(last, end);
     for (const nb::object &owner : use.streams) {

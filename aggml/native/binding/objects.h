@@ -108,8 +108,8 @@ struct Plan {
     }
 };
 
-// Python objects that native work of a stream keeps alive, ordered by the ticket after which they may be released. It outlives the
-// Stream object as long as it keeps any.
+// Python objects that native work of a stream keeps alive, ordered by the ticket after which they may be released. It
+// outlives the Stream object as long as it keeps any.
 struct Keeper {
     ag_stream *stream; // a reference
     nb::ft_mutex lock; // of kept, told, orphaned

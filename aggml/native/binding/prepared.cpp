@@ -1,8 +1,8 @@
-// Runs that are repeated with the same words: inputs, one plan and outputs, over arrays that differ from run to run. One
-// call from Python enqueues all of it on one stream.
+// Runs that are repeated with the same words: inputs, one plan and outputs, over arrays that differ from run to run.
+// One call from Python enqueues all of it on one stream.
 //
-// A Python object keeps the plan and the scratch, so that the garbage collector sees them. Not here: what makes a run the same
-// (stream/prepared.py), runs over several streams (script.cpp).
+// A Python object keeps the plan and the scratch, so that the garbage collector sees them. Not here: what makes a run
+// the same (stream/prepared.py), runs over several streams (script.cpp).
 #include "objects.h"
 
 #include <cstring>

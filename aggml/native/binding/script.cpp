@@ -1,7 +1,7 @@
 // Scripts: submissions over several streams that are repeated with other arrays and are otherwise the same.
 //
-// The operations are kept as Python described them the first time. A run copies the descriptions, fills in the arrays and
-// enqueues all of them in one step. Not here: what is worth keeping (scheduler/running/prepared.py).
+// The operations are kept as Python described them the first time. A run copies the descriptions, fills in the arrays
+// and enqueues all of them in one step. Not here: what is worth keeping (scheduler/running/prepared.py).
 #include "lineup.h"
 
 #include <algorithm>

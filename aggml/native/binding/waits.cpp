@@ -105,7 +105,8 @@ nb::list waiters(Notifier &self)
     return out;
 }
 
-// A loop that was closed while a task waits is a reference cycle: loop, descriptor's callback, notifier, wait, task, loop.
+// A loop that was closed while a task waits is a reference cycle: loop, descriptor's callback, notifier, wait, task,
+// loop.
 int traverse_notifier(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
