@@ -30,7 +30,7 @@ enum { AGK_FLASH_NO_MASK, AGK_FLASH_SAME_MASK, AGK_FLASH_FULL_MASK }; /* SAME: a
  * compute key j; those of tiles prefetch a few rows with each product. */
 typedef struct agk_flash_ahead {
     const char *rows;
-    int64_t step, bytes;
+    int64_t stride, bytes;
 } agk_flash_ahead;
 
 /* One tile: row i of Q at q + i * q_step, of the result at out + i * out_step, of the mask (f16) at mask + i *

@@ -42,9 +42,9 @@ static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t c
     const agk_loop loop = silu_loop(node);
     const int type = node->dst.type;
     ports p = {(agk_backward_silu_f32_fn *)node->aux.fn[KERNEL],
-               agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
-               agk_port_of(agk_data(task, &node->src[0]), type, loop.step[1][0]),
-               agk_port_of(agk_data(task, &node->src[1]), type, loop.step[2][0])};
+               agk_port_of(agk_data(task, &node->dst), type, loop.stride[0][0]),
+               agk_port_of(agk_data(task, &node->src[0]), type, loop.stride[1][0]),
+               agk_port_of(agk_data(task, &node->src[1]), type, loop.stride[2][0])};
     p.grad.read = p.x.read = (agk_to_float_fn *)node->aux.fn[READ];
     p.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     agk_loop_run_chunk(&loop, node, chunk, silu_row, &p);

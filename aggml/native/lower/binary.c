@@ -42,7 +42,7 @@ static agk_loop without_first(const agk_loop *loop)
     agk_loop outer = {.n_dims = loop->n_dims - 1};
     for (int d = 0; d < outer.n_dims; ++d) {
         outer.ne[d] = loop->ne[d + 1];
-        for (int k = 0; k < 3; ++k) outer.step[k][d] = loop->step[k][d + 1];
+        for (int k = 0; k < 3; ++k) outer.stride[k][d] = loop->stride[k][d + 1];
     }
     return outer;
 }
@@ -121,9 +121,9 @@ static agk_status run_strided(const agk_task *task, const agk_node *node, int64_
 {
     const agk_loop loop = loop_of(node);
     rows r = {.node = node,
-              .y = agk_port_of(agk_data(task, &node->dst), node->dst.type, loop.step[0][0]),
-              .a = agk_port_of(agk_data(task, &node->src[0]), node->src[0].type, loop.step[1][0]),
-              .b = agk_port_of(agk_data(task, &node->src[1]), node->src[1].type, loop.step[2][0])};
+              .y = agk_port_of(agk_data(task, &node->dst), node->dst.type, loop.stride[0][0]),
+              .a = agk_port_of(agk_data(task, &node->src[0]), node->src[0].type, loop.stride[1][0]),
+              .b = agk_port_of(agk_data(task, &node->src[1]), node->src[1].type, loop.stride[2][0])};
     r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
     r.b.read = (agk_to_float_fn *)node->aux.fn[READ_B];
@@ -155,8 +155,8 @@ static agk_status run_scale(const agk_task *task, const agk_node *node, int64_t 
 {
     const agk_loop loop = agk_loop_pair(&node->dst, &node->src[0]);
     rows r = {.node = node,
-              .y = agk_port_of(agk_data(task, &node->dst), AGK_F32, loop.step[0][0]),
-              .a = agk_port_of(agk_data(task, &node->src[0]), AGK_F32, loop.step[1][0])};
+              .y = agk_port_of(agk_data(task, &node->dst), AGK_F32, loop.stride[0][0]),
+              .a = agk_port_of(agk_data(task, &node->src[0]), AGK_F32, loop.stride[1][0])};
     agk_loop_run_chunk(&loop, node, chunk, scale_row, &r);
     return AGK_OK;
 }
@@ -202,8 +202,8 @@ static agk_status run_add1(const agk_task *task, const agk_node *node, int64_t c
     const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
     const agk_loop loop = agk_loop_pair(y, a);
     rows r = {.node = node,
-              .y = agk_port_of(agk_data(task, y), y->type, loop.step[0][0]),
-              .a = agk_port_of(agk_data(task, a), a->type, loop.step[1][0]),
+              .y = agk_port_of(agk_data(task, y), y->type, loop.stride[0][0]),
+              .a = agk_port_of(agk_data(task, a), a->type, loop.stride[1][0]),
               .b = agk_port_of(agk_data(task, b), b->type, (int64_t)agk_traits(b->type)->type_size)};
     r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
@@ -270,7 +270,7 @@ static agk_any_fn *halves_of(const agk_node *node, const agk_loop *loop, uint32_
     const int type = node->dst.type;
     if ((type != AGK_F16 && type != AGK_BF16) || node->src[0].type != type || node->src[1].type != type) return NULL;
     for (int k = 0; k < 3; ++k) {
-        if (loop->step[k][0] != 2) return NULL;
+        if (loop->stride[k][0] != 2) return NULL;
     }
     return agk_pick_vector(type == AGK_F16 ? "binary_f16" : "binary_bf16", cpu);
 }
@@ -289,15 +289,15 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     node->aux.fn[READ_B] = (agk_any_fn *)agk_reader(b->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(y->type, lowering->cpu);
     const agk_loop loop = loop_of(node);
-    const int64_t step_b = loop.step[2][0];
+    const int64_t step_b = loop.stride[2][0];
     node->aux.fn[HALVES] = halves_of(node, &loop, lowering->cpu);
-    const bool dense = a->type == AGK_F32 && b->type == AGK_F32 && loop.step[0][0] == 4 && loop.step[1][0] == 4 &&
+    const bool dense = a->type == AGK_F32 && b->type == AGK_F32 && loop.stride[0][0] == 4 && loop.stride[1][0] == 4 &&
                        (step_b == 4 || step_b == 0);
     node->aux.i[ONE_B] = step_b == 0;
     node->aux.i[N] = loop.ne[0];
-    node->aux.i[STEP_Y] = loop.step[0][1];
-    node->aux.i[STEP_A] = loop.step[1][1];
-    node->aux.i[STEP_B] = loop.step[2][1];
+    node->aux.i[STEP_Y] = loop.stride[0][1];
+    node->aux.i[STEP_A] = loop.stride[1][1];
+    node->aux.i[STEP_B] = loop.stride[2][1];
     const bool flat = dense && loop.n_dims == 1, by_rows = dense && loop.n_dims == 2 && loop.ne[0] <= AGK_SEGMENT;
     const bool repeated = dense && loop.n_dims > 2 && loop.ne[0] * loop.ne[1] <= AGK_SEGMENT;
     const int64_t units = flat       ? loop.ne[0]

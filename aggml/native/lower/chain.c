@@ -106,15 +106,15 @@ double agk_chain_ns(const agk_node *node, uint32_t cpu)
 
 /* -- running -------------------------------------------------------------------------------------------------- */
 
-/* Rows that lie `step` bytes apart. */
+/* Rows that lie `stride` bytes apart. */
 typedef struct lines {
     char *data;
-    int64_t step;
+    int64_t stride;
 } lines;
 
 static inline float *line(lines l, int64_t row)
 {
-    return (float *)(void *)(l.data + row * l.step);
+    return (float *)(void *)(l.data + row * l.stride);
 }
 
 static lines operand_lines(const agk_task *task, const agk_view *v, const agk_chain_block *b)
@@ -165,9 +165,9 @@ static void run_stage(const agk_task *task, const agk_node *node, const agk_stag
         const agk_binary_rows r = {.y = y.data,
                                    .a = first.data,
                                    .b = second.data,
-                                   .step_y = y.step,
-                                   .step_a = first.step,
-                                   .step_b = second.step,
+                                   .step_y = y.stride,
+                                   .step_a = first.stride,
+                                   .step_b = second.stride,
                                    .one_b = !stage->first && v->ne[0] == 1};
         ((agk_binary_f32_fn *)stage->kernel)(stage->op, b->n, b->rows, &r);
         return;

@@ -10,7 +10,7 @@ enum { WRITE }; /* slot of node->aux */
 
 /* The image and its windows; index 0 is the width. Unused dimensions have one element and one place. */
 typedef struct geometry {
-    int64_t in[3], step[3]; /* extents of the image; strides in bytes */
+    int64_t in[3], apart[3]; /* extents of the image; strides in bytes */
     int64_t kernel[3], out[3];
     int64_t stride[3], pad[3], dilation[3];
     int64_t channels, channel_step, batch, batch_step;
@@ -20,7 +20,7 @@ static geometry of_image(const agk_node *node, const agk_view *image, const agk_
 {
     const int32_t *p = node->params;
     geometry g = {.in = {image->ne[0], 1, 1},
-                  .step = {image->nb[0], 0, 0},
+                  .apart = {image->nb[0], 0, 0},
                   .kernel = {kernel->ne[0], 1, 1},
                   .out = {rows->ne[1], 1, 1},
                   .stride = {1, 1, 1},
@@ -52,7 +52,7 @@ static geometry of_image(const agk_node *node, const agk_view *image, const agk_
     }
     for (int d = 1; d < n_dims; ++d) {
         g.in[d] = image->ne[d];
-        g.step[d] = image->nb[d];
+        g.apart[d] = image->nb[d];
         g.kernel[d] = kernel->ne[d];
     }
     if (n_dims > 1) g.out[1] = rows->ne[2];
@@ -71,8 +71,8 @@ static void copy_row(const geometry *g, const char *x, float *row)
     const int64_t n = g->kernel[0];
     for (int64_t c = 0; c < g->channels; ++c, x += g->channel_step) {
         for (int64_t k2 = 0; k2 < g->kernel[2]; ++k2) {
-            const char *line = x + k2 * g->dilation[2] * g->step[2];
-            for (int64_t k1 = 0; k1 < g->kernel[1]; ++k1, row += n, line += g->dilation[1] * g->step[1]) {
+            const char *line = x + k2 * g->dilation[2] * g->apart[2];
+            for (int64_t k1 = 0; k1 < g->kernel[1]; ++k1, row += n, line += g->dilation[1] * g->apart[1]) {
                 const float *from = (const float *)(const void *)line;
                 if (n == 3) {
                     row[0] = from[0];
@@ -91,13 +91,13 @@ static void copy_row(const geometry *g, const char *x, float *row)
 static void fill_row(const geometry *g, const agk_view *image, const char *x, const int64_t *at, float *row)
 {
     int64_t from[3];
-    bool within = image->type == AGK_F32 && g->step[0] == 4 && (g->dilation[0] == 1 || g->kernel[0] == 1);
+    bool within = image->type == AGK_F32 && g->apart[0] == 4 && (g->dilation[0] == 1 || g->kernel[0] == 1);
     for (int d = 0; d < 3; ++d) {
         from[d] = at[d] * g->stride[d] - g->pad[d];
         within = within && from[d] >= 0 && from[d] + (g->kernel[d] - 1) * g->dilation[d] < g->in[d];
     }
     if (within) {
-        copy_row(g, x + from[0] * g->step[0] + from[1] * g->step[1] + from[2] * g->step[2], row);
+        copy_row(g, x + from[0] * g->apart[0] + from[1] * g->apart[1] + from[2] * g->apart[2], row);
         return;
     }
     for (int64_t c = 0; c < g->channels; ++c) {
@@ -106,15 +106,15 @@ static void fill_row(const geometry *g, const agk_view *image, const char *x, co
             for (int64_t k1 = 0; k1 < g->kernel[1]; ++k1) {
                 const int64_t i1 = from[1] + k1 * g->dilation[1];
                 const bool inside = i2 >= 0 && i2 < g->in[2] && i1 >= 0 && i1 < g->in[1];
-                const char *line = x + c * g->channel_step + (inside ? i2 * g->step[2] + i1 * g->step[1] : 0);
+                const char *line = x + c * g->channel_step + (inside ? i2 * g->apart[2] + i1 * g->apart[1] : 0);
                 for (int64_t k0 = 0; k0 < g->kernel[0]; ++k0, ++row) {
                     const int64_t i0 = from[0] + k0 * g->dilation[0];
                     if (image->type == AGK_F32) {
                         *row = 0.0f;
-                        if (inside && i0 >= 0 && i0 < g->in[0]) memcpy(row, line + i0 * g->step[0], sizeof *row);
+                        if (inside && i0 >= 0 && i0 < g->in[0]) memcpy(row, line + i0 * g->apart[0], sizeof *row);
                         continue;
                     }
-                    *row = inside && i0 >= 0 && i0 < g->in[0] ? agk_load(image->type, line + i0 * g->step[0]) : 0.0f;
+                    *row = inside && i0 >= 0 && i0 < g->in[0] ? agk_load(image->type, line + i0 * g->apart[0]) : 0.0f;
                 }
             }
         }
@@ -169,7 +169,7 @@ static agk_status run_back(const agk_task *task, const agk_node *node, int64_t c
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t i1 = unit % g.in[1], c = unit / g.in[1] % g.channels, n = unit / g.in[1] / g.channels;
-        float *to = (float *)(void *)(y + n * g.batch_step + c * g.channel_step + i1 * g.step[1]);
+        float *to = (float *)(void *)(y + n * g.batch_step + c * g.channel_step + i1 * g.apart[1]);
         const char *from = x + n * grad->nb[plane ? 3 : 2];
         for (int64_t i0 = 0; i0 < g.in[0]; ++i0) to[i0] = gathered(&g, grad, from, c, i1, i0);
     }

@@ -11,18 +11,18 @@
 #include "formats/quant.h"
 
 /* sum[i] += weight * x[i * stride + offset] where that is inside the line. */
-static void add_line(float *sum, int64_t n, float weight, const char *x, int64_t step, int64_t inside, int64_t stride,
+static void add_line(float *sum, int64_t n, float weight, const char *x, int64_t apart, int64_t inside, int64_t stride,
                      int64_t offset)
 {
     int64_t first = offset < 0 ? (-offset + stride - 1) / stride : 0;
     int64_t last = inside - offset <= 0 ? 0 : (inside - offset + stride - 1) / stride;
     if (last > n) last = n;
-    if (stride == 1 && step == 4) {
+    if (stride == 1 && apart == 4) {
         const float *from = (const float *)(const void *)x + offset;
         for (int64_t i = first; i < last; ++i) sum[i] += weight * from[i];
         return;
     }
-    for (int64_t i = first; i < last; ++i) sum[i] += weight * agk_load(AGK_F32, x + (i * stride + offset) * step);
+    for (int64_t i = first; i < last; ++i) sum[i] += weight * agk_load(AGK_F32, x + (i * stride + offset) * apart);
 }
 
 static void sum_row(const agk_conv *g, int kernel_type, const char *a, const char *b, const int64_t *at, float *sum)
@@ -68,10 +68,10 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 }
 
 /* sum[i * stride] += weight * x[i]. With a kernel of f16 the input is rounded to f16 as well, as in ggml. */
-static void spread_line(float *sum, int64_t n, float weight, const char *x, int64_t step, int64_t stride, bool half)
+static void spread_line(float *sum, int64_t n, float weight, const char *x, int64_t apart, int64_t stride, bool half)
 {
     for (int64_t i = 0; i < n; ++i) {
-        float value = agk_load(AGK_F32, x + i * step);
+        float value = agk_load(AGK_F32, x + i * apart);
         if (half) value = agk_f16_to_float(agk_f16_from_float(value));
         sum[i * stride] += weight * value;
     }

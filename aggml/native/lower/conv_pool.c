@@ -29,10 +29,10 @@ static agk_range inside(const window *w, int d, int64_t place, int64_t n)
 }
 
 /* A window of contiguous f32; where this is inlined, the width is a constant. */
-static inline float pool_one(bool max, int64_t n0, int64_t n1, const char *x, int64_t step, float *sum)
+static inline float pool_one(bool max, int64_t n0, int64_t n1, const char *x, int64_t apart, float *sum)
 {
     float most = -FLT_MAX, total = 0.0f;
-    for (int64_t i1 = 0; i1 < n1; ++i1, x += step) {
+    for (int64_t i1 = 0; i1 < n1; ++i1, x += apart) {
         const float *line = (const float *)(const void *)x;
         for (int64_t i0 = 0; i0 < n0; ++i0) {
             if (max)
@@ -47,30 +47,30 @@ static inline float pool_one(bool max, int64_t n0, int64_t n1, const char *x, in
 
 /* Results first .. last - 1 of a row, whose windows are not clipped at the sides. */
 static inline void pool_line(bool max, int64_t width, agk_range places, const window *w, const char *x, int64_t lines,
-                             int64_t step, float count, float *to)
+                             int64_t apart, float count, float *to)
 {
     for (int64_t o0 = places.first; o0 < places.last; ++o0) {
         float sum;
-        const float most = pool_one(max, width, lines, x + 4 * (o0 * w->stride[0] - w->pad[0]), step, &sum);
+        const float most = pool_one(max, width, lines, x + 4 * (o0 * w->stride[0] - w->pad[0]), apart, &sum);
         to[o0] = max ? most : sum / count;
     }
 }
 
-static void pool_dense(const window *w, agk_range places, const char *x, int64_t lines, int64_t step, float count,
+static void pool_dense(const window *w, agk_range places, const char *x, int64_t lines, int64_t apart, float count,
                        float *to)
 {
     if (w->size[0] == 2 && w->max)
-        pool_line(true, 2, places, w, x, lines, step, count, to);
+        pool_line(true, 2, places, w, x, lines, apart, count, to);
     else if (w->size[0] == 2)
-        pool_line(false, 2, places, w, x, lines, step, count, to);
+        pool_line(false, 2, places, w, x, lines, apart, count, to);
     else if (w->size[0] == 3 && w->max)
-        pool_line(true, 3, places, w, x, lines, step, count, to);
+        pool_line(true, 3, places, w, x, lines, apart, count, to);
     else if (w->size[0] == 3)
-        pool_line(false, 3, places, w, x, lines, step, count, to);
+        pool_line(false, 3, places, w, x, lines, apart, count, to);
     else if (w->max)
-        pool_line(true, w->size[0], places, w, x, lines, step, count, to);
+        pool_line(true, w->size[0], places, w, x, lines, apart, count, to);
     else
-        pool_line(false, w->size[0], places, w, x, lines, step, count, to);
+        pool_line(false, w->size[0], places, w, x, lines, apart, count, to);
 }
 
 /* The places along a line whose windows are not clipped. */

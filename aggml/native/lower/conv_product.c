@@ -53,10 +53,10 @@ static int runs_of(const agk_conv *g, int64_t place, int64_t n, run *runs)
 }
 
 /* n lanes for one weight: elements of a line from `offset` on, zeros outside the line. */
-static void put_lanes(float *out, int64_t n, const char *line, int64_t step, int64_t inside, int64_t offset,
+static void put_lanes(float *out, int64_t n, const char *line, int64_t apart, int64_t inside, int64_t offset,
                       int64_t stride)
 {
-    if (stride == 1 && step == 4 && offset >= 0 && offset + n <= inside) {
+    if (stride == 1 && apart == 4 && offset >= 0 && offset + n <= inside) {
         const char *from = line + 4 * offset;
         if (n == AGK_MM_UNIT) {
             memcpy(out, from, AGK_MM_UNIT * sizeof *out);
@@ -67,7 +67,7 @@ static void put_lanes(float *out, int64_t n, const char *line, int64_t step, int
     }
     for (int64_t i = 0; i < n; ++i) {
         const int64_t at = offset + i * stride;
-        out[i] = at >= 0 && at < inside ? agk_load(AGK_F32, line + at * step) : 0.0f;
+        out[i] = at >= 0 && at < inside ? agk_load(AGK_F32, line + at * apart) : 0.0f;
     }
 }
 

@@ -106,30 +106,30 @@ static int64_t taps_of(const agk_node *node, int d)
 /* Fills in those of place i; returns how many there are. */
 static int64_t look(const agk_node *node, const sampler *s, int d, int64_t i, int64_t *at, float *weight)
 {
-    const int64_t n = s->a->ne[d], step = s->a->nb[d];
+    const int64_t n = s->a->ne[d], stride = s->a->nb[d];
     if (is_filtered(node)) {
         const reach r = reach_of(s, d, i);
         for (int64_t k = r.first; k < r.last; ++k) {
-            at[k - r.first] = clamped(k, n) * step;
+            at[k - r.first] = clamped(k, n) * stride;
             weight[k - r.first] = triangle(s, &r, k);
         }
         return r.last > r.first ? r.last - r.first : 0;
     }
     if (mode_of(node) == NEAREST) {
-        at[0] = nearest(s, d, i) * step;
+        at[0] = nearest(s, d, i) * stride;
         return 1;
     }
     const float x = position(s, d, i);
     const int64_t first = (int64_t)floorf(x);
     if (mode_of(node) == BILINEAR) {
-        at[0] = clamped(first, n) * step;
-        at[1] = clamped(first + 1, n) * step;
+        at[0] = clamped(first, n) * stride;
+        at[1] = clamped(first + 1, n) * stride;
         weight[1] = share(x, clamped(first, n));
         weight[0] = 1.0f - weight[1];
         return 2;
     }
     cubic(x - (float)first, weight);
-    for (int k = 0; k < 4; ++k) at[k] = clamped(first - 1 + k, n) * step;
+    for (int k = 0; k < 4; ++k) at[k] = clamped(first - 1 + k, n) * stride;
     return 4;
 }
 

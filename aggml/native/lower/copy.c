@@ -17,9 +17,9 @@ static void swap_dims(agk_loop *loop, int a, int b)
     loop->ne[a] = loop->ne[b];
     loop->ne[b] = n;
     for (int k = 0; k < 3; ++k) {
-        const int64_t step = loop->step[k][a];
-        loop->step[k][a] = loop->step[k][b];
-        loop->step[k][b] = step;
+        const int64_t stride = loop->stride[k][a];
+        loop->stride[k][a] = loop->stride[k][b];
+        loop->stride[k][b] = stride;
     }
 }
 
@@ -31,11 +31,11 @@ agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *tra
     agk_loop_push(loop, dst->ne[0] / traits->blck_size, dst->nb[0], src->nb[0], 0);
     for (int d = 1; d < 4; ++d) agk_loop_push(loop, dst->ne[d], dst->nb[d], src->nb[d], 0);
     /* First the dimension that is contiguous in the target, then the one that is contiguous in the source. */
-    for (int d = 1; d < loop->n_dims && loop->step[0][0] != copy.size; ++d) {
-        if (loop->step[0][d] == copy.size) swap_dims(loop, 0, d);
+    for (int d = 1; d < loop->n_dims && loop->stride[0][0] != copy.size; ++d) {
+        if (loop->stride[0][d] == copy.size) swap_dims(loop, 0, d);
     }
-    for (int d = 2; d < loop->n_dims && loop->step[1][0] != copy.size && loop->step[1][1] != copy.size; ++d) {
-        if (loop->step[1][d] == copy.size) swap_dims(loop, 1, d);
+    for (int d = 2; d < loop->n_dims && loop->stride[1][0] != copy.size && loop->stride[1][1] != copy.size; ++d) {
+        if (loop->stride[1][d] == copy.size) swap_dims(loop, 1, d);
     }
     const int64_t rows = loop->n_dims > 1 ? loop->ne[1] : 1, row_bytes = loop->ne[0] * copy.size;
     copy.strip = (32768 / (row_bytes > 0 ? row_bytes : 1)) & ~(int64_t)15;
@@ -67,8 +67,8 @@ static void copy_elements(const agk_copy *copy, int64_t rows, char *dst, const c
     const agk_loop *loop = &copy->loop;
     for (int64_t j = 0; j < rows; ++j) {
         for (int64_t i = 0; i < loop->ne[0]; ++i) {
-            char *y = dst + j * loop->step[0][1] + i * loop->step[0][0];
-            const char *x = src + j * loop->step[1][1] + i * loop->step[1][0];
+            char *y = dst + j * loop->stride[0][1] + i * loop->stride[0][0];
+            const char *x = src + j * loop->stride[1][1] + i * loop->stride[1][0];
             if (copy->size == 4)
                 memcpy(y, x, 4);
             else if (copy->size == 2)
@@ -83,12 +83,12 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
 {
     const agk_loop *loop = &copy->loop;
     const int64_t size = copy->size, n = loop->ne[0];
-    if (loop->step[0][0] == size && loop->step[1][0] == size) {
+    if (loop->stride[0][0] == size && loop->stride[1][0] == size) {
         for (int64_t j = 0; j < rows; ++j) {
-            copy_row(n * size, dst + j * loop->step[0][1], src + j * loop->step[1][1]);
+            copy_row(n * size, dst + j * loop->stride[0][1], src + j * loop->stride[1][1]);
         }
-    } else if (loop->step[0][0] == size && loop->step[1][1] == size && copy->transpose != NULL) {
-        ((agk_cpy_transpose_32_fn *)copy->transpose)(n, rows, dst, loop->step[0][1], src, loop->step[1][0]);
+    } else if (loop->stride[0][0] == size && loop->stride[1][1] == size && copy->transpose != NULL) {
+        ((agk_cpy_transpose_32_fn *)copy->transpose)(n, rows, dst, loop->stride[0][1], src, loop->stride[1][0]);
     } else {
         copy_elements(copy, rows, dst, src);
     }
@@ -99,7 +99,7 @@ void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t firs
     agk_loop outer = {.n_dims = copy->loop.n_dims}; /* a cursor does not use dimensions 0 and 1 of it */
     for (int d = 2; d < outer.n_dims; ++d) {
         outer.ne[d - 1] = copy->loop.ne[d];
-        for (int k = 0; k < 2; ++k) outer.step[k][d - 1] = copy->loop.step[k][d];
+        for (int k = 0; k < 2; ++k) outer.stride[k][d - 1] = copy->loop.stride[k][d];
     }
     outer.n_dims = outer.n_dims > 2 ? outer.n_dims - 1 : 1;
     const int64_t rows = copy->loop.n_dims > 1 ? copy->loop.ne[1] : 1;
@@ -107,8 +107,8 @@ void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t firs
     agk_cursor cursor = agk_loop_seek(&outer, first / copy->strips);
     for (int64_t unit = first; unit < last; ++unit) {
         const int64_t j = strip * copy->strip, rest = rows - j;
-        copy_strip(copy, rest < copy->strip ? rest : copy->strip, dst + cursor.at[0] + j * copy->loop.step[0][1],
-                   src + cursor.at[1] + j * copy->loop.step[1][1]);
+        copy_strip(copy, rest < copy->strip ? rest : copy->strip, dst + cursor.at[0] + j * copy->loop.stride[0][1],
+                   src + cursor.at[1] + j * copy->loop.stride[1][1]);
         if (++strip == copy->strips) {
             strip = 0;
             agk_loop_next(&outer, &cursor);

@@ -59,9 +59,9 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     rows r = {.kernel = node->aux.fn[KERNEL],
               .node = node,
               .op = (int)node->aux.i[FUNCTION],
-              .dst = agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
-              .x = agk_port_of(a + node->aux.i[X_OFFSET], type, loop.step[1][0]),
-              .g = agk_port_of(b + node->aux.i[G_OFFSET], type, loop.step[2][0])};
+              .dst = agk_port_of(agk_data(task, &node->dst), type, loop.stride[0][0]),
+              .x = agk_port_of(a + node->aux.i[X_OFFSET], type, loop.stride[1][0]),
+              .g = agk_port_of(b + node->aux.i[G_OFFSET], type, loop.stride[2][0])};
     r.x.read = r.g.read = (agk_to_float_fn *)node->aux.fn[READ];
     r.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     agk_loop_run_chunk(&loop, node, chunk, run_row, &r);

@@ -34,8 +34,8 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     int64_t i = units.first % loop.ne[0];
     agk_cursor cursor = agk_loop_seek(&loop, units.first / loop.ne[0]);
     for (int64_t row = units.first; row < units.last; ++row) {
-        kernel(n, (float *)(void *)(y + cursor.at[0] + i * loop.step[0][0]),
-               (const float *)(const void *)(x + cursor.at[1] + i * loop.step[1][0]), eps);
+        kernel(n, (float *)(void *)(y + cursor.at[0] + i * loop.stride[0][0]),
+               (const float *)(const void *)(x + cursor.at[1] + i * loop.stride[1][0]), eps);
         if (++i == loop.ne[0]) {
             i = 0;
             agk_loop_next(&loop, &cursor);
@@ -64,8 +64,8 @@ agk_status agk_lower_norm(agk_lowering *lowering)
     const agk_loop loop = rows_of(node);
     const int64_t rows = agk_nrows(y);
     node->aux.i[EVEN] = loop.n_dims == 1;
-    node->aux.i[STEP_Y] = loop.step[0][0];
-    node->aux.i[STEP_X] = loop.step[1][0];
+    node->aux.i[STEP_Y] = loop.stride[0][0];
+    node->aux.i[STEP_X] = loop.stride[1][0];
     agk_add_units(lowering, run, rows, (plain ? 2.0 : 0.25) * (double)y->ne[0] + 10.0);
     return AGK_OK;
 }

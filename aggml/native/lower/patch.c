@@ -70,7 +70,7 @@ static agk_status run_acc(const agk_task *task, const agk_node *node, int64_t ch
 {
     const agk_view part = part_of(node);
     const agk_loop loop = agk_loop_pair(&part, &node->src[1]);
-    operands o = {agk_data(task, &part), agk_data(task, &node->src[1]), loop.step[0][0], loop.step[1][0]};
+    operands o = {agk_data(task, &part), agk_data(task, &node->src[1]), loop.stride[0][0], loop.stride[1][0]};
     const int64_t per_chunk = node->aux.i[PER_CHUNK];
     agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), add_row, &o);
     return AGK_OK;

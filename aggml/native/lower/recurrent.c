@@ -38,29 +38,29 @@ static agk_status run_conv(const agk_task *task, const agk_node *node, int64_t c
 /* The states after the outputs: snapshot `back` is the state `back` tokens before the end. */
 typedef struct snapshots {
     float *first;
-    int64_t step, count, size; /* floats from one snapshot to the next, number of snapshots, floats of a state */
+    int64_t stride, count, size; /* floats from one snapshot to the next, number of snapshots, floats of a state */
 } snapshots;
 
 /* Where a token writes the state: directly to the place where it is kept. To copy it would move as much memory again
  * as a token reads: a head of Mamba 2 has 32 KB. */
 static float *state_at(const snapshots *s, int64_t back, float *scratch)
 {
-    return back < s->count ? s->first + back * s->step : scratch;
+    return back < s->count ? s->first + back * s->stride : scratch;
 }
 
 /* Snapshots from before the first token are the initial state. */
 static void keep_initial(const snapshots *s, int64_t tokens, const float *state)
 {
     for (int64_t back = tokens; back < s->count; ++back) {
-        memcpy(s->first + back * s->step, state, (size_t)s->size * sizeof *state);
+        memcpy(s->first + back * s->stride, state, (size_t)s->size * sizeof *state);
     }
 }
 
-/* A state with rows of n floats, `step` bytes apart: used where it lies, or copied to scratch. */
-static const float *dense_state(const char *data, int64_t rows, int64_t n, int64_t step, float *scratch)
+/* A state with rows of n floats, `stride` bytes apart: used where it lies, or copied to scratch. */
+static const float *dense_state(const char *data, int64_t rows, int64_t n, int64_t stride, float *scratch)
 {
-    if (step == n * (int64_t)sizeof(float)) return (const float *)(const void *)data;
-    for (int64_t i = 0; i < rows; ++i) memcpy(scratch + i * n, data + i * step, (size_t)n * sizeof(float));
+    if (stride == n * (int64_t)sizeof(float)) return (const float *)(const void *)data;
+    for (int64_t i = 0; i < rows; ++i) memcpy(scratch + i * n, data + i * stride, (size_t)n * sizeof(float));
     return scratch;
 }
 

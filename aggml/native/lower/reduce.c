@@ -10,11 +10,11 @@
 
 enum { READ, WRITE }; /* slots of node->aux */
 
-/* Elements i .. i+n-1 of a row that starts at `row`, step bytes apart: in place, or gathered; n <= AGK_BLOCK. */
-static inline const float *part_of(const char *row, int64_t step, int64_t i, int64_t n, float *buffer)
+/* Elements i .. i+n-1 of a row that starts at `row`, `stride` bytes apart: in place, or gathered; n <= AGK_BLOCK. */
+static inline const float *part_of(const char *row, int64_t stride, int64_t i, int64_t n, float *buffer)
 {
-    if (step == 4) return (const float *)(const void *)row + i;
-    for (int64_t k = 0; k < n; ++k) memcpy(&buffer[k], row + (i + k) * step, sizeof *buffer);
+    if (stride == 4) return (const float *)(const void *)row + i;
+    for (int64_t k = 0; k < n; ++k) memcpy(&buffer[k], row + (i + k) * stride, sizeof *buffer);
     return buffer;
 }
 
@@ -55,14 +55,14 @@ static void count_unit(void *context, int64_t n, int64_t i, const int64_t *at)
     totals *t = context;
     const char *a = agk_port_at(&t->a, at[0], i), *b = agk_port_at(&t->b, at[1], i);
     int64_t *next = t->next, count = 0;
-    if (t->a.step == 4 && t->b.step == 4) {
+    if (t->a.stride == 4 && t->b.stride == 4) {
         const int32_t *x = (const int32_t *)(const void *)a, *y = (const int32_t *)(const void *)b;
         int32_t equal = 0; /* enough bits, since n is at most AGK_SEGMENT */
         for (int64_t k = 0; k < n; ++k) equal += x[k] == y[k];
         count = equal;
     } else {
         for (int64_t k = 0; k < n; ++k) {
-            count += memcmp(a + k * t->a.step, b + k * t->b.step, sizeof(int32_t)) == 0;
+            count += memcmp(a + k * t->a.stride, b + k * t->b.stride, sizeof(int32_t)) == 0;
         }
     }
     *next = count;
@@ -79,8 +79,8 @@ static agk_status run_units(const agk_task *task, const agk_node *node, int64_t 
     const agk_view *a = &node->src[0], *b = &node->src[node->op == AGK_OP_count_equal ? 1 : 0];
     const agk_loop loop = operands_of(node);
     const agk_range units = agk_units_of(node, chunk);
-    totals t = {.a = agk_port_of(agk_data(task, a), a->type, loop.step[0][0]),
-                .b = agk_port_of(agk_data(task, b), b->type, loop.step[1][0]),
+    totals t = {.a = agk_port_of(agk_data(task, a), a->type, loop.stride[0][0]),
+                .b = agk_port_of(agk_data(task, b), b->type, loop.stride[1][0]),
                 .next = (double *)agk_work(task, node) + units.first}; /* a count takes as many bytes as a double */
     t.a.read = (agk_to_float_fn *)node->aux.fn[READ];
     agk_loop_run(&loop, units.first, units.last, node->op == AGK_OP_count_equal ? count_unit : sum_unit, &t);
@@ -142,13 +142,13 @@ static agk_status lower_total(agk_lowering *lowering)
 
 /* -- rows --------------------------------------------------------------------------------------------------------- */
 
-static double row_sum(const char *row, int64_t step, int64_t n)
+static double row_sum(const char *row, int64_t stride, int64_t n)
 {
     float block[AGK_BLOCK];
     double sum = 0.0;
     for (int64_t i = 0; i < n; i += AGK_BLOCK) {
         const int64_t part = n - i < AGK_BLOCK ? n - i : AGK_BLOCK;
-        sum += sum_of(part, part_of(row, step, i, part, block));
+        sum += sum_of(part, part_of(row, stride, i, part, block));
     }
     return sum;
 }
@@ -187,15 +187,15 @@ static int32_t dense_argmax(const float *x, int64_t n)
     return 0;
 }
 
-static int32_t row_argmax(const char *row, int64_t step, int64_t n)
+static int32_t row_argmax(const char *row, int64_t stride, int64_t n)
 {
     float max = -INFINITY;
-    int32_t at = step == 4 ? dense_argmax((const float *)(const void *)row, n) : -1;
+    int32_t at = stride == 4 ? dense_argmax((const float *)(const void *)row, n) : -1;
     if (at >= 0) return at;
     at = 0;
     for (int64_t i = 0; i < n; ++i) {
         float x;
-        memcpy(&x, row + i * step, sizeof x);
+        memcpy(&x, row + i * stride, sizeof x);
         if (x >= max) {
             max = x;
             at = (int32_t)i;
@@ -204,12 +204,12 @@ static int32_t row_argmax(const char *row, int64_t step, int64_t n)
     return at;
 }
 
-static void row_cumsum(const char *row, int64_t step, int64_t n, char *out, int64_t out_step)
+static void row_cumsum(const char *row, int64_t stride, int64_t n, char *out, int64_t out_step)
 {
     double sum = 0.0;
     for (int64_t i = 0; i < n; ++i) {
         float x;
-        memcpy(&x, row + i * step, sizeof x);
+        memcpy(&x, row + i * stride, sizeof x);
         sum += (double)x;
         x = (float)sum;
         memcpy(out + i * out_step, &x, sizeof x);

@@ -33,14 +33,14 @@ static int64_t place(const agk_node *node, int d, int64_t i)
 }
 
 /* n elements from `from` on, in reverse order. */
-static void backwards(float *to, const char *from, int64_t step, int64_t n)
+static void backwards(float *to, const char *from, int64_t stride, int64_t n)
 {
-    if (step == 4) {
+    if (stride == 4) {
         const float *x = (const float *)(const void *)from;
         for (int64_t k = 0; k < n; ++k) to[k] = x[-k];
         return;
     }
-    for (int64_t k = 0; k < n; ++k) to[k] = agk_load(AGK_F32, from - k * step);
+    for (int64_t k = 0; k < n; ++k) to[k] = agk_load(AGK_F32, from - k * stride);
 }
 
 /* n elements, side by side. The C library copies some KB by `rep movsb`. A Zen 4 does that as fast as its caches allow
@@ -64,13 +64,13 @@ static void copy_far(float *to, const float *from, int64_t n)
 /* A row of the result, copied from the row of the source that it shows, run by run of neighbouring elements. */
 static void show(const agk_node *node, float *to, const char *from)
 {
-    const int64_t step = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
+    const int64_t stride = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
     const bool reflects = node->op == AGK_OP_pad_reflect_1d, far = agk_nelements(&node->dst) > IN_L2;
     for (int64_t i = 0, run = 1; i < all; i += run) {
         const int64_t at = place(node, 0, i), ahead = all - i;
         if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* a reflected part runs backwards */
             run = i < node->params[0] ? at : ahead;
-            backwards(to + i, from + at * step, step, run);
+            backwards(to + i, from + at * stride, stride, run);
             continue;
         }
         if (at < 0) { /* before the source begins, or after it ends */
@@ -80,10 +80,10 @@ static void show(const agk_node *node, float *to, const char *from)
             continue;
         }
         run = n - at < ahead ? n - at : ahead;
-        if (far && step == 4 && run >= RUN_LEAST && run <= RUN_MOST)
-            copy_far(to + i, (const float *)(const void *)(from + at * step), run);
+        if (far && stride == 4 && run >= RUN_LEAST && run <= RUN_MOST)
+            copy_far(to + i, (const float *)(const void *)(from + at * stride), run);
         else
-            agk_gather_32((char *)(to + i), from + at * step, step, run);
+            agk_gather_32((char *)(to + i), from + at * stride, stride, run);
     }
 }
 

@@ -90,10 +90,10 @@ static float block_max(const char *x, int64_t n)
     return most[0];
 }
 
-static inline float value_at(const char *row, int64_t step, int64_t i)
+static inline float value_at(const char *row, int64_t stride, int64_t i)
 {
     float value;
-    memcpy(&value, row + i * step, sizeof value);
+    memcpy(&value, row + i * stride, sizeof value);
     return value;
 }
 
@@ -127,15 +127,15 @@ static bool all_behind(const char *row, int64_t i, uint64_t key)
 }
 
 /* The k smallest keys in order: a heap with the largest of them at the root, which is then emptied from the end. */
-static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t step, int64_t n)
+static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t stride, int64_t n)
 {
-    for (int64_t i = 0; i < k; ++i) heap[i] = key_of(row + i * step, i, true);
+    for (int64_t i = 0; i < k; ++i) heap[i] = key_of(row + i * stride, i, true);
     for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i);
     for (int64_t i = k, end; i < n; i = end) {
         end = n - i < PART ? n : i + PART;
-        if (step == sizeof(float) && end - i == PART && all_behind(row, i, heap[0])) continue;
+        if (stride == sizeof(float) && end - i == PART && all_behind(row, i, heap[0])) continue;
         for (; i < end; ++i) {
-            const uint64_t key = key_of(row + i * step, i, true);
+            const uint64_t key = key_of(row + i * stride, i, true);
             if (key > heap[0]) continue;
             heap[0] = key;
             sift_down(heap, k, 0);

@@ -14,12 +14,12 @@ enum {
     AGK_BLOCK = 512,    /* elements converted at a time: three blocks of f32 stay in L1 */
 };
 
-/* Dimension 0 is the row. step: the stride in bytes, for each operand. */
+/* Dimension 0 is the row. stride: bytes from one element to the next, for each operand. */
 typedef struct agk_loop {
     int n_dims;
     bool solid; /* a row of quantized blocks: dimension 0 is never split or merged, and its strides mean nothing */
     int64_t ne[AGK_MAX_DIMS];
-    int64_t step[3][AGK_MAX_DIMS];
+    int64_t stride[3][AGK_MAX_DIMS];
 } agk_loop;
 
 /* A row of the loop: the index in each dimension from 1 on, and the offset of its first element in each operand. */
@@ -37,20 +37,20 @@ static inline void agk_loop_push(agk_loop *loop, int64_t ne, int64_t s0, int64_t
         const int64_t n = loop->ne[last];
         const bool first = last == 0 && n == 1;
         if (first ||
-            (s0 == n * loop->step[0][last] && s1 == n * loop->step[1][last] && s2 == n * loop->step[2][last])) {
+            (s0 == n * loop->stride[0][last] && s1 == n * loop->stride[1][last] && s2 == n * loop->stride[2][last])) {
             if (first) {
-                loop->step[0][0] = s0;
-                loop->step[1][0] = s1;
-                loop->step[2][0] = s2;
+                loop->stride[0][0] = s0;
+                loop->stride[1][0] = s1;
+                loop->stride[2][0] = s2;
             }
             loop->ne[last] = n * ne;
             return;
         }
     }
     loop->ne[last + 1] = ne;
-    loop->step[0][last + 1] = s0;
-    loop->step[1][last + 1] = s1;
-    loop->step[2][last + 1] = s2;
+    loop->stride[0][last + 1] = s0;
+    loop->stride[1][last + 1] = s1;
+    loop->stride[2][last + 1] = s2;
     ++loop->n_dims;
 }
 
@@ -88,7 +88,7 @@ static inline agk_cursor agk_loop_seek(const agk_loop *loop, int64_t row)
         const int64_t i = row % loop->ne[d];
         row /= loop->ne[d];
         cursor.index[d] = i;
-        for (int k = 0; k < 3; ++k) cursor.at[k] += i * loop->step[k][d];
+        for (int k = 0; k < 3; ++k) cursor.at[k] += i * loop->stride[k][d];
     }
     return cursor;
 }
@@ -96,9 +96,9 @@ static inline agk_cursor agk_loop_seek(const agk_loop *loop, int64_t row)
 static inline void agk_loop_next(const agk_loop *loop, agk_cursor *cursor)
 {
     for (int d = 1; d < loop->n_dims; ++d) {
-        for (int k = 0; k < 3; ++k) cursor->at[k] += loop->step[k][d];
+        for (int k = 0; k < 3; ++k) cursor->at[k] += loop->stride[k][d];
         if (++cursor->index[d] < loop->ne[d]) return;
-        for (int k = 0; k < 3; ++k) cursor->at[k] -= loop->ne[d] * loop->step[k][d];
+        for (int k = 0; k < 3; ++k) cursor->at[k] -= loop->ne[d] * loop->stride[k][d];
         cursor->index[d] = 0;
     }
 }
@@ -150,7 +150,7 @@ static inline int64_t agk_chunk_end(int64_t chunk, int64_t per_chunk, int64_t un
 /* One operand of a loop: its address, the stride of elements in a row, the conversions to f32 and back. */
 typedef struct agk_port {
     char *data;
-    int64_t step;
+    int64_t stride;
     int64_t size; /* bytes of an element, of a block if quantized */
     int64_t blck; /* elements of a block */
     bool direct;  /* contiguous f32: used in place */
@@ -158,18 +158,18 @@ typedef struct agk_port {
     agk_from_float_fn *write;
 } agk_port;
 
-static inline agk_port agk_port_of(void *data, int type, int64_t step)
+static inline agk_port agk_port_of(void *data, int type, int64_t stride)
 {
     const agk_type_traits *traits = agk_traits(type);
-    agk_port port = {.data = data, .step = step, .size = (int64_t)traits->type_size, .blck = traits->blck_size};
-    port.direct = type == AGK_F32 && step == 4;
-    if (port.blck > 1) port.step = port.size;
+    agk_port port = {.data = data, .stride = stride, .size = (int64_t)traits->type_size, .blck = traits->blck_size};
+    port.direct = type == AGK_F32 && stride == 4;
+    if (port.blck > 1) port.stride = port.size;
     return port;
 }
 
 static inline char *agk_port_at(const agk_port *port, int64_t at, int64_t i)
 {
-    return port->data + at + (port->blck == 1 ? i : i / port->blck) * port->step;
+    return port->data + at + (port->blck == 1 ? i : i / port->blck) * port->stride;
 }
 
 /* Elements i .. i+n-1 of a row as f32: in place, or converted into buffer; n <= AGK_BLOCK. */
@@ -177,13 +177,13 @@ static inline const float *agk_port_read(const agk_port *port, int64_t at, int64
 {
     const char *p = agk_port_at(port, at, i);
     if (port->direct) return (const float *)(const void *)p;
-    if (port->step == port->size) {
+    if (port->stride == port->size) {
         port->read(p, buffer, n);
     } else if (port->size == 4) {
-        for (int64_t k = 0; k < n; ++k) memcpy(&buffer[k], p + k * port->step, 4);
+        for (int64_t k = 0; k < n; ++k) memcpy(&buffer[k], p + k * port->stride, 4);
     } else {
         uint16_t halves[AGK_BLOCK];
-        for (int64_t k = 0; k < n; ++k) memcpy(&halves[k], p + k * port->step, 2);
+        for (int64_t k = 0; k < n; ++k) memcpy(&halves[k], p + k * port->stride, 2);
         port->read(halves, buffer, n);
     }
     return buffer;
@@ -199,14 +199,14 @@ static inline void agk_port_commit(const agk_port *port, int64_t at, int64_t i, 
 {
     char *p = agk_port_at(port, at, i);
     if (port->direct) return;
-    if (port->step == port->size) {
+    if (port->stride == port->size) {
         port->write(buffer, p, n);
     } else if (port->size == 4) {
-        for (int64_t k = 0; k < n; ++k) memcpy(p + k * port->step, &buffer[k], 4);
+        for (int64_t k = 0; k < n; ++k) memcpy(p + k * port->stride, &buffer[k], 4);
     } else {
         uint16_t halves[AGK_BLOCK];
         port->write(buffer, halves, n);
-        for (int64_t k = 0; k < n; ++k) memcpy(p + k * port->step, &halves[k], 2);
+        for (int64_t k = 0; k < n; ++k) memcpy(p + k * port->stride, &halves[k], 2);
     }
 }
 

@@ -53,8 +53,8 @@ static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 static agk_status run_strided(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_loop loop = agk_loop_pair(&node->dst, &node->src[0]);
-    rows r = {node, agk_port_of(agk_data(task, &node->dst), node->dst.type, loop.step[0][0]),
-              agk_port_of(agk_data(task, &node->src[0]), node->dst.type, loop.step[1][0])};
+    rows r = {node, agk_port_of(agk_data(task, &node->dst), node->dst.type, loop.stride[0][0]),
+              agk_port_of(agk_data(task, &node->src[0]), node->dst.type, loop.stride[1][0])};
     r.src.read = (agk_to_float_fn *)node->aux.fn[READ];
     r.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     agk_loop_run_chunk(&loop, node, chunk, run_row, &r);
@@ -112,7 +112,7 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const double ns = agk_unary_ns(node->op, !AGK_IS_PLAIN(unary_params_f32, node->aux.fn[PARAMS]));
     const agk_loop loop = agk_loop_pair(dst, a);
-    const bool flat = loop.n_dims == 1 && a->type == AGK_F32 && loop.step[0][0] == 4 && loop.step[1][0] == 4;
+    const bool flat = loop.n_dims == 1 && a->type == AGK_F32 && loop.stride[0][0] == 4 && loop.stride[1][0] == 4;
     const int64_t units = flat ? loop.ne[0] : agk_loop_units(&loop);
     const double unit_ns = flat ? ns : (ns + 0.5) * (double)(agk_nelements(dst) / units) + 5.0;
     const int64_t per_chunk = agk_units_per_chunk(units, unit_ns);

@@ -117,32 +117,32 @@ static inline void agk_store(int type, char *p, float value)
         agk_traits(type)->from_float(&value, p, 1);
 }
 
-/* Copies n elements of 4 bytes that lie `step` bytes apart to contiguous memory. */
-static inline void agk_gather_32(char *to, const char *from, int64_t step, int64_t n)
+/* Copies n elements of 4 bytes that lie `stride` bytes apart to contiguous memory. */
+static inline void agk_gather_32(char *to, const char *from, int64_t stride, int64_t n)
 {
-    if (step == 4) {
+    if (stride == 4) {
         if (n > 0) memcpy(to, from, (size_t)n * 4);
         return;
     }
-    for (int64_t i = 0; i < n; ++i) memcpy(to + 4 * i, from + i * step, 4);
+    for (int64_t i = 0; i < n; ++i) memcpy(to + 4 * i, from + i * stride, 4);
 }
 
-/* Reads n elements of a float type that lie `step` bytes apart as f32. */
-static inline void agk_load_row(int type, const char *p, int64_t step, int64_t n, float *out)
+/* Reads n elements of a float type that lie `stride` bytes apart as f32. */
+static inline void agk_load_row(int type, const char *p, int64_t stride, int64_t n, float *out)
 {
-    if (step == (int64_t)agk_traits(type)->type_size) {
+    if (stride == (int64_t)agk_traits(type)->type_size) {
         agk_traits(type)->to_float(p, out, n);
     } else {
-        for (int64_t i = 0; i < n; ++i) out[i] = agk_load(type, p + i * step);
+        for (int64_t i = 0; i < n; ++i) out[i] = agk_load(type, p + i * stride);
     }
 }
 
-static inline void agk_store_row(int type, char *p, int64_t step, int64_t n, const float *in)
+static inline void agk_store_row(int type, char *p, int64_t stride, int64_t n, const float *in)
 {
-    if (step == (int64_t)agk_traits(type)->type_size) {
+    if (stride == (int64_t)agk_traits(type)->type_size) {
         agk_traits(type)->from_float(in, p, n);
     } else {
-        for (int64_t i = 0; i < n; ++i) agk_store(type, p + i * step, in[i]);
+        for (int64_t i = 0; i < n; ++i) agk_store(type, p + i * stride, in[i]);
     }
 }
 

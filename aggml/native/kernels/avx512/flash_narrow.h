@@ -16,17 +16,17 @@ enum { ROWS = 4, QUAD = 4, WIDE = 4, LINE = 64, FAR_ABOVE = 8 };
 
 /* Lines of the next block of keys: `count` of them are prefetched each time. */
 typedef struct lines {
-    const char *at, *end; /* of a contiguous piece: a row, or all rows if they have no gaps */
-    int64_t step, bytes;  /* distance between rows, bytes of a row */
+    const char *at, *end;  /* of a contiguous piece: a row, or all rows if they have no gaps */
+    int64_t stride, bytes; /* distance between rows, bytes of a row */
     int64_t count;
 } lines;
 
 static inline lines lines_of(agk_flash_ahead ahead, int64_t n_keys, int64_t steps)
 {
     const int64_t whole = n_keys * ahead.bytes;
-    lines l = {.at = ahead.rows, .step = ahead.step, .bytes = ahead.bytes};
+    lines l = {.at = ahead.rows, .stride = ahead.stride, .bytes = ahead.bytes};
     if (ahead.bytes == 0 || steps < 1) return l;
-    const bool one = ahead.step == ahead.bytes;
+    const bool one = ahead.stride == ahead.bytes;
     const int64_t all = one ? (whole + LINE - 1) / LINE : n_keys * ((ahead.bytes + LINE - 1) / LINE);
     /* because of rounding up, some lines behind the end are prefetched */
     l.end = ahead.rows + (one ? 2 * whole : ahead.bytes);
@@ -42,7 +42,7 @@ AGK_INLINE void ask(lines *l, vf *sum)
         __asm__ volatile("prefetcht1 %1" : "+v"(*sum) : "m"(*(const char (*)[LINE])l->at));
         l->at += LINE;
         if (l->at < l->end) continue;
-        l->end += l->step;
+        l->end += l->stride;
         l->at = l->end - l->bytes;
     }
 }

@@ -30,7 +30,7 @@ AGK_INLINE v_flash v_flash_state(const agk_flash_tile *t)
 }
 
 /* Floats [n][VF] at to + i * V_T from rows at from + lane * step; lanes from n_rows on become 0. */
-AGK_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, int64_t n, int halves, float scale,
+AGK_INLINE void v_gather_rows(const char *from, int64_t stride, int64_t n_rows, int64_t n, int halves, float scale,
                               float *to)
 {
     for (int64_t i = 0; i < n; i += VF) {
@@ -38,7 +38,7 @@ AGK_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, in
         vf r[VF];
 #pragma GCC unroll 16
         for (int lane = 0; lane < VF; ++lane) {
-            const char *row = from + lane * step;
+            const char *row = from + lane * stride;
             const float *x = (const float *)(const void *)row + i;
             const uint16_t *h = (const uint16_t *)(const void *)row + i;
             if (lane >= n_rows)
@@ -109,7 +109,7 @@ static inline void v_flash_ask(const agk_flash_ahead *ahead, int64_t from, int64
 {
     if (ahead->bytes == 0) return;
     for (int64_t j = from; j < to; ++j) {
-        for (int64_t i = 0; i < ahead->bytes; i += 64) __builtin_prefetch(ahead->rows + j * ahead->step + i, 0, 2);
+        for (int64_t i = 0; i < ahead->bytes; i += 64) __builtin_prefetch(ahead->rows + j * ahead->stride + i, 0, 2);
     }
 }
 

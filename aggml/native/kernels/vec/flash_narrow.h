@@ -147,7 +147,7 @@ AGK_INLINE void v_narrow_dots_all(int type, int most, int keys, const agk_flash_
 {
     int64_t j = 0;
     for (; j + keys <= n; j += keys) {
-        for (int64_t h = j; h < j + keys; ++h) v_ask_for(t->k_ahead.rows + h * t->k_ahead.step, t->k_ahead.bytes);
+        for (int64_t h = j; h < j + keys; ++h) v_ask_for(t->k_ahead.rows + h * t->k_ahead.stride, t->k_ahead.bytes);
         v_narrow_dots_rows(type, most, keys, t, k + j * t->k_step, s + j);
     }
     for (; j < n; ++j) v_narrow_dots_rows(type, most, 1, t, k + j * t->k_step, s + j);
@@ -181,7 +181,7 @@ AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile
     }
     const char *from = v_at(type, v, i);
     for (int64_t j = 0; j < n_keys; ++j, from += t->v_step) {
-        v_ask_for(ahead.rows + j * ahead.step, ahead.bytes);
+        v_ask_for(ahead.rows + j * ahead.stride, ahead.bytes);
         vf x[V_WIDE];
 #pragma GCC unroll 8
         for (int h = 0; h < nv; ++h) x[h] = v_part(type, from, within + h * VF, n);

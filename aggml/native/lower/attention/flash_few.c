@@ -98,10 +98,10 @@ static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t 
 static agk_flash_ahead ahead_of(const agk_view *view, const char *rows, const char *first, bool whole, int64_t i,
                                 int64_t from, int64_t n_keys)
 {
-    agk_flash_ahead ahead = {.rows = rows, .step = 0, .bytes = 0};
+    agk_flash_ahead ahead = {.rows = rows, .stride = 0, .bytes = 0};
     if (from + 2 * n_keys > view->ne[1]) return ahead;
     ahead.bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
-    ahead.step = whole ? ahead.bytes : view->nb[1];
+    ahead.stride = whole ? ahead.bytes : view->nb[1];
     ahead.rows = (whole ? first : rows) + (from + n_keys) * view->nb[1] + (whole ? i * n_keys * ahead.bytes : 0);
     return ahead;
 }

@@ -31,12 +31,12 @@ static int64_t last_other(const uint16_t *row, int64_t end, uint16_t x) /* and t
     return end;
 }
 
-static agk_flash_mask look(const char *rows, int64_t step, int64_t n_rows, int64_t n_keys)
+static agk_flash_mask look(const char *rows, int64_t stride, int64_t n_rows, int64_t n_keys)
 {
     agk_flash_mask found = {.kind = AGK_FLASH_NO_MASK, .begin = (int32_t)n_keys, .clear_end = (int32_t)n_keys};
     bool same = true;
     for (int64_t i = 0; i < n_rows; ++i) {
-        const uint16_t *row = (const uint16_t *)(const void *)(rows + i * step);
+        const uint16_t *row = (const uint16_t *)(const void *)(rows + i * stride);
         const int64_t end = last_other(row, n_keys, minus_infinity);
         const int64_t begin = first_other(row, 0, end, minus_infinity), clear = first_other(row, begin, end, 0);
         if (begin < found.begin && begin < end) found.begin = (int32_t)begin;
@@ -75,11 +75,11 @@ agk_status agk_flash_look_step(const agk_task *task, const agk_node *node, int64
     const int64_t i = chunk / per_plane, per_chunk = tiles_per_chunk(node);
     agk_flash_mask *found = (agk_flash_mask *)agk_work(task, node) + i * tiles;
     const char *plane = (const char *)agk_data(task, m) + i % m->ne[2] * m->nb[2] + i / m->ne[2] * m->nb[3];
-    const int64_t step = m->ne[1] == 1 ? 0 : m->nb[1], last = agk_chunk_end(chunk % per_plane, per_chunk, tiles);
+    const int64_t stride = m->ne[1] == 1 ? 0 : m->nb[1], last = agk_chunk_end(chunk % per_plane, per_chunk, tiles);
     for (int64_t tile = chunk % per_plane * per_chunk; tile < last; ++tile) {
         const int64_t first = tile * AGK_FLASH_TILE, rest = q->ne[1] - first;
-        const int64_t rows = step == 0 ? 1 : rest < AGK_FLASH_TILE ? rest : AGK_FLASH_TILE;
-        found[tile] = look(plane + first * step, step, rows, node->src[1].ne[1]);
+        const int64_t rows = stride == 0 ? 1 : rest < AGK_FLASH_TILE ? rest : AGK_FLASH_TILE;
+        found[tile] = look(plane + first * stride, stride, rows, node->src[1].ne[1]);
     }
     return AGK_OK;
 }

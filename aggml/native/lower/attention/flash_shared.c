@@ -185,7 +185,7 @@ static agk_flash_ahead ahead_of(const agk_view *view, const char *rows, int64_t 
 {
     const int64_t row = (int64_t)agk_row_size(view->type, view->ne[0]);
     const bool whole = view->nb[1] == n * view->nb[2] && view->nb[2] == row;
-    agk_flash_ahead ahead = {.rows = rows, .step = whole ? row : view->nb[1]};
+    agk_flash_ahead ahead = {.rows = rows, .stride = whole ? row : view->nb[1]};
     if (j + 2 * some > view->ne[1]) return ahead;
     ahead.bytes = row;
     ahead.rows += (j + some) * view->nb[1];
