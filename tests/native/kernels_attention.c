@@ -114,7 +114,7 @@ static void attend(rng *r, agk_flash_bf16_pack_fn *pack, agk_flash_bf16_tile_fn 
         if (s->window > 0) {
             keys.begin = s->keys;
             keys.end = keys.clear_end = 0;
-            x->mask_kind = AGK_FLASH_FULL_MASK;
+            x->mask_form = AGK_FLASH_FULL_MASK;
         }
         for (int64_t i = 0; i < x->n_rows; ++i) {
             const int64_t to = s->keys - s->queries + first + i + 1, from = s->window < to ? to - s->window : 0;

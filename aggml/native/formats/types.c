@@ -28,10 +28,11 @@ static void f32_from_float(const float *src, void *dst, int64_t n)
 #define FIT_NO(symbol) .quantize = NULL
 
 static const agk_type_traits rows[AGK_TYPE_COUNT] = {
-#define AGK_TYPE(NAME, id, symbol, ggml, np, block, bytes, align, kind, dot, reads, writes, fits, ns, elements, least) \
+#define AGK_TYPE(NAME, id, symbol, ggml, np, block, bytes, align, in_group, dot, reads, writes, fits, ns, elements, \
+                 least) \
     [id] = {.name = #ggml, \
             .key = #NAME, \
-            .group = #kind, \
+            .group = #in_group, \
             .numpy = #np, \
             .blck_size = block, \
             .type_size = bytes, \

@@ -19,7 +19,7 @@ enum {
 
 /* The facts about the mask under a tile that the first step finds, in the node's work memory. */
 typedef struct agk_flash_mask {
-    int32_t kind;                   /* one of the values below */
+    int32_t form;                   /* one of the values below */
     int32_t begin, end;             /* keys outside are masked for every row of the tile */
     int32_t clear_begin, clear_end; /* keys within this range are not masked: the mask is 0 */
 } agk_flash_mask;
@@ -44,7 +44,7 @@ typedef struct agk_flash_tile {
     int64_t k_step, v_step; /* bytes between rows of k and v, for the narrow kernel alone: */
     int32_t k_type, v_type; /* f32, f16, bf16, q8_0 or q4_0; the kernel for tiles reads f32 without gaps */
     agk_flash_ahead k_ahead, v_ahead;
-    int32_t mask_kind;
+    int32_t mask_form;
     float scale, softcap;        /* softcap 0: none */
     float slope[AGK_FLASH_TILE]; /* the factor for the mask of a row */
     float sink[AGK_FLASH_TILE];  /* -inf: none */

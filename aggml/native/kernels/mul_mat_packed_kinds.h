@@ -10,28 +10,28 @@
 #include "inline.h"
 
 /* In the order of types.def: blocks of 32, then blocks of 256. */
-typedef enum kind {
+typedef enum code_type {
 #define AGK_PACKED(NAME, ...) NAME,
 #include "table/types.def"
-} kind;
+} code_type;
 
-AGK_INLINE bool of_256(kind t)
+AGK_INLINE bool of_256(code_type t)
 {
     return t >= Q2_K;
 }
 
-AGK_INLINE bool scale_per_16(kind t)
+AGK_INLINE bool scale_per_16(code_type t)
 {
     return t == Q2_K || t == Q3_K || t == Q6_K;
 }
 
-AGK_INLINE bool has_minimum(kind t)
+AGK_INLINE bool has_minimum(code_type t)
 {
     return t == Q4_1 || t == Q5_1 || t == Q2_K || t == Q4_K || t == Q5_K;
 }
 
 /* The offset of the vectors of a block, in bytes. */
-AGK_INLINE size_t data_at(kind t)
+AGK_INLINE size_t data_at(code_type t)
 {
     switch (t) {
 #define AGK_PACKED(NAME, symbol, head, ...) \
@@ -42,7 +42,7 @@ AGK_INLINE size_t data_at(kind t)
 }
 
 /* The number of vectors of 64 bytes. */
-AGK_INLINE size_t vectors(kind t)
+AGK_INLINE size_t vectors(code_type t)
 {
     switch (t) {
 #define AGK_PACKED(NAME, symbol, head, vectors, ...) \
@@ -60,7 +60,7 @@ AGK_INLINE size_t vectors(kind t)
  * A block has two halves of 128 k, a half four parts of 32, a part eight vectors of 4 k. Low bits: vector v of a
  * part, together with other parts of the half. High bits: of q3_K and q5_K one bit of each part, those of vectors v
  * and v + 4 in the low and the high nibble of one vector; of q6_K two bits. */
-AGK_INLINE size_t low_bits_at(kind t, int64_t half, int part, int v)
+AGK_INLINE size_t low_bits_at(code_type t, int64_t half, int part, int v)
 {
     const size_t h = (size_t)half, i = (size_t)v;
     switch (t) {
@@ -73,35 +73,35 @@ AGK_INLINE size_t low_bits_at(kind t, int64_t half, int part, int v)
     }
 }
 
-AGK_INLINE size_t high_bits_at(kind t, int64_t half, int v)
+AGK_INLINE size_t high_bits_at(code_type t, int64_t half, int v)
 {
     const size_t h = (size_t)half, i = (size_t)v;
     return t == Q3_K ? 768 * h + 64 * (i % 4) : t == Q5_K ? 1280 * h + 64 * (i % 4) : 1536 * h + 192 * i + 128;
 }
 
 /* By how many bits the codes of a part have to be shifted right. */
-AGK_INLINE int low_shift(kind t, int part)
+AGK_INLINE int low_shift(code_type t, int part)
 {
     return t == Q2_K || t == Q3_K ? 2 * part : t == Q6_K ? 4 * (part / 2) : 4 * (part % 2);
 }
 
-AGK_INLINE int high_shift(kind t, int part, int v)
+AGK_INLINE int high_shift(code_type t, int part, int v)
 {
     return t == Q6_K ? 2 * part : 4 * (v / 4) + part;
 }
 
-AGK_INLINE int low_mask(kind t)
+AGK_INLINE int low_mask(code_type t)
 {
     return t == Q2_K || t == Q3_K ? 3 : 15;
 }
 
 /* The position of the high bits above the low ones: the lowest of them, all of them; 0: the type has none. */
-AGK_INLINE int high_place(kind t)
+AGK_INLINE int high_place(code_type t)
 {
     return t == Q3_K ? 2 : 4;
 }
 
-AGK_INLINE int high_mask(kind t)
+AGK_INLINE int high_mask(code_type t)
 {
     return t == Q3_K ? 4 : t == Q5_K ? 16 : t == Q6_K ? 0x30 : 0;
 }

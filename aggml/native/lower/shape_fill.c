@@ -41,13 +41,14 @@ static agk_status run_arange(const agk_task *task, const agk_node *node, int64_t
 static agk_status run_tri(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;
-    const int32_t kind = node->params[0];
+    const int32_t triangle = node->params[0];
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
         const int64_t i1 = row % dst->ne[1];
-        const bool upper = kind == UPPER || kind == UPPER_DIAG, diagonal = kind == UPPER_DIAG || kind == LOWER_DIAG;
+        const bool upper = triangle == UPPER || triangle == UPPER_DIAG,
+                   diagonal = triangle == UPPER_DIAG || triangle == LOWER_DIAG;
         /* the position where the kept elements begin, or end */
         const int64_t edge = i1 + (upper == diagonal ? 0 : 1);
         const char *from = x + agk_row_offset(a, row);

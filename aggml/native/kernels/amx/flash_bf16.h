@@ -117,7 +117,7 @@ static void finish_logits(const side *w, int64_t first, float *s)
     const vf low = v_set(-__builtin_inff());
     const int64_t left = w->x.n_keys - first;
     const __mmask32 there = left < 32 ? (1u << left) - 1 : ~0u;
-    const bool clear = t->mask_kind == AGK_FLASH_NO_MASK || (w->x.clear_begin <= first && first + 32 <= w->x.clear_end);
+    const bool clear = t->mask_form == AGK_FLASH_NO_MASK || (w->x.clear_begin <= first && first + 32 <= w->x.clear_end);
     __mmask32 seen = there;
     if (first < w->x.begin) seen &= ~0u << (w->x.begin - first);
     if (w->x.end < first + 32) seen &= (1u << (w->x.end - first)) - 1;
@@ -168,7 +168,7 @@ AGK_INLINE void came_home(engine *e)
     if (!e->home_chunk) return;
     side *w = e->made.of;
     const int64_t key = e->made.key;
-    const bool clear = w->t->mask_kind == AGK_FLASH_NO_MASK || (w->x.clear_begin <= key && key + 32 <= w->x.clear_end);
+    const bool clear = w->t->mask_form == AGK_FLASH_NO_MASK || (w->x.clear_begin <= key && key + 32 <= w->x.clear_end);
     if (!clear || w->t->softcap > 0.0f || key < w->x.begin || key + 32 > w->x.end) finish_logits(w, key, e->made.s);
     if (w->unset != 0) set_refs(w, e->made.s);
     e->waiting[e->stored++ % SLOTS] = e->made;

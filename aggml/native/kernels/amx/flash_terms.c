@@ -84,7 +84,7 @@ AGK_INLINE void finish_logits(const agk_flash_tile *t, const agk_flash_terms *x,
     if (t->softcap > 0.0f) {
         for (int j = 0; j < 32; ++j) v_store(s + 16 * j, cap * v_tanh(v_load(s + 16 * j)));
     }
-    if (t->mask_kind != AGK_FLASH_NO_MASK) {
+    if (t->mask_form != AGK_FLASH_NO_MASK) {
         const int64_t rows = t->n_rows - lane < 16 ? t->n_rows - lane : 16, keys = x->n_keys - first;
         const char *from = t->mask + lane * t->mask_step + 2 * first;
         const uint32_t there = keys < 32 ? (1u << keys) - 1 : ~0u;
@@ -196,7 +196,7 @@ AGK_INLINE void all_keys(int terms, bool two, const agk_flash_tile *t, const agk
 {
     const int64_t wide = agk_panel_steps(t->d), all = agk_panel_steps(x->n_keys), values = agk_panel_steps(t->dv);
     int64_t fetched = 0;
-    const bool plain = t->softcap <= 0.0f && t->mask_kind == AGK_FLASH_NO_MASK;
+    const bool plain = t->softcap <= 0.0f && t->mask_form == AGK_FLASH_NO_MASK;
     for (int64_t first = x->begin / 32 * 32; first < x->end; first += KEYS) {
         const int64_t left = agk_panel_steps(x->end - first), panels = left < KEYS / 32 ? left : KEYS / 32;
         for (int64_t p = 0; p < panels; ++p) {

@@ -27,24 +27,24 @@ typedef struct stages {
 } stages;
 
 /* Columns in one tile. */
-AGK_INLINE int columns_of_tile(kind t)
+AGK_INLINE int columns_of_tile(code_type t)
 {
     return scale_per_16(t) ? 4 : 8;
 }
 
 /* Types whose codes can be made signed at no cost: their sums need no offset. */
-AGK_INLINE bool made_signed(kind t)
+AGK_INLINE bool made_signed(code_type t)
 {
     return t == Q8_0 || t == Q4_0;
 }
 
 /* Types whose high nibbles are not shifted down: the codes are 16 times too large. */
-AGK_INLINE bool high_nibbles(kind t, int part)
+AGK_INLINE bool high_nibbles(code_type t, int part)
 {
     return t == Q4_0 || (t == Q4_K && part % 2 == 1);
 }
 
-AGK_INLINE size_t bytes_of_unit(kind t, int W)
+AGK_INLINE size_t bytes_of_unit(code_type t, int W)
 {
     return 24 * (size_t)W + 1024 * (size_t)(W / columns_of_tile(t));
 }
@@ -55,7 +55,7 @@ AGK_INLINE __m512i high_bits(__m512i x, int flipped)
 }
 
 /* Codes of block `i` of 32, or of part `i` (0..3) of one half of a block of 256. */
-AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512i w[8])
+AGK_INLINE void take_apart(code_type t, const char *data, int64_t half, int i, __m512i w[8])
 {
     if (t == Q8_0) {
         AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = _mm512_xor_si512(vector(data, v), _mm512_set1_epi8((char)0x80));
@@ -90,7 +90,7 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
 
 /* Multiplies the unit of columns x by that of G groups. Their weights, and the sums of the unit before, are in the
  * halves `odd` and 1 - `odd`. Columns are loaded once for both groups. */
-AGK_INLINE void multiply(kind t, int W, int G, stages *p, int odd, const char *x, bool store)
+AGK_INLINE void multiply(code_type t, int W, int G, stages *p, int odd, const char *x, bool store)
 {
     const int tiles = W / columns_of_tile(t);
     const char *lines = x + 24 * W;
@@ -115,7 +115,7 @@ AGK_INLINE void multiply(kind t, int W, int G, stages *p, int odd, const char *x
     }
 }
 
-AGK_INLINE void store_last(kind t, int W, int G, stages *p, int odd)
+AGK_INLINE void store_last(code_type t, int W, int G, stages *p, int odd)
 {
     const int tiles = W / columns_of_tile(t) * G;
     _tile_stored(0, p->sums[0][odd], 64);
@@ -125,7 +125,7 @@ AGK_INLINE void store_last(kind t, int W, int G, stages *p, int odd)
 }
 
 /* Adds 32 k, half `part` % 2 of a unit at x, with their scales. */
-AGK_INLINE void add(kind t, int W, const stages *p, int tile, int odd, int part, const __m512 scale[2],
+AGK_INLINE void add(code_type t, int W, const stages *p, int tile, int odd, int part, const __m512 scale[2],
                     const __m512 minimum[2], const char *x, __m512 *acc)
 {
     const int scales = scale_per_16(t) ? 2 : 1, columns = columns_of_tile(t);
@@ -152,7 +152,7 @@ typedef struct unit {
     bool whole;
 } unit;
 
-AGK_INLINE unit unit_of(kind t, int W, const char *a, const char *x, int64_t blocks, int64_t i)
+AGK_INLINE unit unit_of(code_type t, int W, const char *a, const char *x, int64_t blocks, int64_t i)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t);
     unit u = {.x = x + (size_t)i * bytes_of_unit(t, W)};
@@ -162,7 +162,7 @@ AGK_INLINE unit unit_of(kind t, int W, const char *a, const char *x, int64_t blo
     return u;
 }
 
-AGK_INLINE void add_unit(kind t, int W, const stages *p, int tile, int odd, const unit *u, __m512 *acc)
+AGK_INLINE void add_unit(code_type t, int W, const stages *p, int tile, int odd, const unit *u, __m512 *acc)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t);
     __m512 d, m;
@@ -196,7 +196,7 @@ AGK_INLINE void fetch_next_page(const char *next, size_t n)
 }
 
 /* Prefetching goes on `skip` bytes behind the end of the group. */
-AGK_INLINE void take_unit_apart(kind t, __m512i *to, int odd, const unit *u, const char *end, size_t skip)
+AGK_INLINE void take_unit_apart(code_type t, __m512i *to, int odd, const unit *u, const char *end, size_t skip)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), n = of_256(t) ? bytes_of_block / 4 : 2 * bytes_of_block;
     const char *next = u->a + AGK_PACKED_AHEAD + (of_256(t) ? (size_t)(2 * u->half + odd) * n : 0);
@@ -217,7 +217,8 @@ AGK_INLINE void take_unit_apart(kind t, __m512i *to, int odd, const unit *u, con
 }
 
 /* G groups from `a` on; rows: of the last one. */
-AGK_INLINE void group(kind t, int W, int G, const agk_mm_block *b, stages *p, const char *a, __mmask16 rows, float *c)
+AGK_INLINE void group(code_type t, int W, int G, const agk_mm_block *b, stages *p, const char *a, __mmask16 rows,
+                      float *c)
 {
     const int64_t blocks = b->k / 32, n = (blocks + 1) / 2;
     const int tiles = W / columns_of_tile(t);
@@ -261,7 +262,7 @@ AGK_INLINE void group(kind t, int W, int G, const agk_mm_block *b, stages *p, co
     }
 }
 
-AGK_INLINE void groups(kind t, int W, const agk_mm_block *b)
+AGK_INLINE void groups(code_type t, int W, const agk_mm_block *b)
 {
     stages p;
     const char *a = b->a;

@@ -163,7 +163,7 @@ AGK_INLINE vf logits_of(const logits *g, int64_t j, vf x)
     const vf low = v_set(-__builtin_inff());
     x = x * g->scale;
     if (t->softcap > 0.0f) x = v_set(t->softcap) * v_tanh(x);
-    if (t->mask_kind != AGK_FLASH_NO_MASK) {
+    if (t->mask_form != AGK_FLASH_NO_MASK) {
         const vf m = mask_of(t, g->row, g->rows, g->first + j, g->n - j);
         x = v_select(v_eq(m, low), low, v_fma(m, g->slope, x));
     }

@@ -11,9 +11,9 @@
 
 enum { K = 256, UNITS = 4 };
 
-typedef enum kind { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } kind;
+typedef enum code_type { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } code_type;
 
-AGK_INLINE size_t block_size(kind t)
+AGK_INLINE size_t block_size(code_type t)
 {
     return t == Q2_K   ? sizeof(agk_block_q2_k)
            : t == Q3_K ? sizeof(agk_block_q3_k)
@@ -23,18 +23,18 @@ AGK_INLINE size_t block_size(kind t)
                        : sizeof(agk_block_iq4_xs);
 }
 
-AGK_INLINE bool has_minimum(kind t)
+AGK_INLINE bool has_minimum(code_type t)
 {
     return t == Q2_K || t == Q4_K || t == Q5_K;
 }
 
 /* 128 >> this is the offset of the codes. */
-AGK_INLINE unsigned offset_shift(kind t)
+AGK_INLINE unsigned offset_shift(code_type t)
 {
     return t == Q3_K ? 5 : t == Q6_K ? 2 : 0;
 }
 
-AGK_INLINE bool scale_per_16(kind t)
+AGK_INLINE bool scale_per_16(code_type t)
 {
     return t == Q2_K || t == Q3_K || t == Q6_K;
 }
@@ -66,7 +66,7 @@ AGK_INLINE __m128i six_bits(const uint8_t *packed)
 
 /* The scales of a block times d, those per 32 in the first 8 lanes, and minimums times m / 128 (in lanes 8 to 15 of
  * both if scales are per 32). */
-AGK_INLINE void scales_of(kind t, const char *block, __m512 *scales, __m512 *minimums)
+AGK_INLINE void scales_of(code_type t, const char *block, __m512 *scales, __m512 *minimums)
 {
     if (t == Q2_K) {
         const agk_block_q2_k *x = (const agk_block_q2_k *)(const void *)block;
@@ -120,7 +120,7 @@ AGK_INLINE __m512i masked(__m512i q, int mask)
 }
 
 /* The codes of unit u, 64 k in their order. */
-AGK_INLINE __m512i codes(kind t, const char *block, int u)
+AGK_INLINE __m512i codes(code_type t, const char *block, int u)
 {
     const int half = u / 2, part = u % 2;
     if (t == Q2_K) {
@@ -155,14 +155,14 @@ AGK_INLINE __m512i codes(kind t, const char *block, int u)
 }
 
 /* The scales of unit u, each in the lanes of its k; minimums of scales per 32 are 8 lanes further. */
-AGK_INLINE __m512 spread(kind t, __m512 of_block, int u, bool minimum)
+AGK_INLINE __m512 spread(code_type t, __m512 of_block, int u, bool minimum)
 {
     const int a = scale_per_16(t) ? 4 * u : 2 * u + (minimum ? 8 : 0), step = scale_per_16(t) ? 1 : 0;
     const int b = a + step, c = scale_per_16(t) ? a + 2 : a + 1, d = c + step;
     return _mm512_permutexvar_ps(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), of_block);
 }
 
-AGK_INLINE void unit(kind t, int R, int N, __m512 acc[2][8], const char *const row[2], const __m512 scales[2],
+AGK_INLINE void unit(code_type t, int R, int N, __m512 acc[2][8], const char *const row[2], const __m512 scales[2],
                      const __m512 minimums[2], const char *b, size_t ldb, int u)
 {
     const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
@@ -191,7 +191,7 @@ AGK_INLINE void unit(kind t, int R, int N, __m512 acc[2][8], const char *const r
     }
 }
 
-AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void panel(code_type t, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     const char *next = agk_mm_ahead(block, a, R), *until = next;
     __m512 acc[2][8], scales[2], minimums[2];
@@ -241,7 +241,8 @@ static __m512 of_column(const agk_mm_col_q8 *x)
 
 /* One product with a block corrects for its minimums and gives its scales, for all rows: 46 vector instructions for
  * 256 k instead of 71, which took longer than reading from memory. */
-AGK_INLINE void panel_of_one(kind t, int R, const agk_mm_block *block, const __m512 *column, const char *a, char *c)
+AGK_INLINE void panel_of_one(code_type t, int R, const agk_mm_block *block, const __m512 *column, const char *a,
+                             char *c)
 {
     __m512 acc[2], low[2];
     AGK_UNROLL for (int r = 0; r < R; ++r) acc[r] = low[r] = _mm512_setzero_ps();
@@ -272,7 +273,7 @@ AGK_INLINE void panel_of_one(kind t, int R, const agk_mm_block *block, const __m
     }
 }
 
-AGK_INLINE void dot(kind t, const agk_mm_block *block)
+AGK_INLINE void dot(code_type t, const agk_mm_block *block)
 {
     if ((t != Q4_K && t != Q5_K) || block->cols != 1 || block->k > BLOCKS_MOST * K) {
         agk_dot_blocks(t, block);

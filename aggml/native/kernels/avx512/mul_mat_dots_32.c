@@ -8,9 +8,9 @@
 
 #include "formats/quant.h"
 
-typedef enum kind { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4 } kind;
+typedef enum code_type { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4 } code_type;
 
-AGK_INLINE size_t block_size(kind t)
+AGK_INLINE size_t block_size(code_type t)
 {
     return t == Q8_0    ? sizeof(agk_block_q8_0)
            : t == Q4_1  ? sizeof(agk_block_q4_1)
@@ -20,24 +20,24 @@ AGK_INLINE size_t block_size(kind t)
                         : sizeof(agk_block_q4_0);
 }
 
-AGK_INLINE bool has_minimum(kind t)
+AGK_INLINE bool has_minimum(code_type t)
 {
     return t == Q4_1 || t == Q5_1;
 }
 
-AGK_INLINE bool has_fifth_bit(kind t)
+AGK_INLINE bool has_fifth_bit(code_type t)
 {
     return t == Q5_0 || t == Q5_1;
 }
 
 /* 128 >> this is the offset of the codes. */
-AGK_INLINE unsigned offset_shift(kind t)
+AGK_INLINE unsigned offset_shift(code_type t)
 {
     return t == Q4_0 ? 4 : t == Q5_0 ? 3 : 0;
 }
 
 /* The codes come after the scale, the minimum and the fifth bits. */
-AGK_INLINE size_t codes_at(kind t)
+AGK_INLINE size_t codes_at(code_type t)
 {
     return (t == MXFP4 ? 1u : 2u) + (has_minimum(t) ? 2u : 0u) + (has_fifth_bit(t) ? 4u : 0u);
 }
@@ -55,7 +55,7 @@ AGK_INLINE __m128 halves(const char *a, const char *next, bool two)
     return _mm_cvtph_ps(_mm_cvtsi32_si128((int)(two ? half_at(a) | half_at(next) << 16 : half_at(a))));
 }
 
-AGK_INLINE __m128 scales(kind t, const char *a, const char *next, bool two)
+AGK_INLINE __m128 scales(code_type t, const char *a, const char *next, bool two)
 {
     if (t != MXFP4) return halves(a, next, two);
     return _mm_setr_ps(agk_half_of_e8m0((uint8_t)*a), two ? agk_half_of_e8m0((uint8_t)*next) : 0.0f, 0.0f, 0.0f);
@@ -78,7 +78,7 @@ AGK_INLINE __m512i look_up(__m128i table, __m512i codes)
 }
 
 /* Two blocks (or one, and codes that are multiplied by zeros of the column), unsigned, in the order of k. */
-AGK_INLINE __m512i load(kind t, const char *a, const char *next, bool two)
+AGK_INLINE __m512i load(code_type t, const char *a, const char *next, bool two)
 {
     const size_t at = codes_at(t);
     if (t == Q8_0) {
@@ -102,7 +102,7 @@ AGK_INLINE __m512i load(kind t, const char *a, const char *next, bool two)
     return q;
 }
 
-AGK_INLINE void step(kind t, int R, int N, __m512 acc[2][8], const char *const row[2], const char *b, size_t ldb,
+AGK_INLINE void step(code_type t, int R, int N, __m512 acc[2][8], const char *const row[2], const char *b, size_t ldb,
                      bool two)
 {
     const __m512i spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -134,7 +134,7 @@ AGK_INLINE void step(kind t, int R, int N, __m512 acc[2][8], const char *const r
     }
 }
 
-AGK_INLINE void panel(kind type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void panel(code_type type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     __m512 acc[2][8];
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm512_setzero_ps();
@@ -157,7 +157,8 @@ AGK_INLINE void panel(kind type, int R, int N, const agk_mm_block *block, const 
     }
 }
 
-AGK_INLINE void columns(kind type, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void columns(code_type type, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b,
+                        char *c)
 {
 #define AGK_CASE(N) \
     case N: panel(type, R, N, block, a, b, c); break;
@@ -167,7 +168,7 @@ AGK_INLINE void columns(kind type, int R, int64_t n, const agk_mm_block *block, 
 #undef AGK_CASE
 }
 
-AGK_INLINE void dot(kind type, const agk_mm_block *block)
+AGK_INLINE void dot(code_type type, const agk_mm_block *block)
 {
     const char *a = block->a;
     char *c = (char *)block->c;

@@ -12,8 +12,8 @@
 enum { TWO_GROUPS = 4 };
 
 /* A sub-block, 32 k, of N columns that lie at x. */
-AGK_INLINE void sub_block(kind t, int N, const char *block, int64_t half, int part, __m512 d, __m512 m, const char *x,
-                          __m512 acc[AGK_PACKED_COLUMNS])
+AGK_INLINE void sub_block(code_type t, int N, const char *block, int64_t half, int part, __m512 d, __m512 m,
+                          const char *x, __m512 acc[AGK_PACKED_COLUMNS])
 {
     __m512i w[8];
     __m512 scale[2], minimum[2];
@@ -43,7 +43,7 @@ AGK_INLINE void sub_block(kind t, int N, const char *block, int64_t half, int pa
 
 /* Multiplies G groups from `a` on, side by side: two streams from memory keep more lines in flight than one, and the
  * columns are read once for both groups. rows: of the last group. */
-AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
+AGK_INLINE void group(code_type t, int N, int G, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
@@ -93,7 +93,7 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
     }
 }
 
-AGK_INLINE void groups(kind t, int N, const agk_mm_block *b)
+AGK_INLINE void groups(code_type t, int N, const agk_mm_block *b)
 {
     const char *a = b->a;
     int64_t row = 0;

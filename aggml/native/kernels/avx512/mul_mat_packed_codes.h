@@ -38,7 +38,7 @@ AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
 }
 
 /* Levels of iq4 and mxfp4, + 128. */
-AGK_INLINE __m512i levels(kind t, __m512i codes)
+AGK_INLINE __m512i levels(code_type t, __m512i codes)
 {
     const __m128i fp4 = _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136,
                                       (char)140, (char)128, 127, 126, 125, 124, 122, 120, 116);
@@ -48,7 +48,7 @@ AGK_INLINE __m512i levels(kind t, __m512i codes)
 }
 
 /* Codes v of 8 vectors of 32 k, unsigned, in the order of k. A block of 256 has two halves of four parts. */
-AGK_INLINE __m512i code(kind t, const char *data, int64_t half, int part, int v)
+AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int part, int v)
 {
     if (t == Q8_0) return vector(data, v);
     if (of_256(t) && t != IQ4_XS) {
@@ -64,7 +64,7 @@ AGK_INLINE __m512i code(kind t, const char *data, int64_t half, int part, int v)
 }
 
 /* All 8 vectors. Only the part is known at compile time: all eight parts unrolled would be 20 KB of code. */
-AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, __m512i w[8])
+AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, __m512i w[8])
 {
     AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, part, v);
 }
@@ -100,7 +100,8 @@ AGK_INLINE __m512 half_of_e8m0(__m128i e)
 
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. */
-AGK_INLINE void scales_of(kind t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2], __m512 minimum[2])
+AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2],
+                          __m512 minimum[2])
 {
     scale[0] = d;
     minimum[0] = m;
@@ -137,7 +138,7 @@ AGK_INLINE __m512 one(const char *p)
 }
 
 /* The scale and the minimum of a block of 16 rows, the minimum with its sign. */
-AGK_INLINE void scales_of_block(kind t, const char *a, __m512 *d, __m512 *m)
+AGK_INLINE void scales_of_block(code_type t, const char *a, __m512 *d, __m512 *m)
 {
     *d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
     *m = _mm512_setzero_ps();

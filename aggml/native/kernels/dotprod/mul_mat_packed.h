@@ -20,7 +20,7 @@
 enum { AHEAD = 2048, QUARTERS = 4 }; /* bytes to prefetch ahead */
 
 /* Types whose codes are unsigned; the sums of the columns correct for their offset. */
-AGK_INLINE bool has_offset(kind t)
+AGK_INLINE bool has_offset(code_type t)
 {
     return t == Q4_0 || t == Q5_0 || t == Q3_K || t == Q6_K;
 }
@@ -40,7 +40,7 @@ AGK_INLINE uint8x16_t shifted(uint8x16_t x, int right, int mask)
 
 /* The codes of 4 rows x 32 k in the order of k. A block of 256 has two halves of four parts; only the part is known
  * at compile time. */
-AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, int8x16_t out[8])
+AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, int8x16_t out[8])
 {
     uint8x16_t w[8];
     if (t == Q8_0) {
@@ -115,7 +115,7 @@ AGK_INLINE void halves_of_e8m0(const char *p, float32x4_t out[QUARTERS])
 
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. d, m: those of the block, m with its sign. */
-AGK_INLINE void scales_of(kind t, const char *block, int64_t j, const float32x4_t d[QUARTERS],
+AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, const float32x4_t d[QUARTERS],
                           const float32x4_t m[QUARTERS], float32x4_t scale[2][QUARTERS],
                           float32x4_t minimum[2][QUARTERS])
 {
@@ -162,8 +162,9 @@ AGK_INLINE int32x4_t sixteen(int32x4_t s, const int8x16_t w[4], int8x16_t x)
 }
 
 /* A sub-block, 32 k, of n columns that lie at x; acc: [column][16 rows]. */
-AGK_INLINE void sub_block(kind t, int64_t n, const char *block, int64_t half, int part, const float32x4_t d[QUARTERS],
-                          const float32x4_t m[QUARTERS], const char *x, float (*acc)[AGK_PACKED_ROWS])
+AGK_INLINE void sub_block(code_type t, int64_t n, const char *block, int64_t half, int part,
+                          const float32x4_t d[QUARTERS], const float32x4_t m[QUARTERS], const char *x,
+                          float (*acc)[AGK_PACKED_ROWS])
 {
     const int scales = scale_per_16(t) ? 2 : 1;
     float32x4_t scale[2][QUARTERS], minimum[2][QUARTERS];
@@ -192,7 +193,7 @@ AGK_INLINE void sub_block(kind t, int64_t n, const char *block, int64_t half, in
     }
 }
 
-AGK_INLINE void group(kind t, const agk_mm_block *b, const char *a, int64_t rows, float *c)
+AGK_INLINE void group(code_type t, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
     const int64_t n = b->cols;
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)n * (12 + 32);

@@ -32,7 +32,7 @@ void agk_flash_block_scalar(const agk_flash_tile *t, int64_t first, int64_t n, c
             for (int64_t e = 0; e < t->d; ++e) dot += (double)q[e] * (double)k[j * t->d + e];
             float s = (float)dot * t->scale;
             if (t->softcap > 0.0f) s = t->softcap * tanhf(s / t->softcap);
-            if (t->mask_kind != AGK_FLASH_NO_MASK) {
+            if (t->mask_form != AGK_FLASH_NO_MASK) {
                 const uint16_t *mask = (const uint16_t *)(const void *)(t->mask + i * t->mask_step);
                 if (mask[first + j] == minus_infinity) continue;
                 s += t->slope[i] * agk_f16_to_float(mask[first + j]);

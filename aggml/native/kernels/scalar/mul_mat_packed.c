@@ -79,7 +79,7 @@ static void put_q4_k(const uint8_t *packed, int row, char *block)
 }
 
 /* Puts low and high bits of a block of 256 of one row where products read them (mul_mat_packed_kinds.h). */
-AGK_INLINE void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, char *data)
+AGK_INLINE void put_bits(code_type t, const uint8_t *low, const uint8_t *high, int row, char *data)
 {
     enum { PART = 32 }; /* bytes of low bits, which hold one element of four parts, or of two */
     char *lane = data + 4 * row;

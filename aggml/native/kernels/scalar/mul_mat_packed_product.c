@@ -28,7 +28,7 @@ static int nibble(const uint8_t *lane, int at, bool high)
 }
 
 /* The code of element e of a block of 256. */
-static int code_of_256(kind t, const uint8_t *lane, int e)
+static int code_of_256(code_type t, const uint8_t *lane, int e)
 {
     const int half = e / 128, part = e / 32 % 4, v = e % 32 / 4;
     const int code = lane[low_bits_at(t, half, part, v) + (size_t)(e % 4)] >> low_shift(t, part) & low_mask(t);

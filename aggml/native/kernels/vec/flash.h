@@ -127,7 +127,7 @@ AGK_INLINE void v_flash_products(int nv, int add, int64_t rows, int64_t n, const
 }
 
 /* S with softcap and mask; its maximum over the keys, at least `max`. */
-AGK_INLINE vf v_flash_logits(int kind, const agk_flash_tile *t, int64_t lane, int64_t n, float *s, const float *m,
+AGK_INLINE vf v_flash_logits(int form, const agk_flash_tile *t, int64_t lane, int64_t n, float *s, const float *m,
                              vf max)
 {
     const vf slope = v_load(t->slope + lane) * v_set(V_LOG2E), low = v_set(-__builtin_inff());
@@ -136,12 +136,12 @@ AGK_INLINE vf v_flash_logits(int kind, const agk_flash_tile *t, int64_t lane, in
     for (int64_t j = 0; j < n; ++j) {
         vf v = v_load(s + j * V_T);
         if (capped) v = cap * v_tanh(v);
-        if (kind != AGK_FLASH_NO_MASK) {
-            const vf mask = kind == AGK_FLASH_SAME_MASK ? v_set(m[j]) : v_load(m + j * V_T);
+        if (form != AGK_FLASH_NO_MASK) {
+            const vf mask = form == AGK_FLASH_SAME_MASK ? v_set(m[j]) : v_load(m + j * V_T);
             /* a masked key counts nothing, even if it is NaN */
             v = v_select(v_eq(mask, low), low, v_fma(mask, slope, v));
         }
-        if (capped || kind != AGK_FLASH_NO_MASK) v_store(s + j * V_T, v);
+        if (capped || form != AGK_FLASH_NO_MASK) v_store(s + j * V_T, v);
         max = v_max(v, max);
     }
     return max;
@@ -186,11 +186,11 @@ AGK_INLINE vf v_flash_exp(int64_t n, float *s, vf max)
 AGK_INLINE vf v_flash_top(const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n, float *s)
 {
     const vf old = v_load(f->max + lane), low = v_set(-__builtin_inff());
-    const float *m = t->mask_kind == AGK_FLASH_FULL_MASK ? f->m + lane : f->m;
+    const float *m = t->mask_form == AGK_FLASH_FULL_MASK ? f->m + lane : f->m;
     vf max;
-    if (t->mask_kind == AGK_FLASH_FULL_MASK)
+    if (t->mask_form == AGK_FLASH_FULL_MASK)
         max = v_flash_logits(AGK_FLASH_FULL_MASK, t, lane, n, s, m, old);
-    else if (t->mask_kind == AGK_FLASH_SAME_MASK)
+    else if (t->mask_form == AGK_FLASH_SAME_MASK)
         max = v_flash_logits(AGK_FLASH_SAME_MASK, t, lane, n, s, m, old);
     else if (t->softcap > 0.0f)
         max = v_flash_logits(AGK_FLASH_NO_MASK, t, lane, n, s, m, old);
@@ -228,12 +228,12 @@ AGK_INLINE void v_flash_vectors(int nv, const agk_flash_tile *t, const v_flash *
 /* The mask of a block of keys, [keys] or [keys][32]. */
 AGK_INLINE void v_flash_mask(const agk_flash_tile *t, const v_flash *f, int64_t first, int64_t n)
 {
-    if (t->mask_kind == AGK_FLASH_SAME_MASK) {
+    if (t->mask_form == AGK_FLASH_SAME_MASK) {
         const uint16_t *mask = (const uint16_t *)(const void *)t->mask + first;
         int64_t j = 0;
         for (; j + VF <= n; j += VF) v_store(f->m + j, v_load_f16(mask + j));
         if (j < n) v_store(f->m + j, v_load_f16_n(mask + j, n - j));
-    } else if (t->mask_kind == AGK_FLASH_FULL_MASK) {
+    } else if (t->mask_form == AGK_FLASH_FULL_MASK) {
         for (int64_t lane = 0; lane < t->n_rows; lane += VF) {
             v_gather_rows(t->mask + lane * t->mask_step + 2 * first, t->mask_step, t->n_rows - lane, n, 1, 1.0f,
                           f->m + lane);

@@ -215,7 +215,7 @@ AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narro
     for (int64_t j = 0; j < n; j += VF) { /* S has room for whole vectors */
         vf s = v_load(row + j) * scale;
         if (t->softcap > 0.0f) s = cap * v_tanh(s);
-        if (t->mask_kind != AGK_FLASH_NO_MASK) {
+        if (t->mask_form != AGK_FLASH_NO_MASK) {
             const uint16_t *mask = (const uint16_t *)(const void *)(t->mask + r * t->mask_step) + first;
             vf m;
             if (n - j < VF)

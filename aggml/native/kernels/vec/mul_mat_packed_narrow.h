@@ -25,20 +25,20 @@ enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
 /* As bytes these codes are unsigned and exceed 63, so they become words: first the even ones, then the odd ones. */
-AGK_INLINE bool wide_codes(kind t)
+AGK_INLINE bool wide_codes(code_type t)
 {
     return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
 }
 
 /* With one column, levels keep their signs, which are moved to the column: 4 instructions as well, but no words are
  * needed. */
-AGK_INLINE bool signed_codes(kind t, bool single)
+AGK_INLINE bool signed_codes(code_type t, bool single)
 {
     return single && !NARROW_VNNI && (t == IQ4_NL || t == IQ4_XS);
 }
 
 /* How many products of fours have a sum of 16 bits: 16 * 128 * 15 = 30720. */
-AGK_INLINE int fours_of(kind t)
+AGK_INLINE int fours_of(code_type t)
 {
     return t == Q6_K ? 2 : t == Q5_0 || t == Q5_1 || t == Q5_K || t == MXFP4 ? 4 : 8;
 }
@@ -58,7 +58,7 @@ AGK_INLINE __m256i shifted(__m256i x, int right, int mask)
 }
 
 /* Levels of iq4 + 128, unless they are to keep their signs; of mxfp4 + 16, which have 5 bits. */
-AGK_INLINE __m256i levels(kind t, bool with_sign, __m256i codes)
+AGK_INLINE __m256i levels(code_type t, bool with_sign, __m256i codes)
 {
     const __m128i fp4 = _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
     const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
@@ -69,7 +69,7 @@ AGK_INLINE __m256i levels(kind t, bool with_sign, __m256i codes)
 
 /* Codes v of 32 k of 8 rows, unsigned but for levels with their signs, in the order of k: `data` is where their lanes
  * begin. */
-AGK_INLINE __m256i code(kind t, bool with_sign, const char *data, int64_t half, int part, int v)
+AGK_INLINE __m256i code(code_type t, bool with_sign, const char *data, int64_t half, int part, int v)
 {
     if (t == Q8_0) return vector(data, v);
     if (of_256(t) && t != IQ4_XS) {
@@ -107,7 +107,8 @@ AGK_INLINE __m256 half_of_e8m0(const char *e)
 /* Scales of sub-block j and what multiplies the sums of the columns, of 8 rows: one each, two where scales are per 16.
  * Those of the block are d and m; `block` is where the 16-bit ones of these rows begin, `bytes` where those of one byte
  * do. */
-AGK_INLINE void scales_of(kind t, const char *bytes, int64_t j, __m256 d, __m256 m, __m256 scale[2], __m256 minimum[2])
+AGK_INLINE void scales_of(code_type t, const char *bytes, int64_t j, __m256 d, __m256 m, __m256 scale[2],
+                          __m256 minimum[2])
 {
     scale[0] = d;
     minimum[0] = m;
@@ -188,7 +189,8 @@ AGK_INLINE void words_of(int C, __m256i w[2][8][2], const char *q, __m256i s[AT_
 #endif
 
 /* Sums of fours first .. last - 1 of C columns, 32 bytes apart at q, with 16 rows. */
-AGK_INLINE void sums_of(kind t, int C, int first, int last, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
+AGK_INLINE void sums_of(code_type t, int C, int first, int last, __m256i w[2][8][2], const char *q,
+                        __m256i s[AT_ONCE][2])
 {
 #if NARROW_VNNI
     (void)t;
@@ -237,7 +239,7 @@ AGK_INLINE void sums_of(kind t, int C, int first, int last, __m256i w[2][8][2], 
 }
 
 /* C of N columns from n on: their sums times the scales. */
-AGK_INLINE void columns(kind t, bool single, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2],
+AGK_INLINE void columns(code_type t, bool single, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2],
                         __m256 scale[2][2], __m256 minimum[2][2], __m256 acc[AGK_PACKED_COLUMNS][2])
 {
     const int parts = scale_per_16(t) ? 2 : 1;
@@ -270,7 +272,7 @@ AGK_INLINE void columns(kind t, bool single, int C, int64_t N, int64_t n, const 
 }
 
 /* The codes of a sub-block, 32 k. */
-AGK_INLINE void codes(kind t, bool single, const char *block, int64_t half, int part, __m256i w[2][8][2])
+AGK_INLINE void codes(code_type t, bool single, const char *block, int64_t half, int part, __m256i w[2][8][2])
 {
     AGK_UNROLL for (int g = 0; g < 2; ++g) AGK_UNROLL for (int v = 0; v < 8; ++v)
     {
@@ -283,8 +285,8 @@ AGK_INLINE void codes(kind t, bool single, const char *block, int64_t half, int 
 }
 
 /* A sub-block of N columns that lie at x. With one column its codes need not be stored. */
-AGK_INLINE void sub_block(kind t, bool single, int64_t N, const char *block, int64_t half, int part, const __m256 d[2],
-                          const __m256 m[2], const char *x, __m256 acc[AGK_PACKED_COLUMNS][2])
+AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block, int64_t half, int part,
+                          const __m256 d[2], const __m256 m[2], const char *x, __m256 acc[AGK_PACKED_COLUMNS][2])
 {
     __m256i w[2][8][2];
     __m256 scale[2][2], minimum[2][2];
@@ -328,7 +330,7 @@ AGK_INLINE void fetch(const char *from, size_t bytes)
     }
 }
 
-AGK_INLINE void group(kind t, bool single, int64_t N, const agk_mm_block *b, const char *a, int64_t rows, float *c)
+AGK_INLINE void group(code_type t, bool single, int64_t N, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
@@ -368,7 +370,7 @@ AGK_INLINE void group(kind t, bool single, int64_t N, const agk_mm_block *b, con
         }
 }
 
-AGK_INLINE void groups(kind t, bool single, const agk_mm_block *b)
+AGK_INLINE void groups(code_type t, bool single, const agk_mm_block *b)
 {
     const char *a = b->a;
     for (int64_t row = 0; row < b->rows; row += 16, a += b->lda) {

@@ -16,10 +16,10 @@
 enum { MOST_ROWS = SHORT_VNNI ? 6 : 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
 /* The properties of a panel, all constants. fours: see agk_short_fours. */
-typedef struct kind {
+typedef struct row_traits {
     int fours;
     bool halves, minimum, wide;
-} kind;
+} row_traits;
 
 /* The order that the compiler chooses needs more values at a time than there are registers: 10 to 60 % slower. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
@@ -65,7 +65,7 @@ AGK_INLINE void short_sums(int R, int W, int first, int last, const agk_short_ro
 }
 
 /* Complete sums of fours first .. last - 1, beginning with their start values: those of half h. */
-AGK_INLINE void sums_of(kind t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
+AGK_INLINE void sums_of(row_traits t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
                         const agk_short_unit *b, __m256i s[MOST_ROWS][2])
 {
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int w = 0; w < W; ++w)
@@ -125,7 +125,7 @@ AGK_INLINE void sums_of(kind t, int R, int W, int h, int first, int last, const 
 }
 
 /* Sums become floats for each scale. */
-AGK_INLINE void floats(kind t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
+AGK_INLINE void floats(row_traits t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
                        const agk_short_unit *b, __m256 acc[MOST_ROWS][2])
 {
     __m256i s[MOST_ROWS][2];
@@ -154,7 +154,7 @@ AGK_INLINE void rows_at(int R, const char *a, size_t lda, const agk_short_row *r
 /* Sums of 16 bits are multiplied by the factor of their scale, and added up as integers. Either these integers are
  * in memory while many short sums are under way, or those of one row after the other are in registers and columns
  * are read again for each row. */
-AGK_INLINE void whole(kind t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
+AGK_INLINE void whole(row_traits t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
                       const agk_short_unit *b, __m256i acc[MOST_ROWS][2])
 {
     AGK_UNROLL for (int v = first; v < last; v += t.fours)
@@ -177,7 +177,7 @@ AGK_INLINE void whole(kind t, int R, int W, int h, int first, int last, const ag
 }
 
 /* Converts blocks of 256 to floats, once for all of their k. */
-AGK_INLINE void whole_tile(kind t, int R, int W, const agk_mm_panel *p, const char *a, const agk_short_unit *b,
+AGK_INLINE void whole_tile(row_traits t, int R, int W, const agk_mm_panel *p, const char *a, const agk_short_unit *b,
                            __m256 acc[MOST_ROWS][2])
 {
     const size_t bytes = agk_short_row_bytes(false);
@@ -212,7 +212,8 @@ AGK_INLINE void whole_tile(kind t, int R, int W, const agk_mm_panel *p, const ch
 }
 #endif
 
-AGK_INLINE void tile(kind t, int R, int W, const agk_mm_panel *p, const char *a, const agk_short_unit *b, float *sums)
+AGK_INLINE void tile(row_traits t, int R, int W, const agk_mm_panel *p, const char *a, const agk_short_unit *b,
+                     float *sums)
 {
     const agk_short_unit *unit = b;
     __m256 acc[MOST_ROWS][2];
@@ -245,7 +246,8 @@ AGK_INLINE int64_t rows_together(int64_t left)
     return MOST_ROWS == 6 && left > 8 ? 6 : 4;
 }
 
-AGK_INLINE void unit_times_rows(kind t, int W, const agk_mm_panel *p, int64_t unit, int64_t units, agk_ahead *ahead)
+AGK_INLINE void unit_times_rows(row_traits t, int W, const agk_mm_panel *p, int64_t unit, int64_t units,
+                                agk_ahead *ahead)
 {
     const char *b = p->b + (size_t)unit * p->ldb;
     const agk_short_unit *of_unit = (const agk_short_unit *)(const void *)b;
@@ -264,7 +266,7 @@ AGK_INLINE void unit_times_rows(kind t, int W, const agk_mm_panel *p, int64_t un
 
 AGK_INLINE void all_units(int fours, bool halves, bool minimum, bool wide, const agk_mm_panel *p)
 {
-    const kind t = {fours, halves, minimum, wide};
+    const row_traits t = {fours, halves, minimum, wide};
     const int64_t units = (p->cols + 15) / 16;
     agk_ahead ahead = {0};
     for (int64_t unit = 0; unit < units; ++unit) {

@@ -24,7 +24,7 @@ enum { MOST_SUMS = 16 }; /* vectors of sums at a time, in addition to those of t
 /* How far ahead lines are prefetched, in bytes. 5 to 7 KB make no difference; 3 KB cost q4_K and q5_K 6 %, 12 KB all
  * of them 5 %. q8_0 with few columns hardly computes: it reaches 1.04 of a plain read at 3 KB, 0.95 at 6; with 8
  * columns 0.85 and 0.95. */
-AGK_INLINE size_t ahead_of(kind t, int N)
+AGK_INLINE size_t ahead_of(code_type t, int N)
 {
     return t == Q8_0 && N <= 2 ? 3072 : 6144;
 }
@@ -66,7 +66,7 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
 
 /* How many parts of a half (of 32 k) are multiplied together: those that share vectors, as far as there are
  * registers. */
-AGK_INLINE int parts_at_once(kind t, int N)
+AGK_INLINE int parts_at_once(code_type t, int N)
 {
     if (!of_256(t) || t == IQ4_XS) return 1;
     int parts = t == Q4_K || t == Q5_K ? 2 : 4;
@@ -75,7 +75,7 @@ AGK_INLINE int parts_at_once(kind t, int N)
 }
 
 /* `count` parts of N columns, which lie at x one after the other; meanwhile `lines` from `next` on are prefetched. */
-AGK_INLINE void parts(kind t, int N, int count, const char *block, int half, int part, __m512 d, __m512 m,
+AGK_INLINE void parts(code_type t, int N, int count, const char *block, int half, int part, __m512 d, __m512 m,
                       const char *x, const char *next, int lines, __m512 acc[AGK_PACKED_COLUMNS])
 {
     const size_t unit = (size_t)N * (12 + 32);
@@ -128,7 +128,7 @@ AGK_INLINE void parts(kind t, int N, int count, const char *block, int half, int
 }
 
 /* 16 rows, of which `rows` are stored. */
-AGK_INLINE void group(kind t, int N, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
+AGK_INLINE void group(code_type t, int N, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
     const int count = parts_at_once(t, N), passes = of_256(t) ? 8 / count : 1;
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), share = bytes_of_block / (size_t)passes;
@@ -149,7 +149,7 @@ AGK_INLINE void group(kind t, int N, const agk_mm_block *b, const char *a, __mma
     AGK_UNROLL for (int n = 0; n < N; ++n) _mm512_mask_storeu_ps((char *)c + (size_t)n * b->ldc, rows, acc[n]);
 }
 
-AGK_INLINE void groups(kind t, int N, const agk_mm_block *b)
+AGK_INLINE void groups(code_type t, int N, const agk_mm_block *b)
 {
     const char *a = b->a;
     for (int64_t row = 0; row < b->rows; row += 16, a += b->lda) {

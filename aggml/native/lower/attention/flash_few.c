@@ -44,7 +44,7 @@ static agk_flash_tile common_tile(const few *w)
     const bool grouped = w->plan.grouped, k_lies = agk_flash_as_it_lies(k->type),
                v_lies = agk_flash_as_it_lies(v->type);
     const float softcap = agk_param_f32(node, 2);
-    agk_flash_tile t = {.d = q->ne[0], .dv = v->ne[0], .mask_kind = AGK_FLASH_NO_MASK, .n_rows = w->plan.rows};
+    agk_flash_tile t = {.d = q->ne[0], .dv = v->ne[0], .mask_form = AGK_FLASH_NO_MASK, .n_rows = w->plan.rows};
     t.q_step = grouped ? q->nb[2] : q->nb[1];
     t.out_step = grouped ? node->dst.nb[1] : node->dst.nb[2];
     t.mask_step = w->mask != NULL && m->ne[1] > 1 && !grouped ? m->nb[1] : 0;
@@ -148,7 +148,7 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
             t->v_ahead = new_head ? ahead_of(v, x[i].v, x[0].v, v_whole, i, j, last - j) : none;
             if (x[i].seen != NULL) {
                 const bool clear = x[i].seen->clear_begin <= begin && end <= x[i].seen->clear_end;
-                t->mask_kind = clear ? AGK_FLASH_NO_MASK : x[i].seen->kind;
+                t->mask_form = clear ? AGK_FLASH_NO_MASK : x[i].seen->form;
             }
             const char *keys = k_lies ? x[i].k + begin * k->nb[1] : (char *)(w->keys + (begin - j) * k->ne[0]);
             const char *values = v_lies ? x[i].v + begin * v->nb[1] : (char *)(w->values + (begin - j) * v->ne[0]);

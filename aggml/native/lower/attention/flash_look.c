@@ -33,7 +33,7 @@ static int64_t last_other(const uint16_t *row, int64_t end, uint16_t x) /* and t
 
 static agk_flash_mask look(const char *rows, int64_t stride, int64_t n_rows, int64_t n_keys)
 {
-    agk_flash_mask found = {.kind = AGK_FLASH_NO_MASK, .begin = (int32_t)n_keys, .clear_end = (int32_t)n_keys};
+    agk_flash_mask found = {.form = AGK_FLASH_NO_MASK, .begin = (int32_t)n_keys, .clear_end = (int32_t)n_keys};
     bool same = true;
     for (int64_t i = 0; i < n_rows; ++i) {
         const uint16_t *row = (const uint16_t *)(const void *)(rows + i * stride);
@@ -47,7 +47,7 @@ static agk_flash_mask look(const char *rows, int64_t stride, int64_t n_rows, int
     }
     if (found.begin > found.end) found.begin = found.end;
     const bool clear = found.clear_begin <= found.begin && found.clear_end >= found.end;
-    found.kind = clear ? AGK_FLASH_NO_MASK : same ? AGK_FLASH_SAME_MASK : AGK_FLASH_FULL_MASK;
+    found.form = clear ? AGK_FLASH_NO_MASK : same ? AGK_FLASH_SAME_MASK : AGK_FLASH_FULL_MASK;
     return found;
 }
 

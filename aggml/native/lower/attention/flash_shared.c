@@ -162,7 +162,7 @@ static void open_tile(shared *w, int64_t i, int64_t kv, int64_t first)
 static void see(shared *w, int64_t i, int64_t first, int64_t j, int64_t n)
 {
     agk_flash_tile *t = &w->tile[i];
-    t->mask_kind = AGK_FLASH_NO_MASK;
+    t->mask_form = AGK_FLASH_NO_MASK;
     if (w->mask == NULL) return;
     const agk_view *q = &w->node->src[0], *m = &w->node->src[3];
     const int64_t group = q->ne[2] / w->node->src[1].ne[2];
@@ -172,7 +172,7 @@ static void see(shared *w, int64_t i, int64_t first, int64_t j, int64_t n)
         clear = clear && seen->clear_begin <= j && j + n <= seen->clear_end;
     }
     if (clear) return;
-    t->mask_kind = AGK_FLASH_FULL_MASK;
+    t->mask_form = AGK_FLASH_FULL_MASK;
     for (int64_t r = 0; r < t->n_rows; ++r) {
         const char *row = w->mask + (first + r) / group % m->ne[3] * m->nb[3];
         memcpy(w->cut[i] + r * AGK_FLASH_KEYS, row + 2 * j, 2 * (size_t)n);

@@ -117,7 +117,7 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
         }
         if (x->seen != NULL) {
             const bool clear = x->seen->clear_begin <= j && j + n <= x->seen->clear_end;
-            x->tile.mask_kind = clear ? AGK_FLASH_NO_MASK : x->seen->kind;
+            x->tile.mask_form = clear ? AGK_FLASH_NO_MASK : x->seen->form;
         }
         w->plan.block(&x->tile, j, n, keys_at(w, k_rows, j), values_at(w, v_rows, j));
     }
@@ -175,7 +175,7 @@ static void open_job(const walk *w, job *x, int64_t unit)
         const int64_t m2 = x->head % m->ne[2], m3 = x->batch % m->ne[3];
         x->seen = &w->looks[(m3 * m->ne[2] + m2) * tiles + x->i];
         t->mask = w->mask + first * t->mask_step + m2 * m->nb[2] + m3 * m->nb[3];
-        t->mask_kind = x->seen->kind;
+        t->mask_form = x->seen->form;
         x->begin = x->seen->begin;
         x->end = x->seen->end;
     }
@@ -226,7 +226,7 @@ static agk_flash_tile common_tile(const walk *w)
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
     const float softcap = agk_param_f32(node, 2);
-    agk_flash_tile t = {.d = q->ne[0], .dv = v->ne[0], .mask_kind = AGK_FLASH_NO_MASK};
+    agk_flash_tile t = {.d = q->ne[0], .dv = v->ne[0], .mask_form = AGK_FLASH_NO_MASK};
     t.q_step = q->nb[1];
     t.out_step = node->dst.nb[2];
     t.mask_step = w->mask != NULL && m->ne[1] > 1 ? m->nb[1] : 0;
