@@ -1,7 +1,7 @@
-/* A plan as a graph of ggml: tensors in a context of their own, at their places in buffers.
+/* Builds a plan as a graph of ggml: tensors in a context of their own, at their places in buffers.
  *
- * All of it runs guarded and throws. What was made until then is in `built`, for the caller to drop. Not here: one node
- * (builders.c), when a plan is built (plan.c). */
+ * All functions run guarded and throw. After a throw, `built` holds whatever was made until then, and the caller
+ * frees it. Not here: single nodes (builders.c), when a plan is built (plan.c). */
 #include <stdlib.h>
 
 #include "state.h"
@@ -22,7 +22,7 @@ static ag_ggml_handle *host_memory(ag_ggml_library *library, uintptr_t *base)
     made = library->f.ggml_backend_cpu_buffer_from_ptr((void *)first, (size_t)1 << 55);
     if (made == NULL) ag_ggml_fail("host memory cannot be wrapped");
     if (atomic_compare_exchange_strong(&library->host_memory, &none, made)) return made;
-    return none; /* another thread was first; what was made here is small */
+    return none; /* another thread was first; the objects made here are small */
 }
 
 static void place(ag_ggml_plan *plan, uintptr_t arena, ag_ggml_built *built, size_t k)
@@ -30,12 +30,12 @@ static void place(ag_ggml_plan *plan, uintptr_t arena, ag_ggml_built *built, siz
     const ag_ggml_node *node = &plan->nodes[k];
     const ag_ggml_functions *f = plan->device->f;
     ag_ggml_tensor *tensor = built->tensors[k];
-    if (f->ggml_get_data(tensor) != NULL) { /* a view of what has its place */
+    if (f->ggml_get_data(tensor) != NULL) { /* a view of a tensor that already has its place */
         if (f->ggml_backend_view_init(tensor) != 0) ag_ggml_fail("'%s' cannot be placed", node->name);
         return;
     }
     uintptr_t address = node->address + (node->in_arena ? arena : 0), base;
-    if (address == 0) return; /* empty */
+    if (address == 0) return; /* an empty tensor */
     ag_ggml_buffer *buffer = ag_ggml_buffer_at(address, f->ggml_nbytes(tensor));
     ag_ggml_handle *handle;
     if (buffer != NULL) {
@@ -51,7 +51,7 @@ static void place(ag_ggml_plan *plan, uintptr_t arena, ag_ggml_built *built, siz
         ag_ggml_fail("'%s' cannot lie there", node->name);
 }
 
-/* What lies in memory of the device's own is one tensor for all graphs. NULL: the node is none such. */
+/* A tensor in memory of the device's own formats, which all graphs share. NULL: the node is not such a tensor. */
 static ag_ggml_tensor *declared(const ag_ggml_node *node, ag_ggml_built *built, int type)
 {
     ag_ggml_declared d;
@@ -91,7 +91,7 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
     built->tensors[k] = tensor;
     if (node->name[0] != '\0') f->ggml_set_name(tensor, node->name);
     if (node->param && node->op == AGK_OP_none && f->ggml_set_abort_callback != NULL)
-        f->ggml_set_param(tensor); /* it took a context, too, some months before there was that callback */
+        f->ggml_set_param(tensor); /* ggml had functions with a context some months before it had that callback */
     if (node->keep) f->ggml_set_output(tensor);
     if (placed) place(plan, arena, built, k);
 }

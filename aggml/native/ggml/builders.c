@@ -1,13 +1,13 @@
-/* Nodes of ggml: one builder function for each op, reached by the op's number.
+/* Nodes of ggml: one builder function for each op, found by the op's number.
  *
- * Our own builders have checked operands and parameters by the same rules before a node gets here. Not here: which
- * tensors there are and where they lie (build.c). */
+ * The package's own builders have checked operands and parameters by the same rules before a node gets here. Not
+ * here: which tensors there are and where they lie (build.c). */
 #include <math.h>
 #include <string.h>
 
 #include "state.h"
 
-/* The names in which builders.def is written. */
+/* The abbreviations that builders.def uses. */
 #define F(function) s->f->function
 #define HAS(function) (s->f->function != NULL)
 #define MAY(function) \
@@ -100,7 +100,7 @@ static ag_ggml_tensor *pad(const ag_ggml_site *s)
     return MAY(ggml_pad_ext)(c, a, i(0), i(1), i(2), i(3), i(4), i(5), i(6), i(7));
 }
 
-/* A tensor that only tells extents. */
+/* A tensor that only carries extents. */
 static ag_ggml_tensor *shape(const ag_ggml_site *s)
 {
     return F(ggml_new_tensor_4d)(c, TYPE, ne(0), ne(1), ne(2), ne(3));

@@ -1,11 +1,12 @@
-/* Devices of ggml: what they are. Not here: their memory (memory.c), their streams (queue.c). */
+/* The properties of ggml's devices. Not here: their memory (memory.c), their streams (queue.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "lost.h"
 #include "state.h"
 
-/* struct ggml_backend_dev_props of versions since device_id, and of those before: read by what is where. */
+/* struct ggml_backend_dev_props, in versions with device_id and in those before. The fields that ggml filled in tell
+ * which. */
 typedef struct caps {
     bool async, host_buffer, from_host, events;
 } caps;
@@ -23,7 +24,7 @@ typedef struct old_props {
     caps caps;
 } old_props;
 
-/* Which of the two the library has is seen by how many bytes it filled in. */
+/* The number of bytes that the library filled in tells which of the two it has. */
 static void read_props(ag_ggml_device *device, ag_ggml_facts *facts)
 {
     union {
@@ -103,7 +104,7 @@ ag_error *ag_ggml_extra_size(ag_ggml_device *device, size_t index, int type, con
     return error;
 }
 
-#define SHARES 128 /* more than any backend has devices: it reads as many as it has */
+#define SHARES 128 /* more than any backend has devices, because a backend reads one share for each of its devices */
 
 typedef struct splitting {
     ag_ggml_device *device;
@@ -157,7 +158,7 @@ static bool works_ahead(const ag_ggml_device *device)
            f->ggml_backend_event_synchronize != NULL && f->ggml_backend_event_wait != NULL;
 }
 
-/* Else each call connects anew. In libraries without a dispatcher it is buffers that hold the connection. */
+/* Without this, each call makes a new connection. In libraries without a dispatcher, buffers hold the connection. */
 static void keep_connection(ag_ggml_device *device)
 {
     device->keeper = device->f->ggml_backend_dev_init(device->handle, NULL);

@@ -1,15 +1,15 @@
-/* Events of a library: a queue's device waits for another queue of the same device, without a thread that does.
+/* Events of a library: the device of a queue waits for another queue of the same device, without blocking a thread.
  *
- * Devices of two servers, or two processors of Vulkan, do not know each other's events: between those the thread waits,
- * as for streams of any other kind. An event goes back to its device when no flight needs it: Vulkan resets an event
- * that is recorded anew, and who has yet to wait for the old one would wait for ever. Not here: the flights
- * (flights.c). */
+ * Devices of two servers, or two processors of Vulkan, do not know each other's events. Between those the thread
+ * waits, as for streams of other backends. An event goes back to its device when no flight needs it any more: Vulkan
+ * resets an event when it is recorded again, so a thread that still had to wait for the old recording would wait for
+ * ever. Not here: the flights (flights.c). */
 #include <stdlib.h>
 #include <time.h>
 
 #include "queue.h"
 
-#define LOOK_NS 50000 /* how long a thread looks for what is due, before it sleeps for moments in between */
+#define LOOK_NS 50000 /* how long a thread polls for a due event before it sleeps between polls */
 
 /* Under the other queue's lock: a reference to an event that is recorded no sooner than behind the ticket. */
 static ag_ggml_event *event_behind(ag_ggml_queue *from, uint64_t ticket)
@@ -26,7 +26,7 @@ static ag_ggml_event *event_behind(ag_ggml_queue *from, uint64_t ticket)
     return event;
 }
 
-/* NULL: it has come, or is not issued for a while, which may be long. Then the thread of this queue parks. */
+/* NULL: the ticket is done, or it will not be issued soon. In the second case the thread of this queue parks. */
 static ag_ggml_event *look_for(ag_ggml_queue *from, ag_stream *stream, uint64_t ticket)
 {
     for (uint64_t until = ag_now() + LOOK_NS; ag_stream_completed(stream) < ticket;) {
@@ -108,7 +108,7 @@ bool ag_ggml_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket)
     return true;
 }
 
-/* The device is past the wait: the other queue's thread sees the same event, soon. */
+/* The device is past the wait; the thread of the other queue will see the same event soon. */
 void ag_ggml_followed(const ag_slot *slot)
 {
     const struct timespec moment = {.tv_nsec = 20000};

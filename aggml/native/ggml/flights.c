@@ -1,12 +1,13 @@
-/* What a queue has issued and not settled: waiting for the device, settling in order.
+/* The operations that a queue has issued and not settled: waiting for the device, settling in order.
  *
- * A device whose library takes work asynchronously is given operations while it computes. The queue's one thread issues
- * all that is ready, then waits for the oldest flight: by its event, or, if nothing is behind it, by synchronizing the
- * backend. On other devices an operation has ended when its call returns. Not here: what is called (issue.c), waits
- * between queues (events.c). */
+ * A device whose library takes work asynchronously gets operations while it computes. The queue's single thread
+ * issues everything that is ready, then waits for the oldest flight: by its event or, if nothing is behind it, by
+ * synchronizing the backend. On other devices an operation has ended when its call returns. Not here: the calls
+ * (issue.c), waits between queues (events.c). */
 #include "queue.h"
 
-#define TIDY 64 /* events after which the backend is synchronized: Vulkan frees what a graph used only then */
+/* after so many events the backend is synchronized, because Vulkan frees what a graph used only then */
+#define TIDY 64
 
 ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket)
 {
@@ -20,7 +21,7 @@ ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot,
     return flight;
 }
 
-/* An answer tells of all graphs in front of it. */
+/* An answer shows that all graphs in front of it have ended. */
 ag_ggml_flight *ag_ggml_answered(ag_ggml_queue *q)
 {
     ag_ggml_flight *last = NULL;
@@ -55,7 +56,7 @@ static void wait_inside(void *argument)
     }
 }
 
-/* How many of the oldest flights the next event tells of; 0: there is none, or the backend is to be synchronized. */
+/* How many of the oldest flights the next event covers; 0: there is no event, or the backend has to be synchronized. */
 static size_t told_by(const ag_ggml_queue *q, ag_ggml_event **event)
 {
     if (q->unsynced >= TIDY) return 0;
@@ -118,7 +119,7 @@ void ag_ggml_settle_lost(ag_ggml_queue *q)
         if (flight->error == NULL) flight->error = ag_ggml_lost(q->device);
         pop(q);
     }
-    uint64_t ticket = q->unpushed; /* the thread was making room for it */
+    uint64_t ticket = q->unpushed; /* the ticket for which the thread was making room */
     q->unpushed = 0;
     if (ticket != 0) ag_stream_settle(q->unpushed_of, ticket, ag_ggml_lost(q->device), false);
 }

@@ -1,9 +1,9 @@
-/* Calls of a library under guard: what would end the process ends the call.
+/* Calls of a library under guard: an assertion or an exception that would end the process ends the call instead.
  *
- * ggml_abort tells its callback before it calls abort(); in libraries that take no callback its calls are redirected
- * (redirect.c). In a thread that is inside a guarded call the callback throws:
- * unwinding runs the destructors of the library's frames, so its locks are given back. Exceptions of the library itself
- * (Vulkan's) end there as well. In a thread of the library's own there is nothing to throw to: see lost.c. */
+ * ggml_abort runs a callback before it calls abort(); in libraries that take no callback, its calls are redirected
+ * (redirect.c). In a thread that is inside a guarded call the callback throws. Unwinding runs the destructors of the
+ * library's frames, so its locks are released. Exceptions of the library itself (Vulkan's) are caught there as well.
+ * In a thread that the library started itself nothing catches an exception: see lost.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static void on_abort(const char *message)
     for (;;) pause();
 }
 
-/* In the place of ggml_abort, for libraries that cannot be given a callback. It says file, line and reason alike. */
+/* Replaces ggml_abort in libraries that take no callback. It reports file, line and reason in the same way. */
 __attribute__((format(printf, 3, 4), noreturn)) static void aborting(const char *file, int line, const char *format,
                                                                      ...)
 {
@@ -85,7 +85,7 @@ bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument,
 /* -- for threads of Python's */
 
 typedef struct errand {
-    atomic_int refs; /* who asks, who goes */
+    atomic_int refs; /* one for the thread that asks, one for the thread that makes the call */
     ag_ggml_device *device;
     ag_ggml_call *call;
     pthread_mutex_t lock;
@@ -119,11 +119,12 @@ static void *run_errand(void *argument)
 static ag_error *failed(ag_ggml_device *device, const char *operation, const char *message)
 {
     ag_error *error = ag_error_new(AG_DEVICE_ERROR, device->name, operation, NULL, message);
-    if (device->remote) ag_ggml_lose(device, error); /* it asserts nothing but that the connection stands */
+    /* the only assertion that it can meet is that the connection stands */
+    if (device->remote) ag_ggml_lose(device, error);
     return error;
 }
 
-/* A connection that is lost leaves the thread inside of the library: who asked looks up every 50 ms. */
+/* If a connection is lost, the thread stays inside the library. So the asking thread checks every 50 ms. */
 static ag_error *ask_apart(ag_ggml_device *device, const char *operation, ag_ggml_call *call, void *argument,
                            size_t size)
 {

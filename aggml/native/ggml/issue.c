@@ -1,8 +1,8 @@
-/* One operation of a queue: what keeps it from starting, the call of the library, how that ended.
+/* One operation of a queue: poison that keeps it from starting, the call of the library, how the call ended.
  *
- * Transfers of bytes that lie one behind the other, and plans, are issued without waiting where the library can. All
- * else is carried out when everything before it has ended. Not here: what is called (transfer.c, plan.c), the end of
- * what was issued (flights.c), order and failure (runtime/stream_ahead.c). */
+ * Transfers of contiguous bytes, and plans, are issued without waiting if the library can do that. All other
+ * operations are carried out when everything before them has ended. Not here: the functions that make the call
+ * (transfer.c, plan.c), the end of issued operations (flights.c), order and failure (runtime/stream_ahead.c). */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool i
 {
     pthread_mutex_lock(&q->lock);
     unsigned epoch = q->epoch;
-    bool lost = atomic_load(&q->device->lost) != NULL; /* then nobody comes to take over */
+    bool lost = atomic_load(&q->device->lost) != NULL; /* if so, no other thread comes to take over */
     q->call_since = lost ? 0 : ag_now();
     q->issuing = issuing;
     pthread_mutex_unlock(&q->lock);
@@ -34,15 +34,16 @@ bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool i
     bool mine = q->epoch == epoch;
     q->call_since = mine ? 0 : q->call_since;
     pthread_mutex_unlock(&q->lock);
-    while (!mine) pause(); /* another thread has the queue: this one may touch nothing any more */
+    while (!mine) pause(); /* another thread has taken over the queue: this one may not touch anything any more */
     return fine;
 }
 
-/* An event costs a submission of its own (Vulkan: 60 us). A graph has one if something is issued behind it, so that it
- * is settled by itself; what another queue may wait for has one if nothing is behind it yet.
+/* An event costs a submission of its own (Vulkan: 60 us). A graph gets one if something is issued behind it, so that it
+ * can be settled separately. An operation that another queue may wait for gets one if nothing is behind it yet.
  *
- * A server tells that a graph has ended by an answer, which costs the way there and back. What is fetched behind the
- * graph is one; else a byte is asked for before the next graph, or at last, when there is nothing to do but wait. */
+ * A server reports the end of a graph by an answer, which costs a round trip. A transfer from the device behind the
+ * graph is such an answer. If there is none, a byte is requested before the next graph, or when nothing is left but
+ * to wait. */
 static void record_before(ag_ggml_queue *q, const ag_slot *slot)
 {
     ag_ggml_flight *graph = NULL;
@@ -98,7 +99,7 @@ static ag_error *stopped(const ag_ggml_queue *q, const ag_slot *slot)
 {
     ag_error *error =
         ag_error_new(AG_ABORTED, q->name, slot->operation, NULL, "stopped on request before it was finished");
-    atomic_store(&error->seen, true); /* somebody asked for it */
+    atomic_store(&error->seen, true); /* the failure counts as seen, because the operation asked for it */
     return error;
 }
 
@@ -122,8 +123,8 @@ static bool aborts(void *user)
     return ag_stream_aborting(w->queue->stream, w->flight->slot);
 }
 
-/* The library asks before each node. What a graph writes in part it would leave half done: that is not stopped, and
- * neither is a graph that is still computed when the call returns. */
+/* The library calls this before each node. A graph that writes in part is not stopped, because it would be left half
+ * done; neither is a graph that is still being computed when the call returns. */
 static void let_abort(work *w, bool on)
 {
     typedef void set(ag_ggml_handle * backend, bool (*callback)(void *), void *user);

@@ -1,7 +1,8 @@
 /* Libraries of ggml: loading, the table of functions, element types by name, the devices of the registry.
  *
- * One process has one ggml: backends find libggml-base by its name, not by its path, so those of a second build would
- * work on the first one's structs. Such a library is refused. Not here: what devices do (device.c). */
+ * A process can have one ggml only: backends find libggml-base by its name, not by its path, so the backends of a
+ * second build would work on the first one's structs. Such a library is refused. Not here: the work of devices
+ * (device.c). */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -136,7 +137,7 @@ ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *mess
     }
     snprintf(library->path, sizeof library->path, "%s", path);
     if (!open_files(library, registry, message)) {
-        free(library); /* what was loaded stays: unloading libraries that start threads is not safe */
+        free(library); /* loaded files stay loaded, because unloading libraries that start threads is not safe */
         return NULL;
     }
     map_types(library);
@@ -286,7 +287,7 @@ bool ag_ggml_load(ag_ggml_library *library, const char *file, char *message)
         }
         return add_guarded(library, l.found, message);
     }
-    for (size_t k = 0; k < library->f.ggml_backend_reg_count(); ++k) { /* what is linked into libggml */
+    for (size_t k = 0; k < library->f.ggml_backend_reg_count(); ++k) { /* the backends that are linked into libggml */
         if (!add_guarded(library, library->f.ggml_backend_reg_get(k), message)) return false;
     }
     return true;

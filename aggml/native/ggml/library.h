@@ -1,11 +1,11 @@
-/* Libraries of ggml as the binding sees them: loading, devices, memory, plans, streams.
+/* Libraries of ggml, for the binding: loading, devices, memory, plans, streams.
  *
- * A library is one build of libggml-base with the backends beside it. All of its functions are looked up by name
- * (functions.def). Of its structs we know the layout of three only, which its interface passes by value or fills. Every
- * call goes through ag_ggml_guarded: an assertion or an exception of the library ends the call, not the process.
+ * A library is one build of libggml-base with its backends. All of its functions are looked up by name (functions.def).
+ * Only three of its structs have a known layout: those that its interface passes by value or fills in. Every call goes
+ * through ag_ggml_guarded: an assertion or an exception of the library ends the call, not the process.
  *
- * An assertion in a thread that the library started itself cannot be undone. That thread is stopped where it stands,
- * and the devices whose calls can no longer end are lost (lost.c). */
+ * An assertion in a thread that the library started itself cannot be undone. That thread is stopped where it is, and
+ * the devices whose calls can no longer end are lost (lost.c). */
 #ifndef AG_GGML_LIBRARY_H
 #define AG_GGML_LIBRARY_H
 
@@ -16,7 +16,7 @@ typedef struct ag_ggml_device ag_ggml_device;
 typedef struct ag_ggml_buffer ag_ggml_buffer;
 typedef struct ag_ggml_plan ag_ggml_plan;
 
-/* Runs `call(argument)` in C++, which catches exceptions: set by the binding. False: it threw; `message` says what. */
+/* Runs `call(argument)` in C++, which catches exceptions; set by the binding. False: it threw; `message` says what. */
 typedef void ag_ggml_call(void *argument);
 extern bool (*ag_ggml_catch)(ag_ggml_call *call, void *argument, char *message, size_t size);
 extern void (*ag_ggml_throw)(const char *message); /* does not return */
@@ -27,9 +27,10 @@ extern void (*ag_ggml_throw)(const char *message); /* does not return */
 ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *message);
 const char *ag_ggml_version(const ag_ggml_library *library); /* "" where it tells none */
 const char *ag_ggml_commit(const ag_ggml_library *library);
-bool ag_ggml_survives(const ag_ggml_library *library); /* whether its assertions end a call, not the process */
+bool ag_ggml_survives(const ag_ggml_library *library); /* whether its assertions end a call instead of the process */
 bool ag_ggml_has(const ag_ggml_library *library, const char *function);
-int ag_ggml_type(const ag_ggml_library *library, int type); /* its number for our type; -1: it has none such */
+/* the library's number for our type; -1: it has no such type */
+int ag_ggml_type(const ag_ggml_library *library, int type);
 /* Register the backend in a file; false: `message` says why. */
 bool ag_ggml_load(ag_ggml_library *library, const char *file, char *message);
 /* Register the devices of a server that speaks RPC. */
@@ -45,26 +46,28 @@ typedef struct ag_ggml_facts {
     const char *name, *description, *family, *id;
     int type;
     bool async, host_buffer, from_host, events, host, remote;
-    bool ahead;     /* its streams issue work before what is in front of it is done */
+    bool ahead;     /* its streams issue work before earlier work is done */
     bool with_igpu; /* numbers of device types count an integrated GPU, since devices have an id */
     size_t alignment, max_size;
 } ag_ggml_facts;
 
-size_t ag_ggml_extra_count(const ag_ggml_device *device); /* formats of weights beside the plain one */
+size_t ag_ggml_extra_count(const ag_ggml_device *device); /* formats of weights besides the plain one */
 const char *ag_ggml_extra_name(const ag_ggml_device *device, size_t index);
 size_t ag_ggml_extra_alignment(const ag_ggml_device *device, size_t index);
 bool ag_ggml_extra_is_split(const ag_ggml_device *device, size_t index);
 ag_error *ag_ggml_extra_size(ag_ggml_device *device, size_t index, int type, const int64_t ne[4], size_t *size);
-/* Rows divided among the devices of this one's backend: the index of such an extra; (size_t)-1: there is none such. */
+/* The index of the extra format whose rows are divided among the devices of this device's backend; (size_t)-1: there
+ * is none. */
 ag_error *ag_ggml_split(ag_ggml_device *device, const float *shares, size_t n, size_t *index);
-uint64_t ag_ggml_followed_count(const ag_ggml_device *device); /* waits that its streams left to it, for tests */
+/* waits of its streams that the device itself carried out, for tests */
+uint64_t ag_ggml_followed_count(const ag_ggml_device *device);
 ag_error *ag_ggml_facts_of(ag_ggml_device *device, ag_ggml_facts *facts);
 ag_error *ag_ggml_memory(ag_ggml_device *device, size_t *free_bytes, size_t *total);
 ag_error *ag_ggml_lost(ag_ggml_device *device); /* a reference, or NULL */
 void ag_ggml_lose(ag_ggml_device *device, ag_error *error);
 
-/* -- memory.c: buffers. Addresses of memory that is not the host's are of our making: unlike ggml's they are not the
- * same for two buffers. */
+/* -- memory.c: buffers. Addresses of memory that is not the host's are made up by memory.c: unlike ggml's addresses
+ * they differ between buffers. */
 
 ag_error *ag_ggml_alloc(ag_ggml_device *device, size_t size, bool host, ag_ggml_buffer **buffer);
 /* Memory of one of the device's own formats; a tensor is declared where it lies before it is written, whole. */
@@ -98,7 +101,7 @@ typedef struct ag_ggml_node {
 ag_ggml_plan *ag_ggml_plan_new(ag_ggml_device *device);
 void ag_ggml_plan_free(ag_ggml_plan *plan);
 bool ag_ggml_plan_add(ag_ggml_plan *plan, const ag_ggml_node *node); /* false: no memory */
-/* Whether the device runs the last node; NULL in `why`, or why it does not. Asks the library. */
+/* Whether the device runs the last node: NULL in `why`, or the reason why not. Asks the library. */
 bool ag_ggml_plan_supports(ag_ggml_plan *plan, char *why);
 bool ag_ggml_plan_offloads(ag_ggml_plan *plan);
 size_t ag_ggml_plan_alloc_size(ag_ggml_plan *plan);          /* of the last node; 0: it cannot be built */

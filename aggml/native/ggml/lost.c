@@ -1,9 +1,10 @@
-/* What becomes of devices when a thread of their library stops for good.
+/* What happens to devices when a thread of their library stops for good.
  *
- * ggml's RPC talks to a server on a thread of its own, and its CPU backend computes on such threads. An assertion there
- * (the server has gone) cannot be undone, and the call that waits for that thread never returns. So the device is lost:
- * what is queued there fails, and a new thread takes the queue over from the one that is stuck. Both stuck threads, and
- * what the library holds for them, stay until the process ends. Not here: the taking over (queue.c). */
+ * ggml's RPC talks to a server on a thread of its own, and its CPU backend computes on such threads. An assertion
+ * there (the server has gone) cannot be undone, and the call that waits for that thread never returns. So the device
+ * is lost: its queued operations fail, and a new thread takes over the queue from the one that is stuck. Both stuck
+ * threads, and whatever the library holds for them, stay until the process ends. Not here: how a queue is taken over
+ * (queue.c). */
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,7 +17,7 @@
 
 #include "lost.h"
 
-#define PATIENCE_NS 1000000000u /* how long a call of a suspect may take to prove that it is not stuck */
+#define PATIENCE_NS 1000000000u /* how long a call of a suspected device may take to prove that it is not stuck */
 
 ag_error *ag_ggml_lost(ag_ggml_device *device)
 {
@@ -50,7 +51,7 @@ static int peer_port(int fd)
     return -1;
 }
 
-/* Whether a connection of this process to that port still stands. The library does not close one that broke. */
+/* Whether a connection of this process to that port still stands. The library does not close a broken connection. */
 static bool connected(int port)
 {
     for (int fd = 0; fd < 4096; ++fd) {

@@ -4,11 +4,11 @@
 
 #include "state.h"
 
-/* By a thread of a library that met an assertion, and can neither go on nor go back. */
+/* Called by a thread of a library that met an assertion and can neither go on nor return. */
 void ag_ggml_stranded(const char *message);
-/* queue.c: have another thread carry on with the queues of a lost device that are inside of a call. */
+/* queue.c: has another thread take over the queues of a lost device that are inside a call. */
 void ag_ggml_take_over(ag_ggml_device *device);
-/* queue.c: whether a queue is inside of a call that began before `since`. */
+/* queue.c: whether a queue is inside a call that began before `since`. */
 bool ag_ggml_in_call(ag_ggml_device *device, uint64_t since);
 /* library.c */
 void ag_ggml_each_device(void (*visit)(ag_ggml_device *device, void *user), void *user);

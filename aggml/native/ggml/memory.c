@@ -1,14 +1,14 @@
-/* Buffers of ggml, and the addresses by which the rest of the package knows them.
+/* Buffers of ggml, and the addresses by which the other rooms know them.
  *
- * ggml's addresses of device memory are no addresses: all buffers of Vulkan begin at the same one, and two servers may
- * give the same. So each buffer that is not the host's gets a range that no other has, where no host address lies. Not
- * here: what is copied there (transfer.c). */
+ * ggml's addresses of device memory are not unique: all buffers of Vulkan begin at the same address, and two servers
+ * may give the same one. So each buffer that is not in host memory gets a range of its own, where no host address
+ * lies. Not here: copies (transfer.c). */
 #include <stdlib.h>
 
 #include "state.h"
 
-#define FIRST ((uintptr_t)1 << 56) /* beyond what a processor addresses */
-#define APART ((uintptr_t)1 << 20) /* a range begins at a multiple of it, with a gap behind it */
+#define FIRST ((uintptr_t)1 << 56) /* beyond the address range of a processor */
+#define APART ((uintptr_t)1 << 20) /* a range begins at a multiple of this, with a gap behind it */
 
 static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_GGML];
 static ag_ggml_buffer *all;
@@ -40,7 +40,8 @@ static void take(void *argument)
     if (buffer->handle == NULL) return;
     buffer->real = (uintptr_t)f->ggml_backend_buffer_get_base(buffer->handle);
     buffer->size = r->size;
-    /* The same in every run, as all memory here: a driver may leave there what no mask hides, such as NaN. */
+    /* Cleared, so that it is the same in every run, like all memory here: a driver may leave values there that no
+     * mask hides, such as NaN. */
     if (r->memory == NULL) f->ggml_backend_buffer_clear(buffer->handle, 0);
     buffer->extra = r->extra != NULL;
     buffer->split = buffer->extra && r->extra->split;
@@ -73,7 +74,7 @@ static ag_error *get(ag_ggml_device *device, request r, ag_ggml_buffer **out)
     r.buffer->device = device;
     r.buffer->generation = atomic_load(&ag_generation);
     ag_error *error = ag_ggml_ask(device, "alloc", take, &r, sizeof r);
-    if (error != NULL && device->remote) return error; /* the thread that is stuck may write to the buffer still */
+    if (error != NULL && device->remote) return error; /* the stuck thread may still write to the buffer */
     if (error == NULL && r.buffer->handle == NULL)
         error = ag_error_new(AG_NO_MEMORY, device->name, "alloc", NULL, "the device has not as many bytes left");
     if (error != NULL) {
@@ -127,7 +128,7 @@ ag_error *ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type
     if (error != NULL) return error;
     pthread_mutex_lock(all_lock);
     ag_ggml_declared *grown = realloc(buffer->declared, (buffer->n_declared + 1) * sizeof *grown);
-    if (grown != NULL) { /* the latest at a place counts; what a graph still reads stays */
+    if (grown != NULL) { /* the latest tensor at a place counts; one that a graph still reads stays */
         buffer->declared = grown;
         grown[buffer->n_declared++] = d.declared;
     }
@@ -190,7 +191,7 @@ ag_ggml_buffer *ag_ggml_buffer_ref(ag_ggml_buffer *buffer)
 void ag_ggml_buffer_unref(ag_ggml_buffer *buffer)
 {
     if (buffer == NULL || buffer->generation != atomic_load(&ag_generation)) return;
-    pthread_mutex_lock(all_lock); /* nobody may find it any more */
+    pthread_mutex_lock(all_lock); /* from here on no thread can find it any more */
     bool last = atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) == 1;
     if (last) {
         *buffer->link = buffer->next;
@@ -198,7 +199,7 @@ void ag_ggml_buffer_unref(ag_ggml_buffer *buffer)
     }
     pthread_mutex_unlock(all_lock);
     pthread_t thread;
-    if (!last || atomic_load(&buffer->device->lost) != NULL) return; /* with its server went the memory */
+    if (!last || atomic_load(&buffer->device->lost) != NULL) return; /* the memory was lost with its server */
     if (!buffer->device->remote) {
         give_back_apart(buffer);
     } else if (!ag_thread_start(&thread, give_back_apart, buffer, true)) {

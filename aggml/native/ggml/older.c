@@ -1,11 +1,11 @@
-/* What a library computes wrong, writes beyond the result of, or ends in an assertion by, and takes all the same: modes
- * that it does not know, types that it takes for others.
+/* Nodes that some version of a library accepts and gets wrong: it computes a wrong result, writes beyond the result, or
+ * ends in an assertion. The causes are modes that it does not know, or types that it mistakes for others.
  *
- * Each was seen with recorded calls, on the ggml of March 2025 (0.3.8 of llama-cpp-python), on 0.0.1 (August 2025) or,
- * where it says so, on all. Which release mended it is not looked up: a library is known by a function that came later,
- * ggml_set_rows (July 2025), ggml_cumsum (November 2025), ggml_gated_delta_net or ggml_dsv4_hc_comb (2026).
- *
- * Not here: functions that a library lacks (builders.c), what its devices say that they do not run (plan.c). */
+ * Each case was seen with recorded calls, on the ggml of March 2025 (0.3.8 of llama-cpp-python), on 0.0.1 (August
+ * 2025) or, where it says so, on all. The release that fixed a case is not looked up. A library is recognised by a
+ * function that came later: ggml_set_rows (July 2025), ggml_cumsum (November 2025), ggml_gated_delta_net or
+ * ggml_dsv4_hc_comb (2026). Not here: functions that a library lacks (builders.c), nodes that its devices say they
+ * do not run (plan.c). */
 #include "state.h"
 
 #define BILINEAR 1
@@ -27,9 +27,9 @@ static bool is_solid(const ag_ggml_node *node)
     return true;
 }
 
-/* ggml's CPU takes the elements of packed types for blocks, and so writes 32 or 256 times as much as the result has. In
- * March 2025 all such copies did; in 0.25.3 those still do that are neither of one piece nor of the same whole rows
- * (issue 27053 of llama.cpp). The memory behind the result is overwritten without any error. */
+/* ggml's CPU backend treats elements of packed types as blocks, and so writes 32 or 256 times as much as the result
+ * has. In March 2025 all such copies did this. In 0.25.3 it still happens to copies that are neither contiguous nor
+ * of the same whole rows (issue 27053 of llama.cpp). The memory behind the result is overwritten without any error. */
 static const char *of_packed_copies(const ag_ggml_site *s)
 {
     const ag_ggml_node *from = s->operands[0], *to = s->node;
@@ -131,7 +131,7 @@ static const char *of_copies(const ag_ggml_site *s)
     case AGK_OP_cpy:
     case AGK_OP_cont:
     case AGK_OP_dup: return of_packed_copies(s);
-    case AGK_OP_concat: /* mended in July 2026, with the first ops of DeepSeek V4 */
+    case AGK_OP_concat: /* fixed in July 2026, with the first ops of DeepSeek V4 */
         if (agk_traits(s->node->type)->blck_size == 1 || s->f->ggml_dsv4_hc_comb != NULL) return NULL;
         return "this library writes packed elements beyond the result";
     default: return NULL;
@@ -144,7 +144,7 @@ static const char *of_interpolation(const ag_ggml_site *s)
     int mode = s->node->params[0] & 0xFF, flags = s->node->params[0] & ~0xFF;
     bool known = mode <= BILINEAR && (flags == 0 || (flags == ALIGN_CORNERS && mode == BILINEAR));
     if (s->f->ggml_interpolate == NULL) known = mode <= BILINEAR && flags == 0;
-    if (s->f->ggml_set_rows == NULL) known = mode == 0 && flags == 0; /* it takes no mode at all */
+    if (s->f->ggml_set_rows == NULL) known = mode == 0 && flags == 0; /* this version knows no modes at all */
     return known ? NULL : "this library does not know that way to interpolate";
 }
 

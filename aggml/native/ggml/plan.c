@@ -49,7 +49,7 @@ static void ask_support(void *argument)
     ag_ggml_device *device = q->plan->device;
     ag_ggml_build_all(q->plan, 0, false, q->built);
     ag_ggml_tensor *last = q->built->tensors[q->plan->n - 1];
-    int64_t bytes = 1; /* a builder that counts extents in another way is none of ours */
+    int64_t bytes = 1; /* a builder that counts extents in another way cannot be checked by this */
     const ag_ggml_node *node = &q->plan->nodes[q->plan->n - 1];
     const agk_type_traits *traits = agk_traits(node->type);
     for (int k = 0; k < 4; ++k) bytes *= node->ne[k];
@@ -60,7 +60,8 @@ static void ask_support(void *argument)
     if (node->view < 0 && node->op != AGK_OP_none && strcmp(device->f->ggml_op_desc(last), "VIEW") == 0)
         ag_ggml_fail("this library makes '%s' of several nodes", agk_op_name(node->op));
     q->yes = device->f->ggml_backend_dev_supports_op(device->handle, last);
-    /* A client says yes to everything, and a server that cannot ends: most compute on the CPU of this library. */
+    /* An RPC client says yes to every node, and a server may end because of one. Most servers compute on the CPU of
+     * this library. */
     const ag_ggml_device *near = device->remote ? ag_ggml_cpu_of(device->library) : NULL;
     if (near != NULL) q->yes = q->yes && near->f->ggml_backend_dev_supports_op(near->handle, last);
 }
@@ -87,7 +88,7 @@ static void ask_size(void *argument)
     q->size = device->f->ggml_backend_buft_get_alloc_size(device->type, q->built->tensors[q->plan->n - 1]);
 }
 
-/* Of memory alone: no device is asked that is far. */
+/* Checks memory alone: no remote device is asked. */
 static bool ask(ag_ggml_plan *plan, ag_ggml_call *call, question *q, char *why)
 {
     *q = (question){.plan = plan, .built = ag_ggml_built_new(plan)};
@@ -118,7 +119,8 @@ size_t ag_ggml_plan_alloc_size(ag_ggml_plan *plan)
     question q;
     bool fine = ask(plan, ask_nothing, &q, why);
     ag_error *error = fine ? ag_ggml_ask(plan->device, "alloc_size", ask_size, &q, sizeof q) : NULL;
-    if (error == NULL) ag_ggml_built_unref(q.built); /* else the thread that asked may be in the library still */
+    /* otherwise the thread that asked may still be inside the library */
+    if (error == NULL) ag_ggml_built_unref(q.built);
     ag_error_unref(error);
     return fine && error == NULL ? q.size : 0;
 }
@@ -156,7 +158,7 @@ int ag_ggml_plan_run(const ag_ggml_run *run, ag_ggml_built **built)
     *built = plan->built;
     int status = f->ggml_backend_graph_compute_async(run->backend, plan->built->graph);
     if (run->ahead) return status;
-    uint8_t byte; /* to a server synchronized means sent */
+    uint8_t byte; /* for a server, synchronized only means sent */
     f->ggml_backend_synchronize(run->backend);
     if (status == 0 && plan->device->remote) f->ggml_backend_tensor_get(plan->built->last, &byte, 0, 1);
     return status;

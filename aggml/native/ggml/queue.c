@@ -1,9 +1,9 @@
 /* A stream of a ggml device: the thread that makes the calls of the library for it.
  *
- * The thread makes every call that queued work needs, without the GIL, and settles an operation when the library says
- * that it is through: then waiters are woken as by any other stream. Work that is to overlap belongs on two streams,
- * each of which has a backend of ggml for itself. Not here: one operation (issue.c), its end (flights.c), order and
- * failure (runtime/stream_ahead.c). */
+ * The thread makes every call that queued work needs, without the GIL, and settles an operation when the library
+ * says that it has ended; then waiters are woken as for any other stream. Work that shall overlap belongs on two
+ * streams, each of which has a backend of ggml for itself. Not here: one operation (issue.c), its end (flights.c),
+ * order and failure (runtime/stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,8 +11,8 @@
 #include "lost.h"
 #include "queue.h"
 
-#define LINGER_NS 20000     /* how long the thread looks for the next operation before it sleeps */
-#define BUSY_NS 1000000000u /* how long a call that hands bytes over may take on a lost device, to return by itself */
+#define LINGER_NS 20000     /* how long the thread polls for the next operation before it sleeps */
+#define BUSY_NS 1000000000u /* how long a call that transfers bytes may take on a lost device to return by itself */
 
 static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_GGML];
 static pthread_cond_t all_cond = PTHREAD_COND_INITIALIZER;
@@ -65,11 +65,11 @@ static void await_work(ag_ggml_queue *q)
 static void run(ag_ggml_queue *q, ag_stream *stream)
 {
     q->running = true;
-    ag_stream_run_ahead(stream); /* not idle, it refers to itself; it may be gone on return */
+    ag_stream_run_ahead(stream); /* while it is not idle it holds a reference to itself; it may be freed on return */
     q->running = false;
 }
 
-/* All that can be issued is, before the oldest flight is waited for. */
+/* Issues everything that can be issued before it waits for the oldest flight. */
 static void *issue_all(void *argument)
 {
     ag_ggml_queue *q = argument;
@@ -126,8 +126,8 @@ bool ag_ggml_in_call(ag_ggml_device *device, uint64_t since)
     return found;
 }
 
-/* In place of the thread that is stuck: ends what it had issued, then carries on. It was waiting for the device, or was
- * on its way through the stream. */
+/* Runs instead of the stuck thread: ends the operations that thread had issued, then carries on. The stuck thread
+ * was waiting for the device, or was running the stream. */
 static void *carry_on(void *argument)
 {
     ag_ggml_queue *q = argument;
@@ -138,7 +138,7 @@ static void *carry_on(void *argument)
     return issue_all(q);
 }
 
-/* Under the device's lock. Whether the thread is in a call in which it may still be busy with the caller's memory. */
+/* The device's lock is held. Whether the thread is in a call that may still access the caller's memory. */
 static bool take_from(ag_ggml_queue *q, bool at_once)
 {
     pthread_mutex_lock(&q->lock);

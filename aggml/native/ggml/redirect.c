@@ -1,8 +1,9 @@
-/* Assertions of a library that has no ggml_set_abort_callback: its calls of ggml_abort come to a function of ours.
+/* Assertions of a library that has no ggml_set_abort_callback: its calls of ggml_abort are redirected to a function
+ * here.
  *
  * A shared library calls a function that it exports through a slot, which the loader fills in. The slots named
- * ggml_abort are filled anew, in the libraries of one ggml alone: another copy in this process keeps its own. Not here:
- * what becomes of an assertion (guard.c). */
+ * ggml_abort are overwritten, in the libraries of one ggml only: another copy in this process keeps its own. Not
+ * here: how an assertion is handled (guard.c). */
 #include "redirect.h"
 
 #ifdef __linux__
@@ -15,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The parts of a loaded library that name its slots. */
+/* The tables of a loaded library that name its slots. */
 typedef struct image {
     uintptr_t base;
     const ElfW(Sym) * symbols;

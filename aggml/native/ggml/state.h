@@ -1,4 +1,4 @@
-/* What the files of ggml/ share among themselves: functions of a library, devices, buffers, queues. */
+/* Shared by the files of ggml/: functions of a library, devices, buffers, queues. */
 #ifndef AG_GGML_STATE_H
 #define AG_GGML_STATE_H
 
@@ -55,7 +55,7 @@ struct ag_ggml_library {
     ag_ggml_functions f;
     void *base, *registry; /* handles of dlopen */
     char path[512];
-    bool survives;                         /* its assertions come to us */
+    bool survives;                         /* its assertions call our function instead of ending the process */
     int types[AG_GGML_TYPES];              /* by our number; -1: none */
     _Atomic(ag_ggml_handle *) host_memory; /* a buffer that stands for all of it; NULL: none was needed yet */
     ag_ggml_device **devices;
@@ -65,13 +65,13 @@ struct ag_ggml_library {
 
 #define AG_GGML_EXTRAS 32
 
-/* A buffer type of the device's own beside the plain one. */
+/* A buffer type that the device has in addition to the plain one. */
 typedef struct ag_ggml_extra {
     ag_ggml_handle *type;
     bool split; /* rows divided among devices, which can be read back; else a format of weights, such as CPU_REPACK */
 } ag_ggml_extra;
 
-/* A tensor that lies in such memory. The library may keep what it knows of it with the tensor, so there is one only. */
+/* A tensor in memory of such a type. The library may keep data of its own with the tensor, so there is only one. */
 typedef struct ag_ggml_declared {
     size_t offset;
     int type; /* the library's */
@@ -95,8 +95,8 @@ struct ag_ggml_device {
     _Atomic(ag_error *) lost;
     ag_ggml_queue *queues; /* that have a stream */
     atomic_int n_queues;
-    struct ag_ggml_event *events;    /* under the lock: that nobody waits for */
-    atomic_uint_fast64_t n_followed; /* waits that the device kept itself */
+    struct ag_ggml_event *events;    /* guarded by the lock: events that nothing waits for */
+    atomic_uint_fast64_t n_followed; /* waits that the device itself carried out */
 };
 
 struct ag_ggml_buffer {
@@ -104,8 +104,8 @@ struct ag_ggml_buffer {
     unsigned generation; /* of the process that took it */
     ag_ggml_device *device;
     ag_ggml_handle *handle;
-    uintptr_t base; /* as everybody else knows it */
-    uintptr_t real; /* as ggml does */
+    uintptr_t base; /* the address by which the other rooms know it */
+    uintptr_t real; /* the address by which ggml knows it */
     size_t size;
     bool host;
     bool extra; /* one of the device's extras: a tensor is written whole */
@@ -117,11 +117,11 @@ struct ag_ggml_buffer {
 
 /* -- guard.c */
 
-/* Run `call`; false: it ended by an assertion or an exception, `message` says which. */
+/* Runs `call`; false: it ended by an assertion or an exception, `message` says which. */
 bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument, char *message);
-/* The same for a thread of Python's: of a remote device on a thread that may be left behind. */
+/* The same for a thread of Python. For a remote device the call runs on a thread that may be left behind. */
 ag_error *ag_ggml_ask(ag_ggml_device *device, const char *operation, ag_ggml_call *call, void *argument, size_t size);
-void ag_ggml_guard(ag_ggml_library *library); /* assertions of it come to us: `survives` */
+void ag_ggml_guard(ag_ggml_library *library); /* makes assertions of the library call our function: sets `survives` */
 /* The same for a backend of it that dlopen gave; false: they end the process. */
 bool ag_ggml_guard_calls(const ag_ggml_library *library, void *handle);
 
@@ -151,7 +151,7 @@ void ag_ggml_queues_forked(void);
 /* -- transfer.c: by the thread of a queue, guarded */
 
 typedef struct ag_ggml_side {
-    ag_ggml_buffer *buffer; /* a reference; NULL: host memory, of whomever */
+    ag_ggml_buffer *buffer; /* a reference; NULL: host memory, whoever owns it */
     uint8_t *first;
 } ag_ggml_side;
 
@@ -162,9 +162,9 @@ typedef struct ag_ggml_transfer {
     bool straight;           /* it may */
 } ag_ggml_transfer;
 
-/* What a copy is to a device that works asynchronously (NULL: it does not); not guarded. */
+/* How a device that works asynchronously treats a copy (NULL: it does not); not guarded. */
 void ag_ggml_transfer_of(ag_ggml_transfer *transfer, const ag_ggml_device *device, const ag_copy *copy);
-/* Without a backend all has ended on return. */
+/* Without a backend everything has ended on return. */
 void ag_ggml_transfer_run(ag_ggml_transfer *transfer, ag_ggml_handle *backend);
 void ag_ggml_fill(ag_ggml_device *device, uint8_t *dst, int value, size_t size);
 
@@ -184,7 +184,7 @@ typedef struct ag_ggml_site {
 /* Throws if the library has nothing that makes such a node. */
 ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *site);
 
-/* -- older.c: why the library makes no such node, or a wrong one; NULL: none that is known */
+/* -- older.c: the reason why the library makes no such node, or a wrong one; NULL: no reason is known */
 
 const char *ag_ggml_too_old(const ag_ggml_site *site);
 

@@ -12,8 +12,8 @@
 #include "state.h"
 #include "table/types.h"
 
-#define PIECE ((size_t)1 << 30) /* RPC counts bytes of a tensor in 32 bits */
-#define FEW 256                 /* runs that are copied one by one at most */
+#define PIECE ((size_t)1 << 30) /* less than RPC can count: it has 32 bits for the bytes of a tensor */
+#define FEW 256                 /* at most so many runs are copied one by one */
 
 typedef ag_ggml_side side;
 typedef ag_ggml_transfer transfer;
@@ -32,7 +32,7 @@ static ag_ggml_tensor *bytes_at(ag_ggml_buffer *buffer, uintptr_t address, size_
     return tensor;
 }
 
-/* Memory of a format of the device's own, which the library brings a whole tensor into. */
+/* Memory in one of the device's own formats, which the library converts a whole tensor to. */
 static ag_ggml_tensor *whole(ag_ggml_buffer *buffer, uintptr_t address, size_t n)
 {
     ag_ggml_declared d;
@@ -91,7 +91,7 @@ static void move_inside(const transfer *t, uint8_t *dst, const uint8_t *src, siz
 {
     ag_ggml_buffer *to = t->to.buffer, *from = t->from.buffer;
     const ag_ggml_functions *f = to->device->f;
-    if (!is_apart(t->to, dst, t->from, src, n) || to->extra || from->extra) { /* the library leaves it undefined */
+    if (!is_apart(t->to, dst, t->from, src, n) || to->extra || from->extra) { /* ggml leaves this case undefined */
         uint8_t *through = malloc(n);
         if (through == NULL) ag_ggml_fail("no memory for a copy through the host");
         fetch(from, NULL, through, src, n);
@@ -174,7 +174,7 @@ static void each_run(const transfer *t)
     }
 }
 
-/* Elements of a buffer in an order of its own, as a solid block in host memory. */
+/* The elements of a buffer, whatever their order, as a contiguous block in host memory. */
 static void gather(const ag_copy *c, ag_ggml_buffer *from, uint8_t *block)
 {
     ag_copy near = *c;
@@ -223,7 +223,7 @@ static bool in_runs(const transfer *t)
                          (t->from.buffer == NULL || !solid(c, c->src_nb)));
 }
 
-/* Memory of the host is read where it lies, whoever gave it. */
+/* Host memory is read where it lies, whoever owns it. */
 static side side_of(const ag_copy *c, const uint8_t *base, const int64_t *nb)
 {
     int64_t first;
@@ -290,7 +290,7 @@ void ag_ggml_fill(ag_ggml_device *device, uint8_t *dst, int value, size_t size)
     if (buffer == NULL || buffer->host) {
         memset(dst, value, size);
     } else if (value == 0 && (uintptr_t)dst == buffer->base && size == buffer->size) {
-        /* Vulkan's takes the value for that of 32 bits. */
+        /* Vulkan's backend treats the value as one of 32 bits. */
         buffer->device->f->ggml_backend_buffer_clear(buffer->handle, 0);
     } else {
         size_t piece = size < ((size_t)1 << 20) ? size : (size_t)1 << 20;
