@@ -45,7 +45,7 @@ AGK_INLINE void ask_share(const char *next, int lines, int product, int products
 
 /* Whether codes are multiplied with their scales before: those of q2_K are at most 3 times 15, so the product is a
  * byte, and both scales of 32 k share a sum. From memory 8 columns 1.12, 4 columns 1.06 times as fast. */
-AGK_INLINE bool scaled_before(kind t, int N)
+AGK_INLINE bool scaled_before(code_type t, int N)
 {
     return t == Q2_K && N >= 4;
 }
