@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(scope="module")

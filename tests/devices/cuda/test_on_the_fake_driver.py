@@ -35,15 +35,15 @@ _TWO = {"test_joined", "test_nccl"}
 #: In these there are eight, once more.
 _EIGHT = {"test_nccl"}
 #: Those of 5 s of a core and more that find little beside the others.
-_SLOW = {"test_bench_gpu", "test_conformance", "test_soak"}
+_SLOW = {"test_bench_gpu", "test_conformance", "test_several", "test_soak"}
 
 
 def _processes() -> Iterator[Any]:
     """The files that run together, the jitter, how many GPUs; slow ones run alone."""
     names = {path.stem for path in (HERE / "device").glob("test_*.py")}
-    yield pytest.param(sorted(_JITTER), "40", 1, id="jitter")
     yield pytest.param(sorted(names - _JITTER - _SLOW - _TWO), "0", 1, id="no jitter")
-    yield pytest.param(sorted(_TWO), "0", 2, id="two GPUs")
+    yield pytest.param(sorted(_JITTER), "40", 1, id="jitter", marks=pytest.mark.slow)
+    yield pytest.param(sorted(_TWO), "0", 2, id="two GPUs", marks=pytest.mark.slow)
     eight = [*sorted(_EIGHT)]
     yield pytest.param(eight, "40", 8, id="eight GPUs", marks=pytest.mark.slow)
     for name in sorted(_SLOW):

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
+    pytest.mark.slow,
+]
 
 _PLAIN = ("f32", "f16", "bf16")
 _KERNELS = CudaKernels()
