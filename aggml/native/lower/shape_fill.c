@@ -34,7 +34,13 @@ static agk_status run_arange(const agk_task *task, const agk_node *node, int64_t
     const float start = agk_param_f32(node, 0), step = agk_param_f32(node, 2);
     float *y = agk_data(task, &node->dst);
     const agk_range units = agk_units_of(node, chunk);
-    for (int64_t i = units.first; i < units.last; ++i) y[i] = start + step * (float)i;
+    int64_t i = units.first;
+    if (units.last <= INT32_MAX) { /* integers of 32 bits become floats in vectors on every processor */
+        const int32_t last = (int32_t)units.last;
+        for (int32_t k = (int32_t)i; k < last; ++k) y[k] = start + step * (float)k;
+        i = units.last;
+    }
+    for (; i < units.last; ++i) y[i] = start + step * (float)i;
     return AGK_OK;
 }
 
