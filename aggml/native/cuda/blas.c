@@ -1,10 +1,11 @@
-/* Products of large matrices by cuBLASLt, which the issuing thread loads when a plan first has one.
+/* Products of large matrices by cuBLASLt. The issuing thread loads the library when a plan first needs it.
  *
- * Column-major, as the library counts: d (m x n, f32) = a^T (k x m) * b (k x n), each with its distance between
- * columns, and so many times, at constant distances of which that of a may be 0. The algorithm is the first that the
- * library proposes, kept per shape, so that a shape is computed alike each time. Workspace is the plan's scratch:
- * nothing is allocated here, and a captured product stays valid. What cannot be had (no library, no algorithm) is no
- * error: the plan has kernels for the same. Not here: which products (devices/cuda/kernels/blas.py). */
+ * The library counts in column-major order: d (m x n, f32) = a^T (k x m) * b (k x n). Each matrix has a stride between
+ * its columns. A batch of such products has a constant stride per matrix; the stride of a may be 0. The algorithm is
+ * the first that the library proposes. It is kept per shape, so that a shape is computed alike each time. The workspace
+ * is part of the plan's scratch: nothing is allocated here, and a captured product stays valid. A missing library or
+ * algorithm is no error: the plan also has kernels that compute the same product. Not here: which products
+ * (devices/cuda/kernels/blas.py). */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,10 +58,10 @@ struct ag_cuda_blas_shape {
 };
 
 struct ag_cuda_blas {
-    pthread_mutex_t lock; /* held while the library is loaded or asked: by issuing threads, which may wait */
+    pthread_mutex_t lock; /* held while the library is loaded or called, by issuing threads, which may wait */
     char *path;
     bool tried;
-    char problem[200]; /* why it is not used; empty if it is, or was not tried */
+    char problem[200]; /* why the library is not used; empty if it is used or was not tried */
     entries entry;
     void *handle;
     ag_cuda_blas_shape *shapes;
@@ -89,7 +90,7 @@ static void drop_shape(const entries *entry, ag_cuda_blas_shape *shape)
     free(shape);
 }
 
-/* The handle stays, as the device's context does: giving it back waits for the device. */
+/* The library's handle is not destroyed, as the device's context is not: destroying it would wait for the device. */
 void ag_cuda_blas_free(ag_cuda_blas *blas)
 {
     if (blas == NULL) return;
@@ -146,7 +147,7 @@ static bool load(ag_cuda_blas *blas)
 {
     if (blas->tried) return blas->handle != NULL;
     blas->tried = true;
-    void *library = dlopen(blas->path, RTLD_NOW | RTLD_LOCAL); /* stays: its threads may run until the end */
+    void *library = dlopen(blas->path, RTLD_NOW | RTLD_LOCAL); /* never unloaded: its threads may run until the end */
     if (library == NULL) {
         const char *why = dlerror();
         snprintf(blas->problem, sizeof blas->problem, "cannot be loaded: %.150s", why != NULL ? why : blas->path);
@@ -217,7 +218,7 @@ static int choose(ag_cuda_blas *blas, ag_cuda_blas_shape *shape)
                                                        shape->d, preference, 1, &shape->best, &n);
         if (status == OK && n > 0) status = shape->best.status;
         shape->usable = status == OK && n > 0 && shape->best.workspace <= workspace;
-        if (status == NOT_SUPPORTED) status = OK; /* then kernels do it */
+        if (status == NOT_SUPPORTED) status = OK; /* then kernels compute the product */
     }
     (void)entry->cublasLtMatmulPreferenceDestroy(preference);
     return status;

@@ -1,24 +1,24 @@
-/* Calls of the driver that may wait for the device: one thread for the process makes them, one after the other.
+/* Driver calls that may wait for the device: a single thread of the process makes them, one after the other.
  *
- * cuMemFreeHost waits until every device is through with what it was given, so a stream that made the call would stand
- * still. A pool is destroyed here too, once its device is gone, and so are communicators of NCCL. Not here: memory of
- * devices and graphs, which cost no wait: any thread that may call the driver gives them back (ag_cuda_sweep in
- * device.c). */
+ * cuMemFreeHost waits until every device has finished its work, so a stream that made the call would stall. This thread
+ * also destroys a pool once its device is gone, and communicators of NCCL. Not here: freeing device memory and graphs.
+ * That needs no wait, so any thread that may call the driver does it (ag_cuda_sweep in device.c). */
 #include <stdlib.h>
 
 #include "state.h"
 
 typedef struct chore {
     struct chore *next;
-    ag_cuda_device *device; /* a reference; without `host` the last one is gone, and the chore owns it */
+    ag_cuda_device
+        *device; /* a reference; if `host` is NULL, the last reference is gone and the chore owns the device */
     void *host;
-    ag_cuda_group *group; /* the chore is to end it, and owns it; then there is no device */
+    ag_cuda_group *group; /* the chore owns this group and ends it; `device` is then NULL */
 } chore;
 
 static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_CUDA];
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static chore *first, **last = &first;
-static size_t pending;               /* in the list, and the one that is being done */
+static size_t pending;               /* chores in the list, plus the one that is running */
 static bool at_work, stopping, over; /* over: the process ends, and what it holds ends with it */
 
 static void do_chore(chore *c)
@@ -56,7 +56,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* False: nobody does it. */
+/* False: no thread will run the chore. */
 static bool put(ag_cuda_device *device, void *host, ag_cuda_group *group)
 {
     pthread_t thread;
@@ -80,7 +80,7 @@ static bool put(ag_cuda_device *device, void *host, ag_cuda_group *group)
 void ag_cuda_host_free(ag_cuda_device *device, void *address)
 {
     if (!ag_cuda_here(device)) return;
-    if (!put(ag_cuda_device_ref(device), address, NULL)) ag_cuda_device_unref(device); /* then it leaks */
+    if (!put(ag_cuda_device_ref(device), address, NULL)) ag_cuda_device_unref(device); /* then the memory leaks */
 }
 
 void ag_cuda_end_later(ag_cuda_device *device)

@@ -1,15 +1,15 @@
-/* Copies and fills of a CUDA stream: which way a copy takes, and the calls of the driver.
+/* Copies and fills of a CUDA stream: chooses the path of each copy and makes the driver calls.
  *
- * Pinned memory and memory of devices are copied where they lie. What is pageable, or lies on the host with strides
- * that the driver has no copy for, goes by way of pinned memory (staging.c). Not here: kernels that copy what would
- * take the driver many calls (strided.c). */
+ * Pinned memory and device memory are copied in place. Pageable memory is staged through pinned memory (staging.c), and
+ * so is host memory with strides that the driver has no copy for. Not here: kernels for copies that would take many
+ * driver calls (strided.c). */
 #include <stdlib.h>
 
 #include "state.h"
 
 typedef ag_cuda_side side;
 
-/* The bytes from the lowest to behind the highest that one side of a copy touches. */
+/* The range of bytes that one side of a copy touches: from its lowest byte to just past its highest. */
 void ag_cuda_extent(const uint8_t *base, const ag_copy *c, const int64_t *nb, const uint8_t **first,
                     const uint8_t **end)
 {
@@ -68,7 +68,7 @@ static int copy_bytes(ag_cuda_issue *issue, uint8_t *dst, side to, const uint8_t
 
 #define MAX_PITCH INT32_MAX
 
-/* `n` items, at distances that may be any. */
+/* Copies `n` items with arbitrary strides. */
 static int copy_row(ag_cuda_issue *issue, const ag_copy *c, uint8_t *dst, side to, const uint8_t *src, side from, int d)
 {
     int64_t n = c->ne[d], dst_nb = c->dst_nb[d], src_nb = c->src_nb[d], item = (int64_t)c->item;
@@ -93,7 +93,7 @@ static int copy_row(ag_cuda_issue *issue, const ag_copy *c, uint8_t *dst, side t
     return code;
 }
 
-/* A kernel where that is better; else one call for the longest dimension, a loop over the others. */
+/* Launches a kernel where that is better; else makes one call for the longest dimension and loops over the others. */
 int ag_cuda_copy_reachable(ag_cuda_issue *issue, const ag_copy *copy, side to, side from)
 {
     ag_copy c = *copy;
@@ -141,7 +141,7 @@ static bool has_odd_strides(const ag_copy *c, const int64_t *nb)
 
 int ag_cuda_copy_between(ag_cuda_issue *issue, const ag_copy *c, side to, side from, bool last)
 {
-    /* Kernels reach the ring for certain, other pinned memory only where its owner asked for that. */
+    /* Kernels can always reach the ring, but other pinned memory only where its owner asked for that. */
     bool gathered = ag_cuda_device_has_copier(issue->queue->device) && ag_cuda_is_scattered(c);
     if (!to.device && (!to.pinned || gathered || has_odd_strides(c, c->dst_nb)))
         return ag_cuda_copy_staged(issue, c, false, last);

@@ -109,12 +109,12 @@ void ag_cuda_device_free(ag_cuda_device *device)
     free(device);
 }
 
-/* The context stays: it is the process's, and others may use it. */
+/* The context is not destroyed: it belongs to the process, and other libraries may use it. */
 void ag_cuda_device_end(ag_cuda_device *device)
 {
     if (atomic_load(&device->lost) == NULL && ag_cuda_context(device) == AG_CU_OK) {
         ag_cuda_sweep(device);
-        (void)ag_cu.cuStreamSynchronize(device->memory_stream); /* what was freed there is the pool's again */
+        (void)ag_cu.cuStreamSynchronize(device->memory_stream); /* freed memory belongs to the pool again */
         (void)ag_cu.cuMemPoolDestroy(device->pool);
         (void)ag_cu.cuStreamDestroy(device->memory_stream);
     }
@@ -137,7 +137,7 @@ static int make_pool(ag_cuda_device *device)
 {
     ag_cu_pool_props props = {.kind = AG_CU_ALLOCATION_PINNED,
                               .location = {.kind = AG_CU_LOCATION_DEVICE, .id = device->ordinal}};
-    uint64_t keep = UINT64_MAX; /* else memory that is free goes back to the system at each synchronisation */
+    uint64_t keep = UINT64_MAX; /* else the driver returns free memory to the system at each synchronisation */
     int code = ag_cu.cuMemPoolCreate(&device->pool, &props);
     if (code == AG_CU_OK) code = ag_cu.cuMemPoolSetAttribute(device->pool, AG_CU_POOL_RELEASE_THRESHOLD, &keep);
     return code;
@@ -158,7 +158,7 @@ int ag_cuda_context(ag_cuda_device *device)
     return code;
 }
 
-/* For threads of others: sets the device's context, which `leave` takes back. */
+/* For threads that are not ours: sets the device's context; `leave` restores the previous one. */
 typedef struct visit {
     ag_cuda_device *device;
     void *before;
@@ -185,7 +185,7 @@ static ag_error *leave(visit *v, const char *operation)
     return error;
 }
 
-/* Runs the call if all before it went well. */
+/* Runs the call if all calls before it succeeded. */
 #define TRY(v, entry, ...) \
     do { \
         if ((v).code == AG_CU_OK) (v).call = #entry, (v).code = ag_cu.entry(__VA_ARGS__); \
@@ -200,7 +200,7 @@ ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address)
     size = (size + 255) & ~(size_t)255; /* kernels may read the last 16 bytes whole */
     TRY(v, cuMemAllocFromPoolAsync, address, size, device->pool, device->memory_stream);
     if (v.code == AG_CU_OK) {
-        /* Other streams may use it from here on: nothing but memory being given and taken is before it. */
+        /* Other streams may use the memory from here on: this stream only allocates and frees memory. */
         v.call = "cuStreamSynchronize";
         v.code = ag_cu.cuStreamSynchronize(device->memory_stream);
         if (v.code != AG_CU_OK) (void)ag_cu.cuMemFreeAsync(*address, device->memory_stream);
@@ -231,7 +231,7 @@ ag_error *ag_cuda_host_alloc(ag_cuda_device *device, size_t size, void **address
     visit v = enter(device);
     if (v.code == AG_CU_OK) ag_cuda_sweep(device);
     TRY(v, cuMemHostAlloc, address, size, AG_CU_HOST_PORTABLE);
-    if (v.code == AG_CU_OUT_OF_MEMORY) { /* what was thrown away may not be free yet */
+    if (v.code == AG_CU_OUT_OF_MEMORY) { /* buffers that were thrown away may not be free yet */
         ag_cuda_chores_wait();
         v.code = AG_CU_OK;
         TRY(v, cuMemHostAlloc, address, size, AG_CU_HOST_PORTABLE);
@@ -261,7 +261,7 @@ static void append(void ***list, size_t *n, size_t *cap, void *thing)
     if (*n == *cap) {
         size_t grown = *cap ? 2 * *cap : 16;
         void **more = realloc(*list, grown * sizeof *more);
-        if (more == NULL) return; /* then it leaks */
+        if (more == NULL) return; /* then the item leaks */
         *list = more;
         *cap = grown;
     }
@@ -276,8 +276,8 @@ void ag_cuda_throw_away(ag_cuda_device *device, void *graph)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* Whoever drops a buffer may be the thread of a loop, and a driver that loads a module for another keeps it waiting
- * even over a short call: the next thread that may wait frees it. */
+/* The thread that drops a buffer may be running an event loop. Even a short driver call keeps it waiting while the
+ * driver loads a module for another thread. So the next thread that may wait frees the buffer. */
 void ag_cuda_free(ag_cuda_device *device, uint64_t address)
 {
     if (!ag_cuda_here(device)) return;

@@ -1,11 +1,11 @@
-/* Experts on a CUDA stream: of a stack of matrices those that a tensor of indices names cross, and no others.
+/* Experts on a CUDA stream: copies only those matrices of a stack that a tensor of indices names.
  *
- * The indices lie in host memory. The issuing thread looks at them once every copy that writes them has come: of other
- * streams, for which this one waits, and of this stream. Not here: the look (runtime/experts.c), the way of a copy
- * (copy.c). */
+ * The indices lie in host memory. The issuing thread reads them once every copy that writes them is complete: copies of
+ * other streams, which this stream waits for, and copies of this stream. Not here: reading the indices
+ * (runtime/experts.c), the path of a copy (copy.c). */
 #include "state.h"
 
-/* Under the queue's lock: whether a copy that is under way writes some of these bytes of the host. */
+/* Whether a copy in flight writes some of these host bytes. The queue's lock is held. */
 static bool under_way(const ag_cuda_queue *q, const uint8_t *first, const uint8_t *end)
 {
     for (int i = 0; i < q->n_flights; ++i) {
@@ -58,7 +58,8 @@ int ag_cuda_issue_experts(ag_cuda_issue *issue, ag_slot *slot, ag_error **error)
     }
     int64_t last = e->n - 1;
     while (!e->used[last]) --last;
-    for (int64_t first = 0, end; first <= last && code == AG_CU_OK; first = end + 1) { /* neighbours in one go */
+    for (int64_t first = 0, end; first <= last && code == AG_CU_OK;
+         first = end + 1) { /* neighbouring experts are copied in one call */
         for (end = first; end < e->n && e->used[end]; ++end) continue;
         size_t at = (size_t)first * e->size, n = (size_t)(end - first) * e->size;
         if (n == 0) continue;

@@ -1,13 +1,13 @@
-/* Waits between queues: the device keeps them, where both are CUDA streams of this process, on one device or two.
+/* Waits between queues: the device itself waits if both are CUDA streams of this process, on one device or two.
  *
- * The other queue's flights tell which of its events says that a ticket is reached. Whoever reads the results on the
- * host is still told in order: the wait is settled no sooner than that ticket, so that a failure there is known here.
- * Not here: waits for streams of other kinds, for which the issuing thread parks (runtime/stream_step.c). */
+ * The other queue's flights tell which of its events marks that a ticket is reached. Readers of the results on the host
+ * are still notified in order: the wait is not settled before that ticket, so that a failure there is known here. Not
+ * here: waits for other streams, during which the issuing thread parks (runtime/stream_step.c). */
 #include <time.h>
 
 #include "state.h"
 
-#define LOOK_NS 50000 /* how long a thread looks for what is due, before it sleeps for moments in between */
+#define LOOK_NS 50000 /* how long a thread polls for a ticket that is due, before it sleeps briefly between polls */
 
 static void pause_until(uint64_t until)
 {
@@ -21,14 +21,14 @@ static void pause_until(uint64_t until)
 
 typedef enum found { PASSED, NOT_ISSUED, HOST_SIDE, WAITS } found;
 
-/* Under the other queue's lock: the event of its last flight up to the ticket. */
+/* Finds the event of the other queue's last flight up to the ticket. The other queue's lock is held. */
 static found event_of(const ag_cuda_queue *q, const ag_stream *stream, uint64_t ticket, void **event)
 {
     *event = NULL;
     if (ag_stream_completed(stream) >= ticket) return PASSED;
     for (int i = 0; i < q->n_flights; ++i) {
         const ag_flight *f = &q->flights[(q->first + (size_t)i) % AG_CUDA_FLIGHTS];
-        if (f->out.item != 0) return HOST_SIDE; /* its thread has yet to write memory of the host */
+        if (f->out.item != 0) return HOST_SIDE; /* that queue's waiting thread has yet to write host memory */
         if (f->event != NULL) *event = f->event;
         if (f->ticket >= ticket) return *event == NULL ? PASSED : WAITS;
     }
@@ -46,7 +46,7 @@ bool ag_cuda_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket)
     for (uint64_t until = ag_now() + LOOK_NS;;) {
         void *event;
         if (atomic_load(&q->device->lost) != NULL || atomic_load(&from->device->lost) != NULL) return false;
-        /* Held over the call: an event is recorded anew once its flight is retired. */
+        /* The lock is held during the call, because an event is recorded again once its flight is retired. */
         pthread_mutex_lock(&from->lock);
         found what = event_of(from, other, ticket, &event);
         int code = what == WAITS ? ag_cu.cuStreamWaitEvent(q->cuda, event, 0) : AG_CU_OK;

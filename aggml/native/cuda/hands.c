@@ -1,14 +1,14 @@
-/* Threads that gather pageable memory into the staging ring, beside the thread that issues.
+/* Threads that help the issuing thread to gather pageable memory into the staging ring.
  *
- * One core copies about 10 GB/s, a link of PCIe 5.0 takes 55: a run of pieces is therefore shared out. The issuing
- * thread posts a run, gathers as well, and goes on with each piece in order once it is there. Not here: pieces
+ * One core copies about 10 GB/s and a PCIe 5.0 link takes 55, so several threads share a run of pieces. The issuing
+ * thread posts a run and gathers pieces too. It sends each piece in order once the piece is gathered. Not here: pieces
  * (staging.c). */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "state.h"
 
-#define MOST 3 /* threads, beside the one that issues */
+#define MOST 3 /* helper threads; the issuing thread is not counted */
 
 static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_CUDA];
 static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, gathered = PTHREAD_COND_INITIALIZER;
@@ -16,7 +16,7 @@ static ag_cuda_piece *first, **last = &first;
 static int n_hands;
 static bool stopping;
 
-/* Under the lock, which it gives back meanwhile: gathers the oldest piece that nobody has begun. */
+/* Gathers the oldest piece that no thread has begun. The lock is held, but released while it copies. */
 static void gather_one(void)
 {
     ag_cuda_piece *piece = first;

@@ -83,7 +83,8 @@ ag_cuda_group *ag_cuda_group_ref(ag_cuda_group *group)
 void ag_cuda_group_unref(ag_cuda_group *group)
 {
     if (group == NULL || atomic_fetch_sub_explicit(&group->refs, 1, memory_order_acq_rel) != 1) return;
-    if (group->generation != atomic_load(&ag_generation)) return; /* the parent's: nothing of it is touched */
+    if (group->generation != atomic_load(&ag_generation))
+        return; /* the group belongs to the parent process: nothing of it is touched */
     if (group->comms == NULL) {
         group_free(group);
     } else {
@@ -117,7 +118,7 @@ static void set_broken(ag_cuda_group *group, ag_error *error)
     if (!atomic_compare_exchange_strong(&group->broken, &none, error)) ag_error_unref(error);
 }
 
-/* Ends the kernels of the group that still run. It makes no more sums. */
+/* Ends the kernels of the group that still run. The group makes no more sums. */
 static void break_off(ag_cuda_group *group, ag_error *error)
 {
     set_broken(group, error);
@@ -155,7 +156,8 @@ static bool find(void *library, const char *name, void *entry)
 static ag_error *load(ag_cuda_group *group)
 {
     char text[200];
-    void *library = dlopen(group->path, RTLD_NOW | RTLD_LOCAL); /* stays: its threads may run until the end */
+    void *library =
+        dlopen(group->path, RTLD_NOW | RTLD_LOCAL); /* never unloaded: its threads may run until the process ends */
     if (library == NULL) {
         const char *why = dlerror();
         snprintf(text, sizeof text, "NCCL cannot be loaded: %.150s", why != NULL ? why : group->path);

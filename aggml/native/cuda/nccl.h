@@ -13,13 +13,13 @@ typedef struct ag_cuda_sum ag_cuda_sum;
 /* Takes references to the devices, which are different GPUs; loads nothing. NULL: no memory. */
 ag_cuda_group *ag_cuda_group_new(ag_cuda_device *const *devices, size_t n, const char *path);
 ag_cuda_group *ag_cuda_group_ref(ag_cuda_group *group);
-void ag_cuda_group_unref(ag_cuda_group *group); /* communicators are given back by a thread that may wait */
+void ag_cuda_group_unref(ag_cuda_group *group); /* a thread that may wait destroys the communicators */
 void ag_cuda_group_end(ag_cuda_group *group);   /* by that thread */
 
 /* Loads the library and makes the communicators, once; takes up to seconds. An error (a reference), or NULL. Without
  * this call the first sum does it. */
 ag_error *ag_cuda_group_open(ag_cuda_group *group);
-ag_error *ag_cuda_group_broken(ag_cuda_group *group); /* why it makes no more sums (a reference), or NULL */
+ag_error *ag_cuda_group_broken(ag_cuda_group *group); /* why the group makes no more sums (a reference), or NULL */
 
 typedef struct ag_cuda_part { /* what one GPU contributes to a sum */
     uint64_t send, recv;      /* addresses on that GPU */
@@ -28,8 +28,8 @@ typedef struct ag_cuda_part { /* what one GPU contributes to a sum */
 
 /* Enqueues one sum, for all GPUs together; `parts` are in the order of the devices. */
 ag_error *ag_cuda_group_sum(ag_cuda_group *group, const ag_cuda_part *parts, size_t count, int type);
-/* While a sum is under way: aborts all communicators if NCCL tells of an error, or if one of the GPUs is lost, so that
- * no kernel waits for a GPU that does not come. */
+/* While a sum is under way: aborts all communicators if NCCL reports an error, or if one of the GPUs is lost, so that
+ * no kernel waits for a GPU that never joins. */
 void ag_cuda_group_check(ag_cuda_group *group);
 size_t ag_cuda_group_size(const ag_cuda_group *group);
 

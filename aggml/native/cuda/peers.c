@@ -1,7 +1,7 @@
-/* Which GPUs reach each other's memory. Copies between two that do not go through the host.
+/* Access of GPUs to each other's memory, so that copies between two GPUs need not go through the host.
  *
- * A pool is reached by its own GPU alone until it is told otherwise. A copy may be issued on either side, so both pools
- * are opened, and those of every further device of the two GPUs. */
+ * At first only its own GPU can access a pool. A copy may be issued on either side, so both pools are opened to the
+ * other GPU, and so are the pools of every further device of the two GPUs. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -41,7 +41,7 @@ static ag_cuda_device *closed_to(int ordinal, int peer)
         if (d->ordinal != ordinal || !atomic_load(&d->made) || (d->peers >> peer & 1) != 0) continue;
         int refs = atomic_load(&d->refs);
         while (refs > 0 && !atomic_compare_exchange_weak(&d->refs, &refs, refs + 1)) continue;
-        if (refs == 0) continue; /* it is about to go */
+        if (refs == 0) continue; /* the device is about to be freed */
         d->peers |= UINT64_C(1) << peer;
         found = d;
     }
@@ -55,7 +55,7 @@ static void open_pools(int ordinal, int peer)
     int can = 0;
     for (ag_cuda_device *d; (d = closed_to(ordinal, peer)) != NULL; ag_cuda_device_unref(d)) {
         if (ag_cu.cuDeviceCanAccessPeer(&can, peer, ordinal) != AG_CU_OK || !can) continue;
-        (void)ag_cu.cuMemPoolSetAccess(d->pool, &access, 1); /* refused: then copies go through the host */
+        (void)ag_cu.cuMemPoolSetAccess(d->pool, &access, 1); /* access refused: copies go through the host */
     }
 }
 

@@ -36,7 +36,7 @@ void ag_cuda_module_unref(ag_cuda_module *module)
     free(module);
 }
 
-/* Asked for at each run, by threads that may not wait: the lock is held while the driver loads a module. */
+/* Called at each run, by threads that may not wait. So it takes no lock: the driver loads modules under the lock. */
 bool ag_cuda_module_has_image(ag_cuda_module *module)
 {
     return atomic_load(&module->image) != NULL;
@@ -79,7 +79,7 @@ void ag_cuda_plan_free(ag_cuda_plan *plan)
     free(plan);
 }
 
-/* `list` is the address of a pointer to objects of whatever type. */
+/* `list` is the address of a pointer to objects of any type. */
 static bool room(void *list, size_t *cap, size_t n, size_t size)
 {
     if (n <= *cap) return true;

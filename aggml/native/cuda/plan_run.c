@@ -1,9 +1,10 @@
 /* Runs plans of a CUDA device: launch by launch the first time, and as one CUDA graph from then on.
  *
- * Scratch is the queue's. Addresses that count from it are filled in before a run where it lies elsewhere than in the
- * last; the graph is then captured anew and updated in place. What only the data can tell (a row index out of range)
- * kernels leave in 32 bytes of their node; those of all nodes come back with the run and are looked at when it is
- * settled. Not here: how plans are made (plan.c). All but ag_cuda_plan_fault is called by the issuing thread. */
+ * Scratch belongs to the queue. If it has moved since the last run, the addresses relative to it are filled in again
+ * before the run; the graph is then captured again and updated in place. Kernels report errors that depend on the data
+ * (a row index out of range) in 32 bytes of their node. The bytes of all nodes come back with the run and are checked
+ * when it is settled. Not here: how plans are made (plan.c). All but ag_cuda_plan_fault is called by the issuing
+ * thread. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -44,7 +45,7 @@ static ag_error *blas_error(const ag_cuda_issue *issue, const ag_cuda_plan *plan
     return node_error(plan, issue->queue->name, index, ag_cuda_blas_code(status), text);
 }
 
-/* Which nodes leave their products to the library: those for all of whose products it has an algorithm. */
+/* Decides which nodes use the library: those where it has an algorithm for all products of the node. */
 static ag_error *look_up_products(ag_cuda_issue *issue, ag_cuda_plan *plan)
 {
     for (size_t i = 0; i < plan->n_nodes; ++i) plan->nodes[i].kernels = !plan->nodes[i].gemm;
@@ -90,7 +91,7 @@ static ag_error *look_up(ag_cuda_issue *issue, ag_cuda_plan *plan)
                      size, l->size);
             return node_error(plan, issue->queue->name, l->node, AG_DEVICE_ERROR, text);
         }
-        if (l->shared > 49152) { /* every block has so much without asking */
+        if (l->shared > 49152) { /* every block may use this much without an attribute */
             code = AG_CU(issue, cuKernelSetAttribute, AG_CU_MAX_DYNAMIC_SHARED, (int)l->shared, kernel,
                          plan->device->ordinal);
             if (code != AG_CU_OK) return call_error(issue, plan, l->node, code);
@@ -111,10 +112,10 @@ static void bind(ag_cuda_plan *plan, uintptr_t arena)
     plan->arena = arena;
 }
 
-/* Statuses of cuBLASLt get numbers of their own among the driver's, so that each call answers one number. */
+/* Statuses of cuBLASLt are mapped to numbers that the driver does not use, so that each call returns one number. */
 #define OF_BLAS 100000
 
-/* `early`: it may begin while the kernel before it ends, for which it waits by itself (kernels/common.cuh). */
+/* `early`: the kernel may begin while the one before it ends; it waits for that one by itself (kernels/common.cuh). */
 static int launch_one(ag_cuda_issue *issue, const launch *l, void *stream, void **parameter, bool early)
 {
     ag_cu_launch_attribute attribute = {.id = AG_CU_LAUNCH_PROGRAMMATIC, .value = {1}};
@@ -129,7 +130,7 @@ static int launch_one(ag_cuda_issue *issue, const launch *l, void *stream, void 
     return AG_CU(issue, cuLaunchKernelEx, &config, l->kernel, parameter, NULL);
 }
 
-/* Into the stream, or into the graph that is being captured from it. On failure `index` tells the node. */
+/* Launches into the stream, or into the graph that is being captured from it. On failure `index` tells the node. */
 static int launch_all(ag_cuda_issue *issue, ag_cuda_plan *plan, size_t *index)
 {
     void *stream = issue->queue->cuda;

@@ -27,14 +27,14 @@ typedef struct launch {
     size_t args, size; /* the kernel's one parameter */
     size_t node;
     int when;
-    bool gemm; /* no kernel: args is an ag_cuda_gemm */
+    bool gemm; /* a product by cuBLASLt, not a kernel: args is an ag_cuda_gemm */
     const ag_cuda_blas_shape *shape;
 } launch;
 
 typedef struct node {
     char name[AG_NAME], op[32];
     int64_t fault;      /* from the arena's begin, or -1 */
-    bool gemm, kernels; /* it has products for cuBLASLt; they are left to kernels */
+    bool gemm, kernels; /* the node has products for cuBLASLt; kernels compute them instead */
 } node;
 
 struct ag_cuda_plan {
@@ -47,7 +47,7 @@ struct ag_cuda_plan {
     size_t n_args, cap_args;
     relative *relatives;
     size_t n_relatives, cap_relatives;
-    size_t *partial_nodes; /* of each partial storage the latest node that writes it */
+    size_t *partial_nodes; /* for each partial storage, the latest node that writes it */
     size_t n_partial;
     int64_t first_fault;
     size_t n_faults;
@@ -57,7 +57,7 @@ struct ag_cuda_plan {
     ag_cuda_sum *sum; /* the plan is this sum over several GPUs, and nothing else; NULL: launches */
     size_t rank;      /* of the device in it */
     ag_cuda_part part;
-    bool overlaps; /* a kernel may begin before the one before it has ended: all wait by themselves */
+    bool overlaps; /* a kernel may begin before its predecessor has ended: every kernel waits by itself */
     /* the issuing thread's */
     bool looked_up;
     uintptr_t arena; /* that args hold; graph: that it was captured with */

@@ -7,7 +7,7 @@
 
 #include "state.h"
 
-#define LINGER_NS 20000 /* how long the issuing thread looks for the next operation before it sleeps */
+#define LINGER_NS 20000 /* how long the issuing thread polls for the next operation before it sleeps */
 
 static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_CUDA];
 static pthread_cond_t all_cond = PTHREAD_COND_INITIALIZER;
@@ -56,7 +56,7 @@ int ag_cuda_fly(ag_cuda_queue *q, ag_flight flight)
     return AG_CU_OK;
 }
 
-/* An operation that needs no device is settled at once if none is before it: one hand-over less. */
+/* An operation that needs no device is settled here if none is in flight before it: this saves one hand-over. */
 static void fly_without_event(ag_cuda_queue *q, ag_flight *flight)
 {
     if (atomic_load(&q->n_flights) == 0) {
@@ -185,7 +185,7 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
         q->following = false;
         flight.follow = true;
         if (error == NULL && ag_cuda_fly(q, flight) == AG_CU_OK) return;
-        push(q, &flight); /* without an event: what follows in the stream has one */
+        push(q, &flight); /* without an event: the next flight in the stream has one */
         return;
     }
     bool sums = ag_cuda_plan_is_sum(slot); /* with an error, too: the other GPUs wait for this one */
@@ -201,10 +201,10 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
         flight.plan = slot->kind == AG_KIND_PLAN && issue.ran && !sums;
         if (code != AG_CU_OK)
             flight.error = ag_cuda_error(q->device, code, issue.call, slot->operation, ag_cuda_tensor_of(slot));
-        if (issue.ran) { /* also if it failed midway: what it borrowed is in use until the device is through */
+        if (issue.ran) { /* also if it failed midway: the device may still use the memory that it borrowed */
             code = ag_cuda_fly(q, flight);
             if (code == AG_CU_OK) return;
-            (void)ag_cu.cuStreamSynchronize(q->cuda); /* nothing else tells when what it borrowed is free again */
+            (void)ag_cu.cuStreamSynchronize(q->cuda); /* nothing else tells when borrowed memory is free again */
             if (flight.error == NULL)
                 flight.error =
                     ag_cuda_error(q->device, code, "cuEventRecord", slot->operation, ag_cuda_tensor_of(slot));
@@ -336,7 +336,7 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
     device->queues = q;
     pthread_mutex_unlock(&device->lock);
     if (start(q)) return stream;
-    ag_stream_unref(stream); /* which stops the thread that did start */
+    ag_stream_unref(stream); /* this stops the thread that did start */
     return NULL;
 }
 

@@ -1,6 +1,6 @@
-/* Memory of a CUDA queue: the ring that arguments of launches go through, the scratch of its plans.
+/* Memory of a CUDA queue: the ring that arguments of launches go through, and the scratch of its plans.
  *
- * Not here: who asks (plan_run.c, copy.c), when it is free again (queue.c). */
+ * Not here: the callers that need this memory (plan_run.c, copy.c), when it is free again (queue.c). */
 #include <stdlib.h>
 
 #include "state.h"

@@ -1,12 +1,12 @@
-/* The end of what a CUDA stream has issued: its event is waited for, its ticket is done.
+/* The end of an operation of a CUDA stream: waits for its event, then marks its ticket as done.
  *
- * The waiting thread blocks on recorded blocking-sync events (after a look of 50 us) and never on the stream, so that
- * one wake-up of the system serves all that is done by then. Not here: the threads, what is in flight (queue.c). */
+ * The waiting thread blocks on recorded blocking-sync events (after polling for 50 us) and never on the stream, so that
+ * one wake-up settles every operation that is done by then. Not here: the threads, what is in flight (queue.c). */
 #include <time.h>
 
 #include "state.h"
 
-#define LOOK_NS 50000 /* a short operation ends sooner than the interrupt of a sleep comes back */
+#define LOOK_NS 50000 /* a short operation ends before an interrupt could wake a sleeping thread */
 
 const char *ag_cuda_tensor_of(ag_slot *slot)
 {
@@ -16,7 +16,7 @@ const char *ag_cuda_tensor_of(ag_slot *slot)
     return storages[target]->name;
 }
 
-/* By the thread that settles, in order. */
+/* Called in order by the thread that settles. */
 void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
 {
     ag_error *error = f->error;
@@ -28,13 +28,13 @@ void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
     q->left = NULL;
     ag_error *lost = atomic_load(&q->device->lost);
     if (error == NULL && f->event != NULL && lost != NULL) {
-        f->slot->derived = true; /* whatever the driver says now it says of the first error */
+        f->slot->derived = true; /* every error code that the driver returns now repeats the first error */
         error = ag_error_ref(lost);
     } else if (error == NULL && code != AG_CU_OK) {
         error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, ag_cuda_tensor_of(f->slot));
     }
     if (error == NULL && f->group != NULL) {
-        ag_cuda_group_check(f->group); /* a sum may end and be wrong */
+        ag_cuda_group_check(f->group); /* a sum may end with a wrong result */
         error = ag_cuda_group_broken(f->group);
     }
     if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
@@ -55,8 +55,8 @@ void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
     ag_stream_unref(stream);
 }
 
-/* A kernel of NCCL waits for those of the other GPUs, which may be lost: so this thread never blocks on it, but looks
- * now and then whether the group is whole. */
+/* A kernel of NCCL waits for the kernels of the other GPUs, which may be lost. So this thread never blocks on its
+ * event, but polls, and checks now and then whether the group is whole. */
 static int wait_for_sum(const ag_cuda_queue *q, void *event, ag_cuda_group *group)
 {
     struct timespec moment = {.tv_nsec = 20000};

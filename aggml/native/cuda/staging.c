@@ -1,8 +1,8 @@
-/* Copies of a CUDA stream by way of pinned memory: what the driver cannot reach, or has no copy for.
+/* Copies of a CUDA stream through pinned memory: for memory that the driver cannot reach, or has no copy for.
  *
- * A ring of pinned memory takes them in pieces, several under way at once: threads of the host gather the next pieces
- * of an upload (hands.c) while the device takes the last, and the waiting thread scatters what has arrived. Not here:
- * which copies come here (copy.c), when a part of the ring is free again (scratch.c, settle.c). */
+ * A ring of pinned memory takes such a copy in pieces, several of them in flight at a time: threads of the host gather
+ * the next pieces of an upload (hands.c) while the device takes the last, and the waiting thread scatters what has
+ * arrived. Not here: which copies come here (copy.c), when a part of the ring is free again (scratch.c, settle.c). */
 #include "state.h"
 
 static void packed_strides(const ag_copy *c, int64_t *nb)
@@ -55,7 +55,7 @@ static int send(ag_cuda_issue *issue, const ag_cuda_piece *piece, bool up, bool 
     return ag_cuda_fly(q, flight);
 }
 
-#define RUN 4 /* pieces that are gathered at a time: half of the ring, of which the device takes the other half */
+#define RUN 4 /* pieces that are gathered at a time: half of the ring, while the device copies the other half */
 
 /* Pieces that wait for each other: those of an upload are gathered by several threads. */
 typedef struct run {
@@ -68,7 +68,7 @@ static int send_run(ag_cuda_issue *issue, run *r, bool up, bool last)
     int code = AG_CU_OK;
     if (up) ag_cuda_gather(r->pieces, r->n);
     for (size_t i = 0; i < r->n; ++i) {
-        if (up) ag_cuda_gathered(&r->pieces[i]); /* after a failure as well: a thread may be at it */
+        if (up) ag_cuda_gathered(&r->pieces[i]); /* also after a failure: a thread may still be gathering this piece */
         if (code == AG_CU_OK) code = send(issue, &r->pieces[i], up, last && i + 1 == r->n);
     }
     r->n = 0;
@@ -126,8 +126,8 @@ int ag_cuda_copy_staged(ag_cuda_issue *issue, const ag_copy *c, bool up, bool la
     }
 }
 
-/* Bytes within one device onto others that they overlap, which the driver leaves undefined: by way of the ring, from
- * the end on which nothing is overwritten before it was read. */
+/* Copies within one device where source and destination overlap, which the driver leaves undefined. The bytes go
+ * through the ring, starting from the end where nothing is overwritten before it was read. */
 int ag_cuda_copy_overlapping(ag_cuda_issue *issue, const ag_copy *c)
 {
     ag_cuda_queue *q = issue->queue;

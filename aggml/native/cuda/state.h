@@ -16,11 +16,11 @@ struct ag_cuda_device {
     unsigned generation;
     int ordinal;
     char name[AG_NAME];
-    pthread_mutex_t lock;   /* held for moments */
-    pthread_mutex_t making; /* held for as long as it takes to make a context: by threads that may wait */
+    pthread_mutex_t lock;   /* held briefly */
+    pthread_mutex_t making; /* held as long as it takes to make a context; only threads that may wait take it */
     atomic_bool made;       /* the context, the pool and the memory stream */
     void *context, *pool;
-    void *memory_stream; /* takes and gives memory, and nothing else: always soon idle */
+    void *memory_stream; /* only allocates and frees memory, so it is always idle soon */
     _Atomic(ag_error *) lost;
     ag_cuda_queue *queues; /* that have a stream */
     void **trash;          /* graphs that are to be destroyed, by a thread that may wait */
@@ -30,7 +30,7 @@ struct ag_cuda_device {
     uint64_t peers; /* ordinals that may reach the pool; this and the links under the lock of peers.c */
     ag_cuda_device *next, **link;
     ag_cuda_blas *blas;               /* NULL: none; set before there is a plan */
-    _Atomic(ag_cuda_copier *) copier; /* NULL: strided copies are the driver's; set once */
+    _Atomic(ag_cuda_copier *) copier; /* NULL: the driver makes strided copies; set once */
 };
 
 /* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its
@@ -40,7 +40,7 @@ static inline bool ag_cuda_here(const ag_cuda_device *device)
     return device->generation == atomic_load(&ag_generation);
 }
 
-/* Something issued whose end is to be waited for; FIFO per queue. */
+/* Issued work whose end the waiting thread waits for; FIFO per queue. */
 typedef struct ag_flight {
     uint64_t ticket;   /* 0: a piece of an operation whose last piece has the ticket */
     ag_stream *stream; /* a reference, with a ticket */
@@ -50,19 +50,19 @@ typedef struct ag_flight {
     bool ran;
     bool plan;                            /* one of the plans in flight */
     bool follow;                          /* settled once the stream that its slot waits for has come so far */
-    uint64_t ring_end;                    /* how far the staging ring is free then */
+    uint64_t ring_end;                    /* how far the staging ring is free once this flight is settled */
     ag_copy out;                          /* from the ring to host memory, if item is not 0 */
     ag_cuda_group *group;                 /* it is a sum over these GPUs; the slot keeps the group; NULL: it is none */
-    const uint8_t *faults;                /* what a plan left for us, in the ring */
+    const uint8_t *faults;                /* faults that a plan's kernels reported, in the ring */
     const uint8_t *host_first, *host_end; /* bytes of the host that a copy writes; NULL: none */
 } ag_flight;
 
 #define AG_CUDA_RING ((size_t)8 << 20)    /* pinned bytes of a queue that stage pageable memory */
-#define AG_CUDA_PIECE ((size_t)1 << 20)   /* staged at a time: several are under way at once */
+#define AG_CUDA_PIECE ((size_t)1 << 20)   /* bytes staged at a time; several pieces are in flight */
 #define AG_CUDA_SCRATCH ((size_t)2 << 20) /* scratch is rounded up to this: pages of a device */
 #define AG_CUDA_FLIGHTS 256               /* operations issued and not settled */
-#define AG_CUDA_PLANS 2                   /* of them plans: an abort has effect on what has not been launched */
-#define AG_CUDA_FAULT 32                  /* bytes: four int64, see devices/cuda/launch.py */
+#define AG_CUDA_PLANS 2  /* plans among them; few, since an abort only affects plans not yet launched */
+#define AG_CUDA_FAULT 32 /* bytes: four int64, see devices/cuda/launch.py */
 
 struct ag_cuda_queue {
     ag_ahead ahead;  /* first: the stream knows the queue by it */
@@ -97,7 +97,7 @@ struct ag_cuda_queue {
 };
 
 /* device.c */
-bool ag_cuda_sticky(int code); /* the context is beyond use */
+bool ag_cuda_sticky(int code); /* the context is no longer usable */
 ag_error *ag_cuda_error(ag_cuda_device *device, int code, const char *call, const char *operation, const char *tensor);
 void ag_cuda_lose(ag_cuda_device *device, ag_error *error);
 int ag_cuda_context(ag_cuda_device *device); /* makes it if need be, with pool and memory stream; sets it current */
@@ -116,7 +116,7 @@ void ag_cuda_reach(int one, int two); /* lets two GPUs reach the pools of each o
 void ag_cuda_end_later(ag_cuda_device *device);     /* ag_cuda_device_end, by a thread that may wait */
 void ag_cuda_end_group_later(ag_cuda_group *group); /* ag_cuda_group_end, likewise */
 void ag_cuda_chores_begin(void);
-void ag_cuda_chores_wait(void); /* until all that was put off so far is done */
+void ag_cuda_chores_wait(void); /* waits until all chores posted so far are done */
 void ag_cuda_chores_end(const struct timespec *until);
 
 /* hands.c: pieces of a run in the order of the run; each is gathered once `ag_cuda_gathered` is back. */

@@ -34,15 +34,15 @@ ag_error *ag_cuda_memory(ag_cuda_device *device, size_t *free, size_t *total);
 ag_error *ag_cuda_host_alloc(ag_cuda_device *device, size_t size, void **address);
 ag_error *ag_cuda_host_register(ag_cuda_device *device, void *address, size_t size, bool read_only);
 void ag_cuda_host_unregister(ag_cuda_device *device, void *address);
-/* These never block, nor call the driver: a thread that may wait frees it. No work on it may be under way. */
+/* These never block, nor call the driver: a thread that may wait frees the memory. No work may be using it. */
 void ag_cuda_free(ag_cuda_device *device, uint64_t address);
 void ag_cuda_host_free(ag_cuda_device *device, void *address);
-int ag_cuda_hands(void); /* how many threads of this process gather pageable memory beside those that issue */
+int ag_cuda_hands(void); /* how many threads of this process help the issuing threads to gather pageable memory */
 
 /* -- streams (queue.c) */
 
 ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name); /* NULL: no memory, or no thread */
-void ag_cuda_stop(uint64_t timeout_ns); /* all threads end once the device is through with what was issued */
+void ag_cuda_stop(uint64_t timeout_ns); /* all threads end once the device has finished the operations issued */
 
 /* -- modules and plans (plan.c) */
 
@@ -60,7 +60,7 @@ bool ag_cuda_plan_node(ag_cuda_plan *plan, const char *name, const char *op, int
 bool ag_cuda_plan_launch(ag_cuda_plan *plan, ag_cuda_module *module, const char *kernel, const unsigned grid[3],
                          const unsigned block[3], unsigned shared, const void *args, size_t size,
                          const uint32_t *relative, size_t n_relative);
-/* When the launch added last is carried out: AG_CUDA_ALWAYS, or only where the node's products can, or cannot, be left
+/* When the last launch added is executed: AG_CUDA_ALWAYS, or only where the node's products can, or cannot, be left
  * to cuBLASLt. */
 enum { AG_CUDA_ALWAYS, AG_CUDA_WITH_BLAS, AG_CUDA_WITHOUT_BLAS };
 void ag_cuda_plan_when(ag_cuda_plan *plan, int when);
@@ -72,7 +72,7 @@ void ag_cuda_plan_zeroes(ag_cuda_plan *plan, uint64_t offset, size_t size);
 void ag_cuda_plan_sum(ag_cuda_plan *plan, ag_cuda_sum *sum, size_t rank, uint64_t send, uint64_t recv);
 /* The plan's partial storage `index` (in the order of the seal) is written by the latest node. */
 bool ag_cuda_plan_writes_partial(ag_cuda_plan *plan, size_t index);
-/* Takes it. `scratch`: bytes that it needs, which the queue that runs it sees to. */
+/* Takes ownership of the plan. `scratch`: bytes that it needs; the queue that runs it provides them. */
 void ag_cuda_plan_attach(ag_plan *plan, ag_cuda_plan *mine, size_t scratch);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "state.h"
 
-#define NARROW 512 /* bytes of a row from which on the driver's copies of two dimensions are as good: a guess */
+#define NARROW 512 /* from this many bytes per row on, the driver's two-dimensional copies are as good: a guess */
 #define FEW 4      /* rows that may be narrow */
 #define THREADS 256
 #define MOST_Y 65535
@@ -33,10 +33,10 @@ static const char *const names[N_KERNELS] = {"copy_1",  "copy_2",      "copy_4",
 
 struct ag_cuda_copier {
     void *image;
-    pthread_mutex_t lock; /* over the rest: a device has several issuing threads */
+    pthread_mutex_t lock; /* protects the members below: a device has several issuing threads */
     void *library;
     void *kernels[N_KERNELS];
-    bool useless; /* they could not be loaded: the driver's own copies do */
+    bool useless; /* the kernels could not be loaded: the driver makes the copies */
 };
 
 bool ag_cuda_device_set_copier(ag_cuda_device *device, const void *image, size_t size)
@@ -59,7 +59,7 @@ bool ag_cuda_device_has_copier(ag_cuda_device *device)
     return atomic_load(&device->copier) != NULL;
 }
 
-/* The library stays loaded, as those of modules do. */
+/* The library is never unloaded, nor are those of modules. */
 void ag_cuda_copier_free(ag_cuda_copier *copier)
 {
     if (copier == NULL) return;
@@ -109,14 +109,14 @@ bool ag_cuda_is_scattered(const ag_copy *copy)
     int64_t rows = c.ne[0] * c.ne[1] * c.ne[2] * c.ne[3], longest = 1, peer = 0;
     for (int d = 0; d < n; ++d) {
         if (c.ne[d] > longest) longest = c.ne[d];
-        /* A step that is 0 or negative, or shorter than an item, has no call of two dimensions. */
+        /* The driver's two-dimensional copy takes no step that is 0, negative or shorter than an item. */
         if (c.dst_nb[d] < (int64_t)c.item || c.src_nb[d] < (int64_t)c.item) peer = 1;
     }
     int64_t calls = peer ? rows : rows / longest;
     return rows > FEW && (calls > FEW || c.item < NARROW);
 }
 
-/* Neither side reads or writes what the other does. */
+/* Whether the two sides do not overlap. */
 static bool apart(const ag_copy *c)
 {
     const uint8_t *first, *end, *from, *to;

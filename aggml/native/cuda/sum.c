@@ -1,4 +1,4 @@
-/* A sum over several GPUs in their plans: the issuing threads of all of them meet, and the last one to come enqueues.
+/* A sum over several GPUs in their plans: the issuing threads of all GPUs meet, and the last one to arrive enqueues it.
  *
  * A thread that comes with an error (its operation was aborted, or reads what failed) enqueues nothing; then no GPU
  * does, and all of them get that error. So no kernel of NCCL ever waits for one that does not come for such a reason.
@@ -9,8 +9,8 @@
 
 #include "state.h"
 
-#define LOOK_NS 50000    /* how long a thread looks for the others before it sleeps */
-#define STOP_NS 10000000 /* how often one that sleeps looks whether the process ends */
+#define LOOK_NS 50000    /* how long a thread polls for the others before it sleeps */
+#define STOP_NS 10000000 /* how often a sleeping thread checks whether the process ends */
 
 struct ag_cuda_sum {
     atomic_int refs;
@@ -78,7 +78,7 @@ ag_error *ag_cuda_sum_meet(ag_cuda_sum *sum, size_t rank, const ag_cuda_part *pa
 {
     pthread_mutex_lock(&sum->lock);
     bool here = !sum->given_up;
-    while (here && sum->n_leave > 0) here = wait_a_while(sum, q); /* of the turn before */
+    while (here && sum->n_leave > 0) here = wait_a_while(sum, q); /* of the previous turn */
     if (!here) {
         pthread_mutex_unlock(&sum->lock);
         return stopped(q);
