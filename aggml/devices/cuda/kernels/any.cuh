@@ -1,4 +1,4 @@
-// Elements of any type as f32, by the number of the type. Not for what has to be fast: a switch of 27 cases.
+// Reads elements of any type as f32, by the number of the type. This is a switch of 27 cases: not for fast kernels.
 #pragma once
 #include "quant.cuh"
 

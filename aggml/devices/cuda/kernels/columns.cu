@@ -1,4 +1,5 @@
-// What comes before a product: columns of b as int8 (struct Act), and slots of mul_mat_id by expert.
+// Kernels that run before a product: they quantize columns of b to int8 (struct Act) and sort slots of mul_mat_id by
+// expert.
 #include "columns.cuh"
 
 DEV float element(i64 type, const char *row, i64 e)
@@ -52,8 +53,9 @@ DEV int expert_at(const Tensor &ids, i64 slot, i64 slots)
     return *(const int *)(ids.data + i0 * ids.nb[0] + i1 * ids.nb[1]);
 }
 
-// A block for each expert. src: a, b, ids. It counts the slots of its own expert and of those before, which says where
-// its own begin; no block waits for another. Warps have a run of the slots each, so that the order is always the same.
+// A block for each expert. src: a, b, ids. A block counts the slots of its own expert and of the experts before it. So
+// it knows where its own slots begin, and no block waits for another. Each warp has a contiguous run of the slots, so
+// that the order is always the same.
 // Results of slots without an expert are 0.
 KERNEL(group_slots, 256, Node<3>)
 {

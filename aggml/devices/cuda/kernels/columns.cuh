@@ -1,4 +1,4 @@
-// Columns of b in mul_mat and mul_mat_id: which there are, where they lie, where their results go.
+// Columns of b in mul_mat and mul_mat_id: how many there are, where they lie, and where their results are stored.
 //
 // mul_mat: slot s is column s of a batch. mul_mat_id: slot s is [s % used, s / used] of ids, and columns of one expert
 // are brought together by a table in scratch: start[experts + 1], then the slots in the order of their experts.
@@ -157,8 +157,8 @@ struct Shape {
     }
 };
 
-// What a block has of the depth, in 32s: all of it, or a part where others have the rest. Their sums then meet in
-// add_parts.
+// The part of the depth that a block computes, in units of 32: all of it, or a part if other blocks compute the rest.
+// add_parts then adds their sums.
 struct Part {
     i64 begin, end;
     float *sums; // 0: the result itself
@@ -181,7 +181,7 @@ template <int N> DEV float *sums_at(const Node<N> &n, const Columns &c, const Pa
     return part.sums + (c.batch * n.dst.ne[1] + slot) * n.dst.ne[0];
 }
 
-// S: which rows and columns of the tile a warp has
+// S: which rows and columns of the tile a warp computes
 template <class S, int N>
 DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const S &shape, i64 row, i64 first,
                     const float sum[S::I][S::J][4])

@@ -68,7 +68,7 @@ struct Tensor {
     i64 type;
 };
 
-// The only parameter of a kernel: a node with N operands. What else the host has to tell is in aux.
+// The only parameter of a kernel: a node with N operands. The host passes further values in aux.
 template <int N> struct Node {
     Tensor dst, src[N];
     int p[16]; // op_params
@@ -169,7 +169,7 @@ struct Index {
     i64 i0, i1, i2, i3;
 };
 
-// Division of what fits 32 bits costs a fifth of that of 64.
+// Division of numbers that fit in 32 bits costs a fifth of a 64-bit division.
 DEV void divide(i64 x, i64 by, i64 *whole, i64 *rest)
 {
     if (((u64)x | (u64)by) >> 32 == 0) {
@@ -240,7 +240,7 @@ template <class T> DEV T warp_sum(T v)
     return v;
 }
 
-// NaN is passed over.
+// NaN is ignored.
 DEV float warp_max(float v)
 {
 #pragma unroll

@@ -34,7 +34,7 @@ KERNEL(copy_4, 256, Node<1>) { walk<u32>(n); }
 KERNEL(copy_8, 256, Node<1>) { walk<u64>(n); }
 KERNEL(copy_16, 256, Node<1>) { walk<Word16>(n); }
 
-// Tiles of 32 x 32 where dimension 1 is the dense one of the source: read along it, written along dimension 0.
+// Tiles of 32 x 32 for a source whose dimension 1 is contiguous: read along dimension 1, written along dimension 0.
 template <class W> DEV void turn(const Node<1> &n)
 {
     __shared__ W tile[32][33];
@@ -84,7 +84,7 @@ KERNEL(copy_blocks, 256, Node<1>)
 DEV void convert(i64 from, const char *x, i64 to, char *y)
 {
     const float v = from == I32 ? (float)*(const int *)x : load(from, x);
-    if (to == I32) // what does not fit, and NaN, gives the least, as the instruction of x86 does
+    if (to == I32) // NaN and values that do not fit give the least integer, as the x86 instruction does
         *(int *)y = v >= -2147483648.0f && v < 2147483648.0f ? (int)v : -2147483647 - 1;
     else
         store(to, y, v);

@@ -1,4 +1,4 @@
-// What the kernels of attention share: which rows a block has, and what a row meets.
+// Shared by the kernels of attention: which rows a block has, and which mask, slope and sink a row has.
 //
 // A row is a query of one of the heads that share a head of K: row r is query r / group, head r % group of them. Not
 // here: products and sums (flash_attn_ext.cu, flash_attn_ext_tiles.cu).
@@ -50,7 +50,7 @@ DEV float *out_at(const Node<5> &n, const Task &t, const Row &row)
     return (float *)(n.dst.data + at(n.dst, 0, row.head, row.query, t.batch));
 }
 
-// e^(x - most), where nothing was seen 0.
+// e^(x - most), or 0 where no key was seen.
 DEV float weight(float x, float most)
 {
     return most == -INF ? 0.0f : expf(x - most);

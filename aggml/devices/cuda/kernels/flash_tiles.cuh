@@ -1,8 +1,8 @@
-// What the kernels of attention on tensor cores share: keys and values on their way, scores, sums.
+// Shared by the kernels of attention on tensor cores: asynchronous loads of keys and values, scores, sums.
 //
-// A warp has 16 rows. Products are f16 where K is f16 or quantized, bf16 where it is f32 or bf16, whose range f16 has
-// not. Tiles of keys and of values lie as rows of words in shared memory, 4 words more than a row has, so that 8 rows
-// meet other banks. While the tensor cores have one tile, the next one is under way to a second place (cp.async from
+// A warp has 16 rows. Products are f16 where K is f16 or quantized, bf16 where it is f32 or bf16, whose range f16
+// lacks. Tiles of keys and of values lie as rows of words in shared memory, padded by 4 words so that 8 rows fall into
+// different banks. While the tensor cores multiply one tile, the next one is loaded into a second buffer (cp.async from
 // sm_80 on), if there is one. Not here: which warp has which columns (flash_attn_ext_tiles.cu, flash_attn_ext_wide.cu).
 #pragma once
 #include "flash.cuh"
@@ -128,7 +128,7 @@ struct Sources {
 
 // The first tile from `first` on that any row of the block sees, and which of its keys are wanted: a cache of
 // keys has places that nobody wrote yet, and 0 times NaN is NaN. Beyond the last one: end or more. Every thread asks,
-// and if there is one, all have done with the tile before.
+// and if there is one, all have finished with the tile before.
 DEV i64 find_tile(u32 *wanted, const Sources &x, const Row rows[2], const bool real[2], i64 first)
 {
     const int warp = threadIdx.x >> 5;
@@ -162,7 +162,7 @@ DEV void rows_of(Row rows[2], bool real[2], const Node<5> &n, const Task &t, i64
     }
 }
 
-// What two rows of a thread have so far: the largest score, the sum of weights, sums of COLUMNS columns of V.
+// The state of a thread's two rows so far: the largest score, the sum of weights, sums of COLUMNS columns of V.
 template <int COLUMNS> struct Sums {
     float most[2], sum[2], o[COLUMNS / 8][4];
 };
@@ -273,7 +273,7 @@ DEV bool is_last_block(const Node<5> &n)
     __syncthreads();
     if (threadIdx.x == 0) {
         u32 *arrived = (u32 *)n.fault + blockIdx.y * gridDim.x + blockIdx.x;
-        __threadfence(); // whoever sees this block counted sees its parts, too
+        __threadfence(); // a block that sees this block counted also sees its parts
         last = atomicAdd(arrived, 1u) == gridDim.z - 1;
         if (last) *arrived = 0;
         __threadfence();

@@ -111,7 +111,7 @@ DEV void mma_bf16(float d[4], const u32 a[4], const u32 b[2])
 #endif
 }
 
-// A tile of rows of 16 words, and 4 so that lanes of a fragment meet different banks; a step of depth is 8 words.
+// A tile of rows of 16 words, plus 4 so that lanes of a fragment fall into different banks; a step of depth is 8 words.
 typedef u32 TileRow[20];
 
 // Rows row .. row + 15 of a, step s.

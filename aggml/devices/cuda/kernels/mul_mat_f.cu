@@ -1,8 +1,8 @@
 // Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
 //
 // Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 64 columns, f16 and bf16 on tensor
-// cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add. The depth is split over blocks where tiles
-// are few. Not here: f16 and bf16 with 9 to 64 columns (mul_mat_f_ring.cu).
+// cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add. The depth is split over blocks where there
+// are few tiles. Not here: f16 and bf16 with 9 to 64 columns (mul_mat_f_ring.cu).
 #include "columns.cuh"
 #include "mma.cuh"
 
@@ -237,7 +237,7 @@ DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 fi
             *(uint4 *)&b_t[mine][8 * half + w] = make_uint4(y[w], y[w + 1], y[w + 2], y[w + 3]);
         }
         __syncthreads();
-        if (k + DEPTH < depth) { // under way while the tensor cores have the last
+        if (k + DEPTH < depth) { // loaded while the tensor cores multiply the previous tile
             fetch<T>(x, my_a, Type<T>::number, k + DEPTH + 16 * half, depth, aligned);
             fetch<T>(y, my_b, type, k + DEPTH + 16 * half, depth, aligned);
         }
@@ -263,7 +263,7 @@ DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 fi
     write_tile(n, c, part, shape, row, first, sum);
 }
 
-// f32: 128 threads, each 8 rows by 4 columns of the tile, 16 apart, so that lanes meet different banks.
+// f32: 128 threads, each 8 rows by 4 columns of the tile, 16 apart, so that lanes fall into different banks.
 template <class Args> DEV void tile_f32(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     enum { K = 16 };

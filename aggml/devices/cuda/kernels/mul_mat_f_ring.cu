@@ -8,7 +8,7 @@
 
 enum { DEEP = 64 }; // elements of a stage
 
-// Rows end in 16 bytes more than they have, so that 8 of them meet other banks; columns of f32 in 32.
+// Rows are padded by 16 bytes, so that 8 of them fall into different banks; columns of f32 are padded by 32.
 template <int WIDE> struct Stage {
     __align__(16) u32 a[TILE][DEEP / 2 + 4];
     __align__(16) float b[WIDE][DEEP + 8]; // or of T, in rows as those of a
@@ -64,7 +64,7 @@ template <class T> DEV void bring16(Place place, void *to, const char *from, i64
     }
 }
 
-// EVERY: a thread has each so manieth column. BYTES: of a row of them in shared memory
+// EVERY: a thread loads every EVERY-th column. BYTES: of a row of columns in shared memory
 template <class T, int EVERY, int BYTES, int WIDE> DEV void bring_columns(Source &x, Stage<WIDE> &t, int ahead)
 {
     enum { PER = 128 / EVERY }; // vectors of a column

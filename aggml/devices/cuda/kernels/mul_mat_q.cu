@@ -1,8 +1,8 @@
 // Products with a matrix of the quantized type TYPE: mul_mat and mul_mat_id on columns that are int8 (columns.cu).
 //
-// Few columns: warps along the depth, lanes a group of 32 each, dp4a. What bounds them is how many lines of memory the
-// loads of a warp touch: blocks have odd sizes, so a warp brings 32 groups of some rows to shared memory in loads of 16
-// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 rows by 64 columns on
+// Few columns: warps along the depth, lanes a group of 32 each, dp4a. Their limit is how many lines of memory the loads
+// of a warp touch. Blocks have odd sizes, so a warp copies 32 groups of some rows to shared memory in loads of 16
+// bytes and unpacks them there, while the next 32 groups are being loaded. Many: tiles of 64 rows by 64 columns on
 // tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave multiprocessors
 // without work, the depth is split over blocks. Not here: 9 to 32 columns (mul_mat_q_ring.cu).
 // for each type: quantized
@@ -73,7 +73,7 @@ template <int N> DEV void few_columns(const Node<2> &n)
     }
 }
 
-// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each (elsewhere it takes more registers).
+// Memory is kept busy by the bytes in flight: 16 warps with 2 KiB each (on other GPUs the kernel takes more registers).
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
 enum { FIT = 3 };
 #else
@@ -199,7 +199,7 @@ DEV void multiply(float sum[Shape::I][Shape::J][4], const Staged &t, const Shape
     }
 }
 
-// The tile that begins at `row` and column `first`; what comes next is under way while the tensor cores have the last.
+// The tile that begins at `row` and column `first`; the next data is loaded while the tensor cores multiply the last.
 template <class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     enum { I = Shape::I, J = Shape::J };

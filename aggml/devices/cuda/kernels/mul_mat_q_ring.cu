@@ -12,10 +12,10 @@ enum {
     GROUPS = PER_BLOCK > 4 ? PER_BLOCK : 4, // of a stage
     BYTES = GROUPS / PER_BLOCK * Block<TYPE>::bytes,
     VECTORS = (BYTES + 30) / 16, // of 16 bytes that they touch, wherever they begin
-    PITCH = VECTORS | 1          // rows meet other banks
+    PITCH = VECTORS | 1          // so that rows fall into different banks
 };
 
-// Rows of b end in 16 bytes more than they have, for the same reason.
+// Rows of b are padded by 16 bytes, for the same reason.
 enum { ACTS = 3 * GROUPS };
 
 template <int WIDE> struct Stage {

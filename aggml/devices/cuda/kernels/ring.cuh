@@ -1,9 +1,9 @@
-// Products of 9 to 64 columns whose tiles come by a ring of stages in shared memory: raw rows of the matrix and of the
-// columns, under way by cp.async while earlier ones are multiplied.
+// Products of 9 to 64 columns. Their tiles go through a ring of stages in shared memory: cp.async loads raw rows of the
+// matrix and of the columns while earlier stages are multiplied.
 //
-// A block has 64 rows by WIDE columns. A warp has 32 of the rows, all columns, and every other step of the depth: what
-// it reads of the columns serves 32 rows, and the two warps of the same rows meet in the end. Not here: what lies in a
-// stage (mul_mat_q_ring.cu, mul_mat_f_ring.cu), which products come here (mul_mat.py).
+// A block has 64 rows by WIDE columns. A warp has 32 of the rows, all columns, and every other step of the depth: each
+// load from the columns serves 32 rows, and the sums of the two warps with the same rows are added in the end. Not
+// here: what lies in a stage (mul_mat_q_ring.cu, mul_mat_f_ring.cu), which products come here (mul_mat.py).
 #pragma once
 #include "columns.cuh"
 #include "mma.cuh"
@@ -23,7 +23,8 @@ template <int WIDE> struct Halves {
     }
 };
 
-// The oldest stage of a ring is there, for all threads of the block, which have all done with the stage before.
+// Waits until the oldest stage of a ring has arrived for all threads of the block, and all have finished with the stage
+// before it.
 DEV void next_stage(int stages)
 {
     if (stages >= 4)
@@ -35,7 +36,8 @@ DEV void next_stage(int stages)
     __syncthreads();
 }
 
-// Walks over stages begin .. end - 1 of the depth: bring(slot, stage) asks for one, use(slot, stage) multiplies it.
+// Walks over stages begin .. end - 1 of the depth: bring(slot, stage) starts to load one, use(slot, stage) multiplies
+// it.
 template <class Bring, class Use> DEV void around(int begin, int end, int stages, Bring bring, Use use)
 {
     for (int s = 0; s < stages - 1; ++s) {

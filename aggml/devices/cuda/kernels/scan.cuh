@@ -3,7 +3,7 @@
 #pragma once
 #include "common.cuh"
 
-// What comes before this thread's number in a block of one dimension. May be called again and again.
+// The sum of the numbers of all threads before this one, in a block of one dimension. May be called repeatedly.
 template <class T> DEV T sum_before(T mine)
 {
     __shared__ T totals[32];

@@ -1,5 +1,5 @@
-// Shared memory of tiles: copies that are under way to it (cp.async, from sm_80 on), and matrices of 8 x 8 from it
-// (ldmatrix), as fragments of mma.cuh. Not here: who computes with them (flash_tiles.cuh).
+// Tiles in shared memory: asynchronous copies to it (cp.async, from sm_80 on), and loads of 8 x 8 matrices from it
+// (ldmatrix), as fragments of mma.cuh. Not here: the kernels that compute with them (flash_tiles.cuh).
 #pragma once
 #include "common.cuh"
 
@@ -46,8 +46,8 @@ template <bool TURNED> DEV void load_matrices(u32 r[4], const u32 *row)
 #endif
 }
 
-// 16 bytes to shared memory, under way until they are waited for; zeros, and no look at them, where they are not
-// wanted. On sm_75 they are there at once.
+// Copies 16 bytes to shared memory, asynchronously until they are waited for. Where they are not wanted, stores zeros
+// and does not read the source. On sm_75 the copy is synchronous.
 DEV void copy_async_to(Place to, const void *from, bool wanted)
 {
 #ifdef AGGML_HOST
@@ -67,7 +67,7 @@ DEV void copy_async(void *to, const void *from, bool wanted)
     copy_async_to(place_of(to), from, wanted);
 }
 
-// What this thread asked for since the last call is one group.
+// The copies that this thread started since the last call become one group.
 DEV void commit_copies()
 {
 #ifdef AGGML_HOST
@@ -77,7 +77,7 @@ DEV void commit_copies()
 #endif
 }
 
-// All groups of this thread but the last LEFT are there; others see them behind a barrier.
+// Waits until all groups of this thread but the last LEFT have arrived; other threads see them after a barrier.
 template <int LEFT> DEV void wait_for_copies()
 {
 #ifdef AGGML_HOST
