@@ -1,6 +1,6 @@
 /* One vector of 8 floats (AVX2, FMA, F16C) under the names that vec/ computes with.
  *
- * kernels/avx512/math.h gives the same names for 16 lanes. Here: loads, stores, lanes, what a few instructions do.
+ * kernels/avx512/math.h gives the same names for 16 lanes. Here: loads, stores, lanes, functions of a few instructions.
  * Not here: functions (kernels/vec/math.h). */
 #ifndef AGK_AVX2_MATH_H
 #define AGK_AVX2_MATH_H

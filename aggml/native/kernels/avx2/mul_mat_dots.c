@@ -1,8 +1,8 @@
-/* mul_mat of few columns, AVX2 + FMA: lanes run along k; f32, f16, bf16 and q8_0 weights as they lie.
+/* mul_mat of few columns, AVX2 + FMA: lanes run along k; weights in f32, f16, bf16 and q8_0 are not repacked.
  *
- * 2 rows x up to 4 columns; of one column of floats a row at a time. q8_0: 8-bit products through 16 bits, exact;
- * weights and columns of 32 k at a time. Not here: other quantized types (mul_mat_dots_q.c), many columns (mul_mat.c).
- */
+ * A tile has 2 rows x up to 4 columns. One column of floats is multiplied one row at a time. q8_0: products of bytes
+ * are added in 16 bits without overflow, 32 elements of k at a time. Not here: other quantized types
+ * (mul_mat_dots_q.c), many columns (mul_mat.c). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
@@ -28,7 +28,7 @@ AGK_INLINE __m256 load(int type, const char *a)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* The last k % 8 elements, filled up with zeros. */
+/* The last k % 8 elements, padded with zeros. */
 AGK_INLINE __m256 load_tail(int type, const char *a, int64_t n)
 {
     char padded[32] = {0};
@@ -77,10 +77,10 @@ AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const 
 /* -- one column of floats ---------------------------------------------------------------------------------------- */
 
 enum {
-    CHAINS = 8,    /* sums of a row alone, so that none waits for another */
-    SHORT = 256,   /* elements of a row; up to so many 4 sums are enough, since the next row does not wait */
-    LONG = 4096,   /* beyond, 8 or 4 rows at once: the column does not stay in L1, and is read once for all of them */
-    APART = 16384, /* elements of a column of bf16 that are taken apart; lower/mul_mat/dots.c gives no more */
+    CHAINS = 8,    /* independent sums of one row: no FMA waits for the one before it */
+    SHORT = 256,   /* elements; rows up to this length need only 4 sums, because the next row starts meanwhile */
+    LONG = 4096,   /* elements; longer columns leave L1, so 8 or 4 rows share each read of the column */
+    APART = 16384, /* elements of a bf16 column that are split; lower/mul_mat/dots.c never passes more */
     /* A row alone is a stream of memory. One line of so many bytes is asked for, FAR_AHEAD, into L2; the processor
      * reads the others by itself. Two rows at a time, a chain each, had 22 (f32) and 16 GB/s (f16, bf16) of 28 on a
      * Zen 4. */
@@ -100,12 +100,12 @@ static void take_apart(int64_t k, const float *b, float *to)
     }
 }
 
-/* 16 elements, of bf16 those with an even place first. */
+/* 16 elements; of bf16 the even-numbered ones come first. */
 AGK_INLINE void load16(int type, const char *a, __m256 x[2])
 {
     if (type == BF16) {
         __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)a);
-        __asm__("" : "+x"(both)); /* else it is loaded twice, and loads are what bounds this in cache */
+        __asm__("" : "+x"(both)); /* otherwise it is loaded twice, and in cache the loads are the bottleneck */
         x[0] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
         x[1] = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000)));
     } else {
@@ -114,7 +114,7 @@ AGK_INLINE void load16(int type, const char *a, __m256 x[2])
     }
 }
 
-/* The last n elements of a row, less than a step. */
+/* The last n elements of a row, fewer than a full step. */
 AGK_INLINE __m256 rest_of_one(int type, int64_t n, const char *a, const float *b, __m256 sum)
 {
     const int width = type == F32 ? 4 : 2;
@@ -131,7 +131,7 @@ AGK_INLINE void put_4(const agk_mm_block *block, const __m256 sum[4], float *c)
     _mm_storeu_ps(c, block->add ? _mm_add_ps(_mm_loadu_ps(c), all) : all);
 }
 
-/* A row alone, in `chains` sums that do not wait for each other. `apart`: b, or for bf16 b taken apart. */
+/* One row, in `chains` independent sums. `apart`: b; for bf16 b split into even and odd elements. */
 AGK_INLINE __m256 one_row(int type, int chains, const agk_mm_block *block, const char *a, const float *apart)
 {
     const int width = type == F32 ? 4 : 2, step = 8 * chains;
@@ -148,7 +148,7 @@ AGK_INLINE __m256 one_row(int type, int chains, const agk_mm_block *block, const
         }
         if (k * width % ASKED == 0) _mm_prefetch(a + k * width + FAR_AHEAD, _MM_HINT_T1);
     }
-    AGK_UNROLL for (int i = 0; i < chains; ++i) __asm__("" : "+x"(sum[i])); /* else they go through the stack */
+    AGK_UNROLL for (int i = 0; i < chains; ++i) __asm__("" : "+x"(sum[i])); /* otherwise they are spilled */
     sum[0] = rest_of_one(type, block->k - k, a + k * width, (const float *)block->b + k, sum[0]);
     AGK_UNROLL for (int half = chains / 2; half > 0; half /= 2)
     {
@@ -157,7 +157,7 @@ AGK_INLINE __m256 one_row(int type, int chains, const agk_mm_block *block, const
     return sum[0];
 }
 
-/* Rows one after the other; the sums of 4 are added up together. */
+/* Rows one after the other; the lanes of 4 sums are added up together. */
 AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, const char *a, int64_t rows,
                              const float *apart, float *c)
 {
@@ -172,7 +172,7 @@ AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, co
     }
 }
 
-/* 4 or 8 rows at once, a sum each; each line of the rows that come next is asked for. */
+/* 4 or 8 rows at once, one sum each; every cache line of the next rows is prefetched. */
 AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, const float *apart, float *c)
 {
     const int width = type == F32 ? 4 : 2;

@@ -1,10 +1,11 @@
-/* Products of blocks of 256 that are taken apart into L1, with few columns, AVX2: one block of each of 2 rows,
- * multiplied by up to 8 columns; with one column they need not lie anywhere.
+/* Few columns times types with blocks of 256, AVX2. A block is unpacked into magnitudes, signs and factors in L1; one
+ * block of each of 2 rows is multiplied by up to 8 columns. With one column the unpacked values stay in registers.
  *
- * A magnitude of at most 63 times a byte that has taken on its sign: sums of two products fit in 16 bits, and whole
- * factors multiply them as they are widened. No element of a column is -128: none was q8_0 before. One scale for 256 of
- * a column, as for many columns and in ggml, would be 10 to 20 % faster (ternary types 50 %) with three times the
- * error. Not here: taking apart (mul_mat_dots_iq.c, mul_mat_dots_tq.c). */
+ * A product is a magnitude of at most 63 times a byte of the column that has taken the sign of the weight. Sums of
+ * two products fit in 16 bits; integer factors multiply them while they are widened to 32 bits. No byte of a column
+ * is -128, because columns are quantized from floats here and never come as q8_0. One scale for 256 elements of a
+ * column, as for many columns and in ggml, would be 10 to 20 % faster (ternary types 50 %) with three times the
+ * error. Not here: the unpacking (mul_mat_dots_iq.c, mul_mat_dots_tq.c). */
 #ifndef AGK_AVX2_MUL_MAT_APART_H
 #define AGK_AVX2_MUL_MAT_APART_H
 
@@ -75,7 +76,7 @@ AGK_INLINE void sums_of(int R, const apart x[2], const agk_mm_col_q8 *col, __m25
     }
 }
 
-/* Those of ternary codes: what their offset of 1 adds too much is a 128th of the start of the column, for all rows. */
+/* The sums of ternary codes: their offset of 1 adds a 128th of the column's start value too much, in every row. */
 AGK_INLINE void ternary_sums_of(int R, const apart x[2], const agk_mm_col_q8 *col, __m256 sum[2])
 {
     __m256 start = _mm256_setzero_ps();
@@ -104,7 +105,7 @@ AGK_INLINE void panel(kind t, int R, int64_t n, const agk_mm_block *block, const
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const char *row = a + (size_t)r * block->lda;
-            AGK_UNROLL for (size_t line = 0; line < t.block_size; line += 64) /* of the rows that come next */
+            AGK_UNROLL for (size_t line = 0; line < t.block_size; line += 64) /* of the next rows */
             {
                 _mm_prefetch(row + (size_t)R * block->lda + line, _MM_HINT_T0);
             }
@@ -149,7 +150,7 @@ AGK_INLINE void all(kind t, bool single, const agk_mm_block *block)
     }
 }
 
-/* The kernel of a type, from a function that takes its blocks apart. */
+/* Defines the kernel of a type from the function that unpacks its blocks. */
 #define DOT(name, ternary) \
     void agk_mm_dots_##name##_avx2(const agk_mm_block *block) \
     { \

@@ -1,6 +1,6 @@
-/* mul_mat of the codebook types with few columns, AVX2: how their blocks are taken apart.
+/* mul_mat of the codebook types with few columns, AVX2: how their blocks are unpacked.
  *
- * Not here: products of what comes of it (mul_mat_dots_apart.h), ternary types (mul_mat_dots_tq.c), others
+ * Not here: the products (mul_mat_dots_apart.h), ternary types (mul_mat_dots_tq.c), others
  * (mul_mat_dots_q.c), many columns (mul_mat_shorts.c). */
 #include "formats/blocks_iq.h"
 #include "formats/quant_iq_grid.h"

@@ -1,9 +1,9 @@
-/* One column times rows of q4_K, q5_K or q8_0, AVX2: rows as they lie, one after the other, as a single stream of
- * memory.
+/* One column times rows of q4_K, q5_K or q8_0, AVX2: rows are not repacked and are read one after the other, as one
+ * stream of memory.
  *
- * The sums of 4 rows are added up together. What is the same for all rows is computed once for each call: scales and
- * sums of the column, and a copy of its elements in which no load crosses a line. Not here: other types, more columns
- * (mul_mat_dots.c, mul_mat_dots_q.c). */
+ * The lanes of 4 sums are added up together. Values that are the same for all rows are computed once in each call:
+ * scales and sums of the column, and a copy of its elements in which no load crosses a cache line. Not here: other
+ * types, more columns (mul_mat_dots.c, mul_mat_dots_q.c). */
 #ifndef AGK_AVX2_MUL_MAT_DOTS_ONE_H
 #define AGK_AVX2_MUL_MAT_DOTS_ONE_H
 

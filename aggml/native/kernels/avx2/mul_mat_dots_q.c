@@ -1,10 +1,10 @@
-/* mul_mat of quantized rows with few columns, AVX2: weights are read once, as they lie, 32 k at a time, 2 rows x up to
- * 4 columns.
+/* mul_mat of quantized rows with few columns, AVX2: weights are read once and not repacked, 32 elements of k at a
+ * time, in tiles of 2 rows x up to 4 columns.
  *
  * A code is an unsigned byte of at most 6 bits, so that the 16-bit sums of two products cannot overflow, or a signed
- * one of a table. What the offset of a code adds is taken off by the start values of the column, -128 * (sum of 4
- * elements) in each lane, shifted; those multiply a minimum as they are. Not here: q8_0 (mul_mat_dots.c), many columns
- * (mul_mat.c). */
+ * byte from a table. The offset of unsigned codes is removed by the start values of the column: each lane begins with
+ * -128 * (sum of its 4 elements), shifted right. For types with minimums the same start values multiply the minimum.
+ * Not here: q8_0 (mul_mat_dots.c), many columns (mul_mat.c). */
 #include <immintrin.h>
 
 #include "formats/blocks.h"
@@ -47,7 +47,7 @@ AGK_INLINE bool has_table(kind t)
     return t == IQ4_NL || t == IQ4_XS || t == MXFP4;
 }
 
-/* 128 >> this is the offset of the codes; 0: they have none. */
+/* The codes' offset is 128 >> this number; 0: they have no offset. */
 AGK_INLINE int offset_shift(kind t)
 {
     return t == Q4_0 ? 4 : t == Q5_0 ? 3 : t == Q3_K ? 5 : t == Q6_K ? 2 : 0;
@@ -115,7 +115,7 @@ AGK_INLINE void scales_of(kind t, const char *block, float scales[16], float min
         const agk_block_q6_k *x = (const agk_block_q6_k *)(const void *)block;
         put16(scales, _mm_loadu_si128((const __m128i *)(const void *)x->scales), half_at(&x->d));
     } else if (t == Q4_K || t == Q5_K) {
-        const agk_block_q4_k *x = (const agk_block_q4_k *)(const void *)block; /* q5_K begins alike */
+        const agk_block_q4_k *x = (const agk_block_q4_k *)(const void *)block; /* q5_K begins with the same members */
         const __m128i six = six_bits(x->scales);
         put8(scales, six, half_at(&x->d));
         put8(minimums, _mm_srli_si128(six, 8), half_at(&x->m) * 0x1p-7f);
@@ -223,7 +223,7 @@ AGK_INLINE __m256i products(kind t, __m256i w, __m256i x)
 {
     const __m256i ones = _mm256_set1_epi16(1);
     if (!has_table(t)) return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones);
-    /* an element of a column may be -128, one of a table not */
+    /* an element of a column may be -128, an entry of a table may not */
     return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x)), ones);
 }
 
@@ -263,7 +263,7 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
         float scales[2][16], minimums[2][16];
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
-            for (size_t line = 0; line < block_size(t); line += 64) { /* of the rows that come next */
+            for (size_t line = 0; line < block_size(t); line += 64) { /* of the next rows */
                 _mm_prefetch(row[r] + (size_t)R * block->lda + line, _MM_HINT_T0);
             }
             scales_of(t, row[r], scales[r], minimums[r]);

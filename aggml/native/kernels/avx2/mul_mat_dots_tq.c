@@ -1,6 +1,6 @@
-/* mul_mat of the ternary types with few columns, AVX2: how their blocks are taken apart.
+/* mul_mat of the ternary types with few columns, AVX2: how their blocks are unpacked.
  *
- * Not here: products of what comes of it (mul_mat_dots_apart.h), other types (mul_mat_dots_iq.c, mul_mat_dots_q.c). */
+ * Not here: the products (mul_mat_dots_apart.h), other types (mul_mat_dots_iq.c, mul_mat_dots_q.c). */
 #include "mul_mat_dots_apart.h"
 
 AGK_INLINE void tq2_0(const void *block, apart *to)

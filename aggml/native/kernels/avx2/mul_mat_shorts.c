@@ -1,9 +1,9 @@
-/* mul_mat of quantized rows and many columns in byte lanes, AVX2 (mul_mat_shorts.h): 4 rows x 16 columns; columns, and
- * what is stored.
+/* mul_mat of quantized rows and many columns in byte lanes, AVX2 (mul_mat_shorts.h): tiles of 4 rows x 16 columns,
+ * packing of columns, and the store.
  *
- * A vector of 32 products of codes of 4 bits is 2.1 instructions, of 5, 6 and 7 bits 2.4, 2.5 and 3, of 8 bits 4.5; of
- * floats it is 4 of a kind that only two of three pipes have. Not here: rows (mul_mat_shorts_rows.c), few columns
- * (mul_mat_dots_q.c). */
+ * 32 products take 2.1 instructions with codes of 4 bits, 2.4, 2.5 and 3 with 5, 6 and 7 bits, 4.5 with 8 bits. In
+ * f32 they take 4, which only two of the three vector pipes execute. Not here: rows (mul_mat_shorts_rows.c), few
+ * columns (mul_mat_dots_q.c). */
 #define SHORT_VNNI 0
 #include "kernels/vec/mul_mat_shorts.h"
 #include "math.h"

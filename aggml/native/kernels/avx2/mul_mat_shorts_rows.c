@@ -3,7 +3,7 @@
 #include "kernels/mul_mat_shorts.h"
 #include "math.h"
 
-/* 16 elements; as wide as 16 floats, where what unpacks blocks puts them. */
+/* 16 elements in the space of 16 floats, where the functions that unpack blocks put them. */
 typedef struct piece {
     int8_t q[16];
     float d, minimum;

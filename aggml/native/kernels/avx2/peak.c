@@ -1,4 +1,5 @@
-/* Peaks on 256-bit registers: 12 of the 16 are sums, of bytes 8, which need a register for what comes between. */
+/* Peak rates on 256-bit registers: 12 of the 16 registers are sums; 8 for bytes, whose products need a register in
+ * between. */
 #include <immintrin.h>
 
 #include "kernels/peak.h"
@@ -6,7 +7,7 @@
 AGK_PEAK_READ(agk_peak_read_avx2, __m256i, "x")
 AGK_PEAK(agk_peak_f32_avx2, __m256, "x", _mm256_set1_ps(0.5f), 12, "vfmadd231ps %1, %1, %0", 2 * 8)
 
-/* What a product of bytes is made of without VNNI. */
+/* The instructions of a product of bytes without VNNI. */
 double agk_peak_int8_avx2(int64_t turns)
 {
     enum { CHAINS = 8 };

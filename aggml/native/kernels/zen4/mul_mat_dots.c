@@ -1,10 +1,11 @@
-/* One column of f32, f16 and bf16 for AMD's processors: rows as they lie, one after the other, as a single stream of
- * memory.
+/* One column of f32, f16 and bf16 for AMD processors: rows are not repacked and are read one after the other, as one
+ * stream of memory.
  *
- * kernels/avx512/mul_mat_dots.c reads 4 rows at a time, and asks for each line of them. On a Zen 4 that is as fast from
- * memory, but not from the L3: 8 MB took 1.28 times as long. Long rows are taken 8 or 4 at a time, since their column
- * does not stay in L1. More columns than one go there from here. Reached only through lines that need AGK_ZEN4, pairs
- * through one that needs AGK_AVX512_BF16, too. Not here: packed weights (mul_mat_packed.h). */
+ * kernels/avx512/mul_mat_dots.c reads 4 rows at a time and prefetches each of their cache lines. On a Zen 4 that is
+ * as fast from memory, but not from the L3: 8 MB took 1.28 times as long. Long rows are read 8 or 4 at a time,
+ * because their column does not stay in L1. Calls with more than one column are passed on to that file. Reached only
+ * through lines of kernels_mul_mat.def that need AGK_ZEN4; pairs of bf16 need AGK_AVX512_BF16 as well. Not here:
+ * packed weights (mul_mat_packed.h). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
@@ -14,12 +15,13 @@
 enum { F32, F16, PAIRS };
 
 enum {
-    CHAINS = 8,            /* sums of a row alone, so that none waits for another */
-    SHORT = 16,            /* vectors of a row; up to so many 2 sums are enough, since the next row does not wait */
-    LONG_COLUMN = 8 << 10, /* bytes of a column; beyond, 8 rows share it */
-    /* Bytes ahead that one line of ASKED is asked for, into L2; the processor reads the others by itself. GB/s of f32
-     * from the L3 and from memory, k 2048: none 90, 26; every eighth line 88, 26.5; every fourth 86, 26.9; each 74,
-     * 25.5. With k 768 memory has 23.2, 23.1, 24.7 (each line of 4 rows: 65 from the L3, 21). */
+    CHAINS = 8,            /* independent sums of one row: no FMA waits for the one before it */
+    SHORT = 16,            /* vectors; rows up to this length need only 2 sums: the next row starts meanwhile */
+    LONG_COLUMN = 8 << 10, /* bytes; 8 rows share each read of a longer column */
+    /* One cache line in ASKED bytes is prefetched into L2, FAR_AHEAD bytes ahead; the processor prefetches the others
+     * by itself. GB/s of f32 from the L3 and from memory with k 2048: no prefetch 90, 26; every eighth line 88, 26.5;
+     * every fourth 86, 26.9; each line 74, 25.5. With k 768 from memory 23.2, 23.1, 24.7 (each line of 4 rows: 65
+     * from the L3, 21). */
     ASKED = 512,
     FAR_AHEAD = 6144,
 };
@@ -39,7 +41,7 @@ AGK_INLINE int column_width(int type)
     return type == PAIRS ? 2 : 4;
 }
 
-/* sum + a vector of a times one of b; the last n elements, if they are fewer. */
+/* sum + a vector of a times one of b; n elements if fewer are left. */
 AGK_INLINE __m512 add_product(int type, __m512 sum, const char *a, const char *b, int64_t n)
 {
     if (type == PAIRS) {
@@ -68,7 +70,7 @@ AGK_INLINE void put_4(const agk_mm_block *block, const __m512 sum[4], float *c)
     _mm_storeu_ps(c, block->add ? _mm_add_ps(_mm_loadu_ps(c), all) : all);
 }
 
-/* A row alone, in `chains` sums that do not wait for each other. */
+/* One row, in `chains` independent sums. */
 AGK_INLINE __m512 one_row(int type, int chains, const agk_mm_block *block, const char *a)
 {
     const int elements = elements_of(type), step = chains * elements, width = width_of(type);
@@ -94,7 +96,7 @@ AGK_INLINE __m512 one_row(int type, int chains, const agk_mm_block *block, const
     return sum[0];
 }
 
-/* Rows one after the other; the sums of 4 are added up together. */
+/* Rows one after the other; the lanes of 4 sums are added up together. */
 AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, const char *a, int64_t rows, float *c)
 {
     for (; rows >= 4; rows -= 4, c += 4) {
@@ -108,7 +110,7 @@ AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, co
     }
 }
 
-/* 4 or 8 rows at once, 2 sums each; each line of the rows that come next is asked for. */
+/* 4 or 8 rows at once, 2 sums each; every cache line of the next rows is prefetched. */
 AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, float *c)
 {
     const int elements = elements_of(type), width = width_of(type);
