@@ -156,8 +156,7 @@ static bool find(void *library, const char *name, void *entry)
 static ag_error *load(ag_cuda_group *group)
 {
     char text[200];
-    void *library =
-        dlopen(group->path, RTLD_NOW | RTLD_LOCAL); /* never unloaded: its threads may run until the process ends */
+    void *library = dlopen(group->path, RTLD_NOW | RTLD_LOCAL); /* never unloaded: its threads may run until the end */
     if (library == NULL) {
         const char *why = dlerror();
         snprintf(text, sizeof text, "NCCL cannot be loaded: %.150s", why != NULL ? why : group->path);

@@ -1,4 +1,5 @@
-/* The cross entropy of a row, AVX2: sums of lanes over 1024 elements, these in double; against plain C within 1e-6. */
+/* The cross entropy of a row, AVX2: elements are summed in lanes for runs of 1024, and these sums are added in double.
+ * Against plain C: within 1e-6. */
 #include "math.h"
 
 #include "kernels/vec/cross_entropy_loss.h"

@@ -1,6 +1,7 @@
 /* Rows of f32 to f16, bf16, q8_0 and, from vec/quant_x86.h, q4_0, q4_1, q5_0 and q5_1, AVX2.
  *
- * As plain C bit for bit (formats/), but for f16, where a NaN keeps its payload (as in ggml's conversion on the CPU).
+ * The results are bit for bit those of plain C (formats/), except that a NaN in f16 keeps its payload (as in ggml's
+ * conversion on the CPU).
  * Not here: columns of products (mul_mat_columns.c). */
 #include <immintrin.h>
 #include "table/kernel_types.h"

@@ -24,7 +24,7 @@ void agk_mm_columns_q8_avx2(const void *src, void *dst, int64_t n)
     }
 }
 
-/* 256 elements with one scale: what is not finite is 0. */
+/* 256 elements with one scale: elements that are not finite become 0. */
 void agk_mm_columns_q8_wide_avx2(const void *src, void *dst, int64_t n)
 {
     const float *x = src;

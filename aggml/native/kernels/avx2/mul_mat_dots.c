@@ -88,7 +88,7 @@ enum {
     FAR_AHEAD = 6144,
 };
 
-/* Elements 0, 2, .. 14 of each 16, then 1, 3, .. 15: as the low and high halves of 8 words of bf16 are. */
+/* Stores elements 0, 2, .. 14 of each 16, then 1, 3, .. 15: the order of the low and high halves of 8 words of bf16. */
 static void take_apart(int64_t k, const float *b, float *to)
 {
     for (int64_t i = 0; i + 16 <= k; i += 16) {

@@ -23,7 +23,7 @@ enum { WIDE = 256, GROUPS = WIDE / 32, MOST = 8 };
 typedef struct apart {
     _Alignas(32) int8_t sign[WIDE];
     uint8_t magnitude[WIDE];
-    int16_t factor[GROUPS][16]; /* of each pair of elements */
+    int16_t factor[GROUPS][16]; /* one for each pair of elements */
     float unit;
 } apart;
 

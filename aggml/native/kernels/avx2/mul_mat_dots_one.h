@@ -17,12 +17,12 @@ enum {
     ONE_MOST = 16384,     /* elements of a column of q4_K and q5_K */
     ONE_MOST_Q8_0 = 8192, /* of q8_0: longer rows, with what they push out of L1, were faster two at a time */
     ONE_K = 256,          /* elements of a block of q4_K */
-    /* Bytes that rows are asked for ahead, into L2. One line of some 576 bytes is asked for; each, or every second,
-     * was slower (k 2048, GB/s on a Zen 4: 16.3, 9.5, 13.3; none 15.5). */
+    /* How many bytes ahead rows are prefetched into L2. One cache line in some 576 bytes is prefetched. Prefetching
+     * every line, or every second one, was slower (k 2048, GB/s on a Zen 4: 16.3, 9.5, 13.3; no prefetch 15.5). */
     ONE_FAR_AHEAD = 6144,
 };
 
-/* Of 8 x 32 elements of the column: scales, and these times minus the sums of elements. */
+/* For 8 x 32 elements of the column: the scales, and each scale times minus the sum of its elements. */
 typedef struct one_scales {
     __m256 scale, minus_sum;
 } one_scales;
@@ -46,7 +46,7 @@ AGK_INLINE __m256 one_of_bytes(uint32_t low, uint32_t high)
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
 }
 
-/* 256 k of a row of q4_K (or, if `fifth`, of q5_K, which begins alike): sums in 8 lanes. */
+/* 256 k of a row of q4_K (or, if `fifth`, of q5_K, which begins with the same fields): sums in 8 lanes. */
 AGK_INLINE void one_block_of_256(bool fifth, const char *block, const int8_t *x, const one_scales *column,
                                  __m256 sum[4])
 {

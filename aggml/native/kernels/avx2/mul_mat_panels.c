@@ -1,4 +1,4 @@
-/* Sums of panels to columns of the result, AVX2. */
+/* Stores the sums of panels into columns of the result, AVX2. */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_panels.h"
 #include "math.h"

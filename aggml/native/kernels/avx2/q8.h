@@ -12,14 +12,14 @@ AGK_INLINE __m256 size_of(__m256 x)
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
 }
 
-/* Halves away from zero. The largest number below 0.5 is added, so that 0.5 becomes 1 and what is below it 0. */
+/* Halves away from zero. The largest number below 0.5 is added, so that 0.5 becomes 1 and every number below it 0. */
 AGK_INLINE __m256i round_away(__m256 x)
 {
     const __m256 below = _mm256_castsi256_ps(_mm256_set1_epi32(0x3effffff));
     return _mm256_cvttps_epi32(_mm256_add_ps(x, _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), below)));
 }
 
-/* What does not fit a byte is 0. */
+/* Values that do not fit in a byte become 0. */
 AGK_INLINE __m256 fitting(__m256 x)
 {
     return _mm256_and_ps(x, _mm256_cmp_ps(size_of(x), _mm256_set1_ps(127.5f), _CMP_LT_OQ));

@@ -1,6 +1,6 @@
-/* Rows of f16, bf16 and quantized blocks to f32, AVX2: all types but tq1_0, q8_1 and q8_K, which have plain C alone.
+/* Rows of f16, bf16 and quantized blocks to f32, AVX2: all types but tq1_0, q8_1 and q8_K, which only have plain C.
  *
- * As plain C bit for bit (formats/). */
+ * The results are bit for bit those of plain C (formats/). */
 #include "math.h"
 
 /* VF of 16 signed bytes, from the first or the ninth. */
