@@ -37,8 +37,12 @@
     LINE(tq1_0, TQ1_0, __VA_ARGS__) \
     LINE(tq2_0, TQ2_0, __VA_ARGS__)
 
+/* Blocks of 64 with a scale for each 16. */
+#define AGK_MM_OF_64(LINE, ...) LINE(nvfp4, NVFP4, __VA_ARGS__)
+
 #define AGK_MM_PACKED(LINE, ...) AGK_MM_OF_32(LINE, __VA_ARGS__) AGK_MM_OF_256(LINE, __VA_ARGS__)
 #define AGK_MM_QUANTIZED(LINE, ...) \
-    AGK_MM_PACKED(LINE, __VA_ARGS__) AGK_MM_OF_GRIDS(LINE, __VA_ARGS__) AGK_MM_TERNARY(LINE, __VA_ARGS__)
+    AGK_MM_PACKED(LINE, __VA_ARGS__) \
+    AGK_MM_OF_GRIDS(LINE, __VA_ARGS__) AGK_MM_TERNARY(LINE, __VA_ARGS__) AGK_MM_OF_64(LINE, __VA_ARGS__)
 
 #endif
