@@ -158,18 +158,22 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="FILE",
-        help="the JSON file (default: benchmarks/results/PROCESSOR-THREADS.json; of some parts or "
-        "a quick run build/bench/bench.json)",
+        help="the JSON file (default: benchmarks/results/PROCESSOR-ISA-THREADS.json; of some "
+        "parts or a quick run build/bench/bench.json)",
     )  # fmt: skip
     return parser
 
 
-def _default_out(given: argparse.Namespace, cpu: str) -> Path:
-    """A file named after the processor; partial and quick runs do not go to the results."""
+def _default_out(given: argparse.Namespace, cpu: str, isa: str) -> Path:
+    """A file named after the processor; partial and quick runs do not go to the results.
+
+    The instruction set is part of the name, because a virtual machine often hides the model: an
+    "AMD EPYC" may be a Zen 3 without AVX-512, or a Zen 4.
+    """
     if given.quick or given.parts or given.match:
         return roofline.CACHE / "bench.json"
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", cpu.lower())).strip("-")
-    return RESULTS / f"{name or 'machine'}-{given.threads}.json"
+    return RESULTS / f"{name or 'machine'}-{isa}-{given.threads}.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--threads {given.threads} is less than 1")
     begin = time.perf_counter()
     about = machine(PACKAGES)
-    out: Path = given.out or _default_out(given, about["cpu"])
+    out: Path = given.out or _default_out(given, about["cpu"], about["isa"])
     result = {"machine": about, "threads": given.threads, "quick": given.quick}
     bench = Bench(given)
     failed = []

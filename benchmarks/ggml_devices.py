@@ -1,6 +1,6 @@
 """A device of ggml awaited, against the same library called in a thread (anyio.to_thread).
 
-    nice -n -10 python -m benchmarks.ggml_devices --out benchmarks/results/amd-epyc-4-ggml.json
+    nice -n -10 python -m benchmarks.ggml_devices --out benchmarks/results/amd-epyc-zen4-4-ggml.json
 
 Here: the time of one tiny graph, and the lag of the loop while large ones run. Not here: servers
 (ggml_servers.py), kernels.

@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aggml.devices.cpu import isas
+
 if TYPE_CHECKING:
     from aggml import Future
 
@@ -206,7 +208,7 @@ def _figure(value: float, unit: str = "") -> str:
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:
-    """What the figures depend on: processor, cores, load, versions."""
+    """What the figures depend on: processor, its best instruction set, cores, load, versions."""
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.is_file():
@@ -221,6 +223,7 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "cpu": model,
+        "isa": isas()[-1],
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
