@@ -26,9 +26,9 @@ __all__ = ["directory_entry", "encoded", "header", "string"]
 VERSION: Final = 3
 LARGEST_KEY: Final = 65535  # bytes; what the specification allows
 DEEPEST: Final = 4  # arrays in arrays; readers refuse more
-# Which type a whole number gets: the first that holds it. llama.cpp reads counts and token ids as
-# uint32, and refuses another width; the elements of its arrays (token types, heads of each layer)
-# are int32.
+# A whole number gets the first of these types that can hold it. llama.cpp reads counts and token
+# ids as uint32 and refuses any other width. The elements of its arrays (token types, heads of each
+# layer) are int32.
 _OF_VALUE: Final = ("uint32", "int32", "uint64", "int64")
 _OF_ELEMENTS: Final = ("int32", "uint32", "int64", "uint64")
 
@@ -57,7 +57,7 @@ def encoded(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 G
 
 
 def string(text: str | bytes, what: str) -> bytes:
-    """A length and the bytes of a text. Surrogate escapes stand for bytes that are no UTF-8."""
+    """Encode a text: its length, then its bytes. Surrogate escapes stand for non-UTF-8 bytes."""
     try:
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -66,7 +66,7 @@ def string(text: str | bytes, what: str) -> bytes:
 
 
 def directory_entry(name: str, ne: Sequence[int], dtype: DType, offset: int) -> bytes:
-    """What the directory says of a tensor; ``offset`` counts from where the tensors begin."""
+    """A tensor's entry of the directory; ``offset`` is relative to the first tensor's byte."""
     extents = struct.pack(f"<I{len(ne)}Q", len(ne), *ne)
     return string(name, "the name") + extents + struct.pack("<IQ", dtype.value, offset)
 
@@ -122,7 +122,7 @@ def _number(value_type: ValueType) -> bytes:
 
 
 def _type_of(key: str, values: Values, integers: Sequence[str]) -> ValueType:
-    """The type that fits all of these Python values."""
+    """The metadata type that can hold each of these Python values."""
     numpy = {np.dtype(type(x)) for x in values if isinstance(x, np.generic) and not _is_text(x)}
     if len(numpy) == 1 and all(isinstance(x, np.generic) for x in values):
         return _type_of_numpy(key, numpy.pop())
@@ -174,7 +174,7 @@ def _range(value_type: ValueType) -> tuple[int, int]:
 
 
 def _elements(key: str, values: Values, value_type: ValueType) -> bytes:
-    """Values of one type, one behind the other."""
+    """Encode values of one type, one after the other."""
     if value_type is STRING:
         if not all(_is_text(x) for x in values):
             wrong = next(x for x in values if not _is_text(x))
@@ -189,7 +189,7 @@ def _elements(key: str, values: Values, value_type: ValueType) -> bytes:
 
 
 def _numbers(key: str, values: Values, value_type: ValueType) -> bytes:
-    """Numbers of one type, each within its range."""
+    """Encode numbers of one type, after a check that each is within its range."""
     assert value_type.form is not None
     form = np.dtype(value_type.form.format)
     if isinstance(values, np.ndarray) and values.dtype == form:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GGUFFile"]
 
-LOAD_CHUNK: Final = 16 << 20  # bytes per upload: progress moves, and a cancel takes effect soon
-LOAD_AHEAD: Final = 4  # uploads queued at once: the device never waits for the loop
+LOAD_CHUNK: Final = 16 << 20  # bytes per upload; small, so that a cancel takes effect soon
+LOAD_AHEAD: Final = 4  # uploads queued at once, so that the device never waits for the loop
 
 
 class GGUFFile:
@@ -169,7 +169,7 @@ class GGUFFile:
             buffer.close()
             raise
         buffer.exclusive = (
-            True  # a private mapping, of which `data` shows no more than read-only views
+            True  # the mapping is private, and `data` only hands out read-only views of it
         )
         buffer.usage = BufferUsage.WEIGHTS
         return buffer
@@ -265,8 +265,9 @@ async def _first(queued: list[tuple[Future[None], int, int]]) -> int:
 
 
 def _map(descriptor: int, size: int) -> npt.NDArray[np.uint8]:
-    # A private mapping: devices want writable memory, and a write must never reach the file. Where
-    # the kernel refuses one because it is larger than memory, a read-only one does for all else.
+    # The mapping is private, because devices want writable memory and a write must never reach the
+    # file. The kernel refuses a private mapping that is larger than memory; then a read-only one
+    # serves every other purpose.
     try:
         whole = mapping.mmap(descriptor, size, access=mapping.ACCESS_COPY)
     except OSError:
@@ -275,7 +276,7 @@ def _map(descriptor: int, size: int) -> npt.NDArray[np.uint8]:
 
 
 def _read(file: io.BufferedReader, size: int) -> npt.NDArray[np.uint8]:
-    # The alignment that a mapping has by nature: 64 covers every type and vector there is.
+    # A mapping is aligned to pages; here 64 bytes are enough for every type and every vector.
     room = np.empty(size + 64, np.uint8)
     start = -room.ctypes.data % 64
     target = room[start : start + size]

@@ -36,7 +36,7 @@ __all__ = ["GGUFError", "Header", "TensorEntry", "Value", "parse"]
 VERSIONS: Final = (2, 3)
 MAX_NESTING: Final = 4  # of arrays in arrays; bounds the recursion
 MAX_NAME: Final = 65535  # bytes of a key or tensor name
-_MAX_EMPTY: Final = 1 << 40  # bytes that an empty tensor's other extents may stand for
+_MAX_EMPTY: Final = 1 << 40  # bytes; limits the product of the non-zero extents of an empty tensor
 _COUNT: Final = struct.Struct("<I")
 _LENGTH: Final = struct.Struct("<Q")
 Value = Any  # of metadata; GGUFFile.metadata says what there is
@@ -94,7 +94,7 @@ def parse(path: Path, data: npt.NDArray[np.uint8]) -> Header:
 
 
 class _Parser:
-    """Reads a header from front to back; what it needs must be there, or it raises."""
+    """Reads a header from front to back; raises if bytes that it needs are missing."""
 
     def __init__(self, path: Path, data: npt.NDArray[np.uint8]) -> None:
         self.path = str(path)
@@ -132,7 +132,7 @@ class _Parser:
         version = self.version()
         tensors = self.number(_LENGTH, "number of tensors")
         values = self.number(_LENGTH, "number of metadata values")
-        # The smallest entries there can be: an empty name, no extents; an empty key and a byte.
+        # The smallest entries: a tensor without name and extents; an empty key and one byte.
         self.count(tensors, 24, "tensors")
         self.count(values, 13, "metadata values")
         metadata = self.metadata(values)
@@ -201,7 +201,7 @@ class _Parser:
         form = VALUE_TYPES[value_type].form if value_type < len(VALUE_TYPES) else None
         if form is not None:
             start = self.take(count * form.size, f"{what}, {count} elements,")
-            # A copy: the header need not be aligned, and the metadata may outlive the file.
+            # Copied, because the header may be unaligned and the metadata may outlive the file.
             items = np.frombuffer(self.view[start : self.at], np.dtype(form.format)).copy()
             items.flags.writeable = False
             return items
@@ -225,7 +225,7 @@ class _Parser:
         return [x == 1 for x in found]
 
     def strings(self, count: int, what: str) -> list[str]:
-        # A vocabulary has 100,000 of them: `text` for each would take three times as long.
+        # A vocabulary has 100,000 texts; calling `text` for each would take three times as long.
         view, size, at = self.view, self.size, self.at
         unpack = _LENGTH.unpack_from
         found = []
@@ -288,7 +288,7 @@ class _Parser:
                 )
             if size:
                 spans.append((offset, offset + size, name))
-            # An empty tensor lies nowhere; its offset must still be one that a buffer accepts.
+            # An empty tensor has no place, but a buffer must still accept its offset.
             placed.append(TensorEntry(name, dtype, ne, start + offset if size else 0))
         spans.sort()
         for (_, end, name), (begin, _, other) in itertools.pairwise(spans):
@@ -303,7 +303,7 @@ class _Parser:
                 f"tensor {name!r} has rows of {first} elements, no multiple of the "
                 f"{dtype.blck_size} in a block of {dtype.type_name}"
             )
-        # Empty ones too: strides are products of extents, and must not grow without bounds.
+        # Empty tensors are checked, too: strides are products of extents and must stay bounded.
         bound = dtype.row_size(max(first, dtype.blck_size))
         size = dtype.row_size(first)
         for n in others:

@@ -39,7 +39,7 @@ class Pieces:
     dtype: DType
     ne: tuple[int, ...]
     _array: Array  # of one axis or more
-    _convert: bool  # floats of another type, to be made ``dtype``; rows of ne[0]
+    _convert: bool  # the floats have another type and are converted to ``dtype``, in rows of ne[0]
 
     @classmethod
     def of(
@@ -49,7 +49,7 @@ class Pieces:
         dtype: DType | str | None,
         ne: Sequence[int] | None,
     ) -> Self:
-        """Check an array and find what it becomes; ``what`` begins the messages.
+        """Check an array and choose its type and shape in the file; messages begin with ``what``.
 
         Raises:
             InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported: as `GGUFWriter.add_tensor`.
@@ -85,7 +85,7 @@ class Pieces:
         return cls(element, shape[::-1], array, convert)
 
     def __iter__(self) -> Iterator[memoryview]:
-        """The bytes, from first to last."""
+        """Yield the bytes of the tensor, from first to last."""
         for part in _parts(self._array):
             made = _converted(part, self.dtype) if self._convert else part
             whole = np.ascontiguousarray(made, made.dtype.newbyteorder("<"))
@@ -175,7 +175,7 @@ def _parts(array: Array) -> Iterator[Array]:
 
 def _converted(part: Array, element: DType) -> Array:
     """Floats as another type: elements, or the bytes of blocks."""
-    with np.errstate(over="ignore"):  # beyond f32 is infinite, as in C
+    with np.errstate(over="ignore"):  # values beyond the range of f32 become infinite, as in C
         if element is DType.F64:
             return part.astype(np.float64)
         floats = np.ascontiguousarray(part, np.float32)

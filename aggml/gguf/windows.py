@@ -26,34 +26,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Windows"]
 
-WINDOW: Final = 64 << 20  # bytes, whole pages: what is in memory twice, on disk's cache and pinned
+# Bytes, whole pages. A registered window stays in memory, pinned, so windows are small.
+WINDOW: Final = 64 << 20
 
 
 class Windows:
-    """What one load has registered.
+    """The windows that one load has registered with a device.
 
-    Registering brings a window into memory and pins it, which may take long: threads do it. Where
-    the system pins no more, the rest is loaded as it is everywhere else.
+    Registering brings a window into memory and pins it. This may take long, so threads do it. If
+    the system refuses to pin more, the rest of the file is loaded without registering.
 
     Args:
-        device: to which tensors are loaded.
-        data: the file.
-        mapped: whether it is; else nothing is registered, wherever it happens to lie.
+        device: the device to which tensors are loaded.
+        data: the bytes of the file.
+        mapped: whether the file is mapped. If not, nothing is registered.
     """
 
     def __init__(self, device: Device, data: npt.NDArray[np.uint8], *, mapped: bool) -> None:
         self._register = device.register_host if device.registers_files and mapped else None
         self._data = data.view()
-        self._data.flags.writeable = False  # else each page would become this process's own
+        # Otherwise registering would make a copy of each page for this process.
+        self._data.flags.writeable = False
         self._open: dict[int, AbstractContextManager[None]] = {}
 
     def pieces(self, offset: int, size: int, most: int) -> Iterator[tuple[int, int]]:
-        """Begin and end, within ``size`` bytes from ``offset`` on, of what is loaded at a time.
+        """Cut a tensor into pieces; yield the begin and end of each, relative to ``offset``.
 
         Args:
-            offset: in the file.
-            size: bytes.
-            most: of a piece. No piece lies in two windows: drivers copy from one registration.
+            offset: of the tensor, in the file.
+            size: bytes of the tensor.
+            most: bytes of a piece. No piece lies in two windows, because drivers copy from a single
+                registration.
         """
         begin = 0
         while begin < size:
@@ -64,7 +67,7 @@ class Windows:
             begin = end
 
     async def reach(self, offset: int, under_way: Iterable[int]) -> None:
-        """Have the window registered that holds a byte, and those given back that nobody reads.
+        """Register the window that holds a byte; release windows that no copy reads any more.
 
         Args:
             offset: of the byte, in the file.
