@@ -114,40 +114,40 @@ async def _answer(
 
 
 class _Shown(Protocol):
-    """Where a conversation comes from and goes to."""
+    """The other side of the conversation: a terminal or a program. It gets each event of it."""
 
     def ready(self, model: Model) -> None:
-        """The model is loaded."""
+        """Say that the model is loaded."""
 
     def line(self) -> str | None:
-        """The next message or command; None at the end of input.
+        """Read the next message or command; None at the end of input.
 
-        It blocks the loop, on which nothing runs meanwhile; so Ctrl-C here ends the program at
+        Reading blocks the event loop. No other task runs meanwhile, so Ctrl-C ends the program at
         once.
         """
 
     def token(self, text: str) -> None:
-        """A piece of the answer."""
+        """Show a piece of the answer."""
 
     def answered(self, told: dict[str, Any], /) -> None:
-        """The answer is at its end: its text, why it ended, counts and speeds."""
+        """Show that the answer is complete: its text, why it ended, counts and speeds."""
 
     def cleared(self) -> None:
-        """The conversation begins anew."""
+        """Show that the conversation starts again without history."""
 
     def failed(self, why: str) -> None:
-        """There is no answer to the last message, which does not count as said."""
+        """Show why the last message has no answer; the message is dropped from the history."""
 
 
 class _Terminal:
     """A person at a terminal."""
 
     def ready(self, model: Model) -> None:
-        """On standard error, so that standard output has the answers alone."""
+        """Print the model to standard error; standard output has the answers alone."""
         click.echo(f"{model.architecture}, {model.ctx} positions. /clear, /quit", err=True)
 
     def line(self) -> str | None:
-        """What the person types."""
+        """Read a line that the person types."""
         try:
             return input("> ")
         except EOFError:
@@ -155,30 +155,30 @@ class _Terminal:
             return None
 
     def token(self, text: str) -> None:
-        """As it comes."""
+        """Print the piece at once."""
         click.echo(text, nl=False)
 
     def answered(self, _: dict[str, Any], /) -> None:
-        """The end of its line."""
+        """End the line of the answer."""
         click.echo()
 
     def cleared(self) -> None:
-        """Nothing."""
+        """Print nothing."""
 
     def failed(self, why: str) -> None:
-        """One line."""
+        """Print the reason in one line."""
         click.echo(f"aggml chat: {why}", err=True)
 
 
 class _Events:
-    """A program: an object on a line for each event."""
+    """A program: it reads each event as one line of JSON."""
 
     def ready(self, model: Model) -> None:
-        """What answers."""
+        """Write the event `ready`, which names the model."""
         tell({"event": "ready", "architecture": model.architecture, "ctx": model.ctx})
 
     def line(self) -> str | None:
-        """Text, or a JSON string."""
+        """Read a line of text, or a JSON string."""
         line = sys.stdin.readline()
         if not line:
             return None
@@ -188,24 +188,24 @@ class _Events:
         return line.rstrip("\r\n")
 
     def token(self, text: str) -> None:
-        """As it comes."""
+        """Write the event `token`."""
         tell({"event": "token", "text": text})
 
     def answered(self, told: dict[str, Any], /) -> None:
-        """All about the answer."""
+        """Write the event `answer`, with its text, counts and speeds."""
         tell({"event": "answer", **told})
 
     def cleared(self) -> None:
-        """So that a program sees in which order things happened."""
+        """Write the event `cleared`, so that the program knows the order of events."""
         tell({"event": "cleared"})
 
     def failed(self, why: str) -> None:
-        """An event like others: the conversation goes on."""
+        """Write the event `error`; the conversation goes on."""
         tell({"event": "error", "message": why})
 
 
 def _begins(model: Model, text: str) -> bool:
-    """Whether the template wrote the token that begins a text by itself."""
+    """Whether the chat template itself has put the begin-of-text token in front."""
     bos = model.tokenizer.bos
     return bos is not None and text.startswith(model.tokenizer.pieces[bos])
 

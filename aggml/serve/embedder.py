@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder"]
 
-BATCH: Final = 1024  # tokens with which a batch is full
-LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
+BATCH: Final = 1024  # tokens of a full batch
+LONG_TEXT: Final = 500  # characters; longer texts are tokenized in a thread
 
 
 class Embedder:
-    """A model whose callers share batches.
+    """Embeds and ranks texts with one model. Requests of many tasks are computed together.
 
     ``async with Embedder("name", model) as e: vector = await e.embed(await e.tokens("a text"))``
 
     Args:
-        name: under which it is served.
+        name: the name under which the model is served.
         model: an encoder; closed by its owner.
         max_waiting: how many texts may be queued or computing; others wait their turn.
     """
@@ -90,18 +90,24 @@ class Embedder:
         return ids
 
     async def embed(self, ids: list[int]) -> F32:
-        """The vector of what `tokens` gave, of length 1: (width,) float32.
+        """The vector of a text, normalized to length 1: (width,) float32.
+
+        Args:
+            ids: the token ids that `tokens` gave.
 
         Raises:
             BatchError: the computation failed, or the service has ended.
 
         Cancellation: takes the request back; others go on.
         """
-        # A copy: the view of one vector would keep those of the whole batch.
+        # A copy, because a view of one vector would keep the vectors of the whole batch.
         return np.array(await self._vectors.submit(ids))
 
     async def score(self, ids: list[int]) -> float:
-        """How well the document of what `pair` gave answers its query; greater is better.
+        """How well a document answers a query; greater is better.
+
+        Args:
+            ids: the token ids that `pair` gave.
 
         Raises:
             BatchError: the computation failed; the model has no rank head; the service has ended.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGED", "Engine"]
 
-BEST: Final = 64  # tokens among which one is chosen; other logits never leave the device
-STAGED: Final = 2  # slots whose rows prompts share while they are taken in
+BEST: Final = 64  # the next token is chosen among so many; other logits stay on the device
+STAGED: Final = 2  # slots whose rows all prompts share while they are processed
 WAKE: Final = 4  # streams that are woken in one turn of the loop
 
 
@@ -48,8 +48,8 @@ class Engine:
         model: has STAGED slots more than ``slots``, and more for pages that are stored.
         slots: sequences at a time.
         budget: pages for keys and values.
-        stored: of these, how many may hold what prompts began with, for later prompts. None where
-            the model has states: a state cannot be cut back to the end of a page.
+        stored: how many of these pages may keep beginnings of prompts for later prompts. A model
+            with states keeps none, because a state cannot be cut back to the end of a page.
         chunk: tokens in one step, of running sequences and prompts together. While no sequence
             runs, a step takes at least 512 tokens of prompts.
         max_waiting: jobs in the queue; more are refused.
@@ -85,13 +85,13 @@ class Engine:
         self._chunk = chunk
         self._max_waiting = max_waiting
         self._waiting: deque[Job] = deque()
-        self._taking_in: deque[Job] = deque()  # have a slot; prompt not complete
+        self._taking_in: deque[Job] = deque()  # they have a slot; their prompt is not done
         self._running: dict[int, Job] = {}  # by slot
-        self._told: deque[Job] = deque()  # have news that nobody was told of yet
+        self._told: deque[Job] = deque()  # their waiting streams have not been woken yet
         self._news = anyio.Event()
         self._changed = anyio.Event()
         self._idle = anyio.Event()
-        self._pace = 1.0  # seconds that a job took, lately
+        self._pace = 1.0  # seconds that recent jobs took, on average
         self._closing = False
 
     async def __aenter__(self) -> Self:
@@ -147,12 +147,12 @@ class Engine:
         return not (self._waiting or self.active)
 
     async def stream(self, job: Job) -> AsyncGenerator[list[int], None]:
-        """The tokens of a job as they come, of one or more steps at a time.
+        """Yield the tokens of a job as they come, those of one or more steps at a time.
 
         Raises:
             FullError: the queue is full, or the engine is stopping.
-            TooLongError: it could never run.
-            EngineError: a step that it took part in failed.
+            TooLongError: the job could never run.
+            EngineError: a step with this job failed.
 
         Cancellation, and closing the generator: the job's slot is free before the next step.
         """
@@ -282,7 +282,7 @@ class Engine:
         return job.over
 
     async def _close_ranks(self) -> None:
-        """Move the highest slot down if steps get smaller: they compute all slots up to it."""
+        """Move the highest slot down if steps get smaller: a step computes all slots up to it."""
         while self._running:
             highest = max(self._running)
             if steps.size(highest + 1) == steps.size(len(self._running)):
@@ -312,7 +312,7 @@ class Engine:
             self._taking_in.append(job)
 
     async def _guarded(self, jobs: list[Job], step: Awaitable[None]) -> None:
-        """Carry out a step; if it fails, the jobs in it fail, and no others."""
+        """Carry out a step. If it fails, only the jobs in it fail."""
         begin = time.perf_counter()
         try:
             await step
@@ -344,7 +344,7 @@ class Engine:
         await self._keep([*running, *(job for job, _ in chunk)])
 
     async def _reuse(self, job: Job) -> None:
-        """Copy to a job's slot what is stored of its prompt."""
+        """Copy the stored beginning of a job's prompt to its slot."""
         if job.copies:
             self.counters.cached_tokens += job.cached
             copies, job.copies = job.copies, []
@@ -371,7 +371,7 @@ class Engine:
         return None, [int(tokens.reshape(-1)[row]) for _, row in step.follows]
 
     def _taken_in(self, job: Job, n: int) -> None:
-        """Note that ``n`` more tokens of its prompt are done."""
+        """Note that ``n`` more tokens of the job's prompt are processed."""
         job.taken_in += n
         self.counters.prompt_tokens += n
         if job.taken_in == len(job.prompt) and not job.over:

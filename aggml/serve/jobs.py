@@ -58,10 +58,10 @@ class Job:
 
     Args:
         prompt: token ids, at least one.
-        n_predict: tokens at most, at least one.
-        sampler: chooses them.
-        ends: tokens that end it; they are not part of the answer.
-        adjuster: changes its logits before a token is chosen.
+        n_predict: the most tokens of the answer, at least one.
+        sampler: chooses the tokens.
+        ends: tokens that end the answer; they are not part of it.
+        adjuster: changes the logits before a token is chosen.
         told: how many of the best tokens `reports` name beside the one chosen; None: no reports.
     """
 
@@ -72,14 +72,14 @@ class Job:
     adjuster: Adjuster | None = None
     told: int | None = None
     slot: int | None = None
-    taken_in: int = 0  # tokens of the prompt
-    staged: int | None = None  # where the prompt lies in the shared rows
-    keys: list[bytes] = field(default_factory=list)  # hashes of its whole pages
-    cached: int = 0  # tokens of the prompt that were stored
-    copies: list[Run] = field(default_factory=list)  # of what was stored, before its first step
-    kept: int | None = 0  # pages of it that are stored; None: no more will be
+    taken_in: int = 0  # tokens of the prompt that are processed
+    staged: int | None = None  # the first of its shared rows while the prompt is processed
+    keys: list[bytes] = field(default_factory=list)  # hashes of its complete pages
+    cached: int = 0  # tokens of the prompt whose keys and values were stored before
+    copies: list[Run] = field(default_factory=list)  # of stored pages, for its first step
+    kept: int | None = 0  # how many of its pages are stored; None: no more will be stored
     made: list[int] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)  # one for each of those, if asked for
+    reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     reason: Reason | None = None
     error: BaseException | None = None
     left: bool = False  # its client has gone
@@ -93,19 +93,19 @@ class Job:
 
     @property
     def written(self) -> int:
-        """Positions whose keys and values are there for certain; the last token's are not yet."""
+        """Positions whose keys and values are complete; those of the last token are not."""
         return self.taken_in if not self.made else len(self.prompt) + len(self.made) - 1
 
     def tell(self) -> None:
-        """Wake the task that waits for it."""
+        """Wake the task that waits for this job."""
         self.news.set()
 
     def take(self, token: int, best: Best | None, row: int) -> int:
-        """Go on with a token; returns by how much the answer grew.
+        """Append the next token, unless it ends the answer; returns how many tokens were added.
 
         Args:
-            token: the next one.
-            best: the logits that reports are made of; None if no job of the step has any.
+            token: the next token.
+            best: the logits that reports are made of; None if no job of the step has reports.
             row: the row of the logits that it was chosen from.
         """
         if token in self.ends:
@@ -132,12 +132,12 @@ class Counters:
     cached_tokens: int = 0
     tokens: int = 0
     failed_steps: int = 0
-    waited: Callable[[float], object] = lambda _: None  # told of each: from queued to first token
-    stepped: Callable[[float], object] = lambda _: None  # told of each step's time
+    waited: Callable[[float], object] = lambda _: None  # gets each job's time to the first token
+    stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
 
 
 def draws(follows: Sequence[tuple[Job, int]], rows: int, among: int) -> Draws:
-    """What the device draws from each of so many rows of logits."""
+    """How the device draws the next token from each of ``rows`` rows of logits."""
     samplers: list[Sampler | None] = [None] * rows
     adjusters: list[Adjuster | None] = [None] * rows
     for job, row in follows:
@@ -146,7 +146,7 @@ def draws(follows: Sequence[tuple[Job, int]], rows: int, among: int) -> Draws:
 
 
 def chosen(follows: Sequence[tuple[Job, int]], best: Best) -> list[int]:
-    """The next token of each job, whose best logits are in that row."""
+    """The next token of each job; ``follows`` has the row of its best logits."""
     rows = [row for _, row in follows]
     ids, logits = best.ids[rows], best.logits[rows]  # copies
     for i, (job, row) in enumerate(follows):

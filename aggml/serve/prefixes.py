@@ -1,8 +1,9 @@
-"""What prompts began with: pages of keys and values that later prompts may take.
+"""Beginnings of prompts: pages of keys and values that later prompts can reuse.
 
 A page is found by a hash of its tokens and of all tokens before it, so it stands for one beginning
-only. What is stored are copies: a sequence that writes never changes them. Here: which pages there
-are, which go first. Not here: copying them (aggml/models/cache/copying.py), when (engine.py).
+only. Stored pages are copies, so a sequence that writes never changes them. Here: which pages are
+stored, and which are given up first. Not here: copying them (aggml/models/cache/copying.py), and
+when that is done (engine.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Prefixes", "key_of"]
 
-DIGEST: Final = 16  # bytes; two beginnings of the same hash: once in 2^64 pages
+DIGEST: Final = 16  # bytes; a collision of two hashes is expected after 2^64 pages
 
 
 def key_of(parent: bytes, ids: Sequence[int]) -> bytes:
@@ -37,15 +38,15 @@ def key_of(parent: bytes, ids: Sequence[int]) -> bytes:
 class Prefixes:
     """The pages that are stored, the least recently used first.
 
-    ``pages.stored`` counts them. They are at most ``most``, and fewer where sequences need their
-    memory: `make_room`.
+    ``pages.stored`` counts them. There are at most ``most``, and fewer if sequences need their
+    memory (`make_room`).
 
     Args:
-        pages: of the sequences.
-        most: pages that may be stored; 0: nothing is.
+        pages: the pages of the running sequences.
+        most: pages that may be stored; 0: none.
         ctx: rows of a slot.
         first: the row of the first stored page.
-        model: what the keys and values depend on beside tokens.
+        model: everything but the tokens that keys and values depend on, as text.
     """
 
     def __init__(self, pages: Pages, most: int, *, ctx: int, first: int, model: str) -> None:
@@ -67,7 +68,7 @@ class Prefixes:
             self._name(job, len(job.prompt) // PAGE)
 
     def _name(self, job: Job, n: int) -> None:
-        """Hash its first ``n`` pages, of prompt and answer."""
+        """Hash the first ``n`` pages of a job's prompt and answer."""
         prompt, keys = job.prompt, job.keys
         while len(keys) < n:
             begin, end = len(keys) * PAGE, (len(keys) + 1) * PAGE
@@ -78,27 +79,27 @@ class Prefixes:
 
     @staticmethod
     def _wanted(job: Job) -> list[bytes]:
-        """The pages that a prompt may take. Its last token is computed, for what follows it."""
+        """The pages that a prompt may reuse; its last token is always computed, for its logits."""
         return job.keys[: (len(job.prompt) - 1) // PAGE]
 
     def _found(self, job: Job) -> int:
-        """How many of these are stored, without a gap."""
+        """How many of these pages are stored, counted up to the first that is not."""
         wanted = self._wanted(job)
         return next((n for n, key in enumerate(wanted) if key not in self._at), len(wanted))
 
     def _touch(self, keys: Sequence[bytes]) -> None:
-        """Note that a beginning was used: a page never goes before the pages that follow it."""
+        """Note that a beginning was used. Pages that follow a page are given up before it."""
         for key in reversed(keys):
             self._at.move_to_end(key)
 
-    # -- taking
+    # -- reusing
 
     def begin(self, job: Job, staged: int) -> None:
-        """Let a prompt that begins take what is stored; ``job.copies`` says what to copy.
+        """Let a new prompt reuse the stored pages; ``job.copies`` gets the copies to its rows.
 
         Args:
-            job: it has a slot.
-            staged: the row where its staged keys begin.
+            job: a job that has a slot.
+            staged: the first of its shared rows.
         """
         n = self._found(job)
         assert job.slot is not None
@@ -112,11 +113,11 @@ class Prefixes:
         job.kept = n
 
     def awaits(self, job: Job, coming: set[bytes]) -> bool:
-        """Whether a prompt's next page is being computed for another one.
+        """Whether a prompt's next page is being computed for another prompt.
 
         Args:
-            job: its prompt has not begun.
-            coming: pages of the prompts before it that are being taken in.
+            job: a job whose prompt has not begun.
+            coming: pages of the prompts that are being processed before it.
         """
         wanted, n = self._wanted(job), self._found(job)
         return n < len(wanted) and wanted[n] in coming
@@ -130,18 +131,18 @@ class Prefixes:
     # -- storing
 
     def keep(self, job: Job, written: int) -> list[tuple[bytes, Run]]:
-        """Store the pages that a job has completed; returns their keys, and what to copy.
+        """Store the pages that a job has completed; returns their keys and the copies to make.
 
         Args:
-            job: it has a slot.
-            written: positions whose keys and values are there.
+            job: a job that has a slot.
+            written: positions whose keys and values are complete.
         """
         added: list[tuple[bytes, Run]] = []
         if not self.most or job.kept is None or (job.kept + 1) * PAGE > written:
             return added
         self._name(job, written // PAGE)
         if job.kept and job.keys[job.kept - 1] not in self._at:
-            job.kept = None  # what follows a page that is gone would never be found
+            job.kept = None  # without the page before it, a page would never be found
             return added
         assert job.slot is not None
         self._touch(job.keys[: job.kept])
@@ -161,10 +162,10 @@ class Prefixes:
         return added
 
     def _place(self, before: int) -> int | None:
-        """A place for one more page, if need be that of the least recently used one.
+        """A place for one more page: a free one, else that of the least recently used page.
 
         Args:
-            before: pages of the same beginning, which were used last and must stay.
+            before: pages of the same beginning; they were used last and must stay.
         """
         full = self._pages.used + self._pages.stored >= self._pages.budget
         if not full and self._free:
@@ -175,13 +176,13 @@ class Prefixes:
         return self._at.popitem(last=False)[1]
 
     def lose(self, keys: Iterable[bytes]) -> None:
-        """Forget pages: their copies have failed."""
+        """Forget pages whose copies have failed."""
         for key in keys:
             if (place := self._at.pop(key, None)) is not None:
                 self._drop(place)
 
     def make_room(self, job: Job) -> None:
-        """Give up as many pages as a job needs for a slot, not those that it would take first."""
+        """Give up as many pages as a job needs for a slot; those that it would reuse go last."""
         lacks = self._pages.lacks(len(job.prompt) + job.n_predict)
         if lacks:
             self._touch(job.keys[: self._found(job)])
@@ -194,7 +195,7 @@ class Prefixes:
         self._gone.append(place)
 
     def surplus(self) -> list[tuple[int, int]]:
-        """Rows whose memory can be given back: the first one, and how many."""
+        """Ranges of rows whose memory can be given back: the first row and the number of rows."""
         gone, self._gone = set(self._gone), []
         return [(self._row(place), PAGE) for place in sorted(gone.intersection(self._free))]
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Chunk", "Piece", "mask", "place"]
 
-# Attention adds up keys 32 at a time, 256 to a block. Cut where a lone prompt's are cut, the sums
-# of a prompt have the same terms in the same order wherever it lies.
+# Attention adds up keys 32 at a time, in blocks of 256. Each prompt begins at a multiple of 32. It
+# lies within one block, or begins with a block if it is longer. So its sums have the same terms in
+# the same order as those of a prompt that is alone.
 TOGETHER: Final = 32
 BLOCK: Final = 256
 
@@ -31,10 +32,10 @@ class Piece:
     """Some tokens of one prompt.
 
     Attributes:
-        ids: of these tokens.
-        first: position of the first one.
-        slot: where the sequence lies in the cache.
-        at: where its first position lies in the shared rows.
+        ids: the token ids.
+        first: the position of the first token.
+        slot: the sequence's slot in the cache.
+        at: the shared row of the sequence's position 0.
     """
 
     ids: Sequence[int]
@@ -44,17 +45,17 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """The shared row behind the last one."""
+        """The shared row after the last token's."""
         return self.at + self.first + len(self.ids)
 
 
 def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None:
-    """Where ``length`` positions may lie, as low as possible; None if there is no room.
+    """The lowest row at which ``length`` positions fit; None if there is no room.
 
     Args:
-        length: of a whole prompt.
-        held: the first row of each prompt that lies there, and the row behind its last.
-        rows: how many there are.
+        length: positions of a whole prompt.
+        held: for each prompt that is there, its first row and the row after its last.
+        rows: how many shared rows there are.
     """
     at = 0
     for first, end in [*sorted(held), (rows, rows)]:
@@ -80,11 +81,11 @@ class Chunk:
     def of(
         cls, pieces: Sequence[Piece], tokens: int, *, ctx: int, staging: int, rows: int
     ) -> Chunk:
-        """Lay them out.
+        """Lay the pieces out one after the other.
 
         Args:
-            pieces: at least one; of no more tokens together than ``tokens``.
-            tokens: how many there are with padding.
+            pieces: at least one; together they have at most ``tokens`` tokens.
+            tokens: how many tokens there are with padding.
             ctx: rows of a slot.
             staging: the first shared row.
             rows: how many shared rows there are; the last one is for padding.
@@ -107,15 +108,16 @@ class Chunk:
 def mask(
     pieces: Sequence[Piece], tokens: int, kv: int, window: int | None = None
 ) -> npt.NDArray[np.float16]:
-    """(1, 1, tokens, kv): 0 from the begin of a token's own prompt up to itself, else -inf.
+    """The mask of attention, (1, 1, tokens, kv): 0 where a token sees a key, else -inf.
 
-    Of a layer with a window only the last ``window`` of these are 0.
+    A token sees the keys of its own prompt up to itself; in a layer with a window only the last
+    ``window`` of them.
     """
     found = np.full((1, 1, tokens, kv), -np.inf, np.float16)
     begin = 0
     for piece in pieces:
         n = len(piece.ids)
-        # Row i sees first + i + 1 keys: windows into zeros with infinities behind them.
+        # Row i sees first + i + 1 keys: each row is a window into zeros followed by -inf.
         line = np.zeros(piece.first + 2 * n, np.float16)
         line[piece.first + n :] = -np.inf
         if window is not None:
@@ -123,5 +125,5 @@ def mask(
         seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
         found[0, 0, begin : begin + n, piece.at : piece.end] = seen
         begin += n
-    found[0, 0, begin:, 0] = 0  # padding sees one row, since a row of -inf has no soft_max
+    found[0, 0, begin:, 0] = 0  # padding sees one key: a row of -inf has no soft_max
     return found

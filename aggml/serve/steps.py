@@ -34,10 +34,10 @@ __all__ = [
 # some 30 ms the first time, so steps with a chunk of prompts come in few sizes.
 SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
-TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of both together
+TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of running sequences and the chunk
 ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
-# Tokens of a prompt in a step of a model with states, which knows no padding: a state would take it
-# in. Few sizes again, so a prompt takes some more steps than its length asks for.
+# Tokens of a prompt in one step, for models with states. Their steps have no padding, because it
+# would change the state. There are few sizes here, too, so a prompt takes a few more steps.
 PIECES: Final = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 8, 4, 2, 1)
 LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
 LEAST_SHARED: Final = 512  # positions that sequences must have in common to be read once
@@ -45,7 +45,7 @@ LEAST_SHARED: Final = 512  # positions that sequences must have in common to be 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the cache keeps what.
+    """Which rows of the cache serve which purpose.
 
     Attributes:
         ctx: rows of each slot.
