@@ -11,6 +11,7 @@ the Python package (rooms.py).
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import subprocess
@@ -37,6 +38,7 @@ NAMES_ALL = "table/dispatch.c"
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _VARIANT = re.compile(r"\bAGK_VARIANT\(\s*(\w+)\s*,\s*(\w+)\s*,")
+_TYPE = re.compile(r"^AGK_TYPE\(\w+, \d+, (\w+),", re.MULTILINE)
 _ISA = re.compile(r"^AGK_ISA\((\w+),", re.MULTILINE)
 
 
@@ -145,11 +147,18 @@ def variants() -> list[tuple[str, str]]:
     return _VARIANT.findall(preprocessed(table / "kernels.def", before=lists))
 
 
+@functools.cache
+def types() -> frozenset[str]:
+    """The part of function names that stands for each type of types.def."""
+    return frozenset(_TYPE.findall((NATIVE / "table" / "types.def").read_text()))
+
+
 def files_of(kernel: str, isa: str) -> list[Path]:
     """The files that agk_<kernel>_<isa> may be defined in: native/README.md has the rule.
 
     The longest beginning of the kernel's name that names a file of the folder, or the beginning of
-    one: a product of many types has a file for each kind of type.
+    one: a product of many types has a file for each kind of type. A file that is named after one
+    type holds only this type.
     """
     name = re.sub(r"^mm_", "mul_mat_", kernel)
     folder = NATIVE / "kernels" / isa
@@ -160,6 +169,8 @@ def files_of(kernel: str, isa: str) -> list[Path]:
     for n in range(len(words), 0, -1):
         stem = "_".join(words[:n])
         found = {*folder.glob(f"{stem}.c"), *folder.glob(f"{stem}_*.c")}
+        others = types() - {words[-1]}
+        found = {path for path in found if path.stem.removeprefix(f"{stem}_") not in others}
         if found:
             return sorted(found)
     return []
