@@ -28,12 +28,15 @@ __all__ = [
     "device",
     "floats",
     "nmse",
+    "quantized",
 ]
 
 F32 = np.ndarray[Any, np.dtype[np.float32]]
 TYPES = [
     *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"),
     *("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs"),
+    *("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m"),
+    *("tq1_0", "tq2_0", "nvfp4"),
 ]
 AVX2, DOTPROD = 1 << 0 | 1 << 1 | 1 << 2, 1 << 8 | 1 << 11
 AMX_INT8 = 1 << 10
@@ -54,6 +57,11 @@ def device() -> CPUDevice:
 
 def floats(*shape: int, seed: int) -> F32:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def quantized(x: F32, dtype: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Blocks of a type, also of one that is quantized only by the importance of its columns."""
+    return aggml.quantize(x, dtype, imatrix=np.ones(x.shape[-1], np.float32))
 
 
 class Product:

@@ -24,6 +24,7 @@ from ops.packed import (
     device,
     floats,
     nmse,
+    quantized,
 )
 
 import aggml
@@ -50,7 +51,7 @@ def limit() -> Iterator[None]:
 async def test_packed_weights_give_what_rows_as_they_lie_give(
     backend: aggml.Backend, dtype: str
 ) -> None:
-    blocks = aggml.quantize(floats(M, K, seed=1), dtype)
+    blocks = quantized(floats(M, K, seed=1), dtype)
     x = floats(31, K, seed=2) * np.linspace(0.1, 3, K, dtype=np.float32)
     expected = await as_they_lie(backend, dtype, blocks, x)
     for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31):

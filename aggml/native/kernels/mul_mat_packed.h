@@ -12,12 +12,16 @@
 /* A group is 16 rows of k elements (the last one of a matrix is filled up with zeros), block after block of the type's
  * 32 or 256 elements; a block holds the scales of its 16 rows, then 64-byte vectors, in which bytes 4 r .. 4 r + 3 are
  * 4 of row r in the order of the file. So a vector multiplies a broadcast of 4 elements of a column, and nibbles are
- * taken apart as in the file. The size is that of the file, plus 0 to 4 %.
+ * taken apart as in the file. The size is that of the file, plus 0 to 4 %; points of codebooks are looked up when they
+ * are packed, so these types grow to 1.25 (iq3_s), 1.4 (iq3_xxs, iq2_s), 1.6 (iq2_xs, iq2_xxs) and 2 to 2.1 (iq1) times
+ * the size, tq1_0 to 1.22.
  *
  * | type           | at the beginning of a block                                        | vectors                |
  * | q8_0           | f16 d[16]                                                          | 8 of q + 128           |
  * | q4_0, iq4_nl   | f16 d[16]                                                          | 4 of qs                |
  * | mxfp4          | u8 e[16], 16 bytes unused                                          | 4 of qs                |
+ * | nvfp4 (32 of   | e4m3 d[2][16]                                                      | 4 of qs                |
+ * | its 64)        |                                                                    |                        |
  * | q4_1           | f16 d[16], f16 m[16]                                               | 4 of qs                |
  * | q5_0           | f16 d[16]                                                          | 1 of qh, 4 of qs       |
  * | q5_1           | f16 d[16], f16 m[16]                                               | 1 of qh, 4 of qs       |
@@ -26,8 +30,13 @@
  * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | 2 x ((4 high,) 16 low) |
  * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 2 x 8 x (2 low, 1 high)|
  * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
- * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K:
- * mul_mat_packed_kinds.h.
+ * | iq3_xxs, iq3_s | f16 d[16], i8 scales [8][16]                                       | 32 of level and sign   |
+ * | iq2_xxs, iq1_s | f16 d[16], i8 scales [8][16]                                       | as q3_K                |
+ * | iq2_xs, iq2_s, | f16 d[16], i8 scales [16][16]                                      | as q3_K                |
+ * | iq1_m          |                                                                    |                        |
+ * | tq1_0, tq2_0   | f16 d[16]                                                          | as q2_K                |
+ * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K,
+ * and the table that turns the bits of iq, mxfp4 and nvfp4 into codes: mul_mat_packed_types.h.
  *
  * f32, f16 and bf16 are packed for many columns on matrix tiles, as half a panel (mul_mat_panels.h): 1.5, 2 and 1 times
  * the size of the file. Before the first block there are 64 bytes, of which the first tells whether all numbers have

@@ -40,9 +40,10 @@
 /* Blocks of 64 with a scale for each 16. */
 #define AGK_MM_OF_64(LINE, ...) LINE(nvfp4, NVFP4, __VA_ARGS__)
 
-#define AGK_MM_PACKED(LINE, ...) AGK_MM_OF_32(LINE, __VA_ARGS__) AGK_MM_OF_256(LINE, __VA_ARGS__)
+/* All of them. Packed (kernels/mul_mat_packed.h) their blocks have 32 or 256 elements. */
+#define AGK_MM_PACKED_32(LINE, ...) AGK_MM_OF_32(LINE, __VA_ARGS__) AGK_MM_OF_64(LINE, __VA_ARGS__)
+#define AGK_MM_PACKED_256(LINE, ...) AGK_MM_OF_256(LINE, __VA_ARGS__) AGK_MM_TERNARY(LINE, __VA_ARGS__)
 #define AGK_MM_QUANTIZED(LINE, ...) \
-    AGK_MM_PACKED(LINE, __VA_ARGS__) \
-    AGK_MM_OF_GRIDS(LINE, __VA_ARGS__) AGK_MM_TERNARY(LINE, __VA_ARGS__) AGK_MM_OF_64(LINE, __VA_ARGS__)
+    AGK_MM_PACKED_32(LINE, __VA_ARGS__) AGK_MM_PACKED_256(LINE, __VA_ARGS__) AGK_MM_OF_GRIDS(LINE, __VA_ARGS__)
 
 #endif

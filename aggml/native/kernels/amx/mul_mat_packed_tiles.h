@@ -170,12 +170,13 @@ AGK_INLINE void add_unit(code_type t, int W, const stages *p, int tile, int odd,
     AGK_UNROLL for (int i = 0; i < 2; ++i)
     {
         const int part = of_256(t) ? 2 * odd + i : i;
+        const char *block = of_256(t) ? u->a : u->a + (size_t)i * bytes_of_block;
         __m512 scale[2], minimum[2];
         if (!of_256(t)) {
             if (i == 1 && !u->whole) break;
-            scales_of_block(t, u->a + (size_t)i * bytes_of_block, &d, &m);
+            scales_of_block(t, block, &d, &m);
         }
-        scales_of(t, u->a, 4 * u->half + part, d, m, scale, minimum);
+        scales_of(t, block, 4 * u->half + part, d, m, scale, minimum);
         if (high_nibbles(t, part)) scale[0] = _mm512_mul_ps(scale[0], _mm512_set1_ps(0.0625f));
         add(t, W, p, tile, odd, i, scale, minimum, u->x, acc);
     }

@@ -9,7 +9,7 @@
 #include "kernels/inline.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_packed.h"
-#include "kernels/mul_mat_packed_kinds.h"
+#include "kernels/mul_mat_packed_types.h"
 
 /* Bytes to prefetch ahead in each of two streams, on Intel's processors; from 1 to 3 KB it makes little difference. */
 enum { AGK_PACKED_AHEAD = 2048 };
@@ -37,30 +37,34 @@ AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
     return _mm512_ternarylogic_epi32(moved(x, right), _mm512_set1_epi8((char)mask), y, AND_OR);
 }
 
-/* Levels of iq4 and mxfp4, + 128. */
-AGK_INLINE __m512i levels(code_type t, __m512i codes)
+/* Codes out of the table of levels of the type. */
+AGK_INLINE __m512i levels(code_type t, __m512i bits)
 {
-    const __m128i fp4 = _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136,
-                                      (char)140, (char)128, 127, 126, 125, 124, 122, 120, 116);
-    const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
-                                      (char)181, (char)197, (char)217, (char)241);
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t == MXFP4 ? fp4 : iq4), codes);
+    const __m128i table = _mm_loadu_si128((const __m128i *)(const void *)levels_of(t));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), bits);
 }
 
-/* Codes v of 8 vectors of 32 k, unsigned, in the order of k. A block of 256 has two halves of four parts. */
-AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int part, int v)
+/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts. */
+AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int part, int v)
 {
     if (t == Q8_0) return vector(data, v);
-    if (of_256(t) && t != IQ4_XS) {
+    if (of_256(t) && !nibbles_of_256(t)) {
         const __m512i low = shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, part), low_mask(t));
         if (high_mask(t) == 0) return low;
         const __m512i high = vector(data + high_bits_at(t, half, v), 0);
         return joined(high, high_shift(t, part, v) - high_place(t), high_mask(t), low);
     }
-    const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
+    const bool fifth = bits_of(t) == Q5_0;
+    const char *qs = data + (fifth ? 64 : nibbles_of_256(t) ? 1024 * half + 256 * part : 0);
     const __m512i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
-    if (t == Q5_0 || t == Q5_1) return joined(vector(data, 0), v - 4, 16, q);
-    return t == Q4_0 || t == Q4_1 ? q : levels(t, q);
+    return fifth ? joined(vector(data, 0), v - 4, 16, q) : q;
+}
+
+/* Codes, unsigned. */
+AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int part, int v)
+{
+    const __m512i found = bits(t, data, half, part, v);
+    return has_levels(t) ? levels(t, found) : found;
 }
 
 /* All 8 vectors. Only the part is known at compile time: all eight parts unrolled would be 20 KB of code. */
@@ -98,6 +102,13 @@ AGK_INLINE __m512 half_of_e8m0(__m128i e)
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(x, _mm512_set1_epi32(2)), small));
 }
 
+/* Half of an e4m3: as the upper byte of an f16, shifted by one, it is 2^8 times too small. */
+AGK_INLINE __m512 half_of_e4m3(__m128i e)
+{
+    const __m512 x = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(e), 7));
+    return _mm512_mul_ps(x, _mm512_set1_ps(128.0f));
+}
+
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. */
 AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2],
@@ -112,7 +123,9 @@ AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, _
             scale[h] = _mm512_mul_ps(d, unsigned_floats(_mm_and_si128(x, _mm_set1_epi8(15))));
             minimum[h] = _mm512_mul_ps(m, unsigned_floats(_mm_and_si128(_mm_srli_epi16(x, 4), _mm_set1_epi8(15))));
         }
-    } else if (t == Q3_K || t == Q6_K) {
+    } else if (t == NVFP4) {
+        AGK_UNROLL for (int h = 0; h < 2; ++h) scale[h] = half_of_e4m3(bytes(block + 16 * h));
+    } else if (has_signed_scales(t) && scale_per_16(t)) {
         AGK_UNROLL for (int h = 0; h < 2; ++h)
         {
             scale[h] = _mm512_mul_ps(d, signed_floats(bytes(block + 32 + 16 * (2 * j + h))));
@@ -120,7 +133,7 @@ AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, _
     } else if (t == Q4_K || t == Q5_K) {
         scale[0] = _mm512_mul_ps(d, unsigned_floats(bytes(block + 64 + 16 * j)));
         minimum[0] = _mm512_mul_ps(m, unsigned_floats(bytes(block + 192 + 16 * j)));
-    } else if (t == IQ4_XS) {
+    } else if (has_signed_scales(t)) {
         scale[0] = _mm512_mul_ps(d, signed_floats(bytes(block + 32 + 16 * j)));
     }
 }
@@ -140,7 +153,9 @@ AGK_INLINE __m512 one(const char *p)
 /* The scale and the minimum of a block of 16 rows, the minimum with its sign. */
 AGK_INLINE void scales_of_block(code_type t, const char *a, __m512 *d, __m512 *m)
 {
+    const float too_large = packed_type_of(t).unit;
     *d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
+    if (too_large != 1.0f) *d = _mm512_mul_ps(*d, _mm512_set1_ps(1.0f / too_large));
     *m = _mm512_setzero_ps();
     if (has_minimum(t)) *m = halves(a + 32);
     if (of_256(t)) *m = _mm512_sub_ps(_mm512_setzero_ps(), *m); /* the minimum of types of 256 is subtracted */

@@ -4,8 +4,8 @@
  * A vector of a group is four NEON vectors here, each of 4 rows x 4 k, which are multiplied by 4 k of a column as a
  * lane. For 4 rows x 32 k, 8 vectors of codes are unpacked once for all columns; each column then takes 8 sdot, a
  * conversion and two products. Sums are in L1, which costs a load and a store for 8 sdot. If they were in registers,
- * each number of columns would need its own code, 200 KB and a minute to compile. Codes are below 64, or are made
- * signed by taking off what packing added to them (128). A file includes this and names its types; used only through
+ * each number of columns would need its own code, 200 KB and a minute to compile. Codes are below 128, or are made
+ * signed by subtracting their offset of 128. A file includes this and names its types; used only through
  * lines that need AGK_NEON_DOTPROD. */
 #ifndef AGK_DOTPROD_PACKED_H
 #define AGK_DOTPROD_PACKED_H
@@ -15,14 +15,14 @@
 #include "kernels/inline.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_packed.h"
-#include "kernels/mul_mat_packed_kinds.h"
+#include "kernels/mul_mat_packed_types.h"
 
 enum { AHEAD = 2048, QUARTERS = 4 }; /* bytes to prefetch ahead */
 
 /* Types whose codes are unsigned; the sums of the columns correct for their offset. */
 AGK_INLINE bool has_offset(code_type t)
 {
-    return t == Q4_0 || t == Q5_0 || t == Q3_K || t == Q6_K;
+    return !has_minimum(t) && largest_code(t) <= 127;
 }
 
 /* 4 rows of vector i; p points to these rows. */
@@ -45,7 +45,7 @@ AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, int
     uint8x16_t w[8];
     if (t == Q8_0) {
         AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = veorq_u8(vector(data, v), vdupq_n_u8(128));
-    } else if (of_256(t) && t != IQ4_XS) {
+    } else if (of_256(t) && !nibbles_of_256(t)) {
         AGK_UNROLL for (int v = 0; v < 8; ++v)
         {
             w[v] = shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, part), low_mask(t));
@@ -54,23 +54,22 @@ AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, int
             w[v] = vorrq_u8(w[v], shifted(high, high_shift(t, part, v) - high_place(t), high_mask(t)));
         }
     } else {
-        const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
+        const bool fifth = bits_of(t) == Q5_0;
+        const char *qs = data + (fifth ? 64 : nibbles_of_256(t) ? 1024 * half + 256 * part : 0);
         AGK_UNROLL for (int v = 0; v < 4; ++v)
         {
             const uint8x16_t q = vector(qs, v);
             w[v] = shifted(q, 0, 15);
             w[v + 4] = vshrq_n_u8(q, 4);
         }
-        if (t == Q5_0 || t == Q5_1) {
+        if (fifth) {
             const uint8x16_t bits = vector(data, 0);
             AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = vorrq_u8(w[v], shifted(bits, v - 4, 16));
         }
-        if (t == IQ4_NL || t == IQ4_XS || t == MXFP4) {
-            static const int8_t fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-            static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-            const uint8x16_t table = vreinterpretq_u8_s8(vld1q_s8(t == MXFP4 ? fp4 : levels));
-            AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = vqtbl1q_u8(table, w[v]);
-        }
+    }
+    if (has_levels(t)) {
+        const uint8x16_t table = veorq_u8(vld1q_u8(levels_of(t)), vdupq_n_u8(has_offset(t) ? 0 : 128));
+        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = vqtbl1q_u8(table, w[v]);
     }
     AGK_UNROLL for (int v = 0; v < 8; ++v) out[v] = vreinterpretq_s8_u8(w[v]);
 }
@@ -113,6 +112,17 @@ AGK_INLINE void halves_of_e8m0(const char *p, float32x4_t out[QUARTERS])
     AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) out[q] = vreinterpretq_f32_u32(vld1q_u32(bits + 4 * q));
 }
 
+/* Halves of 16 e4m3: as the upper byte of an f16, shifted by one, each is 2^8 times too small. */
+AGK_INLINE void halves_of_e4m3(const char *p, float32x4_t out[QUARTERS])
+{
+    AGK_UNROLL for (int q = 0; q < QUARTERS; q += 2)
+    {
+        const uint16x8_t x = vshll_n_u8(vld1_u8((const uint8_t *)p + 4 * q), 7);
+        out[q] = vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(x))), 128.0f);
+        out[q + 1] = vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(x))), 128.0f);
+    }
+}
+
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. d, m: those of the block, m with its sign. */
 AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, const float32x4_t d[QUARTERS],
@@ -126,12 +136,14 @@ AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, const float
             times_bytes(false, vandq_u8(x, vdupq_n_u8(15)), d, scale[h]);
             times_bytes(false, vshrq_n_u8(x, 4), m, minimum[h]);
         }
-    } else if (t == Q3_K || t == Q6_K) {
+    } else if (t == NVFP4) {
+        AGK_UNROLL for (int h = 0; h < 2; ++h) halves_of_e4m3(block + 16 * h, scale[h]);
+    } else if (has_signed_scales(t) && scale_per_16(t)) {
         AGK_UNROLL for (int h = 0; h < 2; ++h) times_bytes(true, bytes(block + 32 + 16 * (2 * j + h)), d, scale[h]);
     } else if (t == Q4_K || t == Q5_K) {
         times_bytes(false, bytes(block + 64 + 16 * j), d, scale[0]);
         times_bytes(false, bytes(block + 192 + 16 * j), m, minimum[0]);
-    } else if (t == IQ4_XS) {
+    } else if (has_signed_scales(t)) {
         times_bytes(true, bytes(block + 32 + 16 * j), d, scale[0]);
     } else {
         AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) scale[0][q] = d[q], minimum[0][q] = m[q];
@@ -208,6 +220,8 @@ AGK_INLINE void group(code_type t, const agk_mm_block *b, const char *a, int64_t
             halves_of_e8m0(a, d);
         else
             halves(a, d);
+        const float too_large = packed_type_of(t).unit;
+        AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) d[q] = vmulq_n_f32(d[q], 1.0f / too_large);
         if (has_minimum(t)) {
             halves(a + 32, m);
             if (of_256(t)) { /* types whose minimum is subtracted */

@@ -1,20 +1,14 @@
 /* Weights and columns packed for few columns (mul_mat_packed.h).
  *
  * Packing moves words of 4 bytes and keeps up with memory, so a vector variant would not be worth its code. Not
- * here: the products (mul_mat_packed_product.c). */
+ * here: the codes of codebooks (mul_mat_packed_books.c), the products (mul_mat_packed_product.c). */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_panels.h"
-#include "kernels/mul_mat_packed.h"
-#include "kernels/mul_mat_packed_kinds.h"
 #include "formats/quant.h"
 
-enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
+#include "mul_mat_packed_books.h"
 
-/* Elements of a block of each type. */
-enum {
-#define AGK_TYPE(NAME, id, symbol, name, numpy, block, ...) BLOCK_##NAME = (block),
-#include "table/types.def"
-};
+enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
 
 const agk_packed_layout *agk_packed_layout_of(int type)
 {
@@ -22,8 +16,8 @@ const agk_packed_layout *agk_packed_layout_of(int type)
         [AGK_F32] = {32, 3 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
         [AGK_F16] = {32, 2 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
         [AGK_BF16] = {32, AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
-#define AGK_PACKED(NAME, symbol, head, vectors, sums, offset) \
-    [AGK_##NAME] = {BLOCK_##NAME, (head) + (vectors) * VECTOR, head, AGK_##sums, offset},
+#define AGK_PACKED(NAME, symbol, head, vectors, sums, offset, ...) \
+    [AGK_##NAME] = {NAME < Q2_K ? 32 : 256, (head) + (vectors) * VECTOR, head, AGK_##sums, offset},
 #include "table/types.def"
     };
     const size_t n = sizeof layouts / sizeof *layouts;
@@ -78,7 +72,7 @@ static void put_q4_k(const uint8_t *packed, int row, char *block)
     }
 }
 
-/* Puts low and high bits of a block of 256 of one row where products read them (mul_mat_packed_kinds.h). */
+/* Puts low and high bits of a block of 256 of one row where products read them (mul_mat_packed_types.h). */
 AGK_INLINE void put_bits(code_type t, const uint8_t *low, const uint8_t *high, int row, char *data)
 {
     enum { PART = 32 }; /* bytes of low bits, which hold one element of four parts, or of two */
@@ -99,8 +93,24 @@ AGK_INLINE void put_bits(code_type t, const uint8_t *low, const uint8_t *high, i
     }
 }
 
-/* A block of 32 of one row. */
-static void put_32(int type, const char *from, int row, char *block, char *data)
+/* 32 elements of nvfp4, half of its block of 64: in the file 8 bytes hold 16 elements that share a scale. */
+static void put_nvfp4(const agk_block_nvfp4 *x, int half, int row, char *block, char *data)
+{
+    uint8_t qs[AGK_MM_BLOCK / 2];
+    for (int i = 0; i < 8; ++i) {
+        const uint8_t first = x->qs[16 * half + i], last = x->qs[16 * half + 8 + i];
+        qs[i] = (uint8_t)((first & 15) | (last & 15) << 4);
+        qs[8 + i] = (uint8_t)(first >> 4 | (last & 0xf0));
+    }
+    for (int h = 0; h < 2; ++h) {
+        const uint8_t d = x->d[2 * half + h];
+        block[h * ROWS + row] = (char)(d == 0x7f ? 0 : d & 0x7f); /* as agk_half_of_e4m3 reads it */
+    }
+    put_words(data, row, qs, sizeof qs);
+}
+
+/* A block of 32 of one row; `at`: which one of a larger block of the file. */
+static void put_32(int type, const char *from, int at, int row, char *block, char *data)
 {
     const void *x = from;
     switch (type) {
@@ -118,6 +128,7 @@ static void put_32(int type, const char *from, int row, char *block, char *data)
         put_words(data, row, b->qs, sizeof b->qs);
         break;
     }
+    case AGK_NVFP4: put_nvfp4(x, at, row, block, data); break;
     case AGK_Q4_1: {
         const agk_block_q4_1 *b = x;
         put_half(block, 0, row, b->d);
@@ -144,9 +155,59 @@ static void put_32(int type, const char *from, int row, char *block, char *data)
     }
 }
 
-/* A block of 256 of one row. */
-static void put_256(int type, const char *from, int row, char *block, char *data)
+/* The three bits of each of 256 codes where q3_K has them, or the two of q2_K, or the nibbles of iq4_xs. */
+static void put_codes(code_type bits, const uint8_t *codes, int row, char *data)
 {
+    enum { PART = 32, HALF = 128 };
+    uint8_t low[2 * PART + HALF / 2], high[PART] = {0};
+    for (int half = 0; half < 2; ++half, codes += HALF) {
+        for (int i = 0; i < PART; ++i) {
+            const uint8_t *c = codes + i;
+            if (bits == IQ4_XS) {
+                for (int part = 0; part < 4 && i < PART / 2; ++part)
+                    low[64 * half + 16 * part + i] = (uint8_t)(c[PART * part] | c[PART * part + PART / 2] << 4);
+                continue;
+            }
+            uint8_t two = 0, top = 0;
+            for (int part = 0; part < 4; ++part) {
+                two = (uint8_t)(two | (c[PART * part] & 3) << 2 * part);
+                top = (uint8_t)(top | (c[PART * part] >> 2 & 1) << part);
+            }
+            low[PART * half + i] = two;
+            high[i] = (uint8_t)(high[i] | top << 4 * half);
+        }
+    }
+    if (bits == IQ4_XS)
+        put_words(data, row, low, HALF);
+    else
+        put_bits(bits, low, high, row, data);
+}
+
+static code_type code_type_of(int type)
+{
+    switch (type) {
+#define AGK_PACKED(NAME, ...) \
+    case AGK_##NAME: return NAME;
+#include "table/types.def"
+    default: return Q8_0;
+    }
+}
+
+/* A block of 256 of one row of a codebook, or of -1, 0 and 1. */
+static void put_book(code_type t, const void *x, int row, char *block, char *data)
+{
+    uint8_t codes[256];
+    int8_t scales[16];
+    const int n_scales = !has_signed_scales(t) ? 0 : scale_per_16(t) ? 16 : 8;
+    put_half(block, 0, row, agk_packed_book(t, x, codes, scales));
+    for (int j = 0; j < n_scales; ++j) block[2 * ROWS + j * ROWS + row] = (char)scales[j];
+    put_codes(bits_of(t), codes, row, data);
+}
+
+/* A block of 256 of one row. */
+static void put_256(int type, const char *from, int at, int row, char *block, char *data)
+{
+    (void)at;
     const void *x = from;
     switch (type) {
     case AGK_Q2_K: {
@@ -200,7 +261,7 @@ static void put_256(int type, const char *from, int row, char *block, char *data
         put_words(data, row, b->qs, sizeof b->qs);
         break;
     }
-    default: break;
+    default: put_book(code_type_of(type), x, row, block, data);
     }
 }
 
@@ -233,11 +294,13 @@ void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int6
         put_terms(type, rows, stride, n, k, out);
         return;
     }
-    const size_t from = agk_traits(type)->type_size;
-    void (*put)(int, const char *, int, char *, char *) = layout->k == 256 ? put_256 : put_32;
+    void (*put)(int, const char *, int, int, char *, char *) = layout->k == 256 ? put_256 : put_32;
+    const int64_t block = agk_traits(type)->blck_size; /* in the file: 64 of nvfp4, which has packed blocks of 32 */
     if (n < ROWS) memset(out, 0, agk_packed_group_bytes(layout, k));
-    for (int64_t i = 0; i < k / layout->k; ++i, rows += from, out += layout->bytes) {
-        for (int row = 0; row < n; ++row) put(type, rows + (size_t)row * stride, row, out, out + layout->data);
+    for (int64_t i = 0; i < k; i += layout->k, out += layout->bytes) {
+        const char *from = rows + agk_row_size(type, i / block * block);
+        const int at = (int)(i % block / layout->k);
+        for (int row = 0; row < n; ++row) put(type, from + (size_t)row * stride, at, row, out, out + layout->data);
     }
 }
 

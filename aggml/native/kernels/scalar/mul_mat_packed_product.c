@@ -2,7 +2,7 @@
  * lane by itself. Not here: how weights and columns are packed (mul_mat_packed.c). */
 #include "formats/quant.h"
 #include "kernels/mul_mat_packed.h"
-#include "kernels/mul_mat_packed_kinds.h"
+#include "kernels/mul_mat_packed_types.h"
 #include "table/kernel_types.h"
 
 #include "mul_mat_plain.h"
@@ -27,59 +27,43 @@ static int nibble(const uint8_t *lane, int at, bool high)
     return lane[at / 4 * VECTOR + at % 4] >> (high ? 4 : 0) & 15;
 }
 
-/* The code of element e of a block of 256. */
-static int code_of_256(code_type t, const uint8_t *lane, int e)
+/* The bits of element e of a block of 256. */
+static int bits_of_256(code_type t, const uint8_t *lane, int e)
 {
     const int half = e / 128, part = e / 32 % 4, v = e % 32 / 4;
-    const int code = lane[low_bits_at(t, half, part, v) + (size_t)(e % 4)] >> low_shift(t, part) & low_mask(t);
-    if (high_mask(t) == 0) return code;
+    if (nibbles_of_256(t)) return nibble(lane, e / 32 * 16 + e % 16, e % 32 >= 16);
+    const int low = lane[low_bits_at(t, half, part, v) + (size_t)(e % 4)] >> low_shift(t, part) & low_mask(t);
+    if (high_mask(t) == 0) return low;
     const int high = lane[high_bits_at(t, half, v) + (size_t)(e % 4)] >> high_shift(t, part, v);
-    return code | (high << high_place(t) & high_mask(t));
+    return low | (high << high_place(t) & high_mask(t));
 }
 
-static element element_at(int type, const char *block, int row, int e)
+static int bits_of_32(code_type t, const uint8_t *lane, int e)
 {
-    static const int8_t fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-    const agk_packed_layout *layout = agk_packed_layout_of(type);
-    const uint8_t *lane = (const uint8_t *)block + layout->data + 4 * row;
-    const uint8_t *scales = (const uint8_t *)block + 2 * ROWS + row;
-    const int j = e / 32, i = e % 32; /* sub-blocks of 32 */
-    element x = {0, 0.0f, 0.0f};
-    if (type != AGK_MXFP4) x.scale = half_at(block, 0, row);
-    switch (type) {
-    case AGK_Q8_0: x.code = lane[i / 4 * VECTOR + i % 4]; break;
-    case AGK_Q4_1: x.minimum = half_at(block, 1, row); /* fall through */
-    case AGK_Q4_0: x.code = nibble(lane, e % 16, e >= 16); break;
-    case AGK_IQ4_NL: x.code = 128 + levels[nibble(lane, e % 16, e >= 16)]; break;
-    case AGK_MXFP4:
-        x.scale = agk_half_of_e8m0((uint8_t)block[row]);
-        x.code = 128 + fp4[nibble(lane, e % 16, e >= 16)];
-        break;
-    case AGK_Q5_1: x.minimum = half_at(block, 1, row); /* fall through */
-    case AGK_Q5_0: x.code = nibble(lane + VECTOR, e % 16, e >= 16) | (lane[e % 4] >> (e / 4) & 1) << 4; break;
-    case AGK_Q2_K:
-        x.minimum = -half_at(block, 1, row) * (float)(scales[2 * ROWS + e / 16 * ROWS] >> 4);
-        x.scale *= (float)(scales[2 * ROWS + e / 16 * ROWS] & 15);
-        x.code = code_of_256(Q2_K, lane, e);
-        break;
-    case AGK_Q3_K:
-        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
-        x.code = code_of_256(Q3_K, lane, e);
-        break;
-    case AGK_Q4_K:
-    case AGK_Q5_K:
-        x.minimum = -half_at(block, 1, row) * (float)scales[(2 + 8 + j) * ROWS];
-        x.scale *= (float)scales[(2 + j) * ROWS];
-        x.code = code_of_256(type == AGK_Q4_K ? Q4_K : Q5_K, lane, e);
-        break;
-    case AGK_Q6_K:
-        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
-        x.code = code_of_256(Q6_K, lane, e);
-        break;
-    default: /* iq4_xs */
-        x.scale *= (float)(int8_t)scales[j * ROWS];
-        x.code = 128 + levels[nibble(lane, 16 * j + i % 16, i >= 16)];
+    if (bits_of(t) == Q8_0) return lane[e / 4 * VECTOR + e % 4];
+    if (bits_of(t) == Q4_0) return nibble(lane, e % 16, e >= 16);
+    return nibble(lane + VECTOR, e % 16, e >= 16) | (lane[e % 4] >> (e / 4) & 1) << 4; /* q5_0, q5_1 */
+}
+
+static element element_at(code_type t, const char *block, int row, int e)
+{
+    const uint8_t *lane = (const uint8_t *)block + data_at(t) + 4 * row;
+    const uint8_t *bytes = (const uint8_t *)block + 2 * ROWS + row; /* behind the scales of the block */
+    const int sub = scale_per_16(t) ? e / 16 : e / 32;
+    element x = {of_256(t) ? bits_of_256(t, lane, e) : bits_of_32(t, lane, e), 0.0f, 0.0f};
+    if (has_levels(t)) x.code = levels_of(t)[x.code];
+    x.scale = t == MXFP4   ? agk_half_of_e8m0((uint8_t)block[row])
+              : t == NVFP4 ? agk_half_of_e4m3((uint8_t)block[sub * ROWS + row])
+                           : half_at(block, 0, row) / packed_type_of(t).unit;
+    if (has_minimum(t)) x.minimum = half_at(block, 1, row);
+    if (has_signed_scales(t)) {
+        x.scale *= (float)(int8_t)bytes[sub * ROWS];
+    } else if (t == Q2_K) {
+        x.scale *= (float)(bytes[(2 + sub) * ROWS] & 15);
+        x.minimum *= -(float)(bytes[(2 + sub) * ROWS] >> 4);
+    } else if (t == Q4_K || t == Q5_K) {
+        x.scale *= (float)bytes[(2 + sub) * ROWS];
+        x.minimum *= -(float)bytes[(2 + 8 + sub) * ROWS];
     }
     return x;
 }
@@ -101,7 +85,7 @@ static double column_at(const agk_packed_layout *layout, const agk_mm_block *blo
 }
 
 /* tiles: the number of columns that they are laid out for; 0: they are in lanes. */
-static void product(int type, const agk_mm_block *block, int64_t tiles)
+static void product(code_type t, int type, const agk_mm_block *block, int64_t tiles)
 {
     const agk_packed_layout *layout = agk_packed_layout_of(type);
     const int64_t n = block->cols;
@@ -110,7 +94,7 @@ static void product(int type, const agk_mm_block *block, int64_t tiles)
         double sum[AGK_PACKED_MOST] = {0};
         for (int64_t k = 0; k < block->k; ++k) {
             const element x =
-                element_at(type, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
+                element_at(t, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
             const double value = (double)x.scale * (x.code - layout->offset) + (double)x.minimum;
             for (int64_t j = 0; j < n; ++j) sum[j] += value * column_at(layout, block, tiles, k, j);
         }
@@ -122,13 +106,13 @@ static void product(int type, const agk_mm_block *block, int64_t tiles)
 #define PRODUCT(name, KIND, ...) \
     void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
     { \
-        product(AGK_##KIND, block, 0); \
+        product(KIND, AGK_##KIND, block, 0); \
     } \
     void agk_mm_packed_tiles_##name##_scalar(const agk_mm_block *block) \
     { \
-        product(AGK_##KIND, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
+        product(KIND, AGK_##KIND, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
     }
-AGK_MM_PACKED(PRODUCT, )
+AGK_MM_QUANTIZED(PRODUCT, )
 
 /* Weights of bf16: 16 rows x 2 k in a vector, behind the head of a group; columns are bf16, ldb apart. */
 void agk_mm_packed_pairs_scalar(const agk_mm_block *block)

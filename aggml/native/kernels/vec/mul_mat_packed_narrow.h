@@ -8,12 +8,9 @@
 #ifndef AGK_VEC_PACKED_NARROW_H
 #define AGK_VEC_PACKED_NARROW_H
 
-#include <immintrin.h>
-
-#include "kernels/inline.h"
 #include "table/kernel_types.h"
-#include "kernels/mul_mat_packed.h"
-#include "kernels/mul_mat_packed_kinds.h"
+
+#include "mul_mat_packed_narrow_codes.h"
 
 /* How many bytes of the stream of weights to prefetch ahead; columns. Processors without vpdpbusd are AMD's until
  * Zen 3 more often than Intel's; for them lines are prefetched into L2 from far ahead. One column on a Zen 4, GB/s
@@ -24,109 +21,25 @@ enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
 /* The order that the compiler chooses needs more values at a time than there are registers. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
-/* As bytes these codes are unsigned and exceed 63, so they become words: first the even ones, then the odd ones. */
+/* The sum of two products of these codes may exceed 16 bits, so they become words: first the even ones, then the odd
+ * ones. */
 AGK_INLINE bool wide_codes(code_type t)
 {
-    return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
+    return !NARROW_VNNI && largest_code(t) > 127;
 }
 
 /* With one column, levels keep their signs, which are moved to the column: 4 instructions as well, but no words are
  * needed. */
 AGK_INLINE bool signed_codes(code_type t, bool single)
 {
-    return single && !NARROW_VNNI && (t == IQ4_NL || t == IQ4_XS);
+    return single && wide_codes(t) && has_levels(t);
 }
 
-/* How many products of fours have a sum of 16 bits: 16 * 128 * 15 = 30720. */
+/* How many products of fours have a sum of 16 bits: a lane adds two products of each, 2 * 8 * 128 * 15 = 30720. */
 AGK_INLINE int fours_of(code_type t)
 {
-    return t == Q6_K ? 2 : t == Q5_0 || t == Q5_1 || t == Q5_K || t == MXFP4 ? 4 : 8;
-}
-
-/* 8 of the 16 rows. */
-AGK_INLINE __m256i vector(const char *p, int i)
-{
-    return _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * (size_t)i));
-}
-
-/* Each byte shifted right (left, if negative); the mask clears the bits that come from the neighbour. */
-AGK_INLINE __m256i shifted(__m256i x, int right, int mask)
-{
-    const int by = right < 0 ? -right : right;
-    const __m256i y = right > 0 ? _mm256_srli_epi16(x, by) : right < 0 ? _mm256_slli_epi16(x, by) : x;
-    return _mm256_and_si256(y, _mm256_set1_epi8((char)mask));
-}
-
-/* Levels of iq4 + 128, unless they are to keep their signs; of mxfp4 + 16, which have 5 bits. */
-AGK_INLINE __m256i levels(code_type t, bool with_sign, __m256i codes)
-{
-    const __m128i fp4 = _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
-    const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
-                                      (char)181, (char)197, (char)217, (char)241);
-    const __m128i table = t == MXFP4 ? fp4 : with_sign ? _mm_xor_si128(iq4, _mm_set1_epi8(-128)) : iq4;
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
-}
-
-/* Codes v of 32 k of 8 rows, unsigned but for levels with their signs, in the order of k: `data` is where their lanes
- * begin. */
-AGK_INLINE __m256i code(code_type t, bool with_sign, const char *data, int64_t half, int part, int v)
-{
-    if (t == Q8_0) return vector(data, v);
-    if (of_256(t) && t != IQ4_XS) {
-        const __m256i low = vector(data + low_bits_at(t, half, part, v), 0),
-                      code = shifted(low, low_shift(t, part), low_mask(t));
-        if (high_mask(t) == 0) return code;
-        const __m256i high = vector(data + high_bits_at(t, half, v), 0);
-        return _mm256_or_si256(code, shifted(high, high_shift(t, part, v) - high_place(t), high_mask(t)));
-    }
-    const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
-    const __m256i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
-    if (t == Q5_0 || t == Q5_1) return _mm256_or_si256(q, shifted(vector(data, 0), v - 4, 16));
-    return t == Q4_0 || t == Q4_1 ? q : levels(t, with_sign, q);
-}
-
-AGK_INLINE __m256 halves(const char *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
-
-AGK_INLINE __m256i low_bytes(const char *p, bool with_sign)
-{
-    const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)p);
-    return with_sign ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x);
-}
-
-/* Half of 2^(e - 127): the bits of 2^(e - 128), which is subnormal below e = 2. */
-AGK_INLINE __m256 half_of_e8m0(const char *e)
-{
-    const __m256i x = low_bytes(e, false), normal = _mm256_slli_epi32(_mm256_sub_epi32(x, _mm256_set1_epi32(1)), 23);
-    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), x);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), x)));
-}
-
-/* Scales of sub-block j and what multiplies the sums of the columns, of 8 rows: one each, two where scales are per 16.
- * Those of the block are d and m; `block` is where the 16-bit ones of these rows begin, `bytes` where those of one byte
- * do. */
-AGK_INLINE void scales_of(code_type t, const char *bytes, int64_t j, __m256 d, __m256 m, __m256 scale[2],
-                          __m256 minimum[2])
-{
-    scale[0] = d;
-    minimum[0] = m;
-    const int parts = scale_per_16(t) ? 2 : 1;
-    AGK_UNROLL for (int h = 0; h < parts; ++h)
-    {
-        const char *at = bytes + 16 * (scale_per_16(t) ? 2 * j + h : j);
-        if (t == Q2_K) {
-            const __m256i x = low_bytes(at, false);
-            scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15))));
-            minimum[h] = _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)));
-        } else if (t == Q3_K || t == Q6_K || t == IQ4_XS) {
-            scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(low_bytes(at, true)));
-        } else if (t == Q4_K || t == Q5_K) {
-            scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(low_bytes(at, false)));
-            minimum[h] = _mm256_mul_ps(m, _mm256_cvtepi32_ps(low_bytes(at + 128, false)));
-        }
-    }
+    const int largest = largest_code(t);
+    return largest <= 15 ? 8 : largest <= 31 ? 4 : largest <= 63 ? 2 : 1;
 }
 
 AGK_INLINE __m256i four(const char *p)
@@ -260,8 +173,7 @@ AGK_INLINE void columns(code_type t, bool single, int C, int64_t N, int64_t n, c
             {
                 __m256i whole = s[c][g];
                 if (!has_minimum(t) && !signed_codes(t, single)) {
-                    const __m256i add = four(sum); /* for the offset of 128 that AVX-512 has for mxfp4, too */
-                    whole = _mm256_add_epi32(whole, t == MXFP4 ? _mm256_srai_epi32(add, 3) : add);
+                    whole = _mm256_add_epi32(whole, four(sum));
                 }
                 __m256 *to = &acc[n + c][g];
                 *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(scale[g][h], dx), *to);
@@ -302,7 +214,7 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
     }
     AGK_UNROLL for (int g = 0; g < 2; ++g)
     {
-        const size_t bytes = t == Q2_K || t == Q4_K || t == Q5_K ? 64 : 32;
+        const size_t bytes = has_minimum(t) ? 64 : of_256(t) ? 32 : 0; /* of the scales of the block */
         scales_of(t, block + bytes + 8 * g, 4 * half + part, d[g], m[g], scale[g], minimum[g]);
     }
     if (single) {
@@ -342,7 +254,9 @@ AGK_INLINE void group(code_type t, bool single, int64_t N, const agk_mm_block *b
         __m256 d[2], m[2];
         AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
+            const float too_large = packed_type_of(t).unit;
             d[g] = t == MXFP4 ? half_of_e8m0(a + 8 * g) : halves(a + 16 * g);
+            if (too_large != 1.0f) d[g] = _mm256_mul_ps(d[g], _mm256_set1_ps(1.0f / too_large));
             m[g] = has_minimum(t) ? halves(a + 32 + 16 * g) : d[g];
             /* the minimum of types of 256 is subtracted */
             if (of_256(t)) m[g] = _mm256_sub_ps(_mm256_setzero_ps(), m[g]);
@@ -386,6 +300,6 @@ AGK_INLINE void groups(code_type t, bool single, const agk_mm_block *b)
         else \
             groups(t, false, b); \
     }
-#define AGK_NARROW_KERNELS AGK_MM_PACKED(AGK_NARROW, )
+#define AGK_NARROW_KERNELS AGK_MM_QUANTIZED(AGK_NARROW, )
 
 #endif

@@ -68,7 +68,7 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
  * registers. */
 AGK_INLINE int parts_at_once(code_type t, int N)
 {
-    if (!of_256(t) || t == IQ4_XS) return 1;
+    if (!of_256(t) || nibbles_of_256(t)) return 1;
     int parts = t == Q4_K || t == Q5_K ? 2 : 4;
     while (parts > 1 && parts * N * (scale_per_16(t) && !scaled_before(t, N) ? 2 : 1) > MOST_SUMS) parts /= 2;
     return parts;

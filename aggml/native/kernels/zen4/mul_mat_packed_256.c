@@ -1,4 +1,4 @@
 /* packed, few columns: types with blocks of 256, see mul_mat_packed.h. */
 #include "mul_mat_packed.h"
 
-AGK_MM_OF_256(AGK_PACKED, )
+AGK_MM_PACKED_256(AGK_PACKED, )

@@ -1,0 +1,4 @@
+/* packed, few columns: types of codebooks, see mul_mat_packed.h. */
+#include "mul_mat_packed.h"
+
+AGK_MM_OF_GRIDS(AGK_PACKED, )
