@@ -1,7 +1,8 @@
 """Decoding: models that continue text, a step at a time.
 
-Here: the names. decoder.py runs steps, step.py builds their graphs, batch.py is what they take in,
-generating.py goes from one to the next, sampling.py and adjusting.py choose tokens.
+A decoding step is one pass over the weights with some tokens of some sequences. decoder.py runs
+steps, step.py builds their graphs, batch.py holds their inputs, generating.py makes a text of many
+steps, sampling.py and adjusting.py choose tokens. Here: the names.
 """
 
 from __future__ import annotations

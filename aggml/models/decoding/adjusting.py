@@ -1,7 +1,7 @@
 """Changes a model's logits before a token is drawn: biases, penalties, bans.
 
-Here: which tokens of a sequence get other logits, and the best tokens after that. Not here: the
-draw itself (sampling.py), where logits come from (decoder.py).
+Here: which tokens of a sequence get other logits, and the best tokens after these changes. Not
+here: the draw itself (sampling.py), where logits come from (decoder.py).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FIRST: Final = 64  # tokens that a new sequence has room for
 class Rules:
     """The changes that a request asks for; the defaults change nothing.
 
-    First, if its token is in the prompt or the answer, a logit l becomes l / repetition, or l *
-    repetition if it is below zero. Then it becomes l + bias - presence - frequency * count, where
-    count is how often the token is in the answer; the penalties apply to tokens of the answer only.
+    If its token is in the prompt or the answer, a logit l first becomes l / repetition, or l *
+    repetition if l is below zero. Then l becomes l + bias - presence - frequency * count. Here
+    count is how often the token is in the answer, and presence applies only if that is not 0.
     These are the rules of vLLM and, except ``repetition``, of OpenAI.
 
     Attributes:
         presence, frequency: penalties for tokens of the answer; negative ones favour them.
         repetition: divisor for tokens of prompt and answer; 1: none.
-        bias: is added to the logits of these tokens.
-        least: while the answer has fewer tokens, no token that ends it can come.
+        bias: token ids, each with the number that is added to its logit.
+        least: while the answer has fewer tokens, a token that ends it cannot be chosen.
     """
 
     presence: float = 0.0
@@ -62,10 +62,10 @@ class Adjuster:
 
     def __init__(self, rules: Rules, prompt: Sequence[int], ends: Iterable[int]) -> None:
         self._rules = rules
-        self._place: dict[int, int] = {}  # of each token that may change, in the arrays
+        self._place: dict[int, int] = {}  # token whose logit may change -> index in the arrays
         self._ids = np.zeros(FIRST, np.int32)
-        self._count = np.zeros(FIRST, np.float32)  # in the answer
-        self._seen = np.zeros(FIRST, bool)  # in prompt or answer
+        self._count = np.zeros(FIRST, np.float32)  # how often the token is in the answer
+        self._seen = np.zeros(FIRST, bool)  # whether the token is in the prompt or the answer
         self._bias = np.zeros(FIRST, np.float32)
         self._made = 0
         for token, bias in rules.bias.items():
@@ -73,12 +73,12 @@ class Adjuster:
         if rules.repetition != 1.0:
             for token in prompt:
                 self._seen[self._of(token)] = True
-        # Not those of the answer: they would have ended it.
+        # `take` never adds an end token to these arrays: it would have ended the answer.
         self._ends = np.array([self._of(token) for token in ends] if rules.least else [], np.intp)
         self._counts = bool(rules.presence or rules.frequency or rules.repetition != 1.0)
 
     def _of(self, token: int) -> int:
-        """The index of a token in the arrays."""
+        """The index of a token in the arrays; a new token gets the next one."""
         at = self._place.setdefault(token, len(self._place))
         if at == len(self._ids):
             for name in ("_ids", "_count", "_seen", "_bias"):
@@ -88,7 +88,7 @@ class Adjuster:
         return at
 
     def take(self, token: int) -> None:
-        """The sequence goes on with ``token``."""
+        """Note that the answer has one token more, ``token``."""
         self._made += 1
         if self._counts:
             at = self._of(token)
@@ -96,7 +96,7 @@ class Adjuster:
             self._seen[at] = True
 
     def changed(self, row: F32) -> tuple[Ids, F32]:
-        """Tokens whose logits may change, and their new logits; ``row`` has those of all."""
+        """Tokens whose logits may change, and their new logits; ``row``: logits of all tokens."""
         rules, n = self._rules, len(self._place)
         ids, count = self._ids[:n], self._count[:n]
         logits = row[ids]
@@ -109,13 +109,13 @@ class Adjuster:
         return ids, logits.astype(np.float32)
 
     def numbers(self, n: int) -> tuple[Ids, F32]:
-        """What `ops.penalize` takes of this sequence: ids, -1 where there are fewer than ``n``.
+        """The arguments of `ops.penalize` by which the device makes the changes of `changed`.
 
         Args:
-            n: at least as many as `changing`.
+            n: length of the arrays, at least `changing`.
 
         Returns:
-            (n,) int32 and (5, n) float32. With them the device computes what `changed` does.
+            Token ids, (n,) int32, filled up with -1; and their five numbers, (5, n) float32.
         """
         rules, m = self._rules, self.changing
         ids, how = np.full(n, -1, np.int32), np.zeros((5, n), np.float32)
@@ -134,25 +134,25 @@ class Adjuster:
 
     @property
     def changing(self) -> int:
-        """How many tokens may have other logits."""
+        """How many tokens have logits that may change."""
         return len(self._place)
 
     def best(self, row: F32, ids: Ids, logits: F32, need: int) -> tuple[Ids, F32]:
         """The best tokens after the changes, in any order.
 
-        Tokens that are not changed keep their order. So it is enough to look at the best tokens
-        from before and at the changed ones, if ``need`` of them reach the lowest logit of the best
-        from before: all other tokens lie below that. Otherwise the whole row is searched.
+        Tokens outside ``ids`` that do not change stay below the lowest of ``logits``. So it is
+        enough to look at ``ids`` and the changed tokens, provided that ``need`` of them reach that
+        lowest logit. Otherwise the whole row is searched.
 
         Args:
             row: logits of all tokens.
             ids: the best tokens before the changes.
-            logits: the logits of these.
+            logits: the logits of ``ids``, before the changes.
             need: how many of the best tokens the draw looks at; at most as many as ``ids``.
 
         Returns:
-            As many as ``ids``, of which the best ``need`` are the best of all; if there are fewer,
-            the rest have logits of -inf.
+            As many tokens as ``ids``, and their logits. The best ``need`` of them are the best of
+            all tokens. If fewer tokens were found, the rest have logits of -inf.
         """
         other, new = self.changed(row)
         kept = ~np.isin(ids, other)

@@ -1,6 +1,6 @@
-"""What one step takes in, and what of that its graph depends on.
+"""The inputs of one decoding step as arrays (`Batch`), and their `Shape`, which decides the graph.
 
-Here: plain values and arrays, also of what it gives. Not here: the graph (step.py), who runs it
+Here: plain values and arrays, those of the results, too. Not here: the graph (step.py), who runs it
 (decoder.py), which rows of a cache a token sees (../cache/rows.py).
 """
 
@@ -37,7 +37,7 @@ __all__ = [
     "piece",
 ]
 
-CHAINED: Final = -1  # in place of a number of best tokens: one, which stays on the device
+CHAINED: Final = -1  # as `best`: choose one token, which stays on the device for the next step
 
 F16 = npt.NDArray[np.float16]
 I32 = npt.NDArray[np.int32]
@@ -46,11 +46,11 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``tokens`` of each of ``sequences``; attention looks at the first ``kv`` positions.
+    """A part of a step: ``tokens`` tokens of each of ``sequences`` sequences.
 
-    The first of these sequences is ``slot`` of the cache, the others follow it there. The first
-    ``shared`` positions of all of them hold the same tokens, and may be read from sequence number
-    ``shared_from`` of these.
+    The sequences lie in slots ``slot``, ``slot`` + 1, ... of the cache. Attention reads the first
+    ``kv`` rows of each. The first ``shared`` positions of all of them hold the same tokens:
+    attention may read these from sequence ``shared_from`` alone, counted within the part.
     """
 
     sequences: int
@@ -70,13 +70,13 @@ class Shape:
         ends: how many tokens logits are computed for; 0: for all tokens.
         staged: whether keys and values of the last part are written to a second place as well.
         best: how many of the best logits to bring here; 0: all logits.
-        chained: whether the tokens are those that the step before chose; this step then chooses for
-            the next one.
+        chained: whether the step takes the tokens that the previous step chose, and itself chooses
+            those of the next step.
         every: whether to bring all logits beside the best ones.
-        drawn: among how many of the best the device draws one token; 0: it draws none. Of a chained
-            step the next one goes on with it; of another nothing but the tokens is brought here.
-        changed: of how many tokens, at most, each of the logits change before that; 0: of none.
-    If ``hidden`` what the output would be made of comes instead of logits.
+        hidden: whether to bring hidden states instead of logits.
+        drawn: the device draws a token among so many of the best ones; 0: it draws none. Only the
+            drawn tokens are brought here; after a chained step the next one also takes them.
+        changed: room for so many changed logits of each row before the draw; 0: none change.
     """
 
     parts: tuple[Part, ...]
@@ -102,13 +102,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one part of a step takes in: arrays of (sequences, tokens).
+    """The inputs of one part of a step: arrays of (sequences, tokens).
 
-    ``rows`` are those of a cache that has a row for each position. Where a row is not its token's
-    position, ``mask`` gives, for a window or None, what each token sees: (sequences, 1, tokens, kv)
-    float16, 0 or -inf. ``kept`` is the number of each sequence, under which its state lies; if not
-    given, they are those from ``slot`` on. ``slot`` is where attention finds their rows. ``shared``
-    and ``shared_from`` are those of `Part`.
+    ``rows`` are the rows to write in a cache that has a row for each position. If a row's number is
+    not its token's position, ``mask(window)`` gives what each token sees: (sequences, 1, tokens,
+    kv) float16, 0 or -inf; the window may be None. ``slot`` is the slot in which attention reads
+    the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
+    state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
     """
 
     ids: I32
@@ -128,7 +128,7 @@ class Group:
         return Part(sequences, tokens, self.slot, self.kv, self.shared, self.shared_from)
 
     def rows_in(self, length: int, ctx: int) -> I32:
-        """Where keys and values are written in a cache with ``length`` rows for each sequence."""
+        """The rows to write in a cache with ``length`` rows for each sequence."""
         if length == ctx:
             return self.rows
         slots = self.slot + np.arange(len(self.ids), dtype=np.int32)[:, None]
@@ -136,7 +136,10 @@ class Group:
         return found
 
     def states(self, none: int) -> tuple[I32, I32]:
-        """Rows of states that each sequence goes on from, ``none`` if it begins; and of its own."""
+        """The row of the state each sequence reads, ``none`` at position 0, and the row it writes.
+
+        The row ``none`` is zero.
+        """
         own = self.numbers
         found: I32 = np.where(self.positions[:, 0] == 0, np.int32(none), own)
         return found, own
@@ -150,7 +153,7 @@ class Group:
         return found
 
     def mask_in(self, room: Room, length: int, ctx: int) -> F16:
-        """Which rows of that cache each token sees."""
+        """The mask of a cache: which of its rows each token sees."""
         if self.mask is not None:
             return self.mask(room.window)
         if length == ctx:
@@ -173,7 +176,7 @@ class Batch:
 
     @property
     def taken(self) -> list[tuple[int, int, int]]:
-        """Of each sequence its number, the first position and how many tokens."""
+        """For each sequence its number, the first position and how many tokens."""
         return [
             (int(number), int(row[0]), len(row))
             for group in self.groups
@@ -192,7 +195,7 @@ class Batch:
 class Best:
     """The best tokens of each sequence, in no order: (sequences, best) int32 and float32.
 
-    If they were asked for, ``every`` has the logits of all tokens: (sequences, vocabulary).
+    ``every``, if it was asked for, has the logits of all tokens: (sequences, vocabulary).
     """
 
     ids: npt.NDArray[np.int32]
@@ -201,7 +204,7 @@ class Best:
 
 
 def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str = "Decoder") -> None:
-    """Refuse tokens that a sequence cannot take in at ``start``."""
+    """Refuse tokens that a sequence cannot process at ``start``."""
     if not len(ids):
         raise InvalidArgument(f"[{what}] there must be at least one token")
     if start + len(ids) > ctx:
@@ -215,14 +218,22 @@ def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str =
 
 
 def one_of_each(positions: Sequence[int], first: I32, slot: int, kv: int) -> Batch:
-    """One token, any, of each sequence from ``slot`` on; ``first``: their first rows in a cache."""
-    # No more than this: what weights pushed out of the caches comes back at 0.2 us a line.
+    """One token of each sequence from ``slot`` on; the caller replaces the ids.
+
+    Args:
+        positions: of each token.
+        first: the first row of each sequence in a cache, (sequences, 1).
+        slot: the first of the sequences.
+        kv: how many rows attention reads.
+    """
+    # Do as little as possible here: reading the weights has evicted all else from the CPU's caches,
+    # so each cache line that is touched takes 0.2 us.
     at = np.array(positions, np.int32)[:, None]
     return Batch((Group(at, at, at + first, slot, kv),))
 
 
 def piece(ids: Sequence[int], start: int, first: I32, slot: int, kv: int, *, every: bool) -> Batch:
-    """Tokens of one sequence from position ``start`` on, for ``every`` logit or the last one."""
+    """Tokens of one sequence from position ``start`` on; ``every`` or only the last gets logits."""
     positions = np.arange(start, start + len(ids), dtype=np.int32)[None]
     group = Group(np.array([ids], np.int32), positions, positions + first, slot, kv)
     last = None if every or len(ids) == 1 else np.array([len(ids) - 1], np.int32)
@@ -230,7 +241,7 @@ def piece(ids: Sequence[int], start: int, first: I32, slot: int, kv: int, *, eve
 
 
 def joined(parts: list[I32]) -> I32:
-    """All elements in one line."""
+    """All elements in one array of one dimension."""
     return (
         parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([x.reshape(-1) for x in parts])
     )

@@ -1,6 +1,6 @@
 """Decoder: a model that continues text, with its caches, any number of sequences together.
 
-Here: the running of steps. Not here: what a step takes in (batch.py), its graph (step.py), the
+Here: the running of steps. Not here: the inputs of a step (batch.py), its graph (step.py), the
 weights (../weights.py), text and tokens (../tokenizers/), the choice of a token (sampling.py).
 """
 
@@ -38,13 +38,13 @@ __all__ = ["CHUNK", "F32", "Best", "Decoder"]
 class Decoder:
     """A model on a backend, and the caches of ``sequences`` sequences of up to ``ctx`` positions.
 
-    `prefill` each sequence, then `decode` them together as often as wanted. One step at a time: the
-    caller awaits one before the next, but for steps that `follow` each other.
+    `prefill` each sequence, then `decode` them together as often as wanted. The caller awaits each
+    step before it asks for the next one. Only steps queued by `follow` may overlap.
 
     Args:
-        backend: where to compute; must stay open while the model is used. Of a scheduler each layer
-            is computed where its weights lie, and its caches lie there, too.
-        model: its description.
+        backend: where to compute; must stay open while the model is used. A scheduler computes each
+            layer on the backend that holds its weights; the layer's caches lie there, too.
+        model: the description of the model.
         weights: by their names in the file, where `load_weights` has put them.
         ctx: positions of each sequence, rounded up to a multiple of 256.
         sequences: how many there may be at a time.
@@ -55,8 +55,8 @@ class Decoder:
         ModelError: a head is no whole number of blocks of the cache's type.
     """
 
-    ring: ClassVar[bool] = True  # whether layers with a window keep no more than that
-    graphs: ClassVar[int] = 32  # of steps, that are kept
+    ring: ClassVar[bool] = True  # whether layers with a window keep only its rows, in a ring
+    graphs: ClassVar[int] = 32  # how many graphs of steps are kept
     draws: ClassVar[bool] = True
 
     def __init__(
@@ -92,11 +92,11 @@ class Decoder:
         return sizes(model, DType.parse(cache), rounded(ctx), sequences, ring=cls.ring)
 
     def _allocate(self) -> object:
-        """Memory of the caches, for as long as this. Zeros, because masked rows must be finite."""
+        """Allocate the caches, filled with zeros: rows that a mask hides must be finite, too."""
         return [backend.alloc(caches) for backend, caches in self._homes()]
 
     def _homes(self) -> list[tuple[Backend, list[Tensor]]]:
-        """The caches of each backend: each layer's lie beside its weights."""
+        """The caches of each backend: a layer's caches lie where its weights lie."""
         found: dict[Backend, list[Tensor]] = {}
         for i, of in enumerate(self.caches.layers, self.model.first):
             weight = next((x for n, x in self.weights.items() if n.startswith(f"blk.{i}.")), None)
@@ -106,7 +106,7 @@ class Decoder:
     def close(self) -> None:
         """Free caches, graphs and weights; later steps raise InvalidState.
 
-        Of a step under way the memory goes with its end.
+        The memory that a running step uses is freed when that step ends.
         """
         self._steps.close()
         self._foreseen = None
@@ -120,10 +120,10 @@ class Decoder:
         return self.weights["token_embd.weight"].ne[1]
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
-        """Take in ``ids`` at positions ``start ..`` of sequence ``slot``.
+        """Process ``ids`` at positions ``start ..`` of sequence ``slot``.
 
         Returns:
-            The logits after the last one, (vocabulary,) float32.
+            The logits after the last token, (vocabulary,) float32.
 
         Cancellation: aborts the computation; positions from ``start`` on are undefined.
         """
@@ -135,10 +135,10 @@ class Decoder:
         return result
 
     async def logits(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """Take in ``ids`` from position 0 of sequence ``slot`` on.
+        """Process ``ids`` from position 0 of sequence ``slot`` on.
 
         Returns:
-            The logits after each, (len(ids), vocabulary) float32.
+            The logits after each token, (len(ids), vocabulary) float32.
 
         Cancellation: aborts the computation; the sequence is undefined.
         """
@@ -153,15 +153,15 @@ class Decoder:
         check(ids, start, self.ctx, self.vocabulary)
 
     async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
-        """One more token for each of the sequences ``slot``, ``slot`` + 1, ...
+        """Process one more token of each of the sequences ``slot``, ``slot`` + 1, ...
 
         Args:
-            ids: the token of each.
-            positions: where it goes.
+            ids: the token of each sequence.
+            positions: the position of each token.
             slot: the first of the sequences.
 
         Returns:
-            The logits after it, (sequences, vocabulary) float32.
+            The logits after each token, (sequences, vocabulary) float32.
 
         Cancellation: aborts the computation; these positions are undefined.
         """
@@ -175,7 +175,7 @@ class Decoder:
     async def decode_best(
         self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
     ) -> Best:
-        """Like `decode`, but bring only the ``best`` logits.
+        """Like `decode`, but bring only the ``best`` greatest logits and their tokens here.
 
         Cancellation: as `decode`.
         """
@@ -196,24 +196,24 @@ class Decoder:
         slot: int = 0,
         draws: Draws | None = None,
     ) -> Future[npt.NDArray[np.int32]]:
-        """Queue one more token for each sequence from ``slot`` on, and the choice of the best.
+        """Queue one more token of each sequence from ``slot`` on; the device chooses the next ones.
 
-        The choice stays where the next step finds it, so that one can be queued before anybody has
-        seen it: the device goes from one to the other while the tokens are on their way.
+        The chosen tokens also stay on the device, as inputs of the next step. So the next step can
+        be queued before the host has seen them, and the device does not wait for the host.
 
         Args:
-            positions: where the token goes.
-            ids: the token of each; if not given, what the step before chose. That must have been
-                queued by `follow` for the same sequences.
+            positions: the position of each token.
+            ids: the token of each sequence; None: the tokens that the previous step chose. That
+                step must have been queued by `follow` for the same sequences.
             slot: the first of the sequences.
-            draws: how tokens are drawn; None: each is the best, of equal ones the first.
+            draws: how tokens are drawn; None: the best token, among equal ones the first.
 
         Returns:
-            A Future of the token of each, (sequences,) int32.
+            A Future of the token chosen for each sequence, (sequences,) int32.
 
-        Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
-        it; these positions are undefined then, and steps that follow it fail or have no meaning.
-        Abort them too, and give ``ids`` to the next one.
+        Cancellation: nothing is queued. Cancelling the await of the Future aborts the computation
+        if nobody else awaits it. Then these positions are undefined, and steps queued after it fail
+        or give meaningless tokens: abort them too, and give ``ids`` to the next step.
         """
         step, inputs = await self._one_more(positions, CHAINED, slot, draws)
         if ids is None:
@@ -228,7 +228,7 @@ class Decoder:
     async def _one_more(
         self, positions: Sequence[int], best: int, slot: int, draws: Draws | None = None
     ) -> tuple[Step, dict[Tensor, Any]]:
-        """The step for one token of each sequence, and its inputs; as tokens, any."""
+        """The step for one token of each sequence, and its inputs; the caller sets the tokens."""
         foreseen, self._foreseen = self._foreseen, None
         if foreseen is not None and foreseen[0] == (best, slot, *positions):
             await checkpoint()
@@ -239,19 +239,19 @@ class Decoder:
         return await self._fed(batch, batch.shape(best), draws)
 
     def _batch_of_one(self, positions: Sequence[int], slot: int) -> Batch:
-        """One token of each sequence, any."""
+        """A batch of one token of each sequence; the token ids in it are arbitrary."""
         first = self._first_rows[slot : slot + len(positions)]
         return one_of_each(positions, first, slot, self.seen(max(positions)))
 
     def _foresee(self, step: Step, positions: Sequence[int], best: int, slot: int) -> None:
-        """Make the inputs of the next step while this one is computed, if that has its graph."""
+        """While a step runs, prepare the inputs of the next one if that uses the same graph."""
         if (max(positions) + 1) % ROWS_STEP:
             after = [position + 1 for position in positions]
             inputs = step.inputs(self._batch_of_one(after, slot))
             self._foreseen = ((best, slot, *after), step, inputs)
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """What the logits after each token would be made of, (len(ids), width) float32.
+        """The normalised output of the last layer for each token, (len(ids), width) float32.
 
         Cancellation: aborts the computation; the sequence is undefined.
         """
@@ -267,7 +267,7 @@ class Decoder:
         """Copy the first ``n`` positions of sequence 0 to all others.
 
         Raises:
-            InvalidState: the model has states, which stand behind another position than ``n``.
+            InvalidState: the model has states, and those of sequence 0 are at another position.
 
         Cancellation: aborts the copy; the other sequences are undefined.
         """
@@ -295,14 +295,14 @@ class Decoder:
         *,
         chained: bool = False,
     ) -> Future[Any]:
-        """Queue a step, if the states of its sequences are where it goes on from.
+        """Queue a step. Recurrent states of its sequences must be at its first positions.
 
         Args:
             step: what to compute.
             inputs: of its graph.
-            results: to bring here.
-            taken: of each sequence its number, the first position and how many.
-            chained: it takes its tokens from the step before, which is under way.
+            results: the tensors to bring here.
+            taken: for each sequence its number, the first position and the number of tokens.
+            chained: the step takes its tokens from the previous step, which is still running.
         """
         if self._reached is None:
             return await self.site.submit(step.graph, inputs, results)
@@ -315,34 +315,34 @@ class Decoder:
 
     @staticmethod
     def _ones(positions: Sequence[int], slot: int) -> list[tuple[int, int, int]]:
-        """One token of each sequence, as `_submitted` takes them."""
+        """The argument ``taken`` of `_submitted` for one token of each sequence."""
         return [(slot + i, position, 1) for i, position in enumerate(positions)]
 
     async def _run(self, slot: int, ids: Sequence[int], start: int, *, every: bool = False) -> F32:
-        """Take in ``ids`` at positions ``start ..``: the logits of ``every`` token or the last."""
+        """Process ``ids`` at ``start ..``; the logits of ``every`` token or of the last one."""
         return await self._logits(self._whole(slot, ids, start, every=every))
 
     def _whole(self, slot: int, ids: Sequence[int], start: int, *, every: bool) -> Batch:
-        """A piece of one sequence."""
+        """The batch for a piece of one sequence."""
         kv = self.seen(start + len(ids) - 1)
         return piece(ids, start, self._first_rows[slot], slot, kv, every=every)
 
     async def _logits(self, batch: Batch) -> F32:
-        """(logits of the batch, vocabulary)."""
+        """Compute a batch: float32 (tokens that get logits, vocabulary)."""
         (logits,) = await (await self.queue(batch))
         return np.asarray(logits).reshape(-1, self.vocabulary)
 
     def seen(self, last: int) -> int:
-        """How many positions attention looks at if ``last`` is the last one."""
+        """How many cache rows attention reads if ``last`` is the last position."""
         return min(rounded(last + 1), self.ctx)
 
     async def best_of(self, batch: Batch, best: int, *, every: bool = False) -> Best:
         """Compute a batch.
 
         Args:
-            batch: what it takes in.
-            best: how many logits to bring here, after each of its last tokens.
-            every: whether to bring all of them beside these: 0.5 MB for each token of 128,000.
+            batch: the inputs.
+            best: how many of the best logits to bring here, for each of its ``last`` tokens.
+            every: whether to bring all logits, too: 0.5 MB a token with a vocabulary of 128,000.
 
         Cancellation: aborts the computation; the rows of the batch are undefined.
         """
@@ -366,22 +366,22 @@ class Decoder:
         """Queue a step behind those that are queued already.
 
         Args:
-            batch: what it takes in.
-            best: how many logits to bring here, after each of its last tokens; 0: all of them.
-            every: whether to bring all of them beside these.
-            hidden: whether to bring, instead of logits, what they would be made of.
-            values: in place of tokens, if the model is a stage without embeddings: what the stage
-                before it gave, (tokens, width).
-            draws: to bring one token for each, drawn so, instead of anything else.
+            batch: the inputs.
+            best: how many of the best logits of each ``last`` token to bring here; 0: all logits.
+            every: whether to bring all logits beside the best ones.
+            hidden: whether to bring what `hidden` returns, instead of logits.
+            values: replaces the tokens if the model is a stage without embeddings: the output of
+                the previous stage, (tokens, width).
+            draws: draw one token for each row of logits, and bring only these tokens.
 
         Returns:
             A Future of (tokens, best) int32 and float32, and (tokens, vocabulary) if ``every``; of
             (tokens, vocabulary) if ``best`` is 0; of (tokens, width) if ``hidden`` or if the model
-            is a stage without logits; of (tokens,) int32 if ``draws``. The shapes are those of its
-            tensors: reshape them.
+            is a stage without logits; of (tokens,) int32 if ``draws``. The arrays have the shapes
+            of the graph's tensors: reshape them.
 
-        Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
-        it; the rows of the batch are undefined.
+        Cancellation: nothing is queued. Cancelling the await of the Future aborts the computation
+        if nobody else awaits it; then the rows of the batch are undefined.
         """
         shape = replace(batch.shape(best, every=every), hidden=hidden)
         step, inputs = await self._fed(batch, shape, draws)
@@ -392,7 +392,7 @@ class Decoder:
     async def _fed(
         self, batch: Batch, shape: Shape, draws: Draws | None
     ) -> tuple[Step, dict[Tensor, Any]]:
-        """The step of a shape for a batch, and its inputs."""
+        """The step for this shape, and its inputs for this batch."""
         step = await self._steps.of(shape if draws is None else draws.shaped(shape))
         inputs = step.inputs(batch)
         if step.drawing is not None and draws is not None:

@@ -1,7 +1,7 @@
-"""Tokens drawn by the device: so no more than they are brought to the host.
+"""Tokens drawn by the device: only the tokens are then brought to the host, and no logits.
 
-Here: the numbers that a draw takes, and the nodes at the end of a step's graph. Not here: what the
-numbers are made of (sampling.py, adjusting.py), the draw itself (`ops.sample`).
+Here: the inputs of the draws, and the nodes at the end of a step's graph. Not here: how the inputs
+are computed (sampling.py, adjusting.py), the draw itself (`ops.sample`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Drawing", "Draws"]
 
-LEAST = 64  # tokens whose logits may change: a step has room for 64, 128, 256, ...
+LEAST = 64  # a step has room for 64, 128, 256, ... changed logits of each row
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The numbers of one step.
+    """The inputs of the draws of one step, one draw for each row of logits.
 
     Attributes:
         among: how many of the best tokens may be drawn.
-        how: of each draw the five numbers of `ops.sample`, (draws, 5).
-        changing, changes: what `ops.penalize` takes before that, (draws, m) and (draws, 5, m).
+        how: for each draw the five numbers of `ops.sample`, (draws, 5).
+        changing, changes: arguments of `ops.penalize`, which changes logits before the draw:
+            (draws, m) and (draws, 5, m).
     """
 
     among: int
@@ -49,7 +50,7 @@ class Draws:
         among: int,
         adjusters: Sequence[Adjuster | None] = (),
     ) -> Draws:
-        """What these samplers would draw next; a row without one gets the best token."""
+        """The draws that these samplers would make next; None takes the best token."""
         none = (0.0, 0.0, 1.0, 0.0, 0.0)
         how = np.array([none if x is None else x.numbers() for x in samplers], np.float64)
         most = max((x.changing for x in adjusters if x is not None), default=0)
@@ -64,14 +65,14 @@ class Draws:
         return cls(among, how, changing, changes)
 
     def shaped(self, shape: Shape) -> Shape:
-        """The shape of a step that draws so."""
+        """The shape of the step with these draws at its end."""
         changed = 0 if self.changing is None else self.changing.shape[1]
         return replace(shape, best=0, drawn=self.among, changed=changed)
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The inputs of a step's graph for these numbers."""
+    """The tensors of a step's graph that take the arrays of `Draws`."""
 
     among: int
     how: Tensor  # f64 [5, draws]
@@ -80,7 +81,7 @@ class Drawing:
 
     @classmethod
     def of(cls, shape: Shape) -> Drawing | None:
-        """None: the step draws nothing."""
+        """New tensors for a step of this shape; None if it draws nothing."""
         n, m = shape.logits, shape.changed
         if not shape.drawn:
             return None
@@ -92,13 +93,13 @@ class Drawing:
         return cls(shape.drawn, how, changing, changes)
 
     def tokens(self, logits: Tensor) -> Tensor:
-        """[vocabulary, draws] -> i32 [draws]."""
+        """The nodes that draw: logits [vocabulary, draws] -> i32 [draws]."""
         if self.changing is not None and self.changes is not None:
             logits = ops.penalize(logits, self.changing, self.changes)
         return ops.sample(logits, ops.top_k(logits, self.among), self.how)
 
     def inputs(self, draws: Draws) -> dict[Tensor, Any]:
-        """The arrays, each for its tensor."""
+        """The tensors, each with its array."""
         found: dict[Tensor, Any] = {self.how: draws.how}
         if self.changing is not None and self.changes is not None:
             found |= {self.changing: draws.changing, self.changes: draws.changes}

@@ -1,7 +1,7 @@
-"""Continues a prompt, in one way or in several ways together.
+"""Continues a prompt, with one continuation or several of them at once.
 
-Here: the loop over steps. Not here: the model (decoder.py), tokens (../tokenizers/), the choice of
-the next token (sampling.py).
+Here: the loop over steps. Not here: the model (decoder.py), text and tokens (../tokenizers/), the
+choice of the next token (sampling.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FEW", "Timing", "generate"]
 
-FEW: Final = 64  # the most logits of a sequence that are brought here instead of all of them
+FEW: Final = 64  # if samplers look at no more logits than this, only so many are brought here
 
 
 @dataclass
 class Timing:
-    """The times of a generation, in seconds; filled meanwhile."""
+    """The times of a generation, in seconds; `generate` updates them after each step."""
 
     prompt: float = 0.0
     steps: float = 0.0  # from the first token to the last, pauses between steps included
@@ -48,26 +48,26 @@ async def generate(
     timing: Timing | None = None,
     slot: int = 0,
 ) -> AsyncGenerator[list[int | None]]:
-    """Continue one prompt in as many ways as there are samplers, all of them in each step.
+    """Continue one prompt once for each sampler; each step computes all continuations.
 
-    The device chooses, if it can draw or if all samplers take the best token. It goes on with the
-    next step while the tokens of this step are on their way here. So one step may be computed in
-    vain, and a sampler may have drawn once more.
+    The device chooses the tokens if it can draw or if all samplers take the best token. It starts
+    the next step while the tokens of this step are on their way to the host. So at the end one step
+    may be computed in vain, and a sampler may have drawn one number too many.
 
     Args:
         model: has room for so many sequences.
         prompt: token ids, at least one.
-        samplers: choose the tokens of each sequence.
+        samplers: choose the tokens, one sampler for each sequence.
         n_predict: how many tokens at most.
         ends: tokens that end a sequence; they are not yielded.
-        timing: filled meanwhile.
-        slot: the sequence of the first sampler; with several it must be 0.
+        timing: is updated after each step.
+        slot: the sequence of the first sampler; with several samplers it must be 0.
 
     Yields:
         The next token of each sequence, None for those that have ended.
 
-    Cancellation, and closing the generator: aborts the steps under way. The sequences may be begun
-    again.
+    Cancellation, and closing the generator: aborts the running steps. The sequences are undefined;
+    new ones may begin in their place.
     """
     timing = timing or Timing()
     begin = time.perf_counter()
@@ -98,7 +98,7 @@ async def generate(
 def _more(
     model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
-    """What comes after ``ids``, which stand at the first of these positions."""
+    """Yields the tokens after ``ids``, which are put at the first of the positions ``places``."""
     if model.draws or all(sampler.temperature <= 0 for sampler in samplers):
         return _chained(model, samplers, ids, places, slot)
     return _drawn(model, samplers, ids, places, slot)
@@ -107,7 +107,7 @@ def _more(
 async def _chained(
     model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
-    """The device chooses; one step is queued behind the step that is awaited."""
+    """The device chooses; while one step is awaited, the next one is queued already."""
     under_way: deque[Chosen] = deque()
     among = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
 
@@ -133,7 +133,7 @@ async def _chained(
 async def _drawn(
     model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
-    """The samplers choose here; they get only the best logits, if none of them needs all."""
+    """The samplers choose on the host; only the best logits come there if that is enough."""
     most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
     few = most <= min(FEW, model.vocabulary) and all(
         sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers
@@ -152,5 +152,5 @@ async def _each(samplers: Sequence[Sampler], logits: F32) -> list[int]:
     chosen = []
     for sampler, row in zip(samplers, logits, strict=True):
         chosen.append(sampler(row))
-        await checkpoint()  # of a large vocabulary a draw takes a millisecond
+        await checkpoint()  # with a large vocabulary a draw takes a millisecond
     return chosen

@@ -1,7 +1,7 @@
-"""Decoding: what a model that continues text asks of whoever computes its steps.
+"""Decoding: the protocol by which `TextModel` and `generate` have decoding steps computed.
 
-Here: the protocol. `Decoder` (decoder.py) computes on one backend; aggml.ray has one that computes
-on many machines.
+`Decoder` (decoder.py) implements it on one backend or scheduler, aggml.ray on many machines. Not
+here: the graphs of steps (step.py).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ __all__ = ["Chosen", "Decoding"]
 
 
 class Chosen(Protocol):
-    """The best token of each sequence, (sequences,) int32, when awaited."""
+    """Awaited, it gives the token chosen for each sequence, (sequences,) int32."""
 
     def __await__(self) -> Generator[Any, Any, npt.NDArray[np.int32]]:
-        """Wait for it."""
+        """Wait for the tokens."""
         ...
 
     def abort(self) -> None:
-        """Nobody wants it any more."""
+        """Stop the computation: nobody needs the tokens any more."""
         ...
 
 
 class Decoding(Protocol):
-    """The caches of some sequences, and steps over them; each method as `Decoder` has it.
+    """The caches of some sequences, and steps that use them. `Decoder` documents each method.
 
     Attributes:
-        model: its description.
+        model: the description of the model.
         ctx: positions of each sequence.
-        sequences: how many there are.
+        sequences: how many sequences there are.
         draws: whether `follow` takes draws.
     """
 
@@ -54,29 +54,29 @@ class Decoding(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what it holds: later steps raise InvalidState."""
+        """Free the caches and graphs: later steps raise InvalidState."""
         ...
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
-        """Take in tokens of a sequence: the logits after the last one."""
+        """Process tokens of a sequence; returns the logits after the last one."""
         ...
 
     async def logits(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """Take in a sequence: the logits after each token."""
+        """Process a sequence; returns the logits after each token."""
         ...
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """Take in a sequence: what the logits would be made of."""
+        """Process a sequence; returns the hidden state after each token."""
         ...
 
     async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
-        """One more token of each sequence from ``slot`` on: all logits."""
+        """Process one more token of each sequence from ``slot`` on; returns all logits."""
         ...
 
     async def decode_best(
         self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
     ) -> Best:
-        """One more token of each sequence from ``slot`` on: the best logits."""
+        """Process one more token of each sequence from ``slot`` on; returns the best logits."""
         ...
 
     async def follow(
@@ -86,7 +86,7 @@ class Decoding(Protocol):
         slot: int = 0,
         draws: Draws | None = None,
     ) -> Chosen:
-        """One more token of each sequence, whose choice the next step may take over."""
+        """Queue one more token of each sequence; the next step can use the tokens it chooses."""
         ...
 
     async def share(self, n: int) -> None:

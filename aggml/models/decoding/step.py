@@ -1,6 +1,6 @@
 """The graph of one step over the caches, built from a model's description.
 
-Not here: what a step takes in (batch.py), the caches themselves and who runs it (decoder.py), the
+Not here: the inputs as arrays (batch.py), the caches and the running of steps (decoder.py), the
 blocks of a layer (../blocks/).
 """
 
@@ -31,11 +31,12 @@ __all__ = ["Builder", "Step"]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Step:
-    """A graph and its inputs, all i32 but the masks.
+    """A graph and its inputs. All inputs but the masks are i32.
 
-    Of a stage of a model that does not begin with embeddings, ``tokens`` are values [width, tokens]
-    f32, which `inputs` leaves to the caller. Of one that does not end with logits, ``logits`` are
-    the values that it hands on, [width, tokens] f32.
+    The model may be a stage, a range of layers of a larger one. If the stage does not begin with
+    the embeddings, ``tokens`` are values [width, tokens] f32, and the caller of `inputs` replaces
+    them. If it does not end with logits, ``logits`` are the values for the next stage, [width,
+    tokens] f32.
     """
 
     graph: Graph
@@ -43,24 +44,24 @@ class Step:
     sequences: int
     tokens: Tensor
     positions: Tensor
-    told: bool  # whether any layer looks at the positions
+    told: bool  # whether any layer uses the positions
     places: Mapping[Room, Places]
     turns: Turns | None  # None: the model has no states
-    last: Tensor | None  # which rows go on after the last mixer; None: all
+    last: Tensor | None  # the tokens that go on after the last mixer; None: all
     logits: (
         Tensor | None
     )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: chained
-    best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
+    best: Tensor | None  # [best, ends] i32; chained: [ends], the `tokens` of the next step
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
-    drawing: Drawing | None = None  # what the draws take; then `best` is [ends], the tokens
+    drawing: Drawing | None = None  # inputs of the draws; then `best` is [ends], the drawn tokens
 
     @property
     def results(self) -> list[Tensor]:
-        """All that it gives: the best tokens, logits, all logits, as far as there are any."""
+        """The tensors that the step computes, of: the best tokens, their logits, all logits."""
         return [x for x in (self.best, self.logits, self.every) if x is not None]
 
     def inputs(self, batch: Batch) -> dict[Tensor, Any]:
-        """The arrays of a batch, each for its tensor."""
+        """The input tensors of the graph, each with its array for a batch."""
         groups = batch.groups
         inputs: dict[Tensor, Any] = {
             self.tokens: joined([group.ids for group in groups]),
@@ -87,7 +88,7 @@ class Builder:
     Args:
         model: its description.
         weights: by their names in the file.
-        caches: and states of each layer.
+        caches: the caches and states of all layers.
         ctx: positions of a sequence.
     """
 
@@ -108,7 +109,8 @@ class Builder:
 
         Args:
             shape: of the batch.
-            chosen: for a chained step, the tensor from which tokens come and to which they go.
+            chosen: for a chained step, the tensor that holds the tokens: the step reads its tokens
+                there and writes the next ones to it.
         """
         model, weights = self._model, self._weights
         tokens = self._taken_in(shape) if chosen is None else chosen
@@ -153,7 +155,7 @@ class Builder:
     def _results(
         self, x: Tensor, shape: Shape, chosen: Tensor | None, drawing: Drawing | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Of what the last layer gives: logits, the best tokens, all logits, as `Step` has them."""
+        """From the last layer's output: `Step.logits`, `Step.best` and `Step.every`."""
         model = self._model
         if not model.ends:
             return x.set_output(), None, None
@@ -162,7 +164,7 @@ class Builder:
         if chosen is not None or drawing is not None:
             if drawing is not None:
                 best = drawing.tokens(logits)
-            else:  # top_k: of equal logits argmax would take the last
+            else:  # top_k takes the first of equal logits; argmax would take the last
                 best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
             return None, (best if chosen is None else ops.cpy(best, chosen)).set_output(), None
         if not shape.best:
@@ -173,7 +175,7 @@ class Builder:
         return ops.get_rows(each, best).set_output(), best, every
 
     def _taken_in(self, shape: Shape) -> Tensor:
-        """The input of a step: ids, or the values of the stage before this one."""
+        """The input of a step: token ids, or the output of the previous stage."""
         if self._model.embeds:
             return _given("tokens", shape.tokens)
         ne = self._model.width, shape.tokens
@@ -192,7 +194,7 @@ class Builder:
         return x
 
     def _places(self, shape: Shape) -> dict[Room, Places]:
-        """Inputs for each room; rooms of one length share the rows that are written."""
+        """Inputs for each room; rooms of the same length share the tensor of rows to write."""
         rows: dict[int, tuple[Tensor, Tensor | None]] = {}
         found = {}
         for room, length in self._caches.lengths.items():
@@ -201,8 +203,8 @@ class Builder:
                 n = copied.sequences * copied.tokens
                 staged = _given("staged", n) if shape.staged else None
                 rows[length] = _given("rows", shape.tokens), staged
-            # A ring is seen whole at most. Without one, prompts that are staged side by side are
-            # seen beyond the end of the first sequence's rows.
+            # Of a ring a token reads no more than all rows. Where all positions have rows, `kv` is
+            # not bounded: prompts staged side by side also read rows beyond the first sequence's.
             whole = length == self._ctx
             seen = tuple(part.kv if whole else min(part.kv, length) for part in shape.parts)
             masks = tuple(
@@ -234,13 +236,13 @@ def _given(name: str, n: int) -> Tensor:
 
 
 def _turns(shape: Shape) -> Turns:
-    """Inputs for the states that each part goes on from and leaves."""
+    """Inputs that tell which states each part of a step reads and writes."""
     reads = tuple(_given("state_from", part.sequences) for part in shape.parts)
     return Turns(reads, tuple(_given("state_to", part.sequences) for part in shape.parts))
 
 
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
-    """One layer; of the last one only the tokens ``last`` go beyond what needs all of them."""
+    """One layer. ``last``, given for the last layer, is which tokens leave its last mixer."""
     before, net = _normed(at, layer.before_mixer, x), layer.feed_forward
     y = layer.mixer.build(at, before)
     if not isinstance(net, Mixer):

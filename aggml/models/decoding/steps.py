@@ -1,7 +1,7 @@
 """Steps: the graphs of a decoder's steps, prepared once and kept.
 
-Here: which are kept, the tensors through which chained ones hand on tokens. Not here: how a graph
-is built (step.py), who runs it (decoder.py).
+Here: which graphs are kept, and the tensors in which a chained step leaves its tokens for the next
+one. Not here: how a graph is built (step.py), who runs it (decoder.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Steps:
     Args:
         site: where they are computed.
         builder: builds their graphs.
-        most: how many are kept; the one that was used least recently goes first.
+        most: how many steps are kept; then the least recently used one is dropped.
     """
 
     def __init__(self, site: Site, builder: Builder, most: int) -> None:
@@ -40,7 +40,7 @@ class Steps:
         self._closed = False
 
     async def of(self, shape: Shape) -> Step:
-        """The step of a shape.
+        """The step of a shape; built and prepared if it is not kept.
 
         Raises:
             InvalidState: `close` was called.
@@ -61,7 +61,7 @@ class Steps:
         return step
 
     def close(self) -> None:
-        """Let go of all steps; no further ones are made."""
+        """Free all steps; `of` makes no further ones."""
         self._closed = True
         for step in self._kept.values():
             self._site.forget(step.graph)
@@ -69,7 +69,7 @@ class Steps:
         self._chosen.clear()
 
     async def _handed_on(self, shape: Shape) -> Tensor:
-        """Where chained steps of some sequences leave their tokens."""
+        """The tensor in which chained steps of the shape's sequences leave their tokens."""
         key = shape.parts[0].slot, shape.tokens
         kept = self._chosen.get(key)
         if kept is None:
