@@ -1,7 +1,7 @@
-"""Makes batches of requests that arrive one by one: those that wait when the device gets free.
+"""Batches of requests that arrive one by one: the next batch is all requests that wait meanwhile.
 
-Here: queue, batches, cancellation, back-pressure, on any loop that anyio knows. Not here: the
-computation.
+Here: queue, batches, cancellation, back-pressure, on any event loop that anyio supports. Not here:
+the computation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BatchError", "Batcher", "R", "Sized", "T"]
 
 
 class Sized(Protocol):
-    """A request; its length is its share of a batch."""
+    """A request; its length counts towards the size of its batch."""
 
     def __len__(self) -> int: ...
 
@@ -58,7 +58,7 @@ class _Request(Generic[T, R]):
 
 @dataclass(eq=False, slots=True)
 class _Batch(Generic[T, R]):
-    """Requests computed together; the scope ends the computation when nobody waits any more."""
+    """Requests computed together. ``scope`` is cancelled when no request waits any more."""
 
     requests: list[_Request[T, R]]
     waiting: int
@@ -68,15 +68,15 @@ class _Batch(Generic[T, R]):
 class Batcher(Generic[T, R]):
     """Makes batches of the items that tasks submit: ``result = await batcher.submit(item)``.
 
-    No request waits for a batch to fill. While one batch is computed, the next one collects. A
-    second batch is queued behind the running one only if it is full already.
+    No request waits for a batch to fill. While one batch is computed, the next one collects
+    requests. A second batch starts beside the running one only if it is full already.
 
     Args:
-        compute: gets a list of items, gives a result for each; cancelled if no request waits for
-            it.
+        compute: takes a list of items and returns a result for each; it is cancelled if no request
+            waits for its results any more.
         full: a batch is full at this sum of lengths; a single item may be longer.
-        max_waiting: how many requests are held; others wait in `submit`, first come, first
-            served.
+        max_waiting: how many requests are queued or computed; others wait in `submit`, first come,
+            first served.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Batcher(Generic[T, R]):
         return self
 
     async def __aexit__(self, *raised: object) -> bool | None:
-        """Stop. Whoever still waits gets a `BatchError`."""
+        """Stop. Requests that still wait fail with a `BatchError`."""
         self._open = False
         try:
             return await self._beside.__aexit__(*raised)  # type: ignore[arg-type]
@@ -179,18 +179,18 @@ class Batcher(Generic[T, R]):
                 results = await self._compute([x.item for x in batch.requests])
                 if len(results) != len(batch.requests):
                     raise BatchError(f"{len(results)} results for {len(batch.requests)} requests")
-                # One at a time: all of them, waking in one turn of the loop, would hold it up. Who
-                # wakes asks again, which takes 0.1 to 0.4 ms beside busy workers.
+                # One task wakes in each turn of the loop. A woken task submits its next request,
+                # which takes 0.1 to 0.4 ms beside busy workers: all at once would block the loop.
                 for request, result in zip(batch.requests, results, strict=True):
                     request.resolve(result)
                     await anyio.lowlevel.checkpoint()
-        except Exception as failure:  # whatever it was: those who wait must hear of it
+        except Exception as failure:  # of any class: the waiting requests must get it
             error = failure
         finally:
             for request in batch.requests:
                 if not request.done.is_set():
                     request.fail(error)
-                request.batch = None  # each holds the other: only a collection would free them
+                request.batch = None  # breaks the cycle of references, so no collection is needed
             self._running -= 1
             self._changed.set()
 

@@ -1,7 +1,7 @@
-"""How one model is built: its layers and what surrounds them, as values.
+"""How one model is built, as values: its layers, and what comes before and after them.
 
 An architecture reads a file's hyperparameters into a `Description`; the graph of a step is built
-from nothing else. Here: the dataclasses and the two interfaces of blocks. Not here: the blocks
+from that alone. Here: the dataclasses and the two interfaces of blocks. Not here: the blocks
 themselves (blocks/), the architectures (architectures/), the graph (decoding/step.py).
 """
 
@@ -33,48 +33,48 @@ class Block(Protocol):
         ...
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
-        """Its nodes, for the layer ``at``."""
+        """The nodes of the block, for the layer ``at``."""
         ...
 
 
 @runtime_checkable
 class Mixer(Protocol):
-    """A part of a layer in which tokens see each other, by way of caches or states."""
+    """A part of a layer in which tokens see each other, through caches or recurrent states."""
 
     def needs(self) -> Iterable[str]:
         """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
         ...
 
     def caches(self) -> Mapping[str, Cached | Memory | State]:
-        """Its caches and states by name."""
+        """Descriptions of its caches and states by name."""
         ...
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
-        """[width, tokens] -> [any, tokens], all that needs every token of the step."""
+        """[width, tokens] -> [any, tokens]: the part that needs all tokens of the step."""
         ...
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
-        """[any, n] -> [width, n], of the tokens whose results are asked for."""
+        """[any, n] -> [width, n]: the rest, for the ``n`` tokens whose results are needed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A mixer and a feed-forward block, each between norms and added to what came in.
+    """A mixer and then a feed-forward block, each with norms around it and a residual sum.
 
-    x + after(mixer(before(x))), then the same with the feed-forward block.
+    The mixer gives x + after(mixer(before(x))); the feed-forward block continues in the same way.
 
     Attributes:
-        mixer: attention, or what stands for it.
-        feed_forward: dense or of experts; a mixer if it looks at other tokens; None: there is none.
-        before_mixer, after_mixer, before_feed_forward, after_feed_forward: names of norms, as
+        mixer: attention or a recurrence.
+        feed_forward: a dense net or experts; a mixer if it uses other tokens; None: there is none.
+        before_mixer, after_mixer, before_feed_forward, after_feed_forward: names of norms, such as
             "attn_norm"; None: there is none.
-        residual_scale: what comes out of either block is multiplied by this before it is added.
-        parallel: the feed-forward block takes in what the mixer takes in, and both are added to it;
-            without a norm of its own it shares the mixer's.
-        cross: a second mixer between the two, with a norm of its own and added in the same way:
-            attention to what lies beside the text, as audio.
-        before_cross: the name of that norm.
+        residual_scale: the output of each block is multiplied by it before it is added.
+        parallel: both blocks take the input of the layer, and both outputs are added to it. A
+            feed-forward block without a norm of its own uses the mixer's.
+        cross: a second mixer between the two blocks, with its own norm and residual sum: attention
+            to an input other than text, such as audio.
+        before_cross: the name of the norm before ``cross``.
     """
 
     mixer: Mixer
@@ -89,7 +89,10 @@ class Layer:
     before_cross: str = "cross_attn_norm"
 
     def parts(self) -> tuple[Layer, ...]:
-        """Itself, or two layers of one mixer each: the second one has the feed-forward block."""
+        """The layer as layers of one mixer each: two if it has ``cross``, else itself.
+
+        The last one has the feed-forward block.
+        """
         if self.cross is None:
             return (self,)
         first = replace(self, feed_forward=None, cross=None)
@@ -99,7 +102,7 @@ class Layer:
         return first, second
 
     def caches(self) -> dict[str, Cached | Memory | State]:
-        """Caches and states of all parts by name."""
+        """Descriptions of the caches and states of all parts by name."""
         found = dict(self.mixer.caches())
         if self.cross is not None:
             found |= self.cross.caches()
@@ -126,7 +129,7 @@ class Description:
 
     Attributes:
         architecture: its name in the file.
-        width: of what goes from layer to layer.
+        width: elements of a token's vector between layers.
         context_length: positions that the model was trained for.
         eps: of all norms.
         layers: in order.
@@ -137,11 +140,10 @@ class Description:
             bias where the file has one.
         embedding_norm: embeddings are normalised (``token_embd_norm``).
         position_table: embeddings of positions are added (``position_embd``).
-        entire: later layers look at values of the first one, so that it has no stages.
-        first: the number in the file of the first of ``layers``; not 0 in a `stage` of a model.
-        embeds: whether it begins with the embeddings of tokens; if not, with what the layer before
-            the first one gives.
-        ends: whether it ends with logits; if not, with what its last layer gives.
+        entire: later layers use values of the first one, so the model cannot be cut into stages.
+        first: the number in the file of the first of ``layers``; not 0 in a later `stage`.
+        embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
+        ends: whether the output is logits; if not, it is the output of the last layer.
     """
 
     architecture: str
@@ -161,14 +163,15 @@ class Description:
     ends: bool = True
 
     def stage(self, first: int, stop: int) -> Description:
-        """The layers ``first`` to ``stop`` - 1 alone, with the embeddings or the logits.
+        """A part of the model: the layers ``first`` to ``stop`` - 1.
 
-        Stages that follow each other, each fed with the values of the one before, compute what the
-        whole model does: so several machines share its weights.
+        The first stage includes the embeddings, the last one the logits. Consecutive stages, each
+        fed with the output of the previous one, compute the same as the whole model. So several
+        machines can share its weights.
 
         Raises:
             InvalidArgument: not 0 <= first < stop <= the number of layers.
-            Unsupported: its layers hand on more than one value.
+            Unsupported: its layers pass on more than one value.
         """
         n = len(self.layers)
         if self.entire and not (first == 0 and stop == n):
@@ -187,11 +190,11 @@ class Description:
         )
 
     def uses(self, name: str) -> bool:
-        """Whether a tensor of the file may be of use to it: a stage leaves out the other layers."""
+        """Whether the model may use a tensor of the file; a stage uses its own layers only."""
         if name.startswith("blk."):
             return self.first <= int(name.split(".", 2)[1]) < self.first + len(self.layers)
         if name.startswith(("token_embd", "position_embd")):
-            return self.embeds or self.ends  # of tied models these are the output's weights, too
+            return self.embeds or self.ends  # tied models use the embeddings for the output, too
         return self.ends or not name.startswith("output")
 
     def needs(self) -> list[str]:
@@ -213,9 +216,9 @@ class SpeechDescription:
     """A model that writes what is said in audio.
 
     Attributes:
-        audio: the encoder; its ``context_length`` is frames of 20 ms that it hears at once.
-        text: the decoder, whose layers attend to what the encoder gives.
-        bands: of the mel spectrogram.
+        audio: the encoder; its ``context_length`` is the number of 20 ms frames of one window.
+        text: the decoder, whose layers attend to the encoder's output.
+        bands: how many the mel spectrogram has.
     """
 
     audio: EncoderDescription
@@ -240,13 +243,13 @@ class SpeechDescription:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a file of ``architectures/`` gives, and a program to `register_architecture`.
+    """One architecture: each file of ``architectures/`` has one, programs register others.
 
     Attributes:
-        names: values of ``general.architecture`` that it describes.
-        describe: from a file's hyperparameters to the model; raises ModelError for what it does
-            not know.
-        checkpoints: the folders of Hugging Face that it is read from.
+        names: the values of ``general.architecture`` for which it stands.
+        describe: makes the description from a file's hyperparameters; raises ModelError for values
+            that it does not support.
+        checkpoints: the formats of Hugging Face folders from which it can be read.
     """
 
     names: tuple[str, ...]

@@ -1,8 +1,7 @@
 """Site: where a model lies and is computed, one backend or several under a scheduler.
 
-Here: what both have in common for the parts of a model; when their memory is free again; opening
-them by the names of devices. Not here: which layer goes where (dividing.py), bringing weights there
-(weights.py).
+Here: one interface for both; freeing the memory of graphs and weights; opening backends by the
+names of devices. Not here: which layer goes where (dividing.py), loading weights (weights.py).
 """
 
 from __future__ import annotations
@@ -23,18 +22,17 @@ __all__ = ["Site", "computing", "free_with", "site_of", "unplace"]
 
 
 class Site(ABC):
-    """A backend or a scheduler, asked in the same words.
+    """A backend or a scheduler, with the same methods.
 
     Attributes:
         backends: in order of priority.
-        host: the one for what belongs to no layer, as tokens.
     """
 
     backends: tuple[Backend, ...]
 
     @property
     def host(self) -> Backend:
-        """For what belongs to no layer."""
+        """The backend for tensors that belong to no layer, such as tokens: the last one."""
         return self.backends[-1]
 
     @abstractmethod
@@ -55,10 +53,10 @@ class Site(ABC):
 
     @abstractmethod
     def forget(self, graph: Graph) -> None:
-        """Free what `prepare` made of a graph; of a run under way with its end."""
+        """Free the memory that `prepare` allocated; if the graph is running, when that run ends."""
 
     def beside(self, tensor: Tensor | None) -> Backend:
-        """The backend on whose device a tensor lies; of one without memory `host`."""
+        """The backend on whose device a tensor lies; `host` if it has no memory."""
         device = None if tensor is None or tensor.buffer is None else tensor.buffer.type.device
         return next((b for b in self.backends if b.device is device), self.host)
 
@@ -108,7 +106,7 @@ class _Several(Site):
 
 
 def site_of(given: Backend | Scheduler) -> Site:
-    """A site for what a caller gave.
+    """The site for a backend or a scheduler.
 
     Raises:
         InvalidHandle: it is neither a backend nor a scheduler.
@@ -123,8 +121,8 @@ def site_of(given: Backend | Scheduler) -> Site:
 def free_with(owner: object, graph: Graph) -> None:
     """Free the memory of a prepared graph when nobody refers to ``owner`` any more.
 
-    A prepared graph and its plan refer to each other, and both to the weights: without this they
-    stay until Python's collector looks for cycles, which may be never in a service.
+    A prepared graph and its plan refer to each other, and both to the weights. Without this they
+    would stay until Python's collector looks for cycles, which may be never in a service.
     """
     memory = graph.memory
     if memory is not None:
@@ -132,7 +130,7 @@ def free_with(owner: object, graph: Graph) -> None:
 
 
 def unplace(tensors: Iterable[Tensor]) -> None:
-    """Close the buffers in which tensors lie: the bytes go as soon as no queued work uses them."""
+    """Close the buffers of tensors: the memory is freed as soon as no queued work uses it."""
     for buffer in {tensor.buffer for tensor in tensors if tensor.buffer is not None}:
         buffer.close()
 

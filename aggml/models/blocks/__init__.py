@@ -1,7 +1,7 @@
 """Blocks of which layers are made: attention, recurrences, feed-forward nets, experts.
 
-Here: the names. Each block is a frozen dataclass of numbers that builds its own nodes. Not here: in
-which order a layer has them (../decoding/step.py), which model has which (../architectures/).
+Here: the names. Each block is a frozen dataclass of numbers that builds its own nodes. Not here:
+the order of blocks in a layer (../decoding/step.py), the blocks of each model (../architectures/).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention: queries, keys and values of a step, what the caches hold, the weighted sum.
+"""Attention: queries, keys and values of a step, written to and read from caches.
 
 Here: grouped queries, norms of queries and keys, rotary positions, sliding windows, sinks, soft
 caps. Not here: which rows of a cache are written and seen (../cache/rows.py).
@@ -25,19 +25,19 @@ __all__ = ["Attention", "Rope", "heads_of", "queries_of"]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions, as `aggml.ops.rope_ext` takes them.
+    """Rotary positions (RoPE): the arguments of `aggml.ops.rope_ext`.
 
     Attributes:
-        dims: elements of each head that are turned.
-        mode: "normal" turns neighbours, "neox" elements half of ``dims`` apart.
+        dims: how many elements of each head are rotated.
+        mode: "normal" rotates pairs of neighbours, "neox" pairs that are half of ``dims`` apart.
         base: of the frequencies.
         scale: positions are multiplied by it.
-        original_context: positions that the model was trained for before it was stretched.
-        extrapolation: YaRN's share; 0: none.
+        original_context: positions that the model was trained for before its context was extended.
+        extrapolation: YaRN's share of extrapolation; 0: none.
         attention_factor: sines and cosines are multiplied by it.
         beta_fast, beta_slow: YaRN's bounds.
-        factors: the tensor by whose elements frequencies are divided, by its name in the file.
-        long_factors: the same where sequences may be longer than ``original_context``.
+        factors: the name in the file of the tensor by whose elements frequencies are divided.
+        long_factors: used instead if sequences may be longer than ``original_context``.
     """
 
     dims: int
@@ -53,7 +53,10 @@ class Rope:
     long_factors: str | None = None
 
     def build(self, at: Scope, x: Tensor, offset: int = 0) -> Tensor:
-        """``x`` [head, heads, tokens], turned by its tokens' positions from ``offset`` on."""
+        """``x`` [head, heads, tokens], rotated by its tokens' positions.
+
+        The first ``offset`` elements of each head are not rotated.
+        """
         long = self.long_factors is not None and at.ctx > self.original_context
         factors = self.long_factors if long and self.long_factors else self.factors
         turned = ops.rope_ext(
@@ -78,20 +81,20 @@ class Attention:
     """Attention over a cache of keys and values.
 
     Attributes:
-        heads, kv_heads: of queries; of keys and values.
+        heads, kv_heads: heads of queries; heads of keys and values.
         key_length, value_length: elements of a head.
-        rope: None: positions are not told.
-        scale: of the products; None: 1 / sqrt(key_length).
+        rope: rotary positions; None: none.
+        scale: of the products of queries and keys; None: 1 / sqrt(key_length).
         window: how many positions a token sees, its own included; None: all before it.
-        soft_cap: c bounds products by c * tanh(x / c); 0: none.
-        norm: of queries and keys: of each "head", of each "turned head" after positions are told,
-            of the whole "width", or none.
-        sinks: each head has a product more, with nothing (``attn_sinks``).
-        joined: queries, keys and values are the rows of one matrix, ``attn_qkv``; None: if the file
-            has it.
-        gated: ``attn_q`` gives a gate beside each head's query; its sigmoid multiplies what the
-            head finds.
-        values_in_keys: values are the first elements of keys, so that one cache holds both.
+        soft_cap: c bounds the products by c * tanh(x / c); 0: no bound.
+        norm: what is normalised in queries and keys: each "head"; each "turned head", which is a
+            head after its rotary positions; the whole "width"; None: nothing.
+        sinks: the softmax of each head has one more logit, without a value (``attn_sinks``).
+        joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
+            whether the file has it.
+        gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
+            by the sigmoid of the gate.
+        values_in_keys: values are the first elements of keys, so one cache holds both.
     """
 
     heads: int
@@ -110,7 +113,7 @@ class Attention:
 
     @property
     def room(self) -> Room:
-        """Which positions its caches keep."""
+        """Which positions the caches keep."""
         return Room(self.window)
 
     def needs(self) -> Iterable[str]:
@@ -122,7 +125,7 @@ class Attention:
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
     def caches(self) -> Mapping[str, Cached]:
-        """Keys and values."""
+        """Descriptions of the caches of keys and values."""
         whole = math.gcd(self.key_length, self.value_length if self.values_in_keys else 0)
         found = {"k": Cached(self.key_length * self.kv_heads, whole, self.room)}
         if not self.values_in_keys:
@@ -137,19 +140,19 @@ class Attention:
         return y if gate is None else ops.mul(y, ops.sigmoid(gate))
 
     def attend(self, at: Scope, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
-        """What queries find among these keys and those of the caches.
+        """Write keys and values to the caches, and compute attention over the caches.
 
         Args:
             at: the layer.
             q: [key_length, heads, tokens].
-            k: [key_length, kv_heads, tokens], without gaps.
+            k: [key_length, kv_heads, tokens], contiguous.
             v: [value_length * kv_heads, tokens]; None if values lie in keys.
 
         Returns:
             [value_length * heads, tokens].
         """
         places = at.places[self.room]
-        # Written, then read: what set_rows returns is the cache with the new rows in it.
+        # Attention reads the results of set_rows, the caches with the new rows: so it runs later.
         new_k = ops.reshape_2d(k, self.key_length * self.kv_heads, at.shape.tokens)
         keys = self._written(at.caches["k"], new_k, places)
         values = keys if v is None else self._written(at.caches["v"], v, places)
@@ -167,7 +170,11 @@ class Attention:
         return at.linear("attn_output", y)
 
     def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries and keys [head, heads, tokens], turned; values [head * heads, tokens]; a gate."""
+        """Queries, keys, values and the gate of the tokens of the step.
+
+        Queries and keys are [head, heads, tokens], with rotary positions; values and gate are
+        [head * heads, tokens].
+        """
         tokens = at.shape.tokens
         wide = self.heads * self.key_length, self.kv_heads * self.key_length
         if self.joined or (self.joined is None and at.find("attn_qkv.weight") is not None):
@@ -192,7 +199,10 @@ class Attention:
         return q, k, v, gate
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries [head, heads, tokens] and gates [head * heads, tokens], which lie beside them."""
+        """Queries [head, heads, tokens] and gates [head * heads, tokens].
+
+        In ``q`` each head's query is followed by its gate.
+        """
         head, tokens = self.key_length, q.ne[1]
         size = head * q.nb[0]
         both = (q, head, self.heads, tokens, 2 * size, q.nb[1])
@@ -202,7 +212,7 @@ class Attention:
     def _seen_by(
         self, at: Scope, q: Tensor, keys: Tensor, values: Tensor, what: tuple[Part, Tensor, int]
     ) -> Tensor:
-        """What the queries of one part find in the caches: [value_length * heads, tokens]."""
+        """Attention of one part's queries over the caches: [value_length * heads, tokens]."""
         part, mask, seen = what
         places = at.places[self.room]
         y = ops.flash_attn_ext(
@@ -222,7 +232,7 @@ class Attention:
 
     @staticmethod
     def _written(cache: Tensor, new: Tensor, places: Places) -> Tensor:
-        """The cache with the rows ``new`` in it."""
+        """The cache after the rows ``new`` have been written to it."""
         cache = ops.set_rows(cache, new, places.rows)
         if places.staged is not None:
             n = places.staged.ne[0]
@@ -232,7 +242,10 @@ class Attention:
 
 
 def queries_of(q: Tensor, part: Part, first: int) -> Tensor:
-    """[head, tokens, heads, sequences] of one part, whose tokens begin at ``first``."""
+    """A view of the queries of one part, [head, tokens, heads, sequences].
+
+    ``first`` is the first token of the part.
+    """
     view = ops.view_4d(
         q, q.ne[0], q.ne[1], part.tokens, part.sequences,
         q.nb[1], q.nb[2], part.tokens * q.nb[2], first * q.nb[2],
@@ -241,7 +254,14 @@ def queries_of(q: Tensor, part: Part, first: int) -> Tensor:
 
 
 def heads_of(cache: Tensor, head: int, heads: int, rows: tuple[Part, int, int]) -> Tensor:
-    """[head, rows seen, heads, sequences] of a cache."""
+    """A view of a cache: [head, rows seen, heads, sequences].
+
+    Args:
+        cache: keys or values.
+        head: elements of a head.
+        heads: of keys and values.
+        rows: the part of the step, how many rows it sees, and how many rows a sequence has.
+    """
     part, seen, length = rows
     row, size = cache.nb[1], cache.dtype.row_size(head)
     view = ops.view_4d(

@@ -1,7 +1,7 @@
-"""CrossAttention: what tokens find in something beside the text, as in the frames of audio.
+"""CrossAttention: attention of tokens to another input than text, such as frames of audio.
 
-Here: the queries of a step against a memory that another graph has written (`memorized`). Not here:
-what is remembered (../speech/listening.py), attention among tokens (attention.py).
+The keys and values of that input are called its memory; another graph writes them (`memorized`).
+Not here: the input itself (../speech/listening.py), attention among tokens (attention.py).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class CrossAttention:
 
     Attributes:
         heads: of queries, keys and values.
-        head: elements of each.
-        rows: of the memory.
+        head: elements of each head.
+        rows: how many the memory has.
     """
 
     heads: int
@@ -38,11 +38,11 @@ class CrossAttention:
     rows: int
 
     def needs(self) -> Iterable[str]:
-        """Its matrices."""
+        """The matrices."""
         return [f"cross_attn_{part}.weight" for part in ("q", "k", "v", "output")]
 
     def caches(self) -> Mapping[str, Memory]:
-        """Keys and values of the memory."""
+        """Descriptions of the memory's keys and values."""
         kept = Memory(self.heads * self.head, self.head, self.rows)
         return {"cross_k": kept, "cross_v": kept}
 
@@ -74,14 +74,14 @@ class CrossAttention:
         weights: Mapping[str, Tensor], prefix: str, caches: Mapping[str, Tensor], x: Tensor,
         rows: Tensor,
     ) -> Iterator[Tensor]:  # fmt: skip
-        """Nodes that write the keys and values of what is to be remembered.
+        """Nodes that write the keys and values of an input to one layer's memory.
 
         Args:
             weights: of the whole model, by their names in the file.
-            prefix: of this layer's weights, "blk.3.".
+            prefix: of the names of this layer's weights, such as "blk.3.".
             caches: of this layer, by name.
-            x: [width, n], what is remembered.
-            rows: i32 [n], where.
+            x: the input, [width, n].
+            rows: i32 [n], the rows to write.
         """
         for part in "kv":
             name = f"{prefix}cross_attn_{part}"

@@ -1,4 +1,4 @@
-"""DeltaNet: a matrix of each head that every token corrects by what it gets wrong.
+"""DeltaNet: each head's state is a matrix; every token corrects it by the error it makes.
 
 The gated delta rule of Yang et al. 2024, as Qwen3-Next has it. Not here: the convolution before it
 (recurrent.py), where states lie (../cache/caches.py).
@@ -27,13 +27,13 @@ __all__ = ["DeltaNet"]
 class DeltaNet:
     """Linear attention with a gate and the delta rule.
 
-    Queries, keys and values lie one after the other in ``attn_qkv`` and gates in ``attn_gate``; in
-    older files all of them lie in ``ssm_in``, those of one head of keys together.
+    ``attn_qkv`` has the rows of queries, then keys, then values; ``attn_gate`` has those of gates.
+    Older files have all of them in ``ssm_in``, grouped by heads of keys.
 
     Attributes:
-        key_heads, value_heads: how many; value heads that follow each other share a key head.
+        key_heads, value_heads: how many there are; consecutive value heads share a key head.
         head: elements of a head, of keys and of values.
-        kernel: tokens that the convolution looks at.
+        kernel: how many tokens the convolution uses.
     """
 
     key_heads: int
@@ -50,14 +50,14 @@ class DeltaNet:
         return self.value_heads * self.head
 
     def needs(self) -> Iterable[str]:
-        """What both layouts of files have."""
+        """The tensors that both layouts of files have."""
         return (
             "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_ba.weight", "ssm_norm.weight",
             "ssm_out.weight",
         )  # fmt: skip
 
     def caches(self) -> Mapping[str, State]:
-        """The tokens that the convolution looks back at, and a matrix of each head."""
+        """Descriptions of the states: the convolution's last tokens, and a matrix of each head."""
         return {
             "conv": State((self.kernel - 1) * (2 * self._keys + self._values)),
             "delta": State(self.head * self._values),
@@ -77,7 +77,7 @@ class DeltaNet:
         return at.linear("ssm_out", y)
 
     def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries, keys and values one after the other, and gates: [elements, tokens]."""
+        """Two tensors [elements, tokens]: queries, keys and values in one; gates in the other."""
         if at.find("attn_qkv.weight") is not None:
             return at.linear("attn_qkv", x), at.linear("attn_gate", x)
         both, tokens = at.linear("ssm_in", x), x.ne[1]
@@ -124,7 +124,7 @@ class DeltaNet:
     def _rates(
         self, at: Scope, rates: Tensor, part: tuple[int, int, int, int]
     ) -> tuple[Tensor, Tensor]:
-        """How much each head learns, and the logarithm of what it keeps: [1, heads, ...]."""
+        """How much each head learns, and the logarithm of its decay: [1, heads, ...]."""
         _, first, tokens, sequences = part
         each, row = self.value_heads // self.key_heads, rates.nb[1]
         learn, forget = (
@@ -144,7 +144,7 @@ class DeltaNet:
         return ops.reshape_4d(ops.sigmoid(learn), *ne), ops.reshape_4d(forget, *ne)
 
     def _spread(self, x: Tensor) -> Tensor:
-        """[head, key heads, ...] -> [head, value heads, ...], each as often as it is shared."""
+        """[head, key heads, ...] -> [head, value heads, ...]: repeats the heads that are shared."""
         times, (tokens, sequences) = self.value_heads // self.key_heads, x.ne[2:]
         if times == 1:
             return x
@@ -155,6 +155,6 @@ class DeltaNet:
 
 
 def _unit(x: Tensor, eps: float) -> Tensor:
-    """Rows of length 1; ``eps`` is added to the square of the length."""
+    """The rows scaled to length 1; ``eps`` is added to the square of the length."""
     n = x.ne[0]
     return ops.scale(ops.rms_norm(x, eps / n), 1 / math.sqrt(n))

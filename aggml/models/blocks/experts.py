@@ -1,7 +1,7 @@
 """Experts: many feed-forward nets of which each token uses a few.
 
-Here: the choice and its weights, the chosen nets, a shared one beside them. A step reads only the
-experts that its tokens chose. Not here: one net for all (feed_forward.py).
+Here: choosing experts and weighing them, the chosen nets, a net shared by all tokens. A step reads
+the weights of the chosen experts only. Not here: a single net for all tokens (feed_forward.py).
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_SUM", "Experts"]
 
-#: The least sum of weights that the weights are divided by: the smallest normal number of f16.
+#: Weights are divided by their sum, but by no less than this, the smallest normal number of f16.
 LEAST_SUM: Final = 6.103515625e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The weighted sum of what the chosen experts give.
+    """The weighted sum of the outputs of the chosen experts.
 
     Attributes:
-        count, used: experts in all; for each token.
-        activation: of the gate; "swiglu_oai" is that of gpt-oss, bounded at 7.
-        weights: "softmax" of all logits; "sigmoid" of each; "chosen" is the softmax of the chosen
-            logits alone.
-        sum_to_one: the weights of the chosen are divided by their sum.
+        count, used: how many experts there are, and how many each token uses.
+        activation: of the gate; "swiglu_oai" is gpt-oss's, bounded at 7.
+        weights: how the router's logits become weights: the "softmax" of all logits; the "sigmoid"
+            of each; "chosen", the softmax of the chosen experts' logits.
+        sum_to_one: whether the weights of the chosen experts are divided by their sum.
         scale: of the weights.
-        groups, groups_used: experts come in so many groups, of which each token uses so many: those
-            with the greatest sum of their best.
-        group_best: how many of a group's best are summed.
+        groups, groups_used: the experts come in ``groups`` groups. Each token uses experts of
+            ``groups_used`` groups: those whose best experts have the greatest sum.
+        group_best: how many of the best experts of a group are summed for that.
         shared: a net that every token uses, beside the experts.
-        shared_gate: what the shared net gives is multiplied by a sigmoid (``ffn_gate_inp_shexp``).
+        shared_gate: whether the shared net's output is multiplied by the sigmoid of a gate
+            (``ffn_gate_inp_shexp``).
     """
 
     count: int
@@ -89,20 +90,20 @@ class Experts:
         return ops.add(total, beside)
 
     def _by_expert(self, at: Scope, name: str, x: Tensor, ids: Tensor) -> Tensor:
-        """[columns, used, tokens] of the chosen experts."""
+        """A linear map of the chosen experts: [rows of the matrix, used, tokens]."""
         y = ops.mul_mat_id(at.weight(f"{name}.weight"), x, ids)
         bias = at.find(f"{name}.bias")
         return y if bias is None else ops.add_id(y, bias, ids)
 
     def _chosen(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids i32 [used, tokens] and weights f32 [1, used, tokens]."""
+        """The chosen experts, i32 [used, tokens], and their weights, f32 [1, used, tokens]."""
         tokens = x.ne[1]
         logits = at.linear("ffn_gate_inp", x)
         if self.weights == "softmax":
             share = ops.soft_max(logits)
         else:
             share = ops.sigmoid(logits) if self.weights == "sigmoid" else logits
-        # A bias decides who is chosen, and has no part in the weights (DeepSeek-V3).
+        # The bias takes part in the choice of experts, not in their weights (DeepSeek-V3).
         bias = at.find("exp_probs_b.bias")
         merit = share if bias is None else ops.add(share, bias)
         if self.groups > 1:
@@ -120,7 +121,7 @@ class Experts:
         return ids, ops.reshape_3d(weights, 1, self.used, tokens)
 
     def _of_best_groups(self, merit: Tensor) -> Tensor:
-        """[count, tokens]: -inf but for the experts of the best groups."""
+        """``merit`` [count, tokens], with -inf for experts outside the best groups."""
         size, tokens = self.count // self.groups, merit.ne[1]
         grouped = ops.reshape_3d(merit, size, self.groups, tokens)
         n = self.group_best

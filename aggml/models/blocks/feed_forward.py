@@ -1,7 +1,7 @@
 """FeedForward: two or three linear maps with an activation between them.
 
-Here: gated nets, their halves in one tensor or in two; nets without a gate. Not here: experts
-(experts.py).
+Here: gated nets, with gate and values in one tensor or in two; nets without a gate. Not here:
+experts (experts.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward"]
 
 Activation = Literal["silu", "gelu", "gelu_erf"]
 
-#: ``gate(x) * up`` of two tensors, and of the two halves of each row of one.
+#: ``activation(gate) * up``: SPLIT takes two tensors, JOINED the two halves of each row of one.
 SPLIT: Final[dict[Activation, Callable[[Tensor, Tensor], Tensor]]] = {
     "silu": ops.swiglu_split,
     "gelu": ops.geglu_split,
@@ -32,7 +32,7 @@ JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "gelu": ops.geglu,
     "gelu_erf": ops.geglu_erf,
 }
-#: Without a gate.
+#: Activations without a gate.
 ALONE: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": ops.silu,
     "gelu": ops.gelu,
@@ -45,7 +45,7 @@ class FeedForward:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 
     Attributes:
-        activation: of the gate; without one of what goes up.
+        activation: of the gate; without a gate, of up(x).
         joined: ``ffn_up`` has the rows of the gate first, then its own.
         suffix: of the tensors' names: "_shexp" for a shared expert.
         gated: whether there is a gate.
@@ -57,12 +57,12 @@ class FeedForward:
     gated: bool = True
 
     def needs(self) -> Iterable[str]:
-        """Its matrices."""
+        """The matrices."""
         parts = ("up", "down") if self.joined or not self.gated else ("gate", "up", "down")
         return [f"ffn_{part}{self.suffix}.weight" for part in parts]
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
-        """Its nodes."""
+        """[width, n] -> [width, n]."""
         up = at.linear(f"ffn_up{self.suffix}", x)
         if self.joined:
             inner = JOINED[self.activation](up)

@@ -1,8 +1,9 @@
-"""LatentAttention: keys and values are made of one short vector for each token (DeepSeek's MLA).
+"""LatentAttention: keys and values come from one short vector of each token (DeepSeek's MLA).
 
-Here: both layouts of files: keys and values are unfolded before they are kept (``attn_kv_b``), or
-queries are folded instead and only the short vector is kept (``attn_k_b``, ``attn_v_b``), 576
-elements for each token instead of 40,960 in DeepSeek-V3. Not here: caches and masks (attention.py).
+Here: both layouts of files. Unfolded (``attn_kv_b``): keys and values of all heads are computed and
+kept. Folded (``attn_k_b``, ``attn_v_b``): queries are mapped to the space of the short vectors, and
+only these are kept: 576 elements of each token instead of 40,960 in DeepSeek-V3. Not here: caches
+and masks (attention.py).
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ class LatentAttention:
 
     Attributes:
         heads: of queries.
-        rank: elements of the vector that keys and values are made of.
-        plain, turned: elements of a head of keys that tell no position, and those that do, which
-            all heads share.
+        rank: elements of the short vector.
+        plain, turned: elements of a key's head without and with rotary positions. The latter are
+            the same in all heads.
         value_length: elements of a head of values.
         rope: of the turned elements.
-        scale: of the products.
-        query_rank: elements of a vector that queries are made of; 0: they are made of the input.
-        folded: the vectors are kept; else the keys and values that are made of them.
+        scale: of the products of queries and keys.
+        query_rank: elements of the short vector from which queries are computed; 0: queries are
+            computed from the input.
+        folded: whether the caches keep the short vectors; else they keep keys and values.
     """
 
     heads: int
@@ -52,7 +54,7 @@ class LatentAttention:
 
     @property
     def _core(self) -> Attention:
-        """Attention over what is kept; if folded, one head of keys, whose values lie in them."""
+        """Attention over the caches; if folded, with one head of keys that includes the values."""
         kv_heads = 1 if self.folded else self.heads
         key = (self.rank if self.folded else self.plain) + self.turned
         value = self.rank if self.folded else self.value_length
@@ -68,7 +70,7 @@ class LatentAttention:
         return [f"{part}.weight" for part in parts]
 
     def caches(self) -> Mapping[str, Cached]:
-        """Keys and values, or the vectors that they are made of."""
+        """Descriptions of the caches: of keys and values, or of the short vectors."""
         return self._core.caches()
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -104,7 +106,7 @@ class LatentAttention:
         return at.linear("attn_output", y)
 
     def _folded(self, at: Scope, q: Tensor) -> Tensor:
-        """Queries as they meet the vectors themselves: [rank + turned, heads, tokens]."""
+        """Queries mapped to the space of the short vectors: [rank + turned, heads, tokens]."""
         heads, tokens = q.ne[1:3]
         plain = ops.view_3d(q, self.plain, heads, tokens, q.nb[1], q.nb[2], 0)
         turned = ops.view_3d(q, self.turned, heads, tokens, q.nb[1], q.nb[2], self.plain * q.nb[0])

@@ -1,4 +1,4 @@
-"""Mamba2: a state of each head that decays and takes in every token (Dao and Gu 2024).
+"""Mamba2: each head has a state that decays and to which every token adds (Dao and Gu 2024).
 
 Here: the mixer. Not here: the convolution before it (recurrent.py), where states lie
 (../cache/caches.py).
@@ -27,11 +27,12 @@ class Mamba2:
     """The selective scan of Mamba 2.
 
     Attributes:
-        inner: elements of all heads.
-        heads: how many.
-        groups: heads of a group share what is written to the state and read of it.
-        state: numbers for each element of a head.
-        kernel: tokens that the convolution looks at.
+        inner: elements of all heads together.
+        heads: how many there are.
+        groups: how many groups of heads; the heads of a group share B and C, the vectors with which
+            the state is written and read.
+        state: elements of the state for each element of a head.
+        kernel: how many tokens the convolution uses.
     """
 
     inner: int
@@ -42,18 +43,18 @@ class Mamba2:
 
     @property
     def _channels(self) -> int:
-        """Of the convolution: what goes in, what is written, what is read."""
+        """Channels of the convolution: the input of the scan, B and C."""
         return self.inner + 2 * self.groups * self.state
 
     def needs(self) -> Iterable[str]:
-        """Its matrices, kernels, rates and norm."""
+        """The matrices, kernels, rates and the norm."""
         return (
             "ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d",
             "ssm_norm.weight", "ssm_out.weight",
         )  # fmt: skip
 
     def caches(self) -> Mapping[str, State]:
-        """The tokens that the convolution looks back at, and the state."""
+        """Descriptions of the states: the convolution's last tokens, and the state of the scan."""
         return {
             "conv": State((self.kernel - 1) * self._channels),
             "scan": State(self.state * self.inner),

@@ -1,4 +1,4 @@
-"""What recurrent layers have in common: the tokens of each sequence, and a short convolution.
+"""What recurrent layers share: views of each sequence's tokens, and a short convolution.
 
 Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv7.py), where states lie
 (../cache/caches.py).
@@ -20,7 +20,7 @@ __all__ = ["columns", "convolved", "joined", "parts_of"]
 
 
 def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
-    """Of each part of a step its number, its first token, tokens and sequences."""
+    """For each part of a step: its number, its first token, tokens of a sequence, sequences."""
     first = 0
     for i, part in enumerate(at.shape.parts):
         yield i, first, part.tokens, part.sequences
@@ -28,14 +28,21 @@ def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
 
 
 def columns(x: Tensor, n: int, offset: int, part: tuple[int, int, int, int]) -> Tensor:
-    """[n, tokens, sequences] of ``x`` [any, tokens of the step], from element ``offset`` on."""
+    """A view of the tokens of one part: [n, tokens, sequences].
+
+    Args:
+        x: [any, tokens of the step].
+        n: how many elements of each token.
+        offset: the first of these elements.
+        part: as `parts_of` gives it.
+    """
     _, first, tokens, sequences = part
     row = x.nb[1]
     return ops.view_3d(x, n, tokens, sequences, row, tokens * row, first * row + offset * x.nb[0])
 
 
 def joined(found: list[Tensor]) -> Tensor:
-    """What all parts give, [any, tokens of the step]."""
+    """The results of all parts in one tensor, [any, tokens of the step]."""
     whole = found[0]
     for each in found[1:]:
         whole = ops.concat(whole, each, 1)
@@ -45,8 +52,8 @@ def joined(found: list[Tensor]) -> Tensor:
 def convolved(at: Scope, part: int, x: Tensor) -> Tensor:
     """``x`` [channels, tokens, sequences], each channel convolved with a kernel of its own.
 
-    The kernels are ``ssm_conv1d``. The state "conv" keeps the tokens that the next kernel looks
-    back at.
+    The kernels are ``ssm_conv1d``. The state "conv" keeps the last tokens, as the convolution of
+    the next tokens needs them.
     """
     kernel = at.weight("ssm_conv1d.weight")
     back, (channels, tokens, sequences) = kernel.ne[0] - 1, x.ne[:3]

@@ -1,6 +1,6 @@
-"""RWKV 7: what mixes tokens and what mixes channels; both look back at the token before.
+"""RWKV 7: TimeMix mixes tokens, ChannelMix mixes channels; both use the previous token.
 
-Here: the two parts of a layer (Peng et al. 2025). Not here: where states lie
+Here: these two parts of a layer (Peng et al. 2025). Not here: where states lie
 (../cache/caches.py).
 """
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ChannelMix", "TimeMix"]
 
-DECAY: Final = -0.606531  # -exp(-1/2): no element of a state loses more than half in a token
+DECAY: Final = -0.606531  # -exp(-1/2): no element of a state loses more than 46 % in a token
 NORM_EPS: Final = 64e-5  # of the norm of each head
 UNIT_EPS: Final = 1e-12
-BLENDS: Final = 6  # of a token with the one before: for r, w, k, v, a, g
+BLENDS: Final = 6  # blends of a token with the previous one: for r, w, k, v, a and g
 
 
 def _before(at: Scope, name: str, x: Tensor) -> Tensor:
-    """The token before each token of ``x`` [width, tokens]; the last ones are kept."""
+    """The previous token of each token of ``x``, [width, tokens].
+
+    The last token of each sequence is written to the state ``name``.
+    """
     found = []
     for part in parts_of(at):
         i, _, tokens, sequences = part
@@ -47,15 +50,15 @@ def _before(at: Scope, name: str, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TimeMix:
-    """A matrix of each head that decays, forgets along one direction and takes in every token.
+    """Each head has a matrix as its state: it decays, forgets along one direction, adds each token.
 
-    The first layer's values are mixed into those of all other layers.
+    The values of the first layer are mixed into those of all other layers.
 
     Attributes:
-        width: elements of all heads.
+        width: elements of all heads together.
         head: elements of a head.
-        first: whether it is the first layer.
-        gated: what comes out is multiplied by a gate.
+        first: whether this is the first layer.
+        gated: whether the output is multiplied by a gate.
     """
 
     width: int
@@ -64,7 +67,7 @@ class TimeMix:
     gated: bool = True
 
     def needs(self) -> Iterable[str]:
-        """Its matrices."""
+        """The matrices."""
         names = [
             "w0", "w1", "w2", "a0", "a1", "a2", "lerp_fused", "k_k", "k_a", "r_k", "key", "value",
             "receptance", "ln", "output",
@@ -74,7 +77,7 @@ class TimeMix:
         return [*(f"time_mix_{name}.weight" for name in names), "time_mix_ln.bias"]
 
     def caches(self) -> Mapping[str, State]:
-        """The last token, and the matrices."""
+        """Descriptions of the states: the last token, and the matrices of all heads."""
         return {"token": State(self.width), "matrix": State(self.width * self.head)}
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -109,7 +112,7 @@ class TimeMix:
         return ops.reshape_3d(x, self.head, self.width // self.head, x.nelements // self.width)
 
     def _blended(self, at: Scope, x: Tensor) -> list[Tensor]:
-        """Each token blended with the one before, in as many ways."""
+        """Each token blended with the previous one in BLENDS ways: r, w, k, v, a and g."""
         tokens = x.ne[1]
         change = ops.sub(_before(at, "token", x), x)
         change = ops.repeat_4d(change, self.width, tokens, 1, BLENDS)
@@ -133,7 +136,7 @@ class TimeMix:
         return ops.mul_mat(at.weight("time_mix_g2.weight"), inner)
 
     def _recurred(self, at: Scope, taken: tuple[Tensor, ...]) -> Tensor:
-        """What the recurrence gives for each token: [width, tokens]."""
+        """The output of the recurrence for each token: [width, tokens]."""
         found = []
         for i, first, tokens, sequences in parts_of(at):
             n = tokens * sequences
@@ -151,7 +154,7 @@ class TimeMix:
 
 
 def _low_rank(at: Scope, name: str, x: Tensor, between: str | None = None) -> Tensor:
-    """Two thin matrices and a bias."""
+    """Two matrices of low rank, with tanh or nothing between them, and a bias."""
     y = ops.mul_mat(at.weight(f"time_mix_{name}1.weight"), x)
     y = ops.tanh(y) if between == "tanh" else y
     y = ops.mul_mat(at.weight(f"time_mix_{name}2.weight"), y)
@@ -160,7 +163,7 @@ def _low_rank(at: Scope, name: str, x: Tensor, between: str | None = None) -> Te
 
 @dataclass(frozen=True, slots=True)
 class ChannelMix:
-    """The feed-forward net: square of ReLU, of a token blended with the one before.
+    """The feed-forward net, with ReLU squared; its input is a token blended with the previous one.
 
     Attributes:
         width: elements of a token.
@@ -169,11 +172,11 @@ class ChannelMix:
     width: int
 
     def needs(self) -> Iterable[str]:
-        """Its matrices."""
+        """The matrices."""
         return [f"channel_mix_{name}.weight" for name in ("lerp_k", "key", "value")]
 
     def caches(self) -> Mapping[str, State]:
-        """The last token."""
+        """Description of the state: the last token."""
         return {"token_of_net": State(self.width)}
 
     def build(self, at: Scope, x: Tensor) -> Tensor:

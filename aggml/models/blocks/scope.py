@@ -1,4 +1,4 @@
-"""Scope: what a block sees while it builds its nodes: the weights of its layer, caches, inputs.
+"""Scope: what a block needs to build its nodes: the weights of its layer, caches, inputs.
 
 Here: linear maps and norms by name. Not here: the blocks.
 """
@@ -25,11 +25,11 @@ class Places:
     """Inputs that tell where the keys and values of a step lie in the caches of one room.
 
     Attributes:
-        rows: i32 [tokens], where they are written.
-        staged: i32 [tokens of the last part], where those of that part are written as well.
+        rows: i32 [tokens], the rows to write.
+        staged: i32 [tokens of the last part], second rows to write for the tokens of that part.
         masks: f16 [rows seen, tokens, 1, sequences] for each part, 0 or -inf.
-        seen: for each part, how many rows of each sequence attention looks at.
-        length: rows of each sequence.
+        seen: for each part, how many rows of each sequence attention reads.
+        length: how many rows each sequence has.
     """
 
     rows: Tensor
@@ -41,11 +41,11 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Inputs that tell which states a step goes on from, and which it leaves.
+    """Inputs that tell which recurrent states a step reads and which it writes.
 
     Attributes:
-        reads: i32 [sequences] for each part: rows of the states that its sequences begin with.
-        writes: the same of those that they end with.
+        reads: i32 [sequences] for each part: rows of the states with which its sequences go on.
+        writes: i32 [sequences] for each part: rows to which their new states are written.
     """
 
     reads: tuple[Tensor, ...]
@@ -57,7 +57,7 @@ def normed(
 ) -> Tensor:
     """The rows of ``x`` normalised, times ``NAME.weight``.
 
-    If ``centred`` their mean is taken away before, and ``NAME.bias`` is added where there is one.
+    If ``centred``, their mean is subtracted before, and ``NAME.bias`` is added if there is one.
     """
     y = ops.norm(x, eps) if centred else ops.rms_norm(x, eps)
     y = ops.mul(y, weights[f"{name}.weight"])
@@ -71,18 +71,18 @@ class Scope:
 
     Attributes:
         weights: of the whole model, by their names in the file.
-        prefix: of this layer's weights, "blk.3.".
+        prefix: of the names of this layer's weights, such as "blk.3.".
         eps: of norms.
-        caches: and states, of this layer, by name.
+        caches: the caches and states of this layer by name.
         positions: i32 [tokens].
-        places: by room.
+        places: inputs for keys and values, by room.
         shape: of the step.
         ctx: positions that a sequence may have.
-        turns: of states.
-        centred: as `Description` has it.
-        kept: nodes beside the result that the graph must compute: the states that a step leaves.
-        kept_early: those of them that may come before the rest of their layer.
-        passed: values that layers of one graph hand on beside their result, by name.
+        turns: inputs for states.
+        centred: as in `Description`.
+        kept: further nodes that the graph must compute: they write the new states.
+        kept_early: further nodes of this sort that may run before the rest of their layer.
+        passed: values that a layer passes to later layers beside its result, by name.
     """
 
     weights: Mapping[str, Tensor]
@@ -118,23 +118,23 @@ class Scope:
         return ops.mul(ops.rms_norm(x, self.eps), self.weight(f"{name}.weight"))
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """``x`` under the norm of this name, of the model's kind."""
+        """The norm of this name of ``x``: LayerNorm if ``centred``, else RMS norm."""
         return normed(self.weights, self.prefix + name, x, self.eps, centred=self.centred)
 
     def recall(self, name: str, part: int) -> Tensor:
-        """The states that the sequences of a part of the step go on from: [width, sequences]."""
+        """The previous states of the sequences of a part of the step: [width, sequences]."""
         return ops.get_rows(self.caches[name], self.turns.reads[part])
 
     def keep(self, name: str, part: int, states: Tensor, *, read: bool = False) -> None:
-        """Leave the sequences of a part of the step these states: width elements of each.
+        """Write the new states of the sequences of a part of the step.
 
         Args:
             name: of the cache.
-            part: of the step.
-            states: what to leave.
-            read: they were made of the states before, so nothing of this part reads these later.
-                Where the step has no other part they are put away at once, and all layers can
-                have the same scratch for them: 1 MB of a layer of mamba2-370m.
+            part: the number of the part.
+            states: the new states, [width * sequences] elements in any shape.
+            read: the new states were computed from the previous ones, so this part does not read
+                those any more. If the step has no other part, the states are then written early,
+                and all layers can share scratch memory for them: 1 MB a layer of mamba2-370m.
         """
         cache, to = self.caches[name], self.turns.writes[part]
         rows = ops.reshape_2d(states, cache.ne[0], to.ne[0])

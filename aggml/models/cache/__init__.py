@@ -1,6 +1,5 @@
-"""What layers keep of sequences: values that say it (room.py), and their memory (caches.py).
+"""Caches: what layers keep of sequences, as descriptions (room.py) and as tensors (caches.py).
 
-Keys and values: which rows are written and seen (rows.py), in pages (paging.py,
-huge.py). States: how far
-each has come (reached.py).
+Keys and values: which rows a step writes and sees (rows.py), memory in pages (paging.py, huge.py),
+copies of rows (copying.py). Recurrent states: how far each has come (reached.py).
 """

@@ -1,6 +1,6 @@
 """Caches: the tensors in which all layers of a model keep what they need of every sequence.
 
-Here: their shapes, copies from one sequence to another. Not here: their memory
+Here: their shapes, copies from one sequence to another. Not here: allocating them
 (../decoding/decoder.py, paging.py), which rows a step writes and sees (rows.py).
 """
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK", "Caches", "sizes"]
 
-CHUNK: Final = 512  # tokens of one sequence that a step takes in at most
+CHUNK: Final = 512  # the most tokens of one sequence in a step
 
 
 class Caches:
-    """What the layers of a model keep of ``sequences`` sequences.
+    """The caches of all layers of a model, for ``sequences`` sequences.
 
     Args:
         model: its description.
         dtype: of keys and values; states are f32.
         ctx: positions of a sequence.
-        sequences: how many.
-        ring: whether layers with a window keep no more than that.
+        sequences: how many there are.
+        ring: whether layers with a window keep only its rows, in a ring.
 
     Attributes:
         layers: tensors of each layer by name. Keys and values: [width, rows * sequences]; states:
-            [width, sequences + 1], whose last row stays zero: sequences begin with it; memories:
-            [width, rows * sequences].
+            [width, sequences + 1], where the last row stays zero, as the state of a new sequence;
+            memories: [width, rows * sequences].
         lengths: rows of each sequence, by room.
-        rows: each tensor of keys or values, and its rows of a sequence.
+        rows: each tensor of keys or values, and how many of its rows a sequence has.
         states: each tensor of states.
-        memories: each tensor of a memory, and its rows of a sequence.
+        memories: each tensor of a memory, and how many of its rows a sequence has.
 
     Raises:
         ModelError: a head is no whole number of blocks of ``dtype``.
@@ -95,7 +95,7 @@ class Caches:
         return sum(state.nb[1] for state in self.states)
 
     def copies(self, source: int, target: int, n: int) -> Iterator[Tensor]:
-        """Nodes that copy ``n`` positions of a sequence, its state and memory, to another."""
+        """Nodes that copy ``n`` positions, the state and the memory of a sequence to another."""
         kept = [(cache, length, min(n, length)) for cache, length in self.rows]
         kept += [(cache, length, length) for cache, length in self.memories]
         for cache, length, held in kept:
@@ -125,5 +125,5 @@ def sizes(model: Description, dtype: DType, ctx: int, sequences: int, *, ring: b
 
 
 def _length(kept: Cached, ctx: int, ring: bool) -> int:
-    """Rows of each sequence."""
+    """How many rows each sequence has."""
     return length_of(kept.room, ctx, CHUNK) if ring else ctx

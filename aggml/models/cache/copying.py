@@ -1,7 +1,7 @@
 """Copies of rows from one place of the caches to another, in host memory or by a graph.
 
-Here: what is copied how. Not here: which rows hold what (paging.py, aggml/serve/prefixes.py),
-copies of whole sequences (caches.py).
+Here: the copying itself. Not here: which rows hold which positions (paging.py,
+aggml/serve/prefixes.py), copies of whole sequences (caches.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ __all__ = ["Run", "copied", "copy_nodes", "joined"]
 
 
 class Run(NamedTuple):
-    """Rows that lie behind one another, and where they go. Source and target do not overlap."""
+    """``n`` consecutive rows: the first row to read and the first row to write.
+
+    Source and target do not overlap.
+    """
 
     source: int
     target: int
@@ -34,7 +37,7 @@ def copied(memory: mmap.mmap, caches: Sequence[tuple[Tensor, int]], runs: Iterab
 
     Args:
         memory: where the caches lie.
-        caches: each, and where it begins.
+        caches: each cache, and the offset in ``memory`` at which it begins.
         runs: the rows.
     """
     held = np.frombuffer(memory, np.uint8)
@@ -46,7 +49,7 @@ def copied(memory: mmap.mmap, caches: Sequence[tuple[Tensor, int]], runs: Iterab
 
 
 def copy_nodes(caches: Iterable[Tensor], runs: Sequence[Run]) -> Iterator[Tensor]:
-    """Nodes that copy these rows of each cache, for devices with a memory of their own."""
+    """Nodes that copy these rows of each cache, for devices with their own memory."""
     for cache in caches:
         row = cache.nb[1]
         for run in runs:
@@ -58,7 +61,7 @@ def copy_nodes(caches: Iterable[Tensor], runs: Sequence[Run]) -> Iterator[Tensor
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same rows in fewer runs: what continues the run before it becomes a part of it."""
+    """The same rows in fewer runs: a run that continues the previous one is merged with it."""
     found: list[Run] = []
     for run in runs:
         last = found[-1] if found else None

@@ -1,10 +1,10 @@
 """Keys and values in pages: a sequence takes memory as it grows, within a fixed budget.
 
 The cache is one range of addresses, long enough for every slot at full length. The operating system
-gives a page of memory when it is first written, and gets it back when other slots need memory or no
-sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees plain strided
-rows. Here: the budget, the free slots, a model on such a cache. Not here: which sequence gets a
-slot, and when (serve/engine.py); which pages are stored for later prompts (serve/prefixes.py).
+provides memory for a page when the page is first written. It gets the memory back when other slots
+need it or no sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees
+plain strided rows. Here: the budget, the free slots, a decoder with such caches. Not here: which
+sequence gets a slot (serve/engine.py), which pages are kept for later prompts (serve/prefixes.py).
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of"]
 
 PAGE: Final = 64  # positions
-AT_ONCE: Final = 1 << 20  # bytes that are copied on the loop, in 0.1 to 0.3 ms; more by a thread
+AT_ONCE: Final = 1 << 20  # bytes copied on the event loop, in 0.1 to 0.3 ms; a thread copies more
 
-RUNS: Final = 4  # runs of rows that one graph copies: to build it takes 0.02 ms for each and cache
+RUNS: Final = 4  # runs that one graph copies: building it takes 0.02 ms a run and cache
 
 
 class Pages:
-    """Counts the pages that are promised, and gives out slots, the lowest free one first.
+    """Counts the pages that are promised to sequences, and gives out slots, the lowest first.
 
     Args:
         budget: pages in all.
         slots: sequences at a time.
-        fixed: pages that a sequence takes however long it is: those of its state.
-        grows: whether it takes pages for its positions, too.
+        fixed: pages for the state of a sequence, whatever its length.
+        grows: whether a sequence also takes pages for its positions.
 
     Attributes:
         used: pages that are promised to sequences.
-        stored: pages beside these, whose sequences may have ended: they hold what prompts began
-            with. Whoever changes it keeps ``used + stored`` within the budget.
+        stored: further pages, which hold beginnings of prompts for later ones; their sequences may
+            have ended. The user of this class sets it, and keeps ``used + stored`` within the
+            budget.
     """
 
     def __init__(self, budget: int, slots: int, *, fixed: int = 0, grows: bool = True) -> None:
@@ -57,7 +58,7 @@ class Pages:
         self.used = self.stored = 0
         self._free = list(range(slots))
         self._held: dict[int, int] = {}  # slot: pages
-        self._touched: dict[int, int] = {}  # slot: pages that have memory, at most
+        self._touched: dict[int, int] = {}  # slot: the most pages that may have memory
 
     @staticmethod
     def of(positions: int) -> int:
@@ -70,13 +71,14 @@ class Pages:
 
     @property
     def slots(self) -> list[int]:
-        """Those in use, in order."""
+        """The slots in use, in order."""
         return sorted(self._held)
 
     def take(self, positions: int) -> int | None:
         """A slot with room for a sequence of that length; None while there is none.
 
-        All pages that it may come to need are promised now, so a sequence that has begun can end.
+        All pages that the sequence may need are promised now. So a sequence that has begun never
+        runs out of pages.
         """
         need = self.need(positions)
         if not self._free or self.used + self.stored + need > self.budget:
@@ -87,7 +89,10 @@ class Pages:
         return slot
 
     def lacks(self, positions: int) -> int:
-        """Stored pages that must go before `take` gives a slot; 0 also where that would not do."""
+        """How many stored pages must be freed before `take` gives a slot.
+
+        0: none, or freeing all of them would not be enough.
+        """
         need = self.need(positions)
         if not self._free or self.used + need > self.budget:
             return 0
@@ -98,12 +103,12 @@ class Pages:
         self._touched[slot] = max(pages, self._touched.get(slot, 0))
 
     def give_back(self, slot: int) -> None:
-        """The sequence in ``slot`` has ended. Its pages stay for the next one in that slot."""
+        """Free a slot. Its memory stays for the next sequence in that slot: see `surplus`."""
         self.used -= self._held.pop(slot)
         heapq.heappush(self._free, slot)
 
     def move(self, slot: int) -> int | None:
-        """A free slot below ``slot`` instead of it; None if there is none."""
+        """Exchange ``slot`` for the lowest free slot, if that is below; None if there is none."""
         if not self._free or self._free[0] > slot:
             return None
         lower = heapq.heapreplace(self._free, slot)
@@ -111,10 +116,10 @@ class Pages:
         return lower
 
     def surplus(self, *, idle: bool = False) -> list[tuple[int, int]]:
-        """Slots that have to give memory back, and how many positions of each keep theirs.
+        """Slots that have to give memory back, and how many positions of each keep their memory.
 
-        The highest slots come first: they are used least. With ``idle`` no slot keeps more than it
-        was promised.
+        The highest slots come first, because they are used least. With ``idle`` every slot gives
+        back all memory beyond what it was promised.
         """
         found = []
         total = sum(self._touched.values()) + self.stored
@@ -130,11 +135,11 @@ class Pages:
 
 
 class PagedDecoder(Decoder):
-    """A model whose caches take memory only where they were written.
+    """A `Decoder` whose caches take memory only where they were written.
 
     On a device that does not compute in host memory the caches are allocated whole. Layers with a
-    window keep all positions, which are pages that can be given back. A state lies beside them: as
-    many pages as it fills, for as long as its sequence runs.
+    window keep all positions and no ring, because pages can be given back. A sequence's state
+    counts as pages, too: as many as it fills, as long as the sequence runs.
 
     Args:
         backend, model, weights, ctx, sequences, cache, max_graphs: as for `Decoder`.
@@ -145,7 +150,7 @@ class PagedDecoder(Decoder):
 
     def _allocate(self) -> object:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
-        self._huge: list[HugePages] = []  # of each of these
+        self._huge: list[HugePages] = []  # for each of `_maps`
         return [
             self._mapped(backend, caches)
             if backend.device.caps.buffer_from_host
@@ -154,12 +159,13 @@ class PagedDecoder(Decoder):
         ]
 
     def _mapped(self, backend: Backend, caches: list[Tensor]) -> Buffer:
-        """Memory that is there once it is touched."""
-        # Private and anonymous: zeros, and nothing of it is there before it is touched.
+        """Place the caches of a backend in new mapped memory."""
+        # Private and anonymous: it reads as zeros, and a page takes memory once it is written.
         places = _places(caches)
         memory = mmap.mmap(-1, places[-1], flags=_FLAGS)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            # 2 MB for a first row would break the budget, but where they are promised: `promise`.
+            # A huge page takes 2 MB for its first row, which would break the budget. `promise`
+            # allows huge pages where all of their rows are promised.
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         buffer = backend.device.buffer_from_host(memory)
         for cache, offset in zip(caches, places, strict=False):
@@ -169,10 +175,10 @@ class PagedDecoder(Decoder):
         return buffer
 
     def promise(self, slot: int, positions: int) -> None:
-        """Say that a sequence in ``slot`` may come to so many positions: `Pages.take` gave them.
+        """Note that the sequence in ``slot`` may grow to ``positions``, after `Pages.take`.
 
-        Memory of theirs that fills huge pages is in such, because attention over 32,768 positions
-        then takes less time. It takes 1 to 2 us for each cache.
+        Where these rows fill whole huge pages, they will lie in huge pages: attention over 32,768
+        positions then takes less time. The call takes 1 to 2 us for each cache.
         """
         n = min(Pages.of(positions) * PAGE, self.ctx)
         for huge, (_, places) in zip(self._huge, self._row_maps(), strict=True):
@@ -181,12 +187,11 @@ class PagedDecoder(Decoder):
                 huge.promise(begin, begin + n * cache.nb[1])
 
     async def forget(self, slot: int, kept: int = 0) -> None:
-        """Give the memory of a slot back, except its first positions; its rows then read as zeros.
+        """Give the memory of a slot back, except its first ``kept`` positions.
 
-        The state goes, too, unless positions are kept.
-
-        No step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer:
-        one layer in each turn of the loop.
+        The rows then read as zeros. The state is given back, too, unless positions are kept. No
+        step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer, so
+        each turn of the event loop gives back one cache.
         """
         for (memory, caches), huge in zip(self._maps, self._huge, strict=True):
             for cache, offset in zip(caches, _places(caches), strict=False):
@@ -202,9 +207,9 @@ class PagedDecoder(Decoder):
                 await checkpoint()
 
     async def forget_rows(self, first: int, n: int) -> None:
-        """Give the memory of rows back, those of all layers with keys; they then read as zeros.
+        """Give back the memory of ``n`` rows from ``first`` on, in the caches of all layers.
 
-        No step may use them meanwhile.
+        They then read as zeros. No step may use them meanwhile.
         """
         for memory, places in self._row_maps():
             for cache, offset in places:
@@ -213,7 +218,7 @@ class PagedDecoder(Decoder):
             await checkpoint()
 
     def _row_maps(self) -> list[tuple[mmap.mmap, list[tuple[Tensor, int]]]]:
-        """Each mapped memory, and the caches with rows in it and where each begins."""
+        """Each mapped memory with its caches of keys and values, and where each of them begins."""
         rows = {id(cache) for cache, _ in self.caches.rows}
         return [
             (memory, [(x, at) for x, at in zip(caches, _places(caches), strict=False)
@@ -222,11 +227,12 @@ class PagedDecoder(Decoder):
         ]  # fmt: skip
 
     async def copy_rows(self, runs: Sequence[Run]) -> None:
-        """Copy rows of keys and values, of all layers. No step may be under way.
+        """Copy rows of keys and values, in all layers. No step may be running.
 
-        In host memory a thread copies them; on other devices a graph does.
+        In host memory they are copied directly, more than 1 MiB in a thread; on other devices a
+        graph copies them.
 
-        Cancellation: what is under way in a thread ends first, a graph is aborted; the targets are
+        Cancellation: a copy in a thread is completed first, a graph is aborted; the targets are
         undefined.
         """
         runs = joined(runs)
@@ -253,7 +259,7 @@ class PagedDecoder(Decoder):
         if self._reached is not None:
             await self._reached.settled(source)
             self._reached.lose([target])
-        n = min(-(-n // PAGE) * PAGE, self.ctx)  # few different graphs
+        n = min(-(-n // PAGE) * PAGE, self.ctx)  # whole pages: fewer different graphs
         graph = Graph(*self.caches.copies(source, target, n))
         await self.site.prepare(graph)
         await (await self.site.submit(graph))
@@ -262,7 +268,7 @@ class PagedDecoder(Decoder):
 
     @property
     def grows(self) -> bool:
-        """Whether a sequence takes more pages as it grows: whether any layer keeps keys."""
+        """Whether a sequence takes more pages as it grows, that is, whether any layer has keys."""
         return bool(self.caches.rows)
 
     @property
@@ -272,23 +278,23 @@ class PagedDecoder(Decoder):
 
     @property
     def kept_as(self) -> str:
-        """What keys and values depend on beside the tokens: the model, and their type."""
+        """A name for the form of keys and values: architecture, layers and element types."""
         kinds = sorted({cache.dtype.name for cache, _ in self.caches.rows})
         return f"{self.model.architecture} {len(self.model.layers)} {' '.join(kinds)}"
 
     def page_bytes(self) -> int:
-        """Bytes of one page, of all layers. Of a model without keys a page holds a whole state."""
+        """Bytes of one page, in all layers. In a model without keys a page is a whole state."""
         rows = PAGE * sum(cache.nb[1] for cache, _ in self.caches.rows)
         return rows or self.caches.state_bytes
 
     def pages(self, budget: int, slots: int) -> Pages:
-        """So many pages for ``slots`` sequences of this model."""
+        """A count of ``budget`` pages for ``slots`` sequences of this model."""
         fixed = -(-self.caches.state_bytes // self.page_bytes())
         return Pages(budget, slots, fixed=fixed, grows=self.grows)
 
 
 def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:
-    """Give the pages of the system back that lie whole between two offsets."""
+    """Give the system's pages back that lie wholly between two offsets."""
     first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
     if hasattr(mmap, "MADV_DONTNEED") and first < last:
         span = (last - first) * mmap.PAGESIZE
@@ -299,7 +305,7 @@ _FLAGS: Final = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS",
 
 
 def _places(caches: Sequence[Tensor]) -> list[int]:
-    """Where each of them begins, and where the last one ends: all at a page of the system."""
+    """Offsets at which the caches begin, and the end of the last one: multiples of a page."""
     found = [0]
     for cache in caches:
         found.append(found[-1] + -(-cache.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
@@ -307,10 +313,10 @@ def _places(caches: Sequence[Tensor]) -> list[int]:
 
 
 def budget_of(memory: int, model: PagedDecoder) -> int:
-    """Pages in so many bytes, enough for one sequence.
+    """How many pages fit in ``memory`` bytes.
 
     Raises:
-        ModelError: they are less than that.
+        ModelError: they do not suffice for one sequence.
     """
     page = model.page_bytes()
     pages, least = memory // page, model.pages(0, 1).need(1)

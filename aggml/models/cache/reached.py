@@ -1,8 +1,8 @@
-"""Reached: how far the state of each sequence has come, so that no step goes on from a wrong one.
+"""Reached: the position of each sequence's state, so that no step goes on from a wrong state.
 
-Keys and values of a step that was aborted are written again by the next one. A state is not: some
-layers have taken the token in, others have not. So the sequence has to begin anew. Not here: the
-states themselves (caches.py).
+If a step is aborted, the next one writes its keys and values again. A recurrent state is lost
+instead: some layers have processed the token, others have not. So the sequence has to begin again
+at position 0. Not here: the states themselves (caches.py).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Reached"]
 
 
 class Reached:
-    """How many positions each sequence's state has taken in.
+    """How many positions each sequence's state has processed.
 
     Args:
-        sequences: how many.
+        sequences: how many sequences there are.
     """
 
     def __init__(self, sequences: int) -> None:
@@ -31,17 +31,17 @@ class Reached:
         self._under_way: list[list[Future[Any]]] = [[] for _ in range(sequences)]
 
     async def check(self, slot: int, first: int, *, chained: bool = False) -> None:
-        """Check that a step may take in position ``first`` of a sequence.
+        """Check that the next step of a sequence may begin at position ``first``.
 
-        Position 0 begins anew, whatever was before.
+        Position 0 is always allowed: the sequence begins again.
 
         Args:
             slot: the sequence.
-            first: the first position that the step takes in.
-            chained: it follows a step that is still under way, and takes its token from there.
+            first: the first position of the step.
+            chained: the step takes its token from the previous step, which is still running.
 
         Raises:
-            InvalidState: the state is elsewhere, or was lost by a step that failed.
+            InvalidState: the state is at another position, or was lost by a step that failed.
 
         Cancellation: nothing happens.
         """
@@ -64,7 +64,7 @@ class Reached:
             )
 
     def note(self, slot: int, first: int, tokens: int, step: Future[Any]) -> None:
-        """A step is queued that takes in so many tokens."""
+        """Note that a step with ``tokens`` tokens from position ``first`` on has been queued."""
         if first == 0:
             self._under_way[slot].clear()
         self._at[slot] = first + tokens
@@ -72,13 +72,13 @@ class Reached:
         self._under_way[slot].append(step)
 
     def lose(self, slots: Iterable[int]) -> None:
-        """The states of these sequences are being overwritten."""
+        """Note that the states of these sequences are being overwritten."""
         for slot in slots:
             self._at[slot] = None
             self._under_way[slot].clear()
 
     def copied(self, source: int, targets: Iterable[int]) -> None:
-        """The state of one sequence is now that of others, too."""
+        """Note that the state of ``source`` has been copied to ``targets``."""
         for slot in targets:
             self._at[slot] = self._at[source]
 

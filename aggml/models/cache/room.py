@@ -1,6 +1,6 @@
-"""What a layer keeps of a sequence: rows for its positions, one state for all, or a memory.
+"""What a layer keeps of a sequence: rows for its positions, one recurrent state, or a memory.
 
-Here: values. Not here: which row is which position (rows.py), the memory (caches.py).
+Here: descriptions. Not here: which row is which position (rows.py), the tensors (caches.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Room:
     """Rows of a cache that each sequence has: one for each position, or a ring of the last ones.
 
     Attributes:
-        window: a token sees so many positions, its own included; None: all before it.
+        window: how many positions a token sees, its own included; None: all before it.
     """
 
     window: int | None = None
@@ -40,8 +40,8 @@ class Cached:
 class State:
     """What a recurrent layer keeps: one row of ``width`` elements, whatever the sequence's length.
 
-    It is f32, since every token changes all of it. It stands behind the last token that was taken
-    in, and cannot be cut back to an earlier one.
+    It is f32, since every token changes all of it. It describes the sequence up to the last token
+    that was processed, and cannot be moved back to an earlier token.
     """
 
     width: int
@@ -49,12 +49,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a layer keeps of something beside the text, as of audio: written by another graph.
+    """What a layer keeps of an input other than text, such as audio; another graph writes it.
 
     Attributes:
         width: elements of a row, of all heads.
-        head: elements that are read together, as of `Cached`.
-        rows: of each sequence; all of them are written before a step reads them.
+        head: elements that are read together, as in `Cached`.
+        rows: rows of each sequence; all of them are written before a step reads them.
     """
 
     width: int

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ROWS_STEP", "length_of", "mask_of", "ring_mask", "rounded"]
 
-ROWS_STEP: Final = 256  # caches grow and are seen in steps of so many rows: fewer different graphs
+ROWS_STEP: Final = 256  # caches and what attention reads are multiples of it: fewer graphs
 
 
 def rounded(n: int) -> int:
@@ -32,12 +32,13 @@ def rounded(n: int) -> int:
 def length_of(room: Room, ctx: int, chunk: int) -> int:
     """Rows that each sequence needs in a room.
 
-    A ring must hold the window of the first token of a step when its last one has been written.
+    When the last token of a step has been written to a ring, the ring must still hold the window of
+    the step's first token.
 
     Args:
-        room: the last positions, or all.
+        room: which positions have rows.
         ctx: positions of a sequence.
-        chunk: tokens of one sequence that a step takes in at most.
+        chunk: the most tokens of one sequence in a step.
     """
     return ctx if room.window is None else min(ctx, rounded(room.window + chunk - 1))
 
@@ -45,13 +46,14 @@ def length_of(room: Room, ctx: int, chunk: int) -> int:
 def mask_of(positions: I32, seen: int, window: int | None = None) -> F16:
     """(sequences, 1, tokens, seen): 0 where a token may look, -inf elsewhere; position p is row p.
 
-    Each row is a window into one line of zeros and infinities. Of one prompt each is one to the
-    left of the row before, and the worker that takes the mask reads the windows: written out on the
-    loop, those of 512 tokens that look at 4096 would hold it up for 3 ms.
+    Each token's mask is a view of one array, which holds zeros and then -inf. For the tokens of one
+    prompt each view begins one element before that of the previous token, so the result is a
+    strided view of that array, which a worker thread reads. To copy it here, on the event loop,
+    would block the loop for 3 ms with 512 tokens and 4096 rows.
 
     Args:
         positions: (sequences, tokens).
-        seen: rows.
+        seen: how many rows.
         window: how many positions a token sees, its own included; None: all before it.
     """
     windows = _windows(seen, window)
@@ -65,9 +67,10 @@ def mask_of(positions: I32, seen: int, window: int | None = None) -> F16:
 
 @functools.lru_cache(maxsize=16)
 def _windows(seen: int, window: int | None) -> F16:
-    """Row i begins i elements into ``seen`` zeros (the last ``window`` of them) and infinities.
+    """All views of an array of ``seen`` zeros and ``seen`` times -inf; row i begins at element i.
 
-    Nobody may write to it.
+    With a window only the last ``window`` zeros are zero, those before them -inf. The result is
+    shared: nobody may write to it.
     """
     line = np.zeros(2 * seen, np.float16)
     line[seen:] = -np.inf
@@ -77,10 +80,10 @@ def _windows(seen: int, window: int | None) -> F16:
 
 
 def ring_mask(positions: I32, length: int, window: int, seen: int) -> F16:
-    """The same where row r holds the last position p with p % length == r that has been written.
+    """`mask_of` for a ring, where row r holds the last written position p with p % length == r.
 
     Args:
-        positions: (sequences, tokens), each sequence's ascending; the last one is written last.
+        positions: (sequences, tokens), ascending in each sequence, and written in this order.
         length: rows of the ring.
         window: how many positions a token sees, its own included.
         seen: rows that attention looks at.
