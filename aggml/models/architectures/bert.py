@@ -47,11 +47,11 @@ _DISTIL: Final = {
     "blk.{i}.ffn_down": "transformer.layer.{i}.ffn.lin2",
     "blk.{i}.layer_output_norm": "transformer.layer.{i}.output_layer_norm",
 }
-_GUESSES: Final = (r"^cls\.", r"^lm_head\.", r"^vocab_")  # of words that are left out
+_GUESSES: Final = (r"^cls\.", r"^lm_head\.", r"^vocab_")  # heads that predict masked words; unused
 
 
 def _before_first(config: Config) -> int:
-    """Rows of positions before the first: RoBERTa counts from behind the padding's number."""
+    """Rows of the position table before the first one used: RoBERTa skips up to the padding id."""
     return int(config.get("pad_token_id", default=1)) + 1
 
 

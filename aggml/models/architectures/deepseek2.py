@@ -1,4 +1,4 @@
-"""deepseek2: latent attention, a few dense layers, then experts and a net beside them.
+"""deepseek2: latent attention, a few dense layers, then experts with a shared net.
 
 Also DeepSeek-V3, R1, Kimi-K2 and others whose files name this architecture.
 """
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "describe"]
 
-#: Of a group of experts so many are looked at: a key of aggml's own, since GGUF has none. llama.cpp
-#: looks at two, as DeepSeek-V3 does; DeepSeek-V2 with 236B looks at one.
+#: How many of a group's best experts rank the group. The key is aggml's own, since GGUF has none.
+#: llama.cpp always sums two, as DeepSeek-V3 does; DeepSeek-V2 236B takes one.
 GROUP_BEST: Final = "expert_group_best"
-ONE_OF_GROUP: Final = "group_limited_greedy"  # of a configuration's topk_method
+ONE_OF_GROUP: Final = "group_limited_greedy"  # the value of topk_method that means one
 GATINGS: Final = {0: "softmax", 1: "softmax", 2: "sigmoid"}
 
 
@@ -35,7 +35,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture.
 
     Raises:
-        ModelError: a way of weighing experts that is not known.
+        ModelError: an unknown way of weighing experts.
     """
     gating = hp.integer("expert_gating_func", 0)
     if gating not in GATINGS:
@@ -59,7 +59,10 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _attention(hp: Hyperparameters) -> LatentAttention:
-    """Of every layer. YaRN's factor of sines and cosines becomes one of the products."""
+    """The mixer of every layer.
+
+    YaRN's factor multiplies the products of queries and keys here, not sines and cosines.
+    """
     head = hp.integer("attention.key_length_mla", 0)
     folded = head > 0
     head = head or hp.integer("attention.key_length")
@@ -87,7 +90,7 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
 
 
 def _unfolding(values: bool) -> Recipe:
-    """What makes values, or folds queries: parts of each head's rows of ``kv_b_proj``."""
+    """``attn_v_b`` (``values``) or ``attn_k_b``: a part of each head's rows of ``kv_b_proj``."""
 
     def sizes(config: Config) -> tuple[int, int]:
         return int(config.need("qk_nope_head_dim")), int(config.need("v_head_dim"))
@@ -107,7 +110,7 @@ def _unfolding(values: bool) -> Recipe:
 
 
 def _gating(config: Config) -> int:
-    """GGUF's number of what weighs experts."""
+    """GGUF's number of the function that weighs experts."""
     told = config.get("scoring_func")
     if told is None:
         told = "sigmoid" if config.model_type == "deepseek_v3" else "softmax"
@@ -115,19 +118,19 @@ def _gating(config: Config) -> int:
 
 
 def _groups(key: str) -> Callable[[Config], int | None]:
-    """Groups of experts, where they are chosen among first."""
+    """A number of expert groups by its key; None if experts are not chosen by groups."""
     return lambda config: None if config.get("topk_method") == "greedy" else config.get(key)
 
 
 def _of_latent(turned: bool) -> Callable[[Config], int]:
-    """Elements of what is kept of each token, with or without those that are turned."""
+    """Elements of the vector that is kept of each token, with or without the turned ones."""
     return lambda config: int(
         config.need("kv_lora_rank") + (config.need("qk_rope_head_dim") if turned else 0)
     )
 
 
 def _log_multiplier(config: Config) -> float | None:
-    """Of YaRN, for the products."""
+    """YaRN's multiplier for the products of queries and keys."""
     told = config.rope().get("mscale_all_dim")
     return None if told is None else 0.1 * float(told)
 

@@ -1,6 +1,7 @@
-"""exaone4: norms after each block and of each head.
+"""exaone4: norms after each block, and of each head's queries and keys.
 
-Three of four layers of its 32B model see a window; there the fourth layers are told no positions.
+In the 32B model three of four layers see a window; every fourth sees all and has no rotary
+positions.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _window(config: Config) -> int | None:
-    """How many positions a layer sees.
+    """The window, in positions; None: there is none.
 
     Raises:
-        ModelError: a window in a model of another size: GGUF's programs see it in the 32B one only.
+        ModelError: a model of another size has a window: programs that read GGUF apply the window
+            to the 32B model only.
     """
     found = config.get("sliding_window")
     if found is not None and config.need("num_hidden_layers") != LARGE:

@@ -32,7 +32,7 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_norm": shifted("layers.{i}.post_attention_layernorm"),
     },
     DECODER_KEYS,
-    # "gelu" of the first folders was an error: they were trained by tanh.
+    # The first folders say "gelu" by mistake: the models were trained with GELU by tanh.
     expects={"hidden_act": ("gelu", "gelu_pytorch_tanh"), "hidden_activation": (
         "gelu_pytorch_tanh",)},
 )  # fmt: skip

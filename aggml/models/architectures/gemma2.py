@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "LARGE", "describe"]
 
-LARGE: Final = 46  # layers of the 27B model, whose products are scaled by width / heads instead
+LARGE: Final = 46  # layers of the 27B model, which scales products by (width / heads) ** -0.5
 
 
 def describe(hp: Hyperparameters) -> Description:

@@ -1,6 +1,6 @@
 """gemma3: gemma2 with norms of queries and keys instead of soft caps.
 
-Five of six layers see a window, and turn positions with a base of their own.
+Five of six layers see a window, and their rotary positions have a base of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "LARGE", "describe"]
 
-LARGE: Final = 62  # layers of the 27B model, whose products are scaled by width / heads instead
+LARGE: Final = 62  # layers of the 27B model, which scales products by (width / heads) ** -0.5
 
 
 def describe(hp: Hyperparameters) -> Description:

@@ -1,4 +1,4 @@
-"""glm4: norms before and after each block, gate and up in one matrix, half of each head turned."""
+"""glm4: norms before and after each block, gate and up in one matrix, rotary half heads."""
 
 from __future__ import annotations
 

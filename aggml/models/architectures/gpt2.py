@@ -1,4 +1,4 @@
-"""gpt2: embeddings of positions, norms that take the mean away, nets without a gate."""
+"""gpt2: embeddings of positions, LayerNorm, nets without a gate."""
 
 from __future__ import annotations
 

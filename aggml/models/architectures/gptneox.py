@@ -1,4 +1,4 @@
-"""gptneox: also pythia; attention and a net without a gate, most often side by side."""
+"""gptneox: also pythia; attention and a net without a gate, most often in parallel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _regrouped(source: str) -> Recipe:
-    """Queries, keys and values of all heads; the folder has those of each head together."""
+    """All queries, then all keys, then all values; the folder groups them by heads."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
         (x,) = arrays
@@ -63,7 +63,7 @@ CHECKPOINT: Final = Checkpoint(
     },
     prefixes=("gpt_neox.",),
     ignored=(r"attention\.bias$",),
-    # llama.cpp has gelu by tanh for all of them: the difference is below its table of f16.
+    # llama.cpp computes all of these as GELU by tanh: its f16 table rounds more than they differ.
     expects={"hidden_act": ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")},
 )  # fmt: skip
 

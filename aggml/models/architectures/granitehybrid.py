@@ -1,4 +1,4 @@
-"""granitehybrid: granite whose layers without heads of keys follow the scan of Mamba 2."""
+"""granitehybrid: granite in which layers without key heads are Mamba 2 instead of attention."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _kv_heads(config: Config) -> list[int]:
-    """Of each layer; those that scan have none."""
+    """Heads of keys of each layer; layers of Mamba 2 have 0."""
     kinds: list[str] = config.need("layer_types", "layers_block_type")
     heads = int(config.need("num_key_value_heads", "num_attention_heads"))
     return [heads if kind in ("attention", "full_attention") else 0 for kind in kinds]
 
 
 def _dense(config: Config) -> bool:
-    """Whether the net beside the experts is the only one."""
+    """Whether there are no experts, only the net that other models have beside them."""
     return not config.get("num_local_experts", default=0)
 
 
 def _inner(config: Config) -> Any:  # noqa: ANN401 as the file has it
-    """Elements between the matrices of a net, of an expert if there are experts."""
+    """Elements between the matrices of the net; of an expert if there are experts."""
     return config.need("shared_intermediate_size" if _dense(config) else "intermediate_size")
 
 

@@ -1,4 +1,4 @@
-"""hunyuan-dense: llama with norms of each head's queries and keys, after positions are told."""
+"""hunyuan-dense: llama with norms of each head's queries and keys, after rotary positions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _base(config: Config) -> float | None:
-    """The base of frequencies; stretched, where the folder names an "alpha"."""
+    """The base of frequencies, multiplied if the folder names an "alpha"; None: as it stands."""
     rope = config.rope()
     base, alpha = rope.get("rope_theta"), rope.get("alpha")
     if base is None or not alpha:

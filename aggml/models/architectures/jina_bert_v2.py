@@ -1,4 +1,4 @@
-"""jina-bert-v2: BERT whose positions count by distance (ALiBi), with a gated net."""
+"""jina-bert-v2: BERT with a bias by distance (ALiBi) instead of positions, and a gated net."""
 
 from __future__ import annotations
 

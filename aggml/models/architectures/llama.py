@@ -1,6 +1,6 @@
 """llama: also mistral, smollm, tinyllama and mixtral, whose files name this architecture.
 
-Norms before each block, rotary positions on neighbours, a gated feed-forward net or experts.
+Norms before each block, rotary positions of mode "normal", a gated feed-forward net or experts.
 """
 
 from __future__ import annotations

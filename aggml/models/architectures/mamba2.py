@@ -31,7 +31,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _by_group(source: str, groups: str) -> Recipe:
-    """A weight of each element, as rows of groups."""
+    """A weight with a number for each element, as a matrix with a row for each group."""
 
     def shape(shapes: Sequence[Shape], config: Config) -> Shape:
         n = int(config.need(groups))
@@ -44,8 +44,8 @@ def scan_tensors(at: str, groups: str) -> dict[str, Rule]:
     """The tensors of the scan of each layer.
 
     Args:
-        at: where they are in the folder, as in "layers.{i}.mixer.".
-        groups: their number's name in config.json.
+        at: the prefix of their names in the folder, such as "layers.{i}.mixer.".
+        groups: the key of config.json that gives the number of groups.
     """
     return {
         "blk.{i}.ssm_in": f"{at}in_proj",

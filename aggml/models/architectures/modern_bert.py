@@ -39,7 +39,7 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
 
 
 def _pattern(config: Config) -> int | list[bool] | None:
-    """Which layers see a window, if not all but every third."""
+    """Which layers see a window; None: the usual pattern, all but every third."""
     kinds = config.get("layer_types")
     if kinds is None:
         period = config.get("global_attn_every_n_layers", default=3)

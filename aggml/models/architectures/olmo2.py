@@ -1,4 +1,4 @@
-"""olmo2: norms after each block instead of before, and of all queries and keys of a token."""
+"""olmo2: norms after each block, not before; norms of a token's whole queries and keys."""
 
 from __future__ import annotations
 

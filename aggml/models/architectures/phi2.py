@@ -1,4 +1,4 @@
-"""phi2: attention and a net without a gate side by side, under one norm."""
+"""phi2: attention and a net without a gate in parallel, with one norm before both."""
 
 from __future__ import annotations
 

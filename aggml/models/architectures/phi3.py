@@ -1,4 +1,4 @@
-"""phi3: queries, keys and values in one matrix, gate and up in one; long contexts by factors."""
+"""phi3: queries, keys and values in one matrix, gate and up in one; LongRoPE factors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHECKPOINT: Final = Checkpoint(
         "rope_factors_short.weight": longrope_factors("short_factor"),
         "rope_factors_long.weight": longrope_factors("long_factor"),
     },
-    DECODER_KEYS | {"attention.sliding_window": lambda _: 0},  # llama.cpp has none, either
+    DECODER_KEYS | {"attention.sliding_window": lambda _: 0},  # none, as in llama.cpp
     expects={"hidden_act": ("silu",)},
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""qwen2: llama with biases on queries, keys and values, and rotary positions half a head apart."""
+"""qwen2: llama with biases on queries, keys and values, and rotary positions of mode "neox"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""qwen2moe: qwen2 with experts, and a net beside them that a sigmoid weighs."""
+"""qwen2moe: qwen2 with experts, and a shared net that is multiplied by a sigmoid gate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""qwen3next: three of four layers follow the gated delta rule, the fourth is gated attention.
+"""qwen3next: three of four layers use the gated delta rule, the fourth is gated attention.
 
-Every layer has experts, and a net beside them that a sigmoid weighs.
+Every layer has experts, and a shared net that is multiplied by a sigmoid gate.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:
-    """Heads of keys, and of each the rows of queries or keys, and of values or gates."""
+    """Heads of keys; for each of them the rows of queries or keys, and the rows of values."""
     heads, head = (int(config.need(f"linear_{x}")) for x in ("num_key_heads", "key_head_dim"))
     values = int(config.need("linear_num_value_heads")) // heads
     return heads, head, values * head
 
 
 def _parted(gates: bool) -> Recipe:
-    """Of rows that lie together for each head of keys: all queries, keys, values; or all gates."""
+    """All queries, keys and values, or all gates; the folder groups rows by heads of keys."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
         heads, head, wide = _sizes(config)
@@ -81,10 +81,10 @@ def _parted(gates: bool) -> Recipe:
 
 
 def _recurrent(config: Config) -> int:
-    """Every how many layers one has attention.
+    """The period n: every n-th layer has attention.
 
     Raises:
-        ModelError: it is not the last one of each period.
+        ModelError: the layers with attention are not the last ones of each period.
     """
     kinds = config.get("layer_types")
     period = int(config.get("full_attention_interval", default=4))
@@ -98,10 +98,10 @@ def _recurrent(config: Config) -> int:
 
 
 def _head_of_values(config: Config) -> int:
-    """Elements of all heads of values.
+    """Elements of all heads of values together.
 
     Raises:
-        ModelError: heads of keys and of values differ.
+        ModelError: heads of keys and heads of values have different lengths.
     """
     head = int(config.need("linear_value_head_dim"))
     if head != config.need("linear_key_head_dim"):

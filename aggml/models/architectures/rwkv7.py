@@ -1,4 +1,4 @@
-"""rwkv7: a recurrence instead of attention, norms that take the mean away, no positions."""
+"""rwkv7: a recurrence instead of attention, LayerNorm, no positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture.
 
     Raises:
-        ModelError: another number of tokens that are looked back at than one in each part.
+        ModelError: the two parts of a layer do not use one previous token each.
     """
     if hp.integer("token_shift_count", 2) != 2:
         raise ModelError(f"rwkv7.token_shift_count is {hp.integer('token_shift_count')}, not 2")
@@ -41,8 +41,8 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 _AT: Final = "layers.{i}.attn."
-#: As flash-linear-attention saves them. llama.cpp wants thin matrices of the values in the first
-#: layer, too, and does not use them: they are those of "a" again.
+#: Folders as flash-linear-attention saves them. llama.cpp demands the low-rank matrices "v" in the
+#: first layer, too, but does not use them: there they are copies of those of "a".
 CHECKPOINT: Final = Checkpoint(
     ("rwkv7",),
     {

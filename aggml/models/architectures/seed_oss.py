@@ -1,4 +1,4 @@
-"""seed_oss: qwen2 whose norm before the net has another name."""
+"""seed_oss: qwen2 in which the norm before the feed-forward net has another name."""
 
 from __future__ import annotations
 

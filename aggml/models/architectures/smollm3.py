@@ -1,4 +1,4 @@
-"""smollm3: llama whose every fourth layer is told no positions."""
+"""smollm3: llama in which every fourth layer has no rotary positions."""
 
 from __future__ import annotations
 

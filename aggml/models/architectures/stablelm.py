@@ -1,4 +1,4 @@
-"""stablelm: llama with norms that take the mean away; its 12B has parts side by side."""
+"""stablelm: llama with LayerNorm; in the 12B model attention and net work in parallel."""
 
 from __future__ import annotations
 

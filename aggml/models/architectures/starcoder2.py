@@ -1,4 +1,4 @@
-"""starcoder2: norms that take the mean away, nets without a gate, biases everywhere."""
+"""starcoder2: LayerNorm, nets without a gate, biases everywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKPOINT: Final = Checkpoint(
     DECODER | {
         "blk.{i}.ffn_up": "layers.{i}.mlp.c_fc", "blk.{i}.ffn_down": "layers.{i}.mlp.c_proj",
     },
-    CENTRED_KEYS,  # the window is none of them: llama.cpp has none, either
+    CENTRED_KEYS,  # without the window, which llama.cpp does not apply either
     expects={"hidden_act": ("gelu_pytorch_tanh", "gelu_new")},
 )  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""whisper: speech to text. An encoder hears 30 s of audio, a decoder writes what was said.
+"""whisper: speech to text. An encoder takes 30 s of audio, a decoder writes what was said.
 
-Names of tensors follow GGUF's of other models: "enc.blk.0.attn_q" hears, "blk.0.attn_q" attends to
-the text and "blk.0.cross_attn_q" to the audio. llama.cpp has no such file.
+Names of tensors follow GGUF's names of other models: "enc.blk.0.attn_q" is the encoder's,
+"blk.0.attn_q" attends to the text and "blk.0.cross_attn_q" to the audio. llama.cpp has no files of
+this form.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ CHECKPOINT: Final = Checkpoint(
         "encoder.mel_bands": "num_mel_bins",
         "vocab_size": "vocab_size",
     },
-    ignored=(r"^proj_out\.",),  # the same as the embeddings
+    ignored=(r"^proj_out\.",),  # equal to the embeddings
     expects={"activation_function": ("gelu",), "scale_embedding": (False,)},
 )
 

@@ -1,9 +1,9 @@
 r"""How text is cut into pieces before byte-level BPE, by ``tokenizer.ggml.pre``.
 
-Each cut is a regular expression of Oniguruma, applied to what the ones before it left between their
-matches. They are facts of the models' tokenizers, in the form in which llama.cpp applies them.
-
-All names that llama.cpp knows are here. Not here: joining what is in a piece (vocabulary.py).
+Each pattern is a regular expression of Oniguruma. It cuts every piece that the previous patterns
+made, their matches as well as the text between them. The patterns are those of the models'
+tokenizers, in llama.cpp's form, for all names that llama.cpp knows. Not here: joining the parts of
+a piece to tokens (vocabulary.py).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Cut:
 
     Attributes:
         patterns: applied one after the other.
-        whole: a piece that is a token as it stands is not put together from parts.
-        add_bos: a text begins with BOS if the file does not say.
-        bytes: pieces are bytes, each written as a letter; else text, spaces written as U+2581.
-        words: gaps are no part of any piece; of text alone.
+        whole: a piece that is itself a token is taken as it is, without merging its parts.
+        add_bos: whether a text begins with BOS if the file does not say.
+        bytes: pieces are bytes, each written as a letter; else text, with spaces as U+2581.
+        words: white space is part of no piece; only used without ``bytes``.
     """
 
     patterns: tuple[str, ...]
@@ -38,7 +38,7 @@ class Cut:
 
 _GAPS: Final = r"\s+(?!\S)"
 _LINES: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-# Contractions: in lower case alone; in both cases.
+# English contractions: lower case only; lower or upper case.
 _LOWER: Final = r"'s|'t|'re|'ve|'m|'ll|'d"
 _ANY: Final = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 
@@ -48,11 +48,11 @@ _SIGNS: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 
 
 def _words(digits: str, signs: str = _SIGNS, contractions: str = f"{_ANY}|") -> str:
-    """Words with a sign before them, some digits at a time, signs, line ends, gaps."""
+    """Words with an optional sign before them, digits, signs, line ends, gaps."""
     return rf"{contractions}{_WORD}|{digits}|{signs}|{_LINES}"
 
 
-# Gaps of at most 512 spaces, of 256, and so on.
+# Gaps of at most 512 spaces, cut into powers of 2.
 _FEWER_GAPS: Final = "|".join(
     [rf"\s{{{1 << n}}}(?!\S)" for n in range(9, 1, -1)] + [r"\s{1,2}(?!\S)", r"\s{1}"]
 )
@@ -89,9 +89,9 @@ def _cased(upper: str, small: str, digits: str, contractions: str) -> str:
 _NOT_SMALL: Final = r"((?=[\p{L}])([^a-z]))"
 _NOT_UPPER: Final = r"((?=[\p{L}])([^A-Z]))"
 _GPT4O: Final = _cased(_NOT_SMALL, _NOT_UPPER, _THREE, f"{_ANY}?")
-# The same where marks that combine belong to their letters.
+# _GPT4O in which combining marks count as letters.
 _GPT4O_MARKS: Final = _GPT4O.replace(r"(?=[\p{L}])", r"(?=[\p{L}\p{M}])")
-# Digits by threes from the right, as they are read; scripts that are written without spaces.
+# Groups of three digits, counted from the right; scripts that are written without spaces.
 _FROM_RIGHT: Final = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
 _ASIAN: Final = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
 _BLOOM: Final = " ?[^(\\s|.,!?…。，、।۔،)]+"

@@ -1,4 +1,4 @@
-"""LongestMatch: the vocabulary of RWKV, of which each step takes the longest token that fits.
+"""LongestMatch: RWKV's tokenizer, which always takes the longest token that matches.
 
 Tokens are any bytes, written in the file with escapes as in Python. Not here: BPE and SentencePiece
 (vocabulary.py), WordPiece and unigram (pieces.py).
@@ -22,12 +22,12 @@ _NAMED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def escaped(token: bytes) -> str:
-    r"""As a GGUF file has it: ASCII, other bytes as ``\xe4``."""
+    r"""A token in the form of GGUF files: ASCII, other bytes as ``\xe4``."""
     return repr(token)[2:-1]
 
 
 def unescaped(piece: str) -> bytes:
-    r"""What `escaped` was given. Of ``\`` and any other character that character is meant.
+    r"""The reverse of `escaped`. ``\`` before any other character means that character.
 
     Raises:
         VocabularyError: a backslash at the end.
@@ -44,7 +44,7 @@ def unescaped(piece: str) -> bytes:
 
 
 class LongestMatch(Vocabulary):
-    """From left to right, each time the longest token that the text goes on with."""
+    """Goes from left to right and takes the longest token with which the rest begins."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=False)

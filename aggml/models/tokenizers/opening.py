@@ -1,4 +1,4 @@
-"""open_vocabulary: the vocabulary of a model file, of whichever kind it is.
+"""open_vocabulary: the vocabulary of a model file, of any kind.
 
 Not here: the kinds (vocabulary.py, pieces.py, longest.py).
 """

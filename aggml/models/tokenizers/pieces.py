@@ -1,4 +1,4 @@
-"""WordPiece and unigram vocabularies: those of BERT and its like, carried out by `tokenizers`.
+"""WordPiece and unigram vocabularies, as of BERT; the library `tokenizers` applies them.
 
 Not here: SentencePiece by scores and byte-level BPE (vocabulary.py).
 """
@@ -16,7 +16,7 @@ __all__ = ["Unigram", "WordPiece"]
 
 
 class _Pair(Vocabulary):
-    """What both share: a text between its first and its last token, and two texts together."""
+    """What both have in common: first and last token around a text, and pairs of texts."""
 
     def __init__(self, metadata: Mapping[str, Any], *, first: int, last: int) -> None:
         super().__init__(metadata, add_bos=True)
@@ -45,18 +45,18 @@ class _Pair(Vocabulary):
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def bytes_of(self, token: int) -> bytes:
-        """Text in UTF-8; nothing of a control token."""
+        """The token's text in UTF-8; nothing for a control token."""
         if self.kinds[token] == CONTROL:
             return b""
         return self.pieces[token].replace(SPACE, " ").encode()
 
     def decode(self, ids: Any) -> str:  # noqa: ANN401 as the base has it
-        """As for all vocabularies, without the space before the first word."""
+        """The text of tokens, without the space before the first word."""
         return super().decode(ids).removeprefix(" ")
 
 
 class WordPiece(_Pair):
-    """Words in lower case, each from the longest pieces that the vocabulary has."""
+    """Cuts each word into the longest pieces of the vocabulary; lower case by default."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, first=101, last=102)
@@ -89,7 +89,7 @@ class Unigram(_Pair):
         super().__init__(metadata, first=0, last=2)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """As of two texts, with two separators between them."""
+        """Tokens of two texts as one: begin, the first, end, end, the second, end."""
         ids = super().encode_pair(first, second)
         at = 1 + len(self._encode(first))
         return [*ids[: at + 1], ids[at], *ids[at + 1 :]]

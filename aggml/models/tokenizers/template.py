@@ -33,7 +33,7 @@ class ChatTemplate:
 
     Args:
         source: jinja2; None: one line for each message.
-        tokens: what the template may name: "bos_token", "eos_token".
+        tokens: texts of the tokens that the template may name: "bos_token", "eos_token".
 
     Raises:
         ModelError: the template is no jinja2, or that package is not installed.
@@ -81,7 +81,7 @@ class ChatTemplate:
             ModelError: the template refuses the messages, or names something that is not there.
         """
         try:
-            # Templates ask whether these are none, which what is not there at all is not.
+            # Templates test these with "is none", which is false for a name that is not defined.
             usual: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
             return self._template.render(
                 messages=list(messages),
@@ -105,7 +105,7 @@ def template_of(metadata: Mapping[str, Any], words: Vocabulary) -> ChatTemplate:
 
 
 class _RefusedError(Exception):
-    """What a template raises by itself."""
+    """Raised by a template that calls ``raise_exception``."""
 
 
 def _refuse(message: str) -> NoReturn:
@@ -113,7 +113,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
-    """The time here, as strftime writes it."""
+    """The local time, formatted by strftime."""
     return datetime.now().astimezone().strftime(form)
 
 
@@ -124,14 +124,14 @@ def _json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is: jinja2's own filter writes it for web pages."""
+    """Plain JSON; jinja2's own filter escapes characters for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def _generation() -> type[Extension]:
-    """``{% generation %} ... {% endgeneration %}`` around what the model wrote: changes nothing."""
+    """The tag ``{% generation %} ... {% endgeneration %}`` around answers; it changes nothing."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 

@@ -1,7 +1,8 @@
 """Text to tokens and back, by the vocabulary in a GGUF file: SentencePiece or byte-level BPE.
 
 The `tokenizers` library does byte-level BPE. SentencePiece joins pieces by score, not by a list of
-merges; that is short, and is done here. Not here: chat templates.
+merges; it is short, so it is written here. Not here: other kinds (pieces.py, longest.py), chat
+templates (template.py).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class VocabularyError(ModelError):
 
 
 class Vocabulary(ABC):
-    """The common part of both kinds: special tokens, begin and end, incremental text.
+    """What all vocabularies have in common: special tokens, begin and end, incremental text.
 
     Args:
         metadata: of a GGUF file.
@@ -78,8 +79,8 @@ class Vocabulary(ABC):
         """Tokens of ``text``.
 
         Args:
-            text: any; names of special tokens in it stand for them.
-            special: put BOS before (and EOS behind) where the model wants them.
+            text: any text; names of special tokens in it become these tokens.
+            special: put BOS before and EOS after the text, if the model expects them.
         """
         ids = [self.bos] if special and self.add_bos and self.bos is not None else []
         for part in self._special.split(text) if self._special else [text]:
@@ -101,7 +102,7 @@ class Vocabulary(ABC):
         return "".join(self.stream(ids))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
-        """The text of each token, as far as its characters are complete; at the end the rest."""
+        """Yields the text of each token, as far as characters are complete; at the end the rest."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in ids:
             yield decoder.decode(self.bytes_of(token))
@@ -122,7 +123,7 @@ def _token(metadata: Mapping[str, Any], name: str) -> int | None:
 
 
 class SentencePiece(Vocabulary):
-    """Joins neighbours, the best score first; text without a token goes byte by byte."""
+    """Joins neighbouring pieces, best score first; text without a token is encoded as bytes."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True)
@@ -149,7 +150,7 @@ class SentencePiece(Vocabulary):
         while queue:
             _, left, right, joined = heapq.heappop(queue)
             if not parts[left] or not parts[right] or parts[left] + parts[right] != joined:
-                continue  # one of them has been joined with another since
+                continue  # one of the two has been joined with another part meanwhile
             parts[left], parts[right] = joined, ""
             after[left] = next_ = after[right]
             if next_ >= 0:
@@ -168,7 +169,7 @@ class SentencePiece(Vocabulary):
         return ids
 
     def bytes_of(self, token: int) -> bytes:
-        """A byte, or text in UTF-8."""
+        """A single byte, or the token's text in UTF-8; nothing for a control token."""
         kind, piece = self.kinds[token], self.pieces[token]
         if kind == BYTE:
             return bytes([int(piece[3:5], 16)])
@@ -181,7 +182,7 @@ class SentencePiece(Vocabulary):
 
 
 class ByteLevel(Vocabulary):
-    """BPE over bytes, after cutting the text into words by rules that differ between models."""
+    """BPE over bytes, after the text has been cut into pieces by the model's patterns (cuts.py)."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         pre = metadata.get("tokenizer.ggml.pre", "default")
@@ -226,7 +227,7 @@ def letters() -> list[str]:
 
 
 def _bytes_by_letter() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes are themselves, others letters from U+0100 on."""
+    """GPT-2's alphabet: printable bytes stand for themselves, others are letters from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(x): x for x in printable}
     others = (x for x in range(256) if x not in set(printable))
@@ -234,7 +235,7 @@ def _bytes_by_letter() -> dict[str, int]:
 
 
 def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Tokenizer:
-    """What cuts a text and joins the parts of each piece."""
+    """A tokenizer that cuts a text and joins the parts of each piece."""
     try:
         import tokenizers
         from tokenizers import Tokenizer, models
@@ -252,7 +253,7 @@ def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Token
 
 
 def steps_of(library: Any, cut: Cut) -> Any:  # noqa: ANN401 parts of the module tokenizers
-    """What cuts a text, of the library `tokenizers`."""
+    """The pre-tokenizer of the library `tokenizers` that makes these cuts."""
     of = library.pre_tokenizers
     steps: list[Any] = [of.Split(library.Regex(x), "isolated") for x in cut.patterns]
     if cut.bytes:
