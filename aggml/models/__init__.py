@@ -3,8 +3,9 @@
 ``async with await aggml.models.load("model.gguf") as model:``
 ``    async for token in model.generate("The capital of France is"): print(token.text)``
 
-Here: the names. loading.py opens a model, text_model.py is what it gives, architectures/ says how
-each is built, blocks/ is what they are built of. Not here: GGUF itself (aggml.gguf), the service.
+Here: the names. loading.py opens a model and returns a TextModel, an EncoderModel or a SpeechModel.
+architectures/ says how each model is built, blocks/ has the parts of their layers. Not here: GGUF
+itself (aggml.gguf), the service (aggml.serve).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tasks that run beside a block of code and end with it.
 
-Not here: what they do (batching.py, aggml/serve/engine.py).
+Not here: the tasks themselves (batching.py, aggml/serve/engine.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Beside"]
 class Beside:
     """A task group that is cancelled at the end of its ``async with`` block.
 
-    What the block itself raises leaves as it is, not in a group of one.
+    An exception that the block itself raises is passed on as it is, not within an ExceptionGroup.
     """
 
     async def __aenter__(self) -> TaskGroup:

@@ -1,7 +1,7 @@
 """The catalogue: which architectures there are, by the name that a file gives.
 
-Here: finding the files of architectures/, those of other packages, and those that a program adds.
-Not here: the architectures.
+Here: finding the architectures of architectures/, of other packages, and those that a program adds.
+Not here: the architectures themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def register_architecture(architecture: Architecture) -> None:
     """Add an architecture of a program, before files of it are loaded.
 
     Args:
-        architecture: its names may be those of one that is there already, which it replaces.
+        architecture: replaces existing architectures with the same names.
 
     Raises:
         InvalidArgument: not an Architecture, or without a name.
@@ -55,7 +55,7 @@ def known_architectures() -> Mapping[str, Architecture]:
 
 @functools.cache
 def _found() -> dict[str, Architecture]:
-    """Those of this package and of installed ones; installed ones win."""
+    """The architectures of this package and of other installed packages; the latter win."""
     made: dict[str, Architecture] = {}
     package = importlib.import_module(FILES)
     for module in pkgutil.iter_modules(package.__path__):
@@ -68,7 +68,7 @@ def _found() -> dict[str, Architecture]:
 
 
 def checkpoints() -> list[tuple[str, Checkpoint]]:
-    """What every architecture is called in folders of Hugging Face: its name and its map."""
+    """The formats of Hugging Face folders, each with the name of its architecture in GGUF."""
     return [
         (checkpoint.architecture or name, checkpoint)
         for name, architecture in known_architectures().items()
@@ -81,7 +81,7 @@ def describe(hp: Hyperparameters) -> Description | EncoderDescription | SpeechDe
     """The model that a file describes.
 
     Raises:
-        ModelError: an architecture that is not known; a value that is missing.
+        ModelError: an unknown architecture; a missing value.
     """
     known = known_architectures()
     found = known.get(hp.architecture)

@@ -1,4 +1,4 @@
-"""convert: a model's file or folder as a GGUF file, in another type if one is wanted.
+"""convert: writes a model's file or folder as a GGUF file, in other types if asked.
 
 Here: which tensor gets which type, importance matrices, progress. Not here: reading the model
 (checkpoints/, aggml.gguf), the quantizers.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "convert"]
 
-#: Where rows are no multiple of 256, the type of about the same size whose blocks are of 32.
+#: Used if rows are no multiple of 256: a type of about the same size with blocks of 32.
 SMALLER: Final = {
     DType.Q2_K: DType.IQ4_NL, DType.Q3_K: DType.IQ4_NL, DType.Q4_K: DType.Q5_0,
     DType.Q5_K: DType.Q5_1, DType.Q6_K: DType.Q8_0, DType.IQ4_XS: DType.IQ4_NL,
@@ -43,9 +43,9 @@ SMALLER: Final = {
     DType.IQ2_XS: DType.IQ4_NL, DType.IQ2_S: DType.IQ4_NL, DType.IQ1_S: DType.IQ4_NL,
     DType.IQ1_M: DType.IQ4_NL, DType.TQ1_0: DType.Q4_0, DType.TQ2_0: DType.Q4_0,
 }  # fmt: skip
-#: Types that cannot be made without an importance matrix; embeddings, which have none, get another.
+#: Types that need an importance matrix. It has no entry for embeddings, so these become q2_K.
 NEED_IMATRIX: Final = (DType.IQ2_XXS, DType.IQ2_XS, DType.IQ1_S)
-#: Small matrices that llama.cpp adds or compares: they stay as they are.
+#: Small tensors that stay as they are, as in llama.cpp, which adds or compares their values.
 KEPT: Final = re.compile(
     r"norm|token_types|position_embd|ffn_gate_inp|rope_|ssm_conv1d|shortconv|time_mix|\.bias$"
 )
@@ -54,12 +54,13 @@ ENDS: Final = ("output.", "token_embd.")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written.
+    """What `convert` has written.
 
     Attributes:
-        tensors: how many.
-        changed: how many of them are of another type than in the source.
-        nbytes_before, nbytes: of the source's tensors or its file, and of the file.
+        tensors: how many tensors.
+        changed: how many of them have another type than in the source.
+        nbytes_before, nbytes: bytes of the source (its file, or the tensors of its folder), and of
+            the written file.
         types: bytes of tensors by the name of their type.
     """
 
@@ -72,7 +73,7 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which types the tensors of a file get."""
+    """Decides which types the tensors of a file get."""
 
     element: DType | None
     ends: DType | None
@@ -105,24 +106,25 @@ async def convert(
 ) -> Converted:
     """Write a model as a GGUF file: from "folder" to "model.gguf", with matrices of "q4_K".
 
-    The file is written aside and renamed when it is whole.
+    The file is written under another name and renamed when it is complete.
 
     Args:
         source: a folder of Hugging Face, or a GGUF file.
-        target: the file; one that is there is replaced.
-        dtype: of the matrices; None: as they are. Vectors, routers and positions stay as they are.
-        ends: of the output and the embeddings; None: as the others.
-        keep: a regular expression of names that stay as they are.
-        imatrix: a file of llama.cpp that says how much each column matters.
+        target: the file to write; an existing one is replaced.
+        dtype: type of the matrices; None: unchanged. Vectors, routers and positions never change.
+        ends: type of the output and the embeddings; None: ``dtype``.
+        keep: a regular expression of names of tensors that stay as they are.
+        imatrix: an importance matrix, a file of llama.cpp that says how much each column matters.
         progress: called with bytes of the source done so far and bytes in all.
 
     Raises:
-        ModelError: the source cannot be read, or is no model; the importance matrix is of another.
+        ModelError: the source cannot be read, or is no model; the importance matrix belongs to
+            another model.
         Unsupported: there is no quantizer for the type.
         InvalidArgument: the type cannot be made without an importance matrix.
         OSError: the target cannot be written.
 
-    Cancellation: after the piece under way; nothing is left behind, what was at ``target`` stays.
+    Cancellation: takes effect after the current piece; an old ``target`` stays, nothing else does.
     """
     element = None if dtype is None else DType.parse(dtype)
     last = element if ends is None else DType.parse(ends)
@@ -167,7 +169,7 @@ async def _written(
     to: DType,
     weighs: npt.NDArray[np.float32] | None,
 ) -> None:
-    """Write one tensor, in another type if that is not its own."""
+    """Write one tensor, converted to type ``to`` if it has another one."""
     tensor = source.tensors[name]
     if isinstance(source, GGUFFile):
         data: Any = source.data(name)
@@ -188,7 +190,7 @@ async def _written(
 async def _weighed(
     name: str, data: npt.NDArray[Any], to: DType, weighs: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.uint8]:
-    """Blocks, whose columns matter as much as ``weighs`` says; of experts each as its own says."""
+    """Quantize with ``weighs``, the importance of each column, or of each column and expert."""
     values = np.ascontiguousarray(data, np.float32)
     experts = values.shape[0] if values.ndim == 3 else 1
     columns = values.shape[-1]

@@ -1,4 +1,4 @@
-"""Which backend has which layers of a model: decided by memory, from sizes alone.
+"""Which backend has which layers of a model: decided from the sizes of tensors and memories.
 
 Here: plain functions on numbers. Not here: bringing weights there (weights.py), running (site.py).
 """
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARE", "Division", "by_home", "divided", "layer_of"]
 
-#: Of the memory that is free on a device weights and caches take this share; the rest is for what
-#: steps compute.
+#: Weights and caches take at most this share of a device's free memory; the rest is for the
+#: results of a step's operations.
 SHARE: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Which backend, by its number in the scheduler, has what.
+    """The backends of a model's tensors, by their numbers in the scheduler.
 
     Attributes:
-        layers: of each layer.
-        ends: of what comes behind the last one: the norm and the weights of the logits.
-        rest: of everything else, such as embeddings: the last backend, which is a CPU's.
+        layers: the backend of each layer.
+        ends: the backend of the output norm and the weights of the logits.
+        rest: the backend of all else, such as embeddings: the last one, which is a CPU's.
     """
 
     layers: tuple[int, ...]
@@ -34,7 +34,7 @@ class Division:
     rest: int
 
     def of(self, name: str) -> int:
-        """Of a tensor by its name in the file."""
+        """The backend of a tensor, by its name in the file."""
         layer = layer_of(name)
         if layer is not None and layer < len(self.layers):
             return self.layers[layer]
@@ -49,17 +49,17 @@ def layer_of(name: str) -> int | None:
 def divided(
     tensors: Mapping[str, int], caches: Sequence[int], free: Sequence[int], first: int = 0
 ) -> Division:
-    """Give the last layers to the devices before the last one, as many as they have memory for.
+    """Assign the layers to devices.
 
-    Layers stay in order, so a step crosses from device to device once. Each device gets layers in
-    proportion to its memory, so that all of them are used; layers that fit nowhere, the first ones,
-    stay on the last backend.
+    As many of the last layers as fit go to the devices before the last one, the CPU; the first
+    layers stay on the CPU. Layers stay in order, so a step passes from one device to the next only
+    once. Each device gets layers in proportion to its memory, so that all devices are used.
 
     Args:
         tensors: bytes of each tensor by its name.
         caches: bytes of the caches of each layer.
         free: bytes that each backend but the last has for weights and caches.
-        first: the number in the file of the first of the layers.
+        first: the number in the file of the first layer.
     """
     sizes = list(caches)
     ends = 0
@@ -81,7 +81,7 @@ def divided(
 
 
 def _shared(units: Sequence[int], free: Sequence[int]) -> list[int] | None:
-    """The device of each unit, in order and in proportion; None if they do not fit."""
+    """The device of each unit, in order and in proportion to memory; None if they do not fit."""
     if not units:
         return []
     if sum(units) > sum(free):

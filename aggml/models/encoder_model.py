@@ -1,6 +1,6 @@
-"""EncoderModel: a model like BERT: texts to vectors, a query's documents to scores.
+"""EncoderModel: a model like BERT, from texts to vectors and from query and document to scores.
 
-Here: the public object. Not here: loading (loading.py), what is computed (encoding/).
+Here: the public object. Not here: loading (loading.py), the computation (encoding/).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EncoderModel"]
 
 
 class EncoderModel(Model):
-    """What `load` returns for a file of BERT or its like.
+    """A model like BERT: `load` returns it for such an architecture.
 
     ``async with await aggml.models.load("model.gguf") as model: await model.embed(["a text"])``
 
@@ -60,12 +60,12 @@ class EncoderModel(Model):
     async def embed(
         self, texts: Sequence[str], *, dimensions: int | None = None, normalize: bool | None = None
     ) -> F32:
-        """A vector for each text; what is longer than ``ctx`` tokens is cut off.
+        """A vector for each text; a text longer than ``ctx`` tokens is cut.
 
         Args:
-            texts: any number.
-            dimensions: only the first so many elements (of models that were trained for it).
-            normalize: whether vectors have length 1; None: as the model says, or else they have.
+            texts: any number of texts.
+            dimensions: keep only the first so many elements, if the model was trained for that.
+            normalize: whether vectors have length 1; None: as the file says, yes by default.
 
         Returns:
             float32 (len(texts), width).
@@ -87,10 +87,10 @@ class EncoderModel(Model):
         dimensions: int | None = None,
         normalize: bool | None = None,
     ) -> F32:
-        """The same of token ids, with those that begin and end a text.
+        """`embed` for texts that are given as token ids, with those that begin and end a text.
 
         Raises:
-            InvalidArgument: a text without tokens, an id that the vocabulary has not.
+            InvalidArgument: a text without tokens, an id that is not in the vocabulary.
             ModelError: a text longer than ``ctx``.
 
         Cancellation: aborts the computation; the model stays usable.
@@ -109,8 +109,8 @@ class EncoderModel(Model):
     async def rerank(self, query: str, documents: Sequence[str]) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 
-        These are the numbers of the head as they are, below 0 too. What is longer than ``ctx``
-        tokens with its query is cut off.
+        The scores are the numbers of the rank head as they are, and may be below 0. A document that
+        has more than ``ctx`` tokens together with the query is cut.
 
         Raises:
             ModelError: the file has no rank head (``cls.output``); no vocabulary.
@@ -130,14 +130,14 @@ class EncoderModel(Model):
 
     @property
     def ranks(self) -> bool:
-        """Whether the file has a rank head: whether `rerank` answers."""
+        """Whether the file has a rank head, so that `rerank` works."""
         return self._encoder.ranks
 
     async def rerank_ids(self, pairs: Sequence[Sequence[int]]) -> F32:
-        """The same of token ids: of each pair those that ``tokenizer.encode_pair`` gives.
+        """`rerank` for pairs that are given as token ids, from ``tokenizer.encode_pair``.
 
         Raises:
-            InvalidArgument: a pair without tokens, an id that the vocabulary has not.
+            InvalidArgument: a pair without tokens, an id that is not in the vocabulary.
             ModelError: the file has no rank head; a pair longer than ``ctx``.
 
         Cancellation: aborts the computation; the model stays usable.

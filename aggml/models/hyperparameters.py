@@ -1,7 +1,7 @@
-"""What a model file says of itself: hyperparameters under the names that GGUF gives them.
+"""Hyperparameters: the metadata of a model file, under GGUF's names.
 
-Here: reading metadata, with messages for what is missing. Not here: what the numbers mean for one
-architecture (architectures/), the weights (weights.py).
+Here: reading them, with errors for missing ones. Not here: their meaning for one architecture
+(architectures/), the weights (weights.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Hyperparameters:
     """The metadata of a model, read under its architecture's prefix.
 
     Args:
-        metadata: of a GGUF file, or what stands for it.
+        metadata: of a GGUF file, or the same keys and values from another source.
 
     Raises:
         ModelError: the metadata names no architecture.
@@ -50,7 +50,7 @@ class Hyperparameters:
         return found
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number; of an array, whose elements must be equal, its first element.
+        """A whole number; an array of equal elements counts as that element.
 
         Raises:
             ModelError: the file does not give it and there is no default; the layers differ.
@@ -75,7 +75,7 @@ class Hyperparameters:
         return float(self._need(name, default))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """Yes or no.
+        """True or False.
 
         Raises:
             ModelError: the file does not give it and there is no default.
@@ -83,7 +83,7 @@ class Hyperparameters:
         return bool(self._need(name, default))
 
     def each_layer(self, name: str, layers: int, default: int | None = None) -> tuple[int, ...]:
-        """A whole number for each layer, where the file gives one for all or one for each.
+        """A whole number for each layer; the file gives one for all layers or one for each.
 
         Raises:
             ModelError: the file does not give it and there is no default; it gives too few.

@@ -28,7 +28,7 @@ COUNTS: Final = ".counts"
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float32]]:
-    """Weights of columns by the names of tensors: (columns,), of experts (experts, columns).
+    """Weights of columns by names of tensors: (columns,), or (experts, columns) for experts.
 
     Blocks while it reads.
 
@@ -50,7 +50,7 @@ def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float
 
 
 def _newer(path: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """A GGUF file: of each tensor sums of squares, and how many values were summed."""
+    """A GGUF file: for each tensor sums of squares, and how many values were summed."""
     found: dict[str, npt.NDArray[np.float32]] = {}
     with GGUFFile.open(path) as file:
 
@@ -62,7 +62,7 @@ def _newer(path: Path) -> dict[str, npt.NDArray[np.float32]]:
             stem = name.removesuffix(SUMS)
             if stem != name and stem + COUNTS in file.tensors:
                 sums, counts = values(name), values(stem + COUNTS).reshape(-1, 1)
-                # An expert that was never used says nothing: all its columns weigh the same.
+                # Nothing was measured for an expert that was never used: its columns weigh 1 each.
                 means = np.where(counts > 0, sums / np.maximum(counts, 1), 1).astype(np.float32)
                 found[stem] = means[0] if len(means) == 1 else means
     if not found:
@@ -71,7 +71,11 @@ def _newer(path: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _older(raw: bytes) -> dict[str, npt.NDArray[np.float32]]:
-    """Number of entries; of each the length of its name, the name, calls, values, the values."""
+    """The older form: the number of entries, then the entries.
+
+    Each has the length of its name, the name, the number of calls, the number of values, and the
+    values.
+    """
     found: dict[str, npt.NDArray[np.float32]] = {}
     at = 0
 

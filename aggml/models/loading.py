@@ -1,7 +1,7 @@
 """load: from a file to a model that can be awaited.
 
-Here: which kind of file, which backend, the parts put together. Not here: reading the file
-(weights.py), which architectures there are (catalogue.py).
+Here: choosing the kind of model and the backend, and putting the parts together. Not here: reading
+the file (weights.py), which architectures there are (catalogue.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHES", "LONGEST", "D", "load", "load_decoder"]
 
-LONGEST: Final = 4096  # positions of a sequence where nobody says how many
+LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
 
 
@@ -50,7 +50,7 @@ async def load(
 ) -> Model:
     """Load a model: ``async with await aggml.models.load("model.gguf") as model: ...``.
 
-    Weights are mapped where the device reads host memory, so that nothing is copied.
+    If the device reads host memory, weights are mapped and nothing is copied.
 
     Args:
         path: a GGUF file, or a folder of Hugging Face with config.json and safetensors; of
@@ -59,18 +59,18 @@ async def load(
             layer to a device that has memory for it and for its caches, the first layers to the
             CPU. None: a backend on the best device, which is closed with the model.
         ctx: positions of each sequence, prompt and answer together; rounded up to a multiple of
-            256. None: what the model was trained for, but at most 4096.
-        slots: sequences at a time; of a model of speech windows that are decoded together.
+            256. None: as many as the model was trained for, but at most 4096.
+        slots: sequences at a time; for a model of speech, windows that are decoded together.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
         progress: called with bytes loaded so far and bytes in all.
 
     Raises:
-        ModelError: it cannot be read, is no model, is of an architecture that is not known, or has
-            not what that needs.
+        ModelError: the file cannot be read, is no model, has an unknown architecture, or lacks
+            something that the architecture needs.
         InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache.
-        InvalidHandle: neither a backend nor a scheduler.
+        InvalidHandle: ``backend`` is neither a backend nor a scheduler.
 
-    Cancellation: nothing of the model is left.
+    Cancellation: nothing of the model stays loaded.
     """
     element = DType.parse(cache)
     if element.name.lower() not in CACHES:
@@ -81,7 +81,7 @@ async def load(
         if given is not None and given < 1:
             raise aggml.InvalidArgument(f"[load] {name} is {given}, must be at least 1")
     if backend is not None:
-        site_of(backend)  # refuses what is neither
+        site_of(backend)  # raises if it is neither a Backend nor a Scheduler
     own = None if backend is not None else aggml.best_device().backend()
     at: Backend | Scheduler | None = backend if backend is not None else own
     assert at is not None
@@ -118,7 +118,7 @@ async def _load_speech(
     cache: DType,
     progress: Callable[[int, int], None] | None,
 ) -> Decoder:
-    """The part of a model of speech that writes, with the weights of the part that hears."""
+    """The decoder of a model of speech; its weights include those of the encoder."""
     ctx = model.text.context_length
     caches = Decoder.sizes(model.text, ctx=ctx, sequences=slots, cache=cache)
     weights = await load_weights(backend, file, model.needs(), progress, caches=caches)
@@ -167,13 +167,12 @@ async def load_decoder(
     Args:
         backend: where to compute, as for `load`; must stay open while the model is used.
         file: an open model file.
-        kind: `Decoder` or a class of its own.
-        ctx: positions of each sequence; None: what the model was trained for, but at most 4096.
+        kind: `Decoder` or a subclass of it.
+        ctx: positions of each sequence; None: as many as the model was trained for, at most 4096.
         sequences: how many there may be at a time.
         cache: element type of keys and values.
         progress: called with bytes loaded so far and bytes in all.
-        stage: the first layer and the one after the last, as `Description.stage` has them; None:
-            all.
+        stage: the first layer and the one after the last, for `Description.stage`; None: all.
 
     Raises:
         ModelError: the file is no model that this package can run.

@@ -1,4 +1,4 @@
-"""Model: what every model that `load` returns can be asked; what one cannot do, it says.
+"""Model: the interface of every model that `load` returns. What one cannot do raises Unsupported.
 
 Here: the interface, closing. Not here: models that continue text (text_model.py), that make vectors
 (encoder_model.py), that write what is said (speech_model.py).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LONG_TEXT", "Closing", "Computer", "Model", "Token"]
 
-LONG_TEXT = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
+LONG_TEXT = 2000  # characters; longer texts take over 0.5 ms, so a thread tokenizes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Token:
 
     Attributes:
         id: in the vocabulary.
-        text: what it adds to the text: empty while a character is incomplete.
+        text: the characters that it completes; empty while a character is incomplete.
     """
 
     id: int
@@ -47,18 +47,18 @@ class Token:
 
 
 class Closing(Protocol):
-    """What a model closes with itself: a backend, or stages on other machines."""
+    """What a model owns and closes with itself: a backend, or stages on other machines."""
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the backend or the stages."""
         ...
 
 
 class Computer(Protocol):
-    """What computes for a model: a decoder or an encoder."""
+    """The part of a model that computes: a decoder or an encoder."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free weights, caches and graphs."""
         ...
 
 
@@ -104,22 +104,22 @@ class Model(ABC):
 
     @property
     def template(self) -> ChatTemplate:
-        """Messages to text, as the model was trained; of models that continue text."""
+        """The chat template, from messages to text; only models that continue text have one."""
         raise self._cannot("template", "does not continue text")
 
     async def logits(self, ids: Sequence[int]) -> F32:
         """The logits after each token, float32 (len(ids), vocabulary).
 
         Raises:
-            Unsupported: it does not continue text.
+            Unsupported: the model does not continue text.
         """
         raise self._cannot("logits", "does not continue text")
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGenerator[Token]:  # noqa: ANN401
-        """Continue a prompt, token by token; options as `TextModel.generate` has them.
+        """Continue a prompt, token by token; the options are those of `TextModel.generate`.
 
         Raises:
-            Unsupported: it does not continue text.
+            Unsupported: the model does not continue text.
         """
         raise self._cannot("generate", "does not continue text")
 
@@ -129,10 +129,10 @@ class Model(ABC):
         rate: int = 16000,
         **options: Any,  # noqa: ANN401
     ) -> AsyncGenerator[Segment]:
-        """Write what is said; options as `SpeechModel.transcribe` has them.
+        """Write what is said; the options are those of `SpeechModel.transcribe`.
 
         Raises:
-            Unsupported: it is no model of speech.
+            Unsupported: the model is no model of speech.
         """
         raise self._cannot("transcribe", "does not hear")
 
@@ -155,10 +155,10 @@ class Model(ABC):
     async def aclose(self) -> None:
         """End the model and free its memory: weights, caches, graphs.
 
-        A backend that `load` opened is closed, which aborts what runs. On a backend of the caller
-        the step under way ends; the next one raises InvalidState.
+        A backend that `load` opened is closed, which aborts running steps. On a backend of the
+        caller the running step ends normally; the next one raises InvalidState.
 
-        Cancellation: the closing goes on.
+        Cancellation: takes effect after the model is closed.
         """
         if not self._closed:
             self._closed = True
@@ -183,7 +183,7 @@ class Model(ABC):
             raise InvalidState(f"[{what}] the model is closed: load it again")
 
     async def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts; of long ones in a thread."""
+        """Token ids of texts; long texts are tokenized in a thread."""
         words = self.tokenizer
         if sum(map(len, texts)) <= LONG_TEXT:
             return [words.encode(text) for text in texts]

@@ -16,11 +16,11 @@ __all__ = ["Ranked", "ranked"]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document among others.
+    """A document and its score.
 
     Attributes:
-        index: its number in the order given.
-        score: as `Model.rerank` gives it.
+        index: its number in the given order.
+        score: as `Model.rerank` returns it.
     """
 
     index: int
@@ -28,7 +28,7 @@ class Ranked:
 
 
 def ranked(scores: Iterable[float], most: int | None = None) -> list[Ranked]:
-    """The best ``most`` of them, or all: best first, those of equal score in the order given."""
+    """The best ``most`` documents, or all: best first, equal scores in the given order."""
     found = [Ranked(i, float(score)) for i, score in enumerate(scores)]
     found.sort(key=lambda x: -x.score)
     return found[:most]

@@ -1,7 +1,8 @@
 """From hyperparameters to blocks: what most architectures read in the same way.
 
-Here: heads, rotary positions, experts and the whole of a model, by the names of GGUF. Each function
-takes changes by keyword. Not here: what one architecture does differently (architectures/).
+Here: heads, rotary positions, experts and whole models, from keys with GGUF's names. Keyword
+arguments replace values that were read. Not here: the differences of one architecture
+(architectures/).
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ def head_length(hp: Hyperparameters) -> int:
 
 
 def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any) -> Rope:  # noqa: ANN401
-    """Rotary positions, stretched as the file says.
+    """Rotary positions, with the extension of the context that the file asks for.
 
     Raises:
-        ModelError: a way of stretching that is not known.
+        ModelError: an unknown way of extending the context.
     """
     head = head_length(hp)
     kind = str(hp.get("rope.scaling.type", "none"))
@@ -93,7 +94,7 @@ def attention_of(
 
 
 def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
-    """Experts of each layer."""
+    """The experts of a layer; all layers have the same."""
     read: dict[str, Any] = {
         "count": hp.integer("expert_count"),
         "used": hp.integer("expert_used_count"),
@@ -114,7 +115,7 @@ def mamba2_of(hp: Hyperparameters) -> Mamba2:
 
 
 def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
-    """Which layers see a window only: all but every ``period``-th, or what the file says."""
+    """Which layers see only a window: as the file says, or all but every ``period``-th."""
     pattern = hp.get("attention.sliding_window_pattern", period)
     if isinstance(pattern, int):
         return tuple(pattern == 0 or i % pattern < pattern - 1 for i in range(layers))
@@ -122,7 +123,7 @@ def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
 
 
 def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
-    """A whole model of these layers."""
+    """A whole model with these layers."""
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length"),
@@ -134,13 +135,13 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     return Description(**read | changes)
 
 
-#: By GGUF's number; 4: a rank head, which looks at the first token.
 def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
-    """A whole model of these layers, whose norms take the mean away."""
+    """A whole model with these layers, whose norms subtract the mean (LayerNorm)."""
     eps = hp.number("attention.layer_norm_epsilon")
     return description_of(hp, layers, eps=eps, centred=True, **changes)
 
 
+#: Ways of pooling by GGUF's numbers; 4 is a rank head, which takes the first token.
 POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", 4: "cls"}
 
 
@@ -149,10 +150,10 @@ def encoder_of(
     layers: Sequence[EncoderLayer],
     **changes: Any,  # noqa: ANN401
 ) -> EncoderDescription:
-    """A whole encoder of these layers.
+    """A whole encoder with these layers.
 
     Raises:
-        ModelError: a pooling that is not known.
+        ModelError: an unknown way of pooling.
     """
     kind = hp.integer("pooling_type", 1)
     if kind not in POOLINGS:

@@ -1,6 +1,6 @@
-"""SpeechModel: a model that writes what is said: samples to segments.
+"""SpeechModel: a model that writes what is said, from samples to segments.
 
-Here: the public object. Not here: loading (loading.py), what is computed (speech/).
+Here: the public object. Not here: loading (loading.py), the computation (speech/).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["SpeechModel"]
 
 
 class SpeechModel(Model):
-    """A model of speech: what `load` returns for a file of Whisper.
+    """A model of speech: `load` returns it for Whisper.
 
     ``async for segment in model.transcribe(samples): print(segment.start, segment.text)``
 
     Attributes:
         architecture: as the file names it.
         tokenizer: token ids to text and back.
-        ctx: tokens of a window, with those before it.
-        slots: windows that are decoded together.
+        ctx: tokens that a window may have, those of the previous text included.
+        slots: how many windows are decoded together.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SpeechModel(Model):
 
     @property
     def width(self) -> int:
-        """Elements of what goes from layer to layer."""
+        """Elements of a token's vector between layers."""
         return self._model.text.width
 
     @property
@@ -92,7 +92,7 @@ class SpeechModel(Model):
         raise self._cannot("embed", "writes what is said, and makes no vectors")
 
     async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
-        """The same.
+        """A model of speech makes no vectors of texts.
 
         Raises:
             Unsupported: always.
@@ -115,26 +115,27 @@ class SpeechModel(Model):
         """Write what is said, segment by segment.
 
         Args:
-            samples: floats from -1 to 1 or integers; of (samples, channels) the mean.
+            samples: floats from -1 to 1 or integers; if (samples, channels), channels are averaged.
             rate: samples a second.
-            language: its code, as "de"; None: the model finds out in the first window.
+            language: the code of the language, such as "de"; None: the model detects it in the
+                first window.
             task: "translate" writes English, whatever language is spoken.
-            timestamps: whether the model tells times; if not, a segment is a window of 30 s.
-            temperature: 0 takes the most probable tokens; of several the first counts at which the
-                text neither repeats itself nor is a guess.
-            prompt: what could have been said before: names, a way of writing.
-            previous: whether each window is told what the one before said.
-            seed: of the draws at temperatures above 0; None: another one each time.
+            timestamps: whether the model writes times; if not, a segment is a window of 30 s.
+            temperature: 0 takes the most probable tokens. Several temperatures are tried in turn,
+                until the text neither repeats itself nor is improbable.
+            prompt: a text as if it had been said before, which shows names and spelling.
+            previous: whether the text of each window is given to the next one as context.
+            seed: of the draws at temperatures above 0; None: a different seed each time.
 
         Yields:
             Each segment as soon as its window of 30 s is decoded.
 
         Raises:
-            InvalidArgument: samples that are no sound; a language, task, rate or temperature that
-                there is not.
+            InvalidArgument: ``samples`` is no audio; an unknown language or task; an invalid rate
+                or temperature.
             ModelError: the file has no vocabulary.
 
-        Cancellation, and closing the generator: aborts the window under way.
+        Cancellation, and closing the generator: aborts the window that is being decoded.
         """
         found = self.segments(
             self._one, samples, rate, language=language, task=task, timestamps=timestamps,
@@ -153,14 +154,14 @@ class SpeechModel(Model):
         """Write what is said in each of several recordings; ``slots`` windows are decoded together.
 
         Args:
-            recordings: samples of each.
+            recordings: the samples of each recording.
             rate: samples a second.
-            options: as `transcribe` has them.
+            options: those of `transcribe`.
 
         Raises:
-            InvalidArgument: as `transcribe`.
+            InvalidArgument: as for `transcribe`.
 
-        Cancellation: aborts what is computed.
+        Cancellation: aborts the computation.
         """
         found: list[list[Segment]] = [[] for _ in recordings]
         failed: list[Exception] = []
@@ -186,7 +187,7 @@ class SpeechModel(Model):
         return found
 
     async def say(self, windows: Sequence[Window]) -> list[Said]:
-        """What is said in windows; for whoever makes batches of them (aggml.serve).
+        """Decode windows together, for callers that make batches of them (aggml.serve).
 
         Cancellation: aborts the computation.
         """
@@ -208,7 +209,7 @@ class SpeechModel(Model):
         previous: bool = True,
         seed: int | None = None,
     ) -> AsyncGenerator[Segment]:
-        """`transcribe`, where windows of several recordings are decoded together by ``say``."""
+        """`transcribe` with a function ``say`` that decodes windows, also of other recordings."""
         asked = self._asked(language, task, timestamps, temperature, seed)
         self._check_open("SpeechModel")
         words = self.tokenizer

@@ -32,7 +32,7 @@ __all__ = ["TextModel"]
 
 
 class TextModel(Model):
-    """A model that continues text: what `load` returns for a file of such an architecture.
+    """A model that continues text: `load` returns it for such an architecture.
 
     ``async with await aggml.models.load("model.gguf") as model: ...``
 
@@ -59,12 +59,12 @@ class TextModel(Model):
         self._template_source = template
         self._template: ChatTemplate | None = None
         self._free = list(range(self.slots))
-        self._holders: dict[int, object] = {}  # the task that uses a sequence
+        self._holders: dict[int, object] = {}  # slot: the task that uses it
         self._admission = anyio.Semaphore(self.slots)
 
     @property
     def template(self) -> ChatTemplate:
-        """Messages to text, as the model was trained: ``model.template.render(messages)``.
+        """The chat template, from messages to text: ``model.template.render(messages)``.
 
         Raises:
             ModelError: the template cannot be read; jinja2 is not installed; no vocabulary.
@@ -96,13 +96,13 @@ class TextModel(Model):
         """The logits after each token of a sequence.
 
         Args:
-            ids: at least one, at most ``ctx``.
+            ids: token ids, at least one, at most ``ctx``.
 
         Returns:
             float32 (len(ids), vocabulary).
 
         Raises:
-            InvalidArgument: no token, or an id that the vocabulary has not.
+            InvalidArgument: no token, or an id that is not in the vocabulary.
             ModelError: more tokens than ``ctx``.
 
         Cancellation: aborts the computation; the model stays usable.
@@ -125,24 +125,24 @@ class TextModel(Model):
         """Continue a prompt, token by token.
 
         Args:
-            prompt: text, which gets the tokens around it that the model wants; or token ids as they
-                are.
-            max_tokens: at most so many; the context ends it, too.
-            temperature: 0 takes the best token, of equal ones the first.
-            top_k: draw from so many of the best; 0: from all.
-            top_p: draw from the best that make up this share of the probability.
-            min_p: draw from those that are at least so many times as probable as the best.
-            seed: of the draws; None: another one each time.
-            stop_ids: tokens that end it and are not given; None: those that the file names.
+            prompt: text, to which the tokens that begin and end a text are added as the model
+                expects; or token ids, which are taken as they are.
+            max_tokens: the most tokens to generate; a full context ends the generation, too.
+            temperature: 0 takes the best token, among equal ones the first.
+            top_k: draw among so many of the best tokens; 0: among all.
+            top_p: draw among the best tokens whose probabilities add up to this.
+            min_p: draw among tokens whose probability is at least this times that of the best.
+            seed: of the draws; None: a different seed each time.
+            stop_ids: tokens that end the text and are not yielded; None: those that the file names.
 
         Yields:
             Each token as soon as it is known.
 
         Raises:
-            InvalidArgument: an empty prompt, an id that the vocabulary has not, max_tokens < 0.
-            ModelError: the prompt is longer than ``ctx``; text and no vocabulary.
+            InvalidArgument: an empty prompt, an id that is not in the vocabulary, max_tokens < 0.
+            ModelError: the prompt is longer than ``ctx``; text without a vocabulary.
 
-        Cancellation, and closing the generator: aborts the step under way and frees the slot.
+        Cancellation, and closing the generator: aborts the running step and frees the slot.
         """
         if max_tokens < 0:
             raise InvalidArgument(f"[generate] max_tokens is {max_tokens}, must not be negative")
@@ -166,10 +166,12 @@ class TextModel(Model):
                     self._holders[slot] = current_task()
 
     async def embed(self, texts: Sequence[str]) -> F32:
-        """A vector for each text: the mean of what the output would be made of, of length 1.
+        """A vector for each text: the mean of its tokens' hidden states, scaled to length 1.
+
+        A hidden state is the normalised output of the last layer.
 
         Args:
-            texts: none of them empty once tokenized.
+            texts: each of them must have at least one token.
 
         Returns:
             float32 (len(texts), width).
@@ -182,7 +184,7 @@ class TextModel(Model):
         return await self.embed_ids(await self._encoded(texts))
 
     async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
-        """The same of token ids.
+        """`embed` for texts that are given as token ids.
 
         Args:
             sequences: token ids of each, at least one.
@@ -201,10 +203,10 @@ class TextModel(Model):
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncGenerator[int]:
-        """A sequence of its own, as soon as one is free.
+        """A free slot for the time of the block; waits until there is one.
 
         Raises:
-            InvalidState: this task has all of them itself, and would wait for ever.
+            InvalidState: the current task itself holds all slots, so it would wait for ever.
         """
         task = current_task()
         if not self._free and all(x is task for x in self._holders.values()):

@@ -1,7 +1,7 @@
 """Weights: from a model file or folder to tensors on a backend.
 
-Here: opening it, what must be in it, mapping or loading. Not here: what the weights are for
-(description.py), the file format (aggml.gguf).
+Here: opening it, checking that all tensors are there, mapping or loading them. Not here: the use of
+the weights (description.py), the file format (aggml.gguf).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ModelFile", "load_weights", "open_model"]
 
 
 class ModelFile(Protocol):
-    """What a GGUFFile and a ModelFolder have in common."""
+    """The common interface of a GGUFFile, a ModelFolder and an ArraysFile."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -56,11 +56,11 @@ class ModelFile(Protocol):
         names: Iterable[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> object:
-        """Place tensors."""
+        """Copy tensors to a backend; those that the device can read in place may be mapped."""
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -69,7 +69,7 @@ class ModelFile(Protocol):
 
 
 async def open_model(path: Path) -> ModelFile:
-    """Open a GGUF file, a folder of Hugging Face or a file of Whisper, off the loop.
+    """Open a GGUF file, a folder of Hugging Face or a file of Whisper, in a thread.
 
     Raises:
         ModelError: it cannot be read, or is no model.
@@ -96,12 +96,12 @@ async def load_weights(
     """Bring the weights of a file to ``backend``: mapped if it reads host memory, else copied.
 
     Args:
-        backend: where to compute; a scheduler's devices get layers by their memory.
-        file: open.
+        backend: where to compute; the devices of a scheduler get layers by their memory.
+        file: an open model file.
         needs: names of tensors that the file must have.
         progress: called with bytes loaded so far and bytes in all.
-        uses: tells which tensors are of use; None: all of them.
-        caches: bytes of the caches of each layer, which will lie beside its weights.
+        uses: tells by its name whether a tensor is used; None: all of them are.
+        caches: bytes of the caches of each layer, which will lie on the device of its weights.
 
     Raises:
         ModelError: a tensor is missing.
@@ -137,7 +137,7 @@ async def _spread(
     caches: Sequence[int],
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Bring each layer to the backend that has memory for it; the first ones to the CPU."""
+    """Bring each layer to a backend that has memory for it: see `divided`."""
     backends = scheduler.backends
     free: list[int] = []
     for k, backend in enumerate(backends[:-1]):

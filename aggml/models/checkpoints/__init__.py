@@ -1,7 +1,7 @@
 """Checkpoints: folders of Hugging Face, and Whisper's files, read as if they were GGUF files.
 
-Here: the names. folder.py opens a folder; recipes.py has the words in which architectures/ say how
-their tensors and keys are called there. Not here: what they mean for one architecture.
+Here: the names. folder.py opens a folder. recipes.py has the classes with which architectures/
+describe how a folder names their tensors and keys. Not here: one architecture's names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ArraysFile: tensors that lie in memory as arrays, for whoever reads a GGUFFile.
+"""ArraysFile: arrays in memory with the interface of a GGUFFile.
 
 Not here: where the arrays come from (whisper.py).
 """
@@ -27,12 +27,12 @@ KINDS = {"float32": DType.F32, "float16": DType.F16, "bfloat16": DType.BF16}
 
 
 class ArraysFile:
-    """What a `aggml.GGUFFile` has, as far as models use it.
+    """The part of the interface of `aggml.GGUFFile` that models use.
 
     Args:
         path: of the file.
         metadata: values by GGUF's keys.
-        arrays: tensors by GGUF's names, of floats.
+        arrays: tensors of floats by GGUF's names.
 
     Attributes:
         path: of the file.
@@ -92,7 +92,7 @@ class ArraysFile:
         return [buffer]
 
     def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
-        """Arrays need not lie as a device wants them: `load` copies them.
+        """Not supported: arrays may not be aligned as a device needs it. `load` copies them.
 
         Raises:
             Unsupported: always.
@@ -100,7 +100,7 @@ class ArraysFile:
         raise aggml.Unsupported(f"[ArraysFile.map] {str(self.path)!r} cannot be mapped: use load")
 
     def close(self) -> None:
-        """Let go of the arrays."""
+        """Drop the arrays."""
         self._arrays = {}
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""Config: what a folder's config.json says, under whichever of its names.
+"""Config: the values of a folder's config.json, each under one of several possible names.
 
-Here: reading values. Not here: what they are called in GGUF (keys.py, architectures/).
+Here: reading values. Not here: their names in GGUF (keys.py, architectures/).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Config:
-    """The values of a config.json. Of models that see, too, those of their text."""
+    """The values of a config.json; for a model of text and images, those of its text part."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         inner = values.get("text_config")
@@ -44,17 +44,17 @@ class Config:
         self.classes = [str(x) for x in values.get("architectures") or ()]
 
     def get(self, *names: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
-        """The first of these that has a value, or ``default``."""
+        """The value of the first of these names that has one, or ``default``."""
         for name in names:
             if self.values.get(name) is not None:
                 return self.values[name]
         return default
 
     def need(self, *names: str) -> Any:  # noqa: ANN401 as the file has it
-        """The first of these that has a value.
+        """The value of the first of these names that has one.
 
         Raises:
-            ModelError: none has.
+            ModelError: none has one.
         """
         found = self.get(*names)
         if found is None:
@@ -72,15 +72,18 @@ class Config:
         return width // int(self.need("num_attention_heads", "n_head", "n_heads"))
 
     def rope(self, layers: str = "full_attention") -> dict[str, Any]:
-        """How positions are turned, of these layers where they differ: "rope_theta", "factor", ...
+        """The settings of rotary positions: "rope_theta", "factor", ...
 
-        Newer files have all of it in ``rope_parameters``, older ones in several places.
+        Newer files have all of them in ``rope_parameters``, older ones in several places.
+
+        Args:
+            layers: the type of layer, used if types of layers have different settings.
         """
         found = self.get("rope_parameters", default={})
         if layers in found:
             return dict(found[layers])
         if found and "rope_theta" not in found and "rope_type" not in found:
-            return {}  # of other kinds of layers alone
+            return {}  # it has settings for other types of layers only
         old = dict(self.get("rope_scaling", default={}))
         if "type" in old:
             old.setdefault("rope_type", old["type"])

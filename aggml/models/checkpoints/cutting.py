@@ -1,7 +1,7 @@
-"""name_of_cut: which of the known cuts a tokenizer.json cuts text by.
+"""name_of_cut: the name in GGUF of the way in which a tokenizer.json cuts text into pieces.
 
-A folder has regular expressions where a GGUF file has a name. The name is found by what they do:
-the tokenizer cuts a text, and so does each cut that is known. Not here: the cuts
+A folder has regular expressions where a GGUF file has a name (`CUTS`). The name is found by trial:
+the tokenizer cuts some texts, and so does each known cut. Not here: the cuts
 (../tokenizers/cuts.py).
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["name_of_cut"]
 
-#: What every cut must do alike: words, contractions, digits, signs, gaps, line ends.
+#: Texts that a cut must cut exactly alike: words, contractions, digits, signs, gaps, line ends.
 PLAIN: Final = (
     "The quick brown fox didn't JUMP; I'LL say: \"we've 1234567 reasons\", 3.14 or 10,000 (x=1).",
     "  two  spaces   three\ttab\n\n\n  lines \r\n end   ",
@@ -27,7 +27,8 @@ PLAIN: Final = (
     "Привет мир, №42. Grüße aus Köln",
     "中文文本，没有空格。价格是￥12345.67元！（测试）",
 )
-#: Where cuts may differ from the expression that they stand for: capitals, marks, other digits.
+#: Texts in which a cut may differ from the tokenizer's expression: capitals, marks, other digits.
+#: The cut that agrees in most of them is chosen.
 FINE: Final = (
     "HTTPServer camelCaseWord ALLCAPS lowerUPPER a/b\\c http://example.org/?q=1&r=%20",
     "日本語のテキスト、カタカナとひらがな。漢字123と数字４５６",
@@ -45,11 +46,11 @@ def name_of_cut(library: Any, told: Mapping[str, Any], *, whole: bool) -> str:  
 
     Args:
         library: the module `tokenizers`.
-        told: of a tokenizer.json with byte-level BPE.
-        whole: whether pieces that are tokens as they stand are not put together from parts.
+        told: the contents of a tokenizer.json with byte-level BPE.
+        whole: whether a piece that is itself a token is taken as it is, without merging its parts.
 
     Raises:
-        ModelError: no cut that is known does the same.
+        ModelError: no known cut does the same.
     """
     bare: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
@@ -76,7 +77,7 @@ def name_of_cut(library: Any, told: Mapping[str, Any], *, whole: bool) -> str:  
             tried[cut] = fine if plain else -1
         if tried[cut] > best:
             best, name = tried[cut], pre
-    if best < 0 and whole:  # only where a piece is a token and merges do not lead to it
+    if best < 0 and whole:  # `whole` matters only for tokens to which merges do not lead
         return name_of_cut(library, told, whole=False)
     if best < 0:
         raise ModelError("tokenizer.json cuts text in a way that is not known")

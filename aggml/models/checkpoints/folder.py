@@ -1,6 +1,6 @@
-"""ModelFolder: a folder of Hugging Face under the names of GGUF, for whoever reads a GGUFFile.
+"""ModelFolder: a folder of Hugging Face with GGUF's names and the interface of a GGUFFile.
 
-Here: metadata, tensors made and brought to a device. Not here: which tensors there are
+Here: metadata, making tensors and bringing them to a device. Not here: which tensors there are
 (planning.py), the files (shards.py), the vocabulary (vocabularies.py).
 """
 
@@ -34,7 +34,7 @@ __all__ = ["ModelFolder"]
 
 
 class ModelFolder:
-    """An open folder: what a `aggml.GGUFFile` has, as far as models use it.
+    """An open folder, with the part of the interface of `aggml.GGUFFile` that models use.
 
     Attributes:
         path: of the folder.
@@ -52,16 +52,15 @@ class ModelFolder:
 
     @classmethod
     def open(cls, path: Path, checkpoints: Sequence[tuple[str, Checkpoint]]) -> Self:
-        """Read the folder's small files and the directories of its weights. Blocks while it does.
+        """Read the folder's small files and the headers of its weights. Blocks meanwhile.
 
         Args:
             path: the folder.
-            checkpoints: the architecture's name and its map, of all that are known, as
-                `catalogue.checkpoints` gives them.
+            checkpoints: names and maps of all known architectures, from `catalogue.checkpoints`.
 
         Raises:
-            ModelError: a file is missing or damaged; an architecture that is not known; a tensor
-                that the map does not know.
+            ModelError: a file is missing or damaged; an unknown architecture; a tensor that the map
+                does not name.
         """
         self = object.__new__(cls)
         self.path = Path(path)
@@ -79,7 +78,7 @@ class ModelFolder:
         self.metadata = {"general.architecture": name}
         self.metadata |= {f"{name}.{key}": value for key, value in self._keys().items()}
         if self.metadata.get(f"{name}.attention.causal") is False:
-            kinds = self._made.get("token_types.weight")  # llama.cpp wants a number in any case
+            kinds = self._made.get("token_types.weight")  # llama.cpp needs the number in any case
             self.metadata["tokenizer.ggml.token_type_count"] = (
                 1 if kinds is None else kinds.shape[0]
             )
@@ -96,7 +95,7 @@ class ModelFolder:
         return 0 if found is None else found.shape[0]
 
     def _keys(self) -> dict[str, Any]:
-        """What the model's GGUF keys say, as far as config.json has it."""
+        """GGUF's keys of the architecture, without its prefix, as far as config.json has values."""
         found: dict[str, Any] = {}
         for key, where in self._map.keys.items():
             if callable(where):
@@ -114,7 +113,9 @@ class ModelFolder:
         return rope_keys(self._config) | found | pooled
 
     def array(self, name: str) -> Array:
-        """A tensor's elements, or its blocks as bytes, in numpy's order. Blocks while it makes it.
+        """A tensor's elements, or its quantized blocks as bytes, in numpy's order.
+
+        Blocks while it makes the tensor.
 
         Raises:
             KeyError: there is no such tensor.
@@ -137,13 +138,13 @@ class ModelFolder:
     ) -> list[Buffer]:
         """Bring tensors to a backend.
 
-        Those that lie in a file as they are wanted are mapped if its device reads host memory, the
-        others made one by one and copied.
+        If the device reads host memory, tensors that can be used as they lie in a file are mapped.
+        The others are made one by one and copied.
 
         Returns:
             Buffers with usage WEIGHTS.
 
-        Cancellation: stops after the tensor that is being made; none is placed.
+        Cancellation: takes effect after the current tensor; no tensor is placed.
         """
         wanted = list(self.tensors if names is None else dict.fromkeys(names))
         buffers: list[Buffer] = []
@@ -168,7 +169,7 @@ class ModelFolder:
         return buffers
 
     def _mapped(self, backend: Backend, wanted: list[str], buffers: list[Buffer]) -> list[str]:
-        """Place what can be used where it lies in a file; the names of the others."""
+        """Place the tensors that can be used as they lie in a file; returns the others' names."""
         rest: list[str] = []
         maps: dict[Path, Buffer | None] = {}
         for opened in self._shards.files:
@@ -195,7 +196,7 @@ class ModelFolder:
         return rest
 
     def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
-        """Not all of a folder can be mapped: `load` maps what can be.
+        """Not supported: not all tensors of a folder can be mapped. `load` maps those that can.
 
         Raises:
             Unsupported: always.
@@ -203,7 +204,7 @@ class ModelFolder:
         raise aggml.Unsupported(f"[ModelFolder.map] not all of {str(self.path)!r}: use load")
 
     def close(self) -> None:
-        """Let go of the files; buffers made from them keep them as long as they live."""
+        """Does nothing: mapped files are freed with the last buffer that refers to them."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
-"""What most folders call the tensors and keys of text models and encoders.
+"""The names that most folders have for the tensors and keys of text models and encoders.
 
-An architecture takes these maps and changes what it calls otherwise. Here: the maps, and positions.
-Not here: the words they are written in (recipes.py), one architecture's own (architectures/).
+An architecture takes these maps and replaces the names that differ. Here: the maps, and settings of
+rotary positions. Not here: the recipes in them (recipes.py), one architecture's names
+(architectures/).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = [
 
 
 def number(*names: str, default: float | None = None) -> Callable[[Config], float | None]:
-    """A value as a float, also where config.json writes it without a point."""
+    """A value as a float, even if config.json writes it as an integer."""
 
     def read(config: Config) -> float | None:
         found = config.get(*names, default=default)
@@ -39,7 +40,7 @@ def number(*names: str, default: float | None = None) -> Callable[[Config], floa
 
 
 def _rotated(config: Config) -> int:
-    """Elements of each head that are turned."""
+    """How many elements of each head have rotary positions."""
     share = config.rope().get("partial_rotary_factor")
     if share is None:
         share = config.get(
@@ -61,7 +62,7 @@ DECODER_KEYS: Final[dict[str, Key]] = {
     "rope.dimension_count": _rotated,
     "vocab_size": "vocab_size",
 }
-#: Of models whose norms take the mean away.
+#: For models whose norms subtract the mean (LayerNorm).
 CENTRED_KEYS: Final[dict[str, Key]] = {
     **DECODER_KEYS,
     "attention.layer_norm_rms_epsilon": lambda _: None,
@@ -87,7 +88,7 @@ ENCODER_KEYS: Final[dict[str, Key]] = {
     "vocab_size": "vocab_size",
 }
 
-#: A llama's names; norms, attention, gate, up and down.
+#: Names of norms, attention and feed-forward net, as llama has them.
 DECODER: Final[dict[str, Rule]] = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
@@ -112,7 +113,7 @@ EXPERTS: Final[dict[str, Rule]] = {
     "blk.{i}.ffn_up_exps": stacked("layers.{i}.mlp.experts.{e}.up_proj"),
     "blk.{i}.ffn_down_exps": stacked("layers.{i}.mlp.experts.{e}.down_proj"),
 }
-#: For architectures that turn neighbours: the folders' order is that of halves.
+#: For architectures with rotary positions on pairs of neighbours: folders have them on halves.
 NEIGHBOURS: Final[dict[str, Rule]] = {
     "blk.{i}.attn_q": turned("layers.{i}.self_attn.q_proj"),
     "blk.{i}.attn_k": turned("layers.{i}.self_attn.k_proj", "num_key_value_heads"),
@@ -120,10 +121,10 @@ NEIGHBOURS: Final[dict[str, Rule]] = {
 
 
 def rope_keys(config: Config) -> dict[str, Any]:
-    """Bases of the frequencies, and how they are stretched.
+    """GGUF's keys for the bases of the frequencies and for the extension of the context.
 
     Raises:
-        ModelError: a way of stretching that is not known.
+        ModelError: an unknown way of extending the context.
     """
     rope, found = config.rope(), {}
     base = rope.get("rope_theta")
@@ -152,7 +153,7 @@ def rope_keys(config: Config) -> dict[str, Any]:
             if rope.get(name) is not None:
                 found[f"rope.scaling.yarn_{name}"] = float(rope[name])
         told = rope.get("attention_factor")
-        if told is not None:  # the graph multiplies by the usual factor itself
+        if told is not None:  # the graph itself multiplies by the usual factor
             usual = 0.1 * math.log(float(rope["factor"])) + 1
             found["rope.scaling.attn_factor"] = float(told) / usual
     return found
@@ -177,7 +178,7 @@ def _long_rope_keys(config: Config, rope: dict[str, Any]) -> dict[str, Any]:
 
 
 def _llama3_frequencies(config: Config) -> Array | None:
-    """What frequencies are divided by, of llama 3.1 and later."""
+    """The factors by which frequencies are divided, of llama 3.1 and later; else None."""
     rope = config.rope()
     if rope.get("rope_type") != "llama3":
         return None
@@ -194,7 +195,7 @@ scaled_frequencies: Final = made(_llama3_frequencies)
 
 
 def window_pattern(period: int) -> Callable[[Config], Any]:
-    """Which layers see a window, if not all but every ``period``-th do."""
+    """Which layers see a window; None if it is all but every ``period``-th, the usual pattern."""
 
     def read(config: Config) -> list[bool] | None:
         kinds = config.get("layer_types")
@@ -208,7 +209,7 @@ def window_pattern(period: int) -> Callable[[Config], Any]:
 
 
 def longrope_factors(name: str) -> Recipe:
-    """What frequencies are divided by, of phi3: "short_factor" or "long_factor"."""
+    """The factors by which frequencies are divided, of phi3: "short_factor" or "long_factor"."""
 
     def read(config: Config) -> Array | None:
         found = config.rope().get(name)
@@ -218,7 +219,7 @@ def longrope_factors(name: str) -> Recipe:
 
 
 def gemma_norms() -> dict[str, Rule]:
-    """Four norms of a layer, each kept as the difference from one."""
+    """The norms of gemma, four in each layer; the folder has their difference from 1."""
     names = {
         "output_norm": "norm",
         "blk.{i}.attn_norm": "layers.{i}.input_layernorm",
@@ -229,16 +230,16 @@ def gemma_norms() -> dict[str, Rule]:
     return {name: shifted(source) for name, source in names.items()}
 
 
-#: Positions of models with states, whose config.json often has no number: what llama.cpp writes.
+#: The context of recurrent models whose config.json gives none: llama.cpp writes this number.
 UNBOUNDED: Final = 1 << 20
 
 
 def decay_rates(source: str, *, columns: bool = False) -> Recipe:
-    """Rates of decay of each head: the folder has the logarithms of their negatives.
+    """The rate of decay of each head; the folder has the logarithms of the negated rates.
 
     Args:
         source: name in the folder.
-        columns: whether each is a row of its own, as those of Mamba 2 are.
+        columns: whether each rate is a row of its own, as in Mamba 2.
     """
     return shaped(
         source,
@@ -253,22 +254,23 @@ def kernels(source: str) -> Recipe:
 
 
 def steps_without_limit(config: Config) -> None:
-    """Refuses steps of a scan that are cut off at both ends: GGUF has no key for it.
+    """Refuses limits of a scan's time steps, because GGUF has no key for them.
 
     Raises:
         ModelError: config.json has such limits.
     """
     low, high = config.get("time_step_limit", default=[0.0, math.inf])
-    if isinstance(high, dict):  # as newer files write a number that JSON has not
+    if isinstance(high, dict):  # newer files write infinity so, because JSON does not have it
         high = float(high["__float__"])
     if low > 0 or high < math.inf:
         raise ModelError(f"config.json has time_step_limit = {[low, high]}, and not [0.0, inf]")
 
 
 def same_as_heads(large: int) -> Callable[[Config], None]:
-    """Refuses products that are scaled otherwise than by a head: GGUF has no key for it.
+    """Refuses an unusual scale of the products of queries and keys: GGUF has no key for it.
 
-    Of the model with ``large`` layers they are scaled by the width over the number of heads.
+    Usual is the length of a head; in the model with ``large`` layers, the width divided by the
+    number of heads.
     """
 
     def read(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""Words: a vocabulary on its way from a folder to GGUF's keys, and the kinds of tokenizer.json.
+"""Words: a vocabulary that was read from a folder, before it becomes GGUF's keys.
 
 Here: byte-level BPE, BPE of SentencePiece, WordPiece, unigram. Not here: tokenizer.model
 (sentencepiece.py), RWKV's file (trie.py), how text is cut into words (cutting.py).
@@ -33,13 +33,13 @@ class Words:
 
     Attributes:
         model: ``tokenizer.ggml.model``.
-        tokens, kinds: by id, as GGUF writes them.
+        tokens, kinds: by id, in GGUF's form.
         pre: ``tokenizer.ggml.pre``.
-        scores, merges: of the kinds that have them.
+        scores, merges: None if vocabularies of this kind have none.
         more: further keys under ``tokenizer.ggml.``.
-        add_bos, add_eos: whether a text begins and ends with a token; None: not told.
-        begins, ends: those tokens.
-        special: further ones by transformers' names, where the file itself tells them.
+        add_bos, add_eos: whether ``begins`` and ``ends`` are put around a text; None: unknown.
+        begins, ends: the tokens that begin and end a text.
+        special: ids of special tokens that the file itself gives, by transformers' names.
     """
 
     model: str
@@ -56,18 +56,18 @@ class Words:
     special: dict[str, int] = field(default_factory=dict)
 
     def add(self, i: int, content: str, kind: int) -> None:
-        """A token that was added to the vocabulary; one that is there already stays as it is."""
+        """Add a token; one that is there already stays as it is."""
         if i not in self.tokens:
             self.tokens[i] = content
             self.kinds[i] = kind
 
     def spelt(self, content: str) -> str:
-        """As ``tokens`` has it."""
+        """The form that a token with this content has in ``tokens``."""
         return content
 
 
 def of_word_list(path: Path, *, lower: bool) -> Words:
-    """vocab.txt: a piece in each line, "##" before those that go on with a word."""
+    """Read vocab.txt: a piece in each line, with "##" before pieces that continue a word."""
     pieces = path.read_text(encoding="utf-8").splitlines()
     ids = {piece: i for i, piece in enumerate(pieces)}
     special = {i for piece, i in ids.items() if piece.startswith("[") and piece.endswith("]")}
@@ -79,29 +79,29 @@ def of_word_list(path: Path, *, lower: bool) -> Words:
 
 
 def _usual(ids: dict[str, int]) -> dict[str, int]:
-    """Special tokens under the names that BERT gave them."""
+    """Ids of BERT's special tokens by transformers' names."""
     names = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]",
              "cls_token": "[CLS]", "mask_token": "[MASK]"}  # fmt: skip
     return {place: ids[name] for place, name in names.items() if name in ids}
 
 
 def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) -> Words:
-    """GGUF marks the pieces that begin a word; here the others are marked."""
+    """WordPiece in GGUF's form: it marks pieces that begin a word; the folder marks the others."""
     tokens = {
         i: piece if i in special else piece[2:] if piece[:2] == "##" else SPACE + piece
         for piece, i in ids.items()
     }
     kinds = {i: CONTROL if i in special else NORMAL for i in tokens}
     if unknown is not None:
-        kinds[unknown] = CONTROL  # so that nothing of it is written when text is made of tokens
+        kinds[unknown] = CONTROL  # so that it adds nothing when tokens become text
     return Words("bert", tokens, kinds, special=_usual(ids))
 
 
 def of_tokenizer_json(path: Path) -> Words:
-    """tokenizer.json, of whichever kind.
+    """Read a tokenizer.json of any known kind.
 
     Raises:
-        ModelError: it cannot be read, or is of a kind that is not known.
+        ModelError: it cannot be read, or is of an unknown kind.
     """
     told = read_json(path)
     model = told.get("model") or {}
@@ -123,14 +123,14 @@ def of_tokenizer_json(path: Path) -> Words:
 
 
 def _guessed(model: dict[str, Any]) -> str | None:
-    """The type, where an older file does not name it."""
+    """The type of the model, for older files that do not name it."""
     if "merges" in model:
         return "BPE"
     return "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece" if model else None
 
 
 def _ends(path: Path, words: Words) -> None:
-    """Ask the tokenizer itself what it puts around a text."""
+    """Ask the tokenizer itself which tokens it puts around a text."""
     own = _library().Tokenizer.from_file(str(path))
     own.no_padding()
     own.no_truncation()
@@ -156,7 +156,7 @@ def _library() -> Any:  # noqa: ANN401 a module
 
 
 def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A normalizer or pre-tokenizer and, of a sequence, each in it."""
+    """Yields a normalizer or pre-tokenizer; if it is a sequence, each of its members."""
     if part is None:
         return
     inner = part.get("normalizers") or part.get("pretokenizers")
@@ -168,7 +168,7 @@ def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
-    """BPE over bytes, or SentencePiece's over characters with bytes for the rest."""
+    """BPE over bytes; or SentencePiece's BPE over characters, with bytes for unknown ones."""
     model = told["model"]
     ids: dict[str, int] = model["vocab"]
     merges = [x.split(" ", 1) if isinstance(x, str) else list(x) for x in model["merges"]]
@@ -195,7 +195,7 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
 def _of_characters(
     ids: dict[str, int], merges: list[list[str]], normalizers: list[Any], before: list[Any]
 ) -> Words:
-    """SentencePiece's BPE: the earlier a pair is joined the better is its score."""
+    """SentencePiece's BPE: the earlier a pair is merged, the better is its score."""
     tokens = {i: piece for piece, i in ids.items()}
     kinds = {i: BYTE if _is_byte(piece) else NORMAL for piece, i in ids.items()}
     if ids.get("<unk>") is not None:

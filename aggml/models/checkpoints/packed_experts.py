@@ -1,4 +1,4 @@
-"""Recipes for the experts of gpt-oss: blocks of mxfp4, or matrices on their side.
+"""Recipes for the experts of gpt-oss: blocks of mxfp4, or transposed matrices.
 
 Gate and up are the even and the odd rows of one matrix. Not here: other experts (recipes.py).
 """
@@ -31,8 +31,8 @@ def _rows(which: int | None) -> slice:
 def blocks(source: str, which: int | None = None) -> Recipe:
     """Blocks of ggml from ``source``_blocks [experts, rows, blocks, 16] and ``source``_scales.
 
-    There a byte has two neighbours, the first in its low half; in ggml's blocks it has elements 16
-    apart.
+    In the folder a byte has two neighbouring elements, the first one in its low half. In ggml's
+    blocks the two elements of a byte are 16 apart.
 
     Args:
         source: name in the folder.
@@ -55,7 +55,7 @@ def blocks(source: str, which: int | None = None) -> Recipe:
 
 
 def upright(source: str, which: int | None = None) -> Recipe:
-    """Matrices [experts, columns, rows] as [experts, rows, columns].
+    """Transposes matrices [experts, columns, rows] to [experts, rows, columns].
 
     Args:
         source: name in the folder.

@@ -1,8 +1,8 @@
 """read_pickled: the tensors of a ``.pt`` or ``.bin`` file of PyTorch, and nothing else of it.
 
-Such a file is a zip archive with a pickle in it, and a pickle can call any function. Here a name in
-it stands for one of the few things of which tensors are made, or the file is refused: no code of it
-runs, and torch is not needed. Not here: safetensors (safetensors.py).
+Such a file is a zip archive with a pickle in it, and a pickle can call any function. Here a pickle
+may name only the few functions and classes of which tensors are made, else the file is refused. So
+no code of the file runs, and torch is not needed. Not here: safetensors (safetensors.py).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ STORAGES: Final = {
 
 
 def read_pickled(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    """Tensors by name, mapped and read-only; of nested dicts under "outer.inner".
+    """Tensors by name, mapped and read-only; in nested dicts the name is "outer.inner".
 
-    Numbers and strings beside the tensors are left out. Blocks while it reads the directory.
+    Numbers and strings in the file are left out. Blocks while it reads the archive's directory.
 
     Raises:
-        ModelError: no such file, or one that holds more than tensors, numbers, strings, dicts and
-            lists of them.
+        ModelError: there is no such file, or it contains something other than tensors, numbers,
+            strings, and dicts and lists of them.
     """
     file = Path(path)
     try:
@@ -63,7 +63,7 @@ def read_pickled(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
                 found = reader.load()
     except ModelError:
         raise
-    except Exception as error:  # whatever bytes that are no pickle lead to
+    except Exception as error:  # bytes that are no pickle may raise any exception
         raise ModelError(f"{str(file)!r} is no file of PyTorch's tensors: {error}") from error
     tensors: dict[str, npt.NDArray[Any]] = {}
     _collect(found, "", tensors)
@@ -71,7 +71,7 @@ def read_pickled(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
 
 
 def _collect(value: Any, name: str, into: dict[str, npt.NDArray[Any]]) -> None:  # noqa: ANN401
-    """Tensors under their names."""
+    """Add the tensors in a value to ``into`` under their names."""
     if isinstance(value, np.ndarray):
         into[name] = value
     elif isinstance(value, dict):
@@ -83,7 +83,7 @@ def _collect(value: Any, name: str, into: dict[str, npt.NDArray[Any]]) -> None: 
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles with the names below alone."""
+    """An unpickler that accepts only the names in `find_class`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _Reader(pickle.Unpickler):
         return (raw.copy() if begin % kind.dtype.itemsize else raw).view(kind.dtype)
 
     def _begin(self, entry: zipfile.ZipInfo) -> int:
-        """Where its bytes begin: behind a head with a name and more, both of their own lengths."""
+        """Where an entry's bytes begin: after its local header, whose last parts vary in length."""
         at = entry.header_offset
         name, extra = struct.unpack("<HH", self._whole[at + 26 : at + 30].tobytes())
         begin: int = at + 30 + name + extra
@@ -129,7 +129,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Kind:
-    """A storage's type of elements."""
+    """The element type of a storage."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
@@ -139,14 +139,14 @@ class _Dict(OrderedDict[str, Any]):
     """A state dict; the attributes that torch gives it are dropped."""
 
     def __setstate__(self, state: object) -> None:
-        """Take nothing over."""
+        """Drop the attributes."""
 
 
 def _tensor(
     storage: npt.NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
     *_: object,
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """A view of a storage, checked: torch's own tensors are made so."""
+    """A tensor as a checked view of a storage; in torch, `_rebuild_tensor_v2` makes it."""
     numbers = (offset, *shape, *strides)
     if len(shape) != len(strides) or not all(type(n) is int and n >= 0 for n in numbers):
         raise ModelError(f"a tensor has the shape {shape} with the strides {strides}")

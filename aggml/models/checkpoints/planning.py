@@ -1,6 +1,6 @@
-"""planned: which tensors a folder has under GGUF's names, and what each is made of.
+"""Translation: which tensors a folder has under GGUF's names, and from what each is made.
 
-Here: an architecture's map applied to the names in a folder. Not here: the maps (architectures/),
+Here: applying an architecture's map to the names in a folder. Not here: the maps (architectures/),
 making the tensors (folder.py).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Made", "Translation", "chosen"]
 
-#: Kept in f32 whatever the folder has: small, or added to f32. Vectors are, too.
+#: Tensors that become f32 in any case, because they are small or added to f32; so do vectors.
 IN_F32: Final = re.compile(
     r"norm\.|ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d\.)"
     r"|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
@@ -30,7 +30,7 @@ IN_F32: Final = re.compile(
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
 BOTH: Final = (".weight", ".bias")
 WHOLE: Final = (*BOTH, ".ssm_a", ".ssm_d")  #: Ends of names that stand for one tensor.
-#: Buffers that older models have saved.
+#: Buffers that older folders contain and nobody needs.
 IGNORED: Final = (
     r"rotary_emb\.inv_freq$",
     r"position_ids$",
@@ -41,12 +41,12 @@ IGNORED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A tensor to be.
+    """A tensor that is to be made.
 
     Attributes:
         sources: names in the folder.
-        recipe: None: the source as it is.
-        dtype: its type.
+        recipe: how it is made; None: it is the source as it is.
+        dtype: element type.
         shape: in numpy's order.
     """
 
@@ -58,7 +58,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A folder's tensors, on their way to GGUF's names.
+    """Finds a folder's tensors under GGUF's names.
 
     Attributes:
         config: its config.json.
@@ -74,7 +74,7 @@ class Translation:
         """Every tensor that the folder has, in the order of the map.
 
         Raises:
-            ModelError: some are left over: the model is not what the map says.
+            ModelError: the folder has tensors that the map does not name.
         """
         named = {_short(x, self.map.prefixes): x for x in self.shards.names()}
         found: dict[str, Made] = {}
@@ -106,7 +106,7 @@ class Translation:
     def _first(
         self, named: Mapping[str, str], rule: Rule, i: int, suffix: str, target: str
     ) -> Made | None:
-        """One tensor, by the first of its rules that the folder has what it needs for."""
+        """One tensor, by the first of its rules whose sources the folder has; else None."""
         rules = rule if isinstance(rule, tuple) else () if rule is None else (rule,)
         found = (self._one(named, x, i, suffix, target) for x in rules)
         return next((x for x in found if x is not None), None)
@@ -114,7 +114,7 @@ class Translation:
     def _one(
         self, named: Mapping[str, str], rule: str | Recipe, i: int, suffix: str, target: str
     ) -> Made | None:
-        """One tensor; None: the folder has not what it is made of."""
+        """One tensor by one rule; None: the folder does not have the sources."""
         sources: list[str] = []
         for name in (rule,) if isinstance(rule, str) else rule.sources:
             short = name.replace("{i}", str(i)) + suffix
@@ -134,7 +134,7 @@ class Translation:
 
 
 def _experts(named: Mapping[str, str], short: str) -> list[str | None]:
-    """The names of every expert's tensor."""
+    """The name of each expert's tensor."""
     found: list[str | None] = []
     while (one := named.get(short.replace("{e}", str(len(found))))) is not None:
         found.append(one)
@@ -144,10 +144,10 @@ def _experts(named: Mapping[str, str], short: str) -> list[str | None]:
 def _kind(
     arrays: Sequence[Array], sources: Sequence[str], target: str, axes: int | None = None
 ) -> DType:
-    """The type of a tensor that is made of these.
+    """The type of a tensor that is made of these arrays.
 
     Raises:
-        ModelError: floats of 8 bits, or no floats.
+        ModelError: the first array has floats of 8 bits, or no floats.
     """
     if not arrays:
         return DType.F32
@@ -164,7 +164,7 @@ def _kind(
 
 
 def _short(name: str, prefixes: tuple[str, ...]) -> str:
-    """A name without the first of these beginnings that it has."""
+    """A name without its prefix; the first of ``prefixes`` that fits is removed."""
     return next((name.removeprefix(x) for x in prefixes if name.startswith(x)), name)
 
 
@@ -172,7 +172,7 @@ def chosen(config: Config, checkpoints: Sequence[tuple[str, Checkpoint]]) -> tup
     """The architecture's name and its map.
 
     Raises:
-        ModelError: there is none for this type of model, or not for its variant.
+        ModelError: no architecture knows this type of model, or this variant of it.
     """
     fitting = [x for x in checkpoints if config.model_type in x[1].model_types]
     named = [x for x in fitting if any(c.startswith(x[1].classes) for c in config.classes)

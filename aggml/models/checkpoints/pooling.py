@@ -1,6 +1,6 @@
 """pooling_keys: how a folder of sentence-transformers makes one vector of a text.
 
-Here: modules.json and what it names. Not here: the pooling itself (../encoding/).
+Here: reading modules.json and the files that it names. Not here: pooling itself (../encoding/).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["NORMALIZE", "pooling_keys"]
 NORMALIZE: Final = "pooling_normalize"
 MEAN: Final = 1
 RANK: Final = 4
-#: GGUF's numbers by the names in 1_Pooling/config.json, newer and older.
+#: GGUF's numbers by the names in 1_Pooling/config.json: newer names, then older ones.
 KINDS: Final = {
     "mean": 1, "cls": 2, "lasttoken": 3,
     "pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3,
@@ -30,7 +30,7 @@ KINDS: Final = {
 
 
 def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]:
-    """Pooling, whether vectors have length 1, the labels of a rank head.
+    """GGUF's keys of pooling: its kind, whether vectors have length 1, labels of a rank head.
 
     Args:
         folder: of the model.
@@ -38,7 +38,7 @@ def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]
         ranks: whether the folder has a rank head.
 
     Raises:
-        ModelError: a module or a pooling that is not known.
+        ModelError: an unknown module or kind of pooling.
     """
     if ranks:
         labels = config.get("id2label", default={"0": "LABEL_0"})

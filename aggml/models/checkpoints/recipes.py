@@ -1,7 +1,8 @@
 """Checkpoint and Recipe: how the tensors and keys of a GGUF file are found in a folder.
 
-An architecture says so as data, beside its description: for each name in GGUF the name in the
-folder, or what is made of several. Here: these words. Not here: carrying them out (folder.py).
+An architecture gives this as data, beside its description: for each name in GGUF the name in the
+folder, or a recipe that makes the tensor of several. Here: the classes and recipes. Not here:
+applying them (planning.py, folder.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = [
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
-#: The names that a value may have in config.json, or what finds it there; None: the file has none.
+#: Names that a value may have in config.json, or a function that finds it and may return None.
 Key: TypeAlias = "str | tuple[str, ...] | Callable[[Config], Any]"
 
 
@@ -35,9 +36,11 @@ class Recipe:
 
     Attributes:
         sources: names in the folder; "{i}" is the layer, and "{e}" stands for every expert.
-        make: from their arrays to the tensor's, in numpy's order; None: there is no such tensor.
-        shape: from their shapes to the tensor's.
-        dtype: of blocks that `make` returns as bytes; None: floats of the first source's type.
+        make: makes the tensor's array from those of the sources, in numpy's order; None: there is
+            no such tensor.
+        shape: computes the tensor's shape from those of the sources; (): there is no such tensor.
+        dtype: the type of blocks, which `make` returns as bytes; None: floats of the first source's
+            type.
     """
 
     sources: tuple[str, ...]
@@ -59,11 +62,12 @@ class Checkpoint:
             its end stands for both, as far as the folder has them; ".ssm_a" and ".ssm_d" are whole
             names. A name in the folder, a recipe, several of these of which the first that the
             folder has counts, or None: nothing.
-        keys: GGUF's keys without the architecture, and where config.json has the value.
-        architecture: its name in the GGUF file, where the architecture has several.
-        prefixes: beginnings of names in the folder that do not count.
-        ignored: regular expressions of names that are no part of the model's work.
-        expects: what a value of config.json must be if it is there: other models differ.
+        keys: GGUF's keys without the architecture, each with the place of its value in config.json.
+        architecture: its name in the GGUF file, if the architecture has several names.
+        prefixes: beginnings of names in the folder that are removed.
+        ignored: regular expressions of names of tensors that the model does not use.
+        expects: allowed values of entries of config.json; with others the model would be built
+            differently. An entry may be missing.
         classes: if not empty, a name in ``architectures`` must begin with one of these.
     """
 
@@ -82,7 +86,7 @@ def _same(shapes: Sequence[Shape], _: Config) -> Shape:
 
 
 def turned(source: str, heads: str = "num_attention_heads") -> Recipe:
-    """Rows of each head in another order: neighbours are turned together, not halves of a head."""
+    """Reorders each head's rows for rotary positions on pairs of neighbours, not on halves."""
 
     def make(arrays: Sequence[Array], config: Config) -> Array:
         (x,) = arrays
@@ -94,17 +98,17 @@ def turned(source: str, heads: str = "num_attention_heads") -> Recipe:
 
 
 def shifted(source: str) -> Recipe:
-    """One more: the folder has the difference from one."""
+    """Adds 1: the folder has the difference from 1."""
     return Recipe((source,), lambda x, _: x[0].astype(np.float32) + 1, _same)
 
 
 def stacked(source: str) -> Recipe:
-    """The matrices of all experts, one on the other; "{e}" stands for each."""
+    """The matrices of all experts as one tensor; "{e}" stands for each expert."""
     return Recipe((source,), lambda x, _: np.stack(x), lambda shapes, _: (len(shapes), *shapes[0]))
 
 
 def joined(*sources: str) -> Recipe:
-    """Their rows, one after the other."""
+    """The rows of several tensors, one tensor after the other."""
     return Recipe(
         sources,
         lambda x, _: np.concatenate(x),
@@ -116,10 +120,10 @@ def half(source: str, which: int, *, axis: int = 0, alternating: bool = False) -
     """The first or the second half of the rows, or every other row.
 
     Args:
-        source: of the whole.
+        source: name in the folder.
         which: 0 or 1.
-        axis: of the rows; the rows of experts are their second axis.
-        alternating: rows come in turns.
+        axis: of the rows; with experts, rows are the second axis.
+        alternating: whether the rows of the two halves alternate.
     """
 
     def make(arrays: Sequence[Array], _: Config) -> Array:
@@ -137,7 +141,7 @@ def half(source: str, which: int, *, axis: int = 0, alternating: bool = False) -
 
 
 def across(source: str) -> Recipe:
-    """A matrix whose rows are the folder's columns; a vector as it is."""
+    """The transposed matrix; a vector as it is."""
     return Recipe((source,), lambda x, _: x[0].T, lambda shapes, _: shapes[0][::-1])
 
 
@@ -153,12 +157,12 @@ def shaped(
     shape: Callable[[Sequence[Shape], Config], Shape],
     change: Callable[[Array], Array] = lambda x: x,
 ) -> Recipe:
-    """Elements in their order under another shape, of several sources one source after the other.
+    """The elements in their order with another shape; several sources are concatenated.
 
     Args:
         source: one name in the folder, or several.
-        shape: from the shapes of the sources to the tensor's.
-        change: of each element.
+        shape: computes the tensor's shape from those of the sources.
+        change: a function that is applied to all elements.
     """
     names = (source,) if isinstance(source, str) else source
 
@@ -170,7 +174,7 @@ def shaped(
 
 
 def when(condition: Callable[[Config], bool], rule: str | Recipe) -> Recipe:
-    """A rule of only those folders whose config.json fulfils a condition."""
+    """A rule that applies only to folders whose config.json fulfils a condition."""
     of = Recipe((rule,), lambda x, _: x[0], _same) if isinstance(rule, str) else rule
     return Recipe(
         of.sources, of.make, lambda x, config: of.shape(x, config) if condition(config) else ()
@@ -178,7 +182,7 @@ def when(condition: Callable[[Config], bool], rule: str | Recipe) -> Recipe:
 
 
 def without_first(source: str, count: Callable[[Config], int]) -> Recipe:
-    """All rows but the first so many."""
+    """All rows without the first ones; ``count`` says how many these are."""
     return Recipe(
         (source,),
         lambda x, config: x[0][count(config) :],
@@ -187,7 +191,7 @@ def without_first(source: str, count: Callable[[Config], int]) -> Recipe:
 
 
 def made(function: Callable[[Config], Array | None]) -> Recipe:
-    """A tensor that config.json alone decides."""
+    """A tensor that is computed from config.json alone; None: there is no such tensor."""
 
     def shape(_: Sequence[Shape], config: Config) -> Shape:
         found = function(config)

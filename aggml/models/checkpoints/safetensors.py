@@ -1,8 +1,8 @@
 """SafeTensors: a file of tensors, mapped.
 
-The package `safetensors` copies each tensor that it gives to numpy. Here the file is mapped, so
-that a device that reads host memory computes where the bytes lie in the file. The header is checked
-before anything in it is believed. Not here: folders of several files (shards.py).
+The package `safetensors` copies each tensor for numpy. Here the file is mapped, so that a device
+that reads host memory can use the bytes where they lie. The header is checked before it is used.
+Not here: folders of several files (shards.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["NUMPY", "SafeTensors", "Stored"]
 
 LONGEST_HEADER: Final = 100 << 20  # bytes; the format's own limit
 
-#: Numpy's types by the format's names; of the types of 8 bits and less none is computed with.
+#: Numpy's types by the format's names. Models do not compute with the types of 8 bits.
 NUMPY: Final[dict[str, np.dtype[Any]]] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -50,7 +50,7 @@ NUMPY: Final[dict[str, np.dtype[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a tensor lies: ``nbytes`` from ``begin`` on, counted from the file's first byte."""
+    """Where a tensor lies in a file: ``nbytes`` bytes, beginning at offset ``begin``."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class Stored:
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """How many bytes it has."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -66,10 +66,10 @@ class SafeTensors:
     """An open file: ``SafeTensors.open("model.safetensors")["lm_head.weight"]``.
 
     Attributes:
-        path: where it was opened.
-        bytes: the whole file, mapped; a write would stay in this process.
-        stored: tensors by name.
-        notes: what the file says of itself (``__metadata__``).
+        path: of the file.
+        bytes: the whole file, mapped copy-on-write: a write would not change the file.
+        stored: where each tensor lies, by name.
+        notes: the entries of ``__metadata__``.
     """
 
     path: Path
@@ -79,10 +79,10 @@ class SafeTensors:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Map a file and read its header. Blocks while it does.
+        """Map a file and read its header. Blocks meanwhile.
 
         Raises:
-            ModelError: it cannot be read, or is no safetensors file, or a damaged one.
+            ModelError: the file cannot be read, is damaged, or is no safetensors file.
         """
         self = object.__new__(cls)
         self.path = Path(path)
@@ -107,7 +107,7 @@ class SafeTensors:
 
 
 def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], dict[str, str]]:
-    """The directory of a file, checked: every tensor lies in it, and no two share a byte."""
+    """The entries of a file's header, checked: all tensors lie in the file and do not overlap."""
 
     def damaged(why: str) -> ModelError:
         return ModelError(f"{str(path)!r} is no whole safetensors file: {why}")

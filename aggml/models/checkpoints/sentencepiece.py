@@ -1,6 +1,6 @@
 """of_sentencepiece: the vocabulary in a tokenizer.model, which is a message of protobuf.
 
-Here: as much of that format as the pieces need. Not here: joining them (../tokenizers/).
+Here: the part of that format that the pieces need. Not here: joining pieces (../tokenizers/).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["of_sentencepiece"]
 PIECES: Final = 1
 TRAINER: Final = 2
 NORMALIZER: Final = 3
-TEXT, SCORE, KIND = 1, 2, 3  # of a piece; kinds have the numbers that GGUF took over
+TEXT, SCORE, KIND = 1, 2, 3  # of a piece; GGUF has the same numbers for its kinds
 MODEL_TYPE: Final = 3  # of the trainer
 ADD_PREFIX: Final = 3  # of the normalizer
 BPE: Final = 2
 
 
 def of_sentencepiece(path: Path) -> Words:
-    """Pieces, their scores and kinds.
+    """Read pieces, their scores and kinds.
 
     Raises:
         ModelError: the file cannot be read, or its pieces are not joined by BPE.
@@ -69,7 +69,7 @@ def _read(raw: bytes) -> Words:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of a message: integers, or bytes of strings, messages and floats."""
+    """Yields number and value of each field: integers, or bytes of strings, messages and floats."""
     at = 0
 
     def integer() -> int:

@@ -1,7 +1,7 @@
-"""Shards: the tensors of a folder by name, in however many files they lie.
+"""Shards: the tensors of a folder by name, in one file or several.
 
-Here: which files. Not here: the files themselves (safetensors.py, pickled.py), what their tensors
-become (folder.py).
+Here: which files. Not here: the files themselves (safetensors.py, pickled.py), making GGUF's
+tensors of them (folder.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shards"]
 
-#: What a folder may hold, the best first.
+#: Names of the files of weights, the preferred one first.
 FILES: Final = (
     "model.safetensors.index.json",
     "model.safetensors",
@@ -33,14 +33,14 @@ class Shards:
     """The tensors of a folder.
 
     Args:
-        folder: with weights under one of the names of `FILES`, or in one other safetensors file.
+        folder: has weights in one of `FILES`, or in one safetensors file of another name.
 
     Attributes:
         files: the safetensors files, mapped.
-        of: the file of each tensor that lies in one.
+        of: the safetensors file of each tensor; tensors of PyTorch's files are not in it.
 
     Raises:
-        ModelError: there are none, a file is missing, two files have the same tensor.
+        ModelError: there are no weights, a file is missing, two files have the same tensor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class Shards:
         return name in self.of or name in self._arrays
 
     def names(self) -> list[str]:
-        """All of them."""
+        """The names of all tensors."""
         return [*self.of, *self._arrays]
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
@@ -74,7 +74,7 @@ class Shards:
         return self._arrays[name] if file is None else file[name]
 
     def stored(self, name: str) -> Stored | None:
-        """Where it lies in its file; None if it does not lie in one as it is."""
+        """Where a tensor lies in its safetensors file; None if it is in another kind of file."""
         file = self.of.get(name)
         return None if file is None else file.stored[name]
 
@@ -94,7 +94,7 @@ def _paths(folder: Path) -> list[Path]:
         return [found]
     try:
         named = json.loads(found.read_text(encoding="utf-8"))["weight_map"].values()
-        # A name alone: an index must not lead out of its folder.
+        # Names with "/" are dropped: an index must not lead out of its folder.
         paths = [folder / name for name in sorted({*named}) if "/" not in name]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{str(found)!r} is no index of files: {error}") from error

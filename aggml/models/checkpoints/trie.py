@@ -22,12 +22,13 @@ NORMAL = 1
 
 
 def of_numbered_literals(path: Path) -> Words:
-    r"""A token in each line: its number, a literal of Python (text or bytes), how many bytes.
+    r"""Read a file with a token in each line: its id, a Python literal (str or bytes), its bytes.
 
-    Number 0 begins and ends texts, as in llama.cpp; two line feeds end a turn of a conversation.
+    Token 0 begins and ends texts, as in llama.cpp. The token of two line feeds ends a turn of a
+    conversation.
 
     Raises:
-        ModelError: a line that is not so, with its number.
+        ModelError: a line has another form; the message gives its number.
     """
     words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
     turn = None
@@ -47,7 +48,7 @@ def of_numbered_literals(path: Path) -> Words:
 
 
 def _told(line: str) -> tuple[int, bytes] | None:
-    """Number and bytes of a line, None if it is damaged."""
+    """Token id and bytes of a line; None if it is damaged."""
     try:
         number, rest = line.split(" ", 1)
         literal, size = rest.rsplit(" ", 1)

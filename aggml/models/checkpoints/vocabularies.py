@@ -1,7 +1,7 @@
 """vocabulary_keys: a folder's vocabulary as the metadata of a GGUF file.
 
-Here: which file has it, tokens that were added, the tokens that begin and end a text, the chat
-template. Not here: each kind of model (kinds.py, sentencepiece.py), how text is cut (cutting.py).
+Here: which file has it, added tokens, the tokens that begin and end a text, the chat template. Not
+here: each kind of vocabulary (kinds.py, sentencepiece.py), how text is cut (cutting.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["vocabulary_keys"]
 
 UNUSED: Final = 5
-#: GGUF's names of special tokens, and those of tokenizer_config.json and config.json.
+#: GGUF's names of special tokens, each with its names in tokenizer_config.json and config.json.
 SPECIAL: Final = {
     "bos": ("bos_token", "cls_token"),
     "eos": ("eos_token", "sep_token"),
     "unknown": ("unk_token",),
-    "seperator": ("sep_token",),  # so GGUF spells it
+    "seperator": ("sep_token",),  # GGUF's spelling
     "padding": ("pad_token",),
     "cls": ("cls_token",),
     "mask": ("mask_token",),
@@ -39,10 +39,10 @@ def vocabulary_keys(folder: Path, config: Config, rows: int) -> dict[str, Any]:
     Args:
         folder: of the model.
         config: its config.json.
-        rows: of the embeddings; tokens that the vocabulary has not are added as unused ones.
+        rows: of the embeddings; ids without a token in the vocabulary become unused tokens.
 
     Raises:
-        ModelError: the vocabulary is damaged, or of a kind that is not known.
+        ModelError: the vocabulary is damaged, or of an unknown kind.
     """
     told = read_json(folder / "tokenizer_config.json")
     words = _words(folder, told)
@@ -85,7 +85,7 @@ def _words(folder: Path, told: dict[str, Any]) -> Words | None:
     pieces = folder / "tokenizer.model"
     if whole.is_file():
         words = of_tokenizer_json(whole)
-        if words.model == "llama" and pieces.is_file():  # the scores themselves
+        if words.model == "llama" and pieces.is_file():  # it has the original scores
             words.scores = of_sentencepiece(pieces).scores
         return words
     if pieces.is_file():
@@ -118,7 +118,7 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
             if isinstance(i, int) and i >= 0:
                 found[name] = i
                 break
-    if words.begins is not None:  # what the tokenizer really puts around a text
+    if words.begins is not None:  # the tokenizer itself was asked: see `_ends` of kinds.py
         found["bos"] = words.begins
     if words.ends is not None:
         found["eos"] = words.ends
@@ -133,7 +133,7 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
 
 
 def _template(folder: Path, told: dict[str, Any]) -> str | None:
-    """The chat template, of several the one called "default"."""
+    """The chat template; if there are several, the one called "default"."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
 """open_whisper: Whisper's weights as OpenAI publishes them (``.pt``) and as ggml's ``.bin``.
 
-Both have OpenAI's names of tensors. A ``.pt`` has no vocabulary: gpt2.tiktoken or
-multilingual.tiktoken of Whisper's own package is looked for beside it. Not here: unpickling
-(pickled.py), folders of Hugging Face (folder.py).
+Both have OpenAI's names of tensors. A ``.pt`` has no vocabulary: it is read from gpt2.tiktoken or
+multilingual.tiktoken of Whisper's own package, if that file lies in the same folder. Not here:
+unpickling (pickled.py), folders of Hugging Face (folder.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["open_whisper"]
 
 GGML: Final = struct.pack("<I", 0x67676D6C)
 ZIP: Final = b"PK\x03\x04"
-#: OpenAI's names, as regular expressions, and ours.
+#: OpenAI's names, as regular expressions, and our names.
 NAMES: Final = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -51,15 +51,15 @@ PARTS: Final = {
     "cross_attn.value": "cross_attn_v", "cross_attn.out": "cross_attn_output",
     "mlp_ln": "ffn_norm", "mlp.0": "ffn_up", "mlp.2": "ffn_down",
 }  # fmt: skip
-#: ggml's numbers of the types of tensors that are read as they are.
+#: The types of tensors that can be read, by ggml's numbers.
 KINDS: Final[dict[int, np.dtype[Any]]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 
 
 def open_whisper(path: Path) -> ArraysFile | None:
-    """A file of Whisper's weights; None if it is another kind of file. Blocks while it reads it.
+    """Open a file of Whisper's weights; None if it is another kind of file. Blocks meanwhile.
 
     Raises:
-        ModelError: it is damaged, or holds something else.
+        ModelError: the file is damaged, or has weights of another model.
     """
     try:
         with path.open("rb") as file:
@@ -97,7 +97,7 @@ def _name(name: str, path: Path) -> str:
 
 
 def _kept(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Vectors and what is added to floats as floats, matrices as they are."""
+    """Vectors and positions as float32, matrices as they are."""
     if name.endswith(".bias"):
         array = array.reshape(-1)
     if array.ndim < 2 or "position_embd" in name:
@@ -106,7 +106,7 @@ def _kept(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _metadata(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> dict[str, Any]:
-    """GGUF's keys: all of them follow from shapes; heads have 64 elements in every Whisper."""
+    """GGUF's keys; all follow from shapes, because heads have 64 elements in every Whisper."""
 
     def shape(name: str) -> tuple[int, ...]:
         if name not in tensors:
@@ -147,7 +147,7 @@ def _read_ggml(path: Path) -> tuple[dict[str, npt.NDArray[Any]], list[bytes]]:
         whole = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
     data = whole.data
     try:
-        at = 4 + 44  # eleven numbers, all of which shapes tell, too
+        at = 4 + 44  # skips eleven numbers, which follow from shapes
         bands, bins = struct.unpack_from("<2i", data, at)
         at += 8 + 4 * bands * bins
         (count,) = struct.unpack_from("<i", data, at)
@@ -179,10 +179,10 @@ def _read_ggml(path: Path) -> tuple[dict[str, npt.NDArray[Any]], list[bytes]]:
 
 
 def _ranks(path: Path, special: Special) -> list[bytes] | None:
-    """The tokens of the file of ranks beside a ``.pt``; None if there is none.
+    """The tokens, from the tiktoken file in the folder of a ``.pt``; None if there is none.
 
     Raises:
-        ModelError: it is damaged.
+        ModelError: that file is damaged.
     """
     file = path.with_name("multilingual.tiktoken" if special.multilingual else "gpt2.tiktoken")
     try:
@@ -200,7 +200,8 @@ def _ranks(path: Path, special: Special) -> list[bytes] | None:
 def _vocabulary(words: Sequence[bytes], special: Special, rows: int) -> dict[str, Any]:
     """Everything under ``tokenizer.`` of a GGUF file.
 
-    Two neighbours join in the order of the token that they make: so its rank is that of each merge.
+    tiktoken has no list of merges: it merges the pair whose result has the lowest rank. So all
+    splits of a token into two tokens are merges with the rank of that token.
     """
     spelt = letters()
     base = words[: special.end]

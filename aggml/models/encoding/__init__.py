@@ -1,7 +1,7 @@
-"""Encoding: models that make vectors of whole texts: BERT and its like.
+"""Encoding: models that make vectors of whole texts, such as BERT.
 
-Here: the names. description.py says how one is built, graph.py builds the graph of a batch,
-encoder.py runs it, packing.py lays texts side by side. Not here: what users hold
+Here: the names. description.py says how a model is built, graph.py builds the graph of a batch,
+encoder.py runs it, packing.py packs several texts into a row. Not here: the public object
 (../encoder_model.py).
 """
 

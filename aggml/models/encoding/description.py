@@ -23,9 +23,11 @@ class EncoderLayer:
 
     Attributes:
         rope: rotary positions; None: none.
-        window: a token sees those at most half of this away; None: all.
-        net: one activation, or a gate: "joined" where gate and values are halves of ``ffn_up``.
-        norms_first: norms stand before the blocks (modernbert) and not behind the sums (BERT).
+        window: a token sees tokens at a distance of at most half of this; None: all tokens.
+        net: the activation of the net, and whether it has a gate: "gated" with a matrix of its own,
+            "joined" with gate and values as the halves of ``ffn_up``.
+        norms_first: whether norms come before the blocks (modernbert), not after the residual sums
+            (BERT).
     """
 
     rope: Rope | None
@@ -40,16 +42,16 @@ class EncoderDescription:
 
     Attributes:
         architecture: its name in the file.
-        width: of what goes from layer to layer, and of a vector.
+        width: elements of a token's vector between layers, and of a text's vector.
         context_length: tokens that a text may have.
         heads: of attention.
         eps: of all norms.
         layers: in order.
-        pooling: how one vector is made of those of all tokens.
-        normalize: whether a vector has length 1 unless somebody asks otherwise.
+        pooling: how the vectors of all tokens become one vector.
+        normalize: whether vectors have length 1 if the caller does not say.
         positions: whether each position has an embedding (``position_embd``).
-        distance_bias: the most that distance takes from a product (ALiBi); 0: positions count by
-            embeddings or ropes.
+        distance_bias: ``max_bias`` of `ops.flash_attn_ext`, from which each head's ALiBi slope
+            follows; 0: no ALiBi.
     """
 
     architecture: str
@@ -70,7 +72,7 @@ class EncoderDescription:
 
     @property
     def ordered(self) -> bool:
-        """Whether the graph takes positions: they count by embeddings or ropes."""
+        """Whether the graph has positions as input, for embeddings or rotary positions."""
         return self.positions or any(layer.rope is not None for layer in self.layers)
 
     def needs(self) -> list[str]:

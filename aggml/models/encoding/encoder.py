@@ -1,4 +1,4 @@
-"""Encoder: token ids of texts in, vectors out.
+"""Encoder: from token ids of texts to vectors.
 
 Here: batches, a bounded cache of graphs. Not here: the graph (graph.py), text (encoder_model.py).
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Encoder"]
 
-BATCH_TOKENS: Final = 4096  # computed at once
+BATCH_TOKENS: Final = 4096  # the most tokens in a batch; a single text may be longer
 
 
 class Encoder:
@@ -34,7 +34,7 @@ class Encoder:
 
     Args:
         backend: where to compute; must stay open while the model is used.
-        model: its description.
+        model: the description of the model.
         weights: by their names in the file, where `load_weights` has put them.
         max_graphs: how many graphs are kept.
     """
@@ -53,7 +53,7 @@ class Encoder:
         self._max_graphs = max_graphs
         self._programs: OrderedDict[tuple[Shape, int, bool], Program] = OrderedDict()
         self._closed = False
-        self._turn = anyio.Lock()  # a graph has its inputs for one batch at a time
+        self._turn = anyio.Lock()  # a graph's inputs hold one batch at a time
 
     @property
     def vocabulary(self) -> int:
@@ -68,7 +68,7 @@ class Encoder:
     def close(self) -> None:
         """Free graphs and weights; later batches raise InvalidState.
 
-        Of a batch under way the memory goes with its end.
+        The memory that a running batch uses is freed when that batch ends.
         """
         self._closed = True
         for program in self._programs.values():
@@ -80,7 +80,7 @@ class Encoder:
         """The pooled vector of each text, not normalised: (len(texts), width) float32.
 
         Raises:
-            InvalidArgument: a text without tokens, an id that the vocabulary has not.
+            InvalidArgument: a text without tokens, an id that is not in the vocabulary.
             ModelError: a text longer than the model's context.
 
         Cancellation: aborts the computation.
@@ -88,7 +88,7 @@ class Encoder:
         return await self._all(texts, rank=False)
 
     async def _all(self, texts: Sequence[Ids], *, rank: bool) -> F32:
-        """Vectors or ranks, a batch after the other."""
+        """Vectors or ranks, computed in one batch after the other."""
         for ids in texts:
             self._check(ids)
         found = np.empty((len(texts), 1 if rank else self.model.width), np.float32)
@@ -156,7 +156,7 @@ class Encoder:
         return vectors
 
     def _chosen(self, packing: Packing, texts: Sequence[Ids], *, rank: bool) -> Ids:
-        """The token that stands for each text, counted over all rows."""
+        """The token whose vector is the text's vector, counted over all rows; one for each text."""
         row, start, _ = np.array(packing.places).T
         at = row * packing.shape.tokens + start
         if self.model.pooling == "last" and not rank:

@@ -1,7 +1,7 @@
 """The graph of a batch of texts through an encoder, and the masks that keep texts apart.
 
-Here, too: `Nodes`, the layers that encoders of texts and of audio share. Not here: which text lies
-where (packing.py), who runs it (encoder.py).
+Here, too: `Nodes`, the layers that encoders of texts and of audio share. Not here: how texts are
+packed into rows (packing.py), running the graph (encoder.py).
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class Program:
     """A graph for one shape and its inputs.
 
     Attributes:
-        ids, positions: i32 [tokens of all rows]; positions only where they count.
+        ids, positions: i32 [tokens of all rows]; positions are unused if the model has none.
         masks: f16 [tokens, tokens, 1, rows], by the window of the layers that use it.
-        member: f32 [segments, tokens, rows], whose share each token is; of mean pooling.
-        chosen: i32 [texts], the tokens that stand for them; of other pooling.
-        vectors: [width, segments, rows] of mean pooling, else [width, texts].
+        member: f32 [segments, tokens, rows], the weight of each token in the mean of each text; for
+            mean pooling.
+        chosen: i32 [texts], the token whose vector is the text's vector; for other pooling.
+        vectors: [width, segments, rows] with mean pooling, else [width, texts].
     """
 
     graph: Graph
@@ -58,12 +59,12 @@ def mask_of(
 ) -> npt.NDArray[np.float16]:
     """(rows, 1, tokens, tokens): 0 between tokens of one text, -inf elsewhere.
 
-    A token of padding sees itself alone, so that no row is -inf throughout.
+    A token of padding sees itself, so that no row consists of -inf alone.
 
     Args:
         segments: (rows, tokens), the number of each token's text within the row; -1 for padding.
-        window: tokens further apart than half of it do not see each other.
-        distances: minus the distance instead of 0.
+        window: tokens further apart than half of it do not see each other; None: no limit.
+        distances: whether the mask has minus the distance instead of 0, for ALiBi.
     """
     n = segments.shape[1]
     apart = np.abs(np.arange(n)[:, None] - np.arange(n))
@@ -87,11 +88,11 @@ async def build(
     """The graph of a batch.
 
     Args:
-        model: its description.
+        model: the description of the model.
         weights: by their names in the file.
         shape: rows, tokens of a row, segments of a row.
-        texts: how many, of pooling that takes one token of each.
-        rank: what the rank head makes of the first token of each.
+        texts: how many there are; used if pooling takes one token of each.
+        rank: whether the result is the rank head's output for the first token of each text.
     """
     rows, tokens = shape.rows, shape.tokens
     total = rows * tokens
@@ -125,15 +126,15 @@ async def build(
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What the nodes of one graph are built from.
+    """Builds the nodes of one graph.
 
     Attributes:
-        model: the description.
+        model: the description of the model.
         weights: by their names in the file.
-        masks: of attention, by the window of the layers that use it; None: a token sees all.
-        positions: of the tokens.
+        masks: of attention, by the window of the layers that use it; None: no mask.
+        positions: of the tokens; None: the model uses none.
         shape: rows and tokens.
-        prefix: the beginning of the names of layers.
+        prefix: the beginning of the names of layers, such as "enc.".
     """
 
     model: EncoderDescription
@@ -144,19 +145,19 @@ class Nodes:
     prefix: str = ""
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """Mean 0 and variance 1 of each row, times the weight, plus the bias where there is one."""
+        """LayerNorm: mean 0 and variance 1 of each row, times the weight, plus a bias if any."""
         y = ops.mul(ops.norm(x, self.model.eps), self.weights[f"{name}.weight"])
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """A matrix times ``x``, plus the bias where there is one."""
+        """A matrix times ``x``, plus the bias if there is one."""
         y = ops.mul_mat(self.weights[f"{name}.weight"], x)
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Tokens, of type 0 where there are types, at their positions."""
+        """Embeddings of tokens, of token type 0 and of positions, as far as the model has them."""
         w = self.weights
         x = ops.get_rows(w["token_embd.weight"], ids)
         kinds = w.get("token_types.weight")
@@ -226,7 +227,7 @@ class Nodes:
         return self.linear(f"{at}attn_output", y)
 
     def products(self, at: str, x: Tensor) -> list[Tensor]:
-        """Queries, keys and values [width, tokens], of one matrix or of three."""
+        """Queries, keys and values [width, tokens], from one matrix or three."""
         width = self.model.width
         if f"{at}attn_qkv.weight" in self.weights:
             whole = self.linear(f"{at}attn_qkv", x)
@@ -241,7 +242,7 @@ class Nodes:
         return found
 
     def turned(self, layer: EncoderLayer, x: Tensor) -> Tensor:
-        """Queries or keys, turned by their positions."""
+        """Queries or keys with rotary positions."""
         rope: Any = layer.rope
         assert self.positions is not None
         return ops.rope_ext(

@@ -1,6 +1,6 @@
 """Which sentence lies where in a batch, and which rows of it are computed together.
 
-Here: packing, the arrays of a packed batch, its parts. Not here: who computes them (encoder.py).
+Here: packing, the arrays of a packed batch, its parts. Not here: the computation (encoder.py).
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ __all__ = [
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 
-#: What a layer makes of so many tokens stays in a core's L2, from its first product to its last:
-#: 64 sentences of 122 tokens take two thirds of the time that they take as one graph.
+#: With so many tokens a layer's results, from its first product to its last, stay in a core's L2.
+#: 64 sentences of 122 tokens in such parts take two thirds of the time of one graph.
 PART_TOKENS: Final = 512
-#: With fewer, reading the weights takes longer than waiting for another thread after each node.
+#: A part with fewer tokens loses more by reading the weights again than it saves in waiting for
+#: other threads after each node.
 FEWEST_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a graph is built for: rows of tokens, each with up to ``segments`` sentences.
+    """The shape of a batch: rows of tokens, each with up to ``segments`` sentences.
 
-    Without ``masked`` every row is one sentence that fills it.
+    If not ``masked``, every row is one sentence that fills it.
     """
 
     rows: int
@@ -48,18 +49,18 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where each sentence of a batch lies: row, first token there, number within the row."""
+    """Where each sentence of a batch lies: row, first token in the row, number within the row."""
 
     shape: Shape
     places: tuple[tuple[int, int, int], ...]
 
 
 def pack(lengths: Sequence[int]) -> Packing:
-    """Pack sentences into few rows, so that hardly any token is computed for nothing.
+    """Pack sentences into few rows, so that few tokens of padding are computed.
 
-    Rows are as long as the longest sentence. The rest goes, longest first, to the first row with
-    room; a block mask keeps the sentences of a row apart. What a row spends on attending to masked
-    tokens is little: at 64 tokens attention is 3 % of a layer's arithmetic.
+    Rows are as long as the longest sentence. Each sentence, longest first, goes to the first row
+    with room. A block mask keeps the sentences of a row apart. Attention to masked tokens costs
+    little: at 64 tokens attention is 3 % of a layer's arithmetic.
 
     Args:
         lengths: tokens of each sentence, at least one sentence, each at least 1.
@@ -85,20 +86,20 @@ def pack(lengths: Sequence[int]) -> Packing:
         places[index] = (row, used[row], count[row])
         used[row] += length
         count[row] += 1
-    segments = 1 << (max(count) - 1).bit_length()  # powers of 2, for the same reason
+    segments = 1 << (max(count) - 1).bit_length()  # powers of 2: fewer different graphs
     return Packing(Shape(len(used), tokens, segments, masked=True), tuple(places))
 
 
 def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     """Arrays of a packed batch: ids and positions (rows, tokens), members (rows, tokens, segments).
 
-    A member is 1 where the token belongs to that sentence of its row; padding is nobody's.
+    A member is 1 if the token belongs to that sentence of its row; padding belongs to none.
     """
     shape = packing.shape
     ids = np.zeros((shape.rows, shape.tokens), np.int32)
     positions = np.zeros((shape.rows, shape.tokens), np.int32)
     member = np.zeros((shape.rows, shape.tokens, shape.segments), np.float32)
-    # All sentences at once: one by one takes a millisecond of the loop for a batch of forty.
+    # All sentences at once: one by one would block the event loop for 1 ms with forty sentences.
     row, start, segment = np.array(packing.places).T
     lengths = np.fromiter(map(len, sentences), np.intp, len(sentences))
     position = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
@@ -110,9 +111,10 @@ def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
 
 
 def parts_of(shape: Shape, workers: int) -> list[range]:
-    """Rows of a batch in parts that are computed apart, so that each of ``workers`` has as many.
+    """Rows of a batch in parts that are computed separately, equally many for each worker.
 
-    No more than `PART_TOKENS` each where rows allow it, nor many less; they differ by one row.
+    A part has at most `PART_TOKENS` tokens unless a row is longer, and not many less. Parts differ
+    by at most one row.
     """
     tokens = shape.rows * shape.tokens
     count = -(-tokens // PART_TOKENS)
