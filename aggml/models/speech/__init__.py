@@ -1,9 +1,9 @@
 """Speech: models that write what was said (Whisper, Radford et al. 2022).
 
 From samples to segments: waves.py reads WAV files and changes the rate, features.py makes the
-log-mel spectrogram, listening.py lets the encoder hear windows of it, deciding.py says which token
+log-mel spectrogram, listening.py runs the encoder over windows of it, deciding.py says which token
 may come next, windows.py decodes windows together, segments.py goes through a recording. Not here:
-what users hold (../speech_model.py), the layers (../architectures/whisper.py).
+the public object (../speech_model.py), the layers (../architectures/whisper.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deciding: which token of a window comes next, and whether its text can be believed.
+"""Deciding: which token of a window may come next, and whether a text repeats itself.
 
 Here: plain functions on logits and tokens, after Whisper's own decoding (section 4.5 of the paper).
 Not here: where logits come from (windows.py).
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rules", "compression", "log_softmax", "suppressed"]
 
-FIRST_TIME: Final = 50  # of 0.02 s: the first words of a window begin within a second
-#: Marks of speakers, of music and of what is no speech.
+FIRST_TIME: Final = 50  # steps of 0.02 s: the first segment of a window begins within a second
+#: Signs that mark speakers, music and other sounds.
 SYMBOLS: Final = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *(
@@ -48,11 +48,11 @@ SYMBOLS: Final = (
     ),
     *("]]", "{{", "}}", "♪♪", "♪♪♪"),
 )
-MUSIC: Final = "♩♪♫♬♭♮♯"  # of several tokens each, whose first one stands for all of them
+MUSIC: Final = "♩♪♫♬♭♮♯"  # each may be several tokens; then its first token is suppressed
 
 
 def suppressed(words: Vocabulary, special: Special) -> Ids:
-    """Tokens that never come: what is no speech, and special tokens that only begin a text."""
+    """Tokens that are never chosen: signs for sounds, and special tokens that begin a text."""
     found = {words.encode(" -", special=False)[0], words.encode(" '", special=False)[0]}
     for symbol in (*SYMBOLS, *MUSIC):
         for text in (symbol, " " + symbol):
@@ -72,19 +72,19 @@ def log_softmax(logits: F32) -> F32:
 
 
 def compression(text: str) -> float:
-    """How many times shorter zlib makes a text: text that repeats itself is far shorter."""
+    """How many times shorter zlib makes a text; a high ratio means that it repeats itself."""
     data = text.encode()
     return len(data) / len(zlib.compress(data)) if data else 0.0
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which tokens may come after those of a window.
+    """Which tokens may come next in a window.
 
     Attributes:
-        special: by number.
-        never: tokens that never come.
-        blank: tokens that do not begin a window.
+        special: ids of special tokens.
+        never: tokens that are never chosen.
+        blank: tokens that cannot begin a window.
         times: whether the text has times.
     """
 
@@ -94,7 +94,10 @@ class Rules:
     times: bool
 
     def apply(self, logits: F32, made: Sequence[int]) -> None:
-        """Take away, in place, what may not come after ``made``, the tokens of this window."""
+        """Set the logits of tokens that may not come after ``made`` to -inf, in place.
+
+        ``made`` are the tokens of this window so far.
+        """
         logits[self.never] = -np.inf
         logits[self.special.no_times] = -np.inf
         if not made:
@@ -105,7 +108,10 @@ class Rules:
             logits[self.special.times :] = -np.inf
 
     def _times(self, logits: F32, made: Sequence[int]) -> None:
-        """Times come in pairs, one that ends and one that begins, and never go back."""
+        """Times come in pairs, the end of a segment and the begin of the next; they never go back.
+
+        The first time of a window comes alone.
+        """
         begin = self.special.times
         last = bool(made) and made[-1] >= begin
         before = len(made) < 2 or made[-2] >= begin
@@ -116,12 +122,12 @@ class Rules:
                 logits[: self.special.end] = -np.inf
         told = [token for token in made if token >= begin]
         if told:
-            # A segment may not be empty: but the one that begins may begin where the other ended.
+            # A segment may not be empty. But it may begin at the time at which the last one ended.
             logits[begin : told[-1] + (0 if last and not before else 1)] = -np.inf
         if not made:
             logits[:begin] = -np.inf
             logits[begin + FIRST_TIME + 1 :] = -np.inf
-        # If a time is more probable than any one word, a time it is.
+        # If all times together are more probable than the best word, the next token is a time.
         most = logits[:begin].max()
         times = logits[begin:]
         top = times.max()

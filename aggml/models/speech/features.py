@@ -1,4 +1,4 @@
-"""Features: the log-mel spectrogram that models of speech hear, 100 frames a second.
+"""Features: the log-mel spectrogram, the input of models of speech, with 100 frames a second.
 
 Here: frames, mel bands after Slaney, logarithms, as Whisper was trained (25 ms under a Hann window
 every 10 ms). Not here: reading audio (waves.py).
@@ -24,12 +24,12 @@ WINDOW: Final = 400  # samples
 HOP: Final = 160
 PIECE: Final = 3000  # frames that are transformed together
 LEAST: Final = 1e-10
-RANGE: Final = 8.0  # what lies more than 80 dB below the loudest counts as that
+RANGE: Final = 8.0  # values more than 80 dB below the loudest one are raised to 80 dB below it
 
 
 @functools.cache
 def filters(bands: int) -> F32:
-    """The share that each frequency has in each band: (bands, 201)."""
+    """The weight of each frequency in each band: (bands, 201)."""
     hertz = np.linspace(0, RATE / 2, WINDOW // 2 + 1)
     edges = _hertz(np.linspace(0, _mel(RATE / 2), bands + 2))
     below = (hertz[None] - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
@@ -39,7 +39,7 @@ def filters(bands: int) -> F32:
     return found
 
 
-#: Slaney's scale: even up to 1000 Hz, from there on 27 steps to each 6.4 times that.
+#: Slaney's mel scale: linear up to 1000 Hz, then 27 steps for each factor of 6.4.
 EVEN: Final = 200 / 3
 LOGARITHMIC: Final = np.log(6.4) / 27
 
@@ -57,11 +57,11 @@ def powers(samples: F32, first: int, bands: int) -> F32:
     """The logarithm of each band's power in up to `PIECE` frames from ``first`` on: (bands, n).
 
     Args:
-        samples: with half a window before the first frame and behind the last one.
-        first: frame.
-        bands: how many.
+        samples: with half a window before the first frame and after the last one.
+        first: the first frame.
+        bands: how many bands.
     """
-    all_ = max((len(samples) - WINDOW) // HOP, 0)  # the last one is left out
+    all_ = max((len(samples) - WINDOW) // HOP, 0)  # one frame less than fit, as in Whisper
     windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)
     frames = windows[first * HOP : min(first + PIECE, all_) * HOP : HOP]
     hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
@@ -76,8 +76,8 @@ def spectrogram(samples: F32, bands: int, behind: int = 0) -> F32:
 
     Args:
         samples: at 16,000 a second.
-        bands: of the model.
-        behind: samples of silence that follow.
+        bands: how many bands the model has.
+        behind: how many samples of silence to append.
     """
     silence = np.zeros(behind, np.float32)
     padded = np.concatenate([samples, silence])

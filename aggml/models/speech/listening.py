@@ -1,8 +1,8 @@
-"""Listener: the encoder of a model of speech. What it gives is remembered for the decoder.
+"""Listener: runs the encoder of a model of speech.
 
-Windows of a spectrogram go in; the keys and values that the decoder's layers will look at come to
-lie in its caches, computed once for each window. Not here: the layers (../encoding/graph.py,
-../blocks/cross.py), the decoder.
+From windows of a spectrogram it computes the keys and values to which the decoder's layers attend,
+and writes them to the decoder's caches, once for each window. Not here: the layers
+(../encoding/graph.py, ../blocks/cross.py), the decoder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Listener", "heard"]
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A graph for so many windows, and its inputs."""
+    """The graph for some number of windows, and its inputs."""
 
     graph: Graph
     mel: Tensor
@@ -45,7 +45,10 @@ class _Program:
 def _convolved(
     weights: Mapping[str, Tensor], name: str, x: Tensor, stride: int
 ) -> tuple[Tensor, int]:
-    """[frames, channels, windows] -> [width, frames * windows] through a kernel of three frames."""
+    """A convolution over three frames and GELU.
+
+    [frames, channels, windows] -> [width, frames / stride * windows]; also returns frames / stride.
+    """
     kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
     element = kernel.dtype if kernel.dtype in (DType.F16, DType.F32) else DType.F32
     rows = ops.im2col(kernel, x, stride, 0, 1, 0, 1, 0, False, element)
@@ -56,7 +59,7 @@ def _convolved(
 
 
 async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor) -> Tensor:
-    """The nodes from windows [frames, bands, windows] to [width, frames / 2 * windows]."""
+    """The encoder's nodes: windows [frames, bands, windows] -> [width, frames / 2 * windows]."""
     audio, windows = model.audio, mel.ne[2]
     x, n = _convolved(weights, "enc.conv1", mel, 1)
     x = ops.reshape_3d(x, audio.width, n, windows)
@@ -76,8 +79,8 @@ class Listener:
     """The encoder.
 
     Args:
-        model: its description.
-        decoder: remembers what is heard, each sequence a window.
+        model: the description of the model.
+        decoder: its caches keep the results, those of one window in each sequence.
     """
 
     def __init__(self, model: SpeechDescription, decoder: Decoder) -> None:
@@ -87,16 +90,16 @@ class Listener:
         self._programs: dict[int, _Program] = {}
 
     def close(self) -> None:
-        """Free the graphs, and what the decoder holds; later windows raise InvalidState."""
+        """Free the graphs and close the decoder; later windows raise InvalidState."""
         for program in self._programs.values():
             self._decoder.site.forget(program.graph)
         self._programs.clear()
         self._decoder.close()
 
     async def listen(self, windows: Sequence[F32]) -> None:
-        """Hear windows, each (bands, frames): those of the sequences from 0 on.
+        """Encode windows, each (bands, frames), for the decoder's sequences 0, 1, ...
 
-        Cancellation: aborts the computation; what the sequences remember is undefined.
+        Cancellation: aborts the computation; the keys and values of these sequences are undefined.
         """
         n, kept = len(windows), self.model.audio.context_length
         program = self._programs.get(n)

@@ -1,7 +1,7 @@
 """Segments: a recording from its beginning to its end, window by window.
 
-A window begins where the last segment of the one before ended. Here: the segments of a window,
-where the next one begins, what is told of the text so far. Not here: decoding it (windows.py).
+A window begins where the last segment of the previous window ended. Here: the segments of a window,
+the begin of the next window, the text that it gets as context. Not here: decoding (windows.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Recording", "Segment", "segments"]
 
-TIME: Final = 0.02  # seconds that a token of time counts
-STEPS: Final = 2  # frames of the spectrogram in that
-HOT: Final = 0.5  # text that was found at a higher temperature is not told to the next window
+TIME: Final = 0.02  # seconds from a token of time to the next
+STEPS: Final = 2  # frames of the spectrogram in that time
+HOT: Final = 0.5  # text of a higher temperature is not given to the next window as context
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Segment:
 
     Attributes:
         start, end: seconds.
-        text: begins with a space where the model begins a word.
+        text: begins with a space if the model begins a new word.
         tokens: of the text and, if they were asked for, of its times.
-        language: its code, as "en".
-        temperature: at which it was found: above 0 the model was not sure.
+        language: its code, such as "en".
+        temperature: at which the text was decoded; above 0 the model was not sure.
         logprob: mean logarithm of the probabilities of the tokens of its window.
         compression: how many times shorter zlib makes the text of its window.
         no_speech: the probability that nobody speaks in its window.
@@ -65,7 +65,7 @@ class Recording:
     """The spectrogram of a recording.
 
     Attributes:
-        mel: (bands, frames), with a window of silence behind it.
+        mel: (bands, frames), followed by a window of silence.
         frames: of the recording itself.
     """
 
@@ -74,7 +74,7 @@ class Recording:
 
     @classmethod
     async def of(cls, samples: npt.ArrayLike, rate: int, bands: int, window: int) -> Recording:
-        """Of samples at any rate; made in a thread.
+        """The spectrogram of samples at any rate; computed in a thread.
 
         Raises:
             InvalidArgument: as `mono` and `resampled`.
@@ -87,7 +87,7 @@ class Recording:
         return await anyio.to_thread.run_sync(make)
 
     def window(self, at: int, length: int) -> F32:
-        """Frames from ``at`` on, no more than the recording has; zeros behind them."""
+        """The ``length`` frames from ``at`` on; zeros after the end of the recording."""
         found = np.zeros((len(self.mel), length), np.float32)
         n = min(length, self.frames - at)
         found[:, :n] = self.mel[:, at : at + n]
@@ -110,12 +110,12 @@ async def segments(
     Args:
         say: decodes a window.
         recording: what was recorded.
-        asked: what the caller wants of it.
+        asked: what the caller wants.
         words: the vocabulary.
-        special: tokens by number.
+        special: ids of special tokens.
         length: frames of a window.
-        prompt: tokens of a text that could have been said before.
-        previous: whether each window is told what the one before said.
+        prompt: tokens of a text as if it had been said before.
+        previous: whether the text of each window is given to the next one as context.
     """
     told: list[int] = list(prompt)
     at = 0
@@ -147,9 +147,10 @@ async def segments(
 def _parts(
     said: Said, special: Special, size: int
 ) -> tuple[list[tuple[float, float, list[int]]], int]:
-    """Start, end and tokens of the segments of a window of ``size`` frames; where the next begins.
+    """The segments of a window of ``size`` frames, and after how many frames the next one begins.
 
-    If the window ends within a segment, the next one begins with that segment.
+    A segment is its start and end in seconds, and its tokens. If the window ends within a segment,
+    the next window begins with that segment.
     """
     tokens = said.tokens
     is_time = [token >= special.times for token in tokens]
@@ -176,5 +177,5 @@ def _pairs(cuts: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _between(tokens: list[int], special: Special) -> tuple[float, float, list[int]]:
-    """Tokens that begin and end with a time."""
+    """Start, end and tokens of a segment whose first and last tokens are times."""
     return (tokens[0] - special.times) * TIME, (tokens[-1] - special.times) * TIME, tokens

@@ -1,4 +1,4 @@
-"""The numbers of special tokens of models of speech: languages, tasks, times.
+"""The ids of special tokens of models of speech: languages, tasks, times.
 
 Not here: when they may come (deciding.py).
 """
@@ -12,7 +12,7 @@ from aggml.models.errors import ModelError
 
 __all__ = ["LANGUAGES", "Special"]
 
-#: In the order of their tokens; the last one is known to models of 51,866 tokens alone.
+#: In the order of their tokens. Only models with 51,866 tokens know the last one.
 LANGUAGES: Final = (
     "en", "zh", "de", "es", "ru", "ko", "fr", "ja", "pt", "tr", "pl", "ca", "nl", "ar", "sv",
     "it", "id", "hi", "fi", "vi", "he", "uk", "el", "ms", "cs", "ro", "da", "hu", "ta", "no",
@@ -27,11 +27,11 @@ TIMES: Final = 1501  # tokens of times, from 0 to 30 s in steps of 0.02 s
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """Special tokens by their numbers, which follow from the size of the vocabulary alone.
+    """The ids of special tokens, which follow from the size of the vocabulary alone.
 
     Attributes:
         end: ends the text of a window.
-        begin: begins it.
+        begin: begins the text of a window.
         languages: how many there are; their tokens follow ``begin``.
         multilingual: whether a text begins with its language and the task.
     """
@@ -43,10 +43,10 @@ class Special:
 
     @classmethod
     def of(cls, vocabulary: int) -> Special:
-        """Those of a model with so many tokens.
+        """The ids in a model with so many tokens.
 
         Raises:
-            ModelError: no model of this kind has so many.
+            ModelError: no Whisper has so many tokens.
         """
         multilingual = vocabulary >= 51865
         languages = vocabulary - 51765 - multilingual
@@ -67,34 +67,34 @@ class Special:
 
     @property
     def only_text(self) -> int:
-        """Was trained without audio."""
+        """Marks text without audio, used in training (``startoflm``)."""
         return self.translate + 2
 
     @property
     def previous(self) -> int:
-        """What was said before follows."""
+        """Begins the text of earlier windows (``startofprev``)."""
         return self.translate + 3
 
     @property
     def no_speech(self) -> int:
-        """Nobody speaks."""
+        """Means that nobody speaks."""
         return self.translate + 4
 
     @property
     def no_times(self) -> int:
-        """The text has no times."""
+        """Means that the text has no times."""
         return self.translate + 5
 
     @property
     def times(self) -> int:
-        """The time 0; those after it are 0.02 s later each."""
+        """The time 0 s; each following token is 0.02 s later."""
         return self.translate + 6
 
     def language(self, code: str) -> int:
         """The token of a language by its code.
 
         Raises:
-            KeyError: it has none.
+            KeyError: the model does not know the language.
         """
         known = LANGUAGES[: self.languages]
         if code not in known:
@@ -102,7 +102,7 @@ class Special:
         return self.begin + 1 + known.index(code)
 
     def names(self) -> list[str]:
-        """What they are called, from ``end`` on."""
+        """The names of the special tokens, in the order of ids from ``end`` on."""
         codes = [f"<|{code}|>" for code in LANGUAGES[: self.languages]]
         others = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
         times = [f"<|{i * 0.02:.2f}|>" for i in range(TIMES)]

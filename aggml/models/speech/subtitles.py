@@ -1,6 +1,7 @@
 """Segments as text, SRT, WebVTT and objects for JSON.
 
-Here: forms. Not here: what is said (segments.py), the program and the service, which print them.
+Here: the formats. Not here: making segments (segments.py), the program and the service, which print
+them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ def _clock(seconds: float, point: str) -> str:
 
 
 def srt_of(i: int, segment: Segment) -> str:
-    """The ``i``-th segment, counted from 1, of a file of subtitles."""
+    """A segment in the form of an SRT file; ``i`` is its number, counted from 1."""
     times = f"{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}"
     return f"{i}\n{times}\n{segment.text.strip().replace('-->', '->')}\n\n"
 
 
 def vtt_of(segment: Segment) -> str:
-    """A segment of a file of WebVTT, which begins with a line ``WEBVTT`` and an empty one."""
+    """A segment in the form of a WebVTT file; the file itself begins with "WEBVTT" and a gap."""
     times = f"{_clock(segment.start, '.')} --> {_clock(segment.end, '.')}"
     return f"{times}\n{segment.text.strip().replace('-->', '->')}\n\n"
 
@@ -40,17 +41,17 @@ def as_text(segments: Sequence[Segment]) -> str:
 
 
 def as_srt(segments: Sequence[Segment]) -> str:
-    """A file of subtitles."""
+    """An SRT file."""
     return "".join(srt_of(i, x) for i, x in enumerate(segments, 1))
 
 
 def as_vtt(segments: Sequence[Segment]) -> str:
-    """A file of WebVTT."""
+    """A WebVTT file."""
     return "WEBVTT\n\n" + "".join(map(vtt_of, segments))
 
 
 def as_objects(segments: Sequence[Segment]) -> list[dict[str, Any]]:
-    """Segments under the names of OpenAI's ``verbose_json``."""
+    """Segments as dicts with the names of OpenAI's ``verbose_json``."""
     return [
         {
             "id": i, "start": x.start, "end": x.end, "text": x.text, "tokens": x.tokens,

@@ -1,7 +1,7 @@
 """Waves: samples of a WAV file, and samples at another rate.
 
-Here: RIFF files of integers of 8 to 32 bits and of floats, a polyphase filter. Not here: other
-files than WAV, which ffmpeg and others turn into it.
+Here: RIFF files with integers of 8 to 32 bits or floats, a polyphase filter. Not here: other
+formats than WAV, which ffmpeg can convert to WAV.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RATE", "mono", "read_wav", "resampled"]
 
-RATE: Final = 16000  # samples a second that models of speech hear
-PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # kinds of samples
+RATE: Final = 16000  # samples a second, as models of speech expect
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of samples
 CROSSINGS: Final = 32  # zero crossings of the filter's sinc on each side
-STOPPED: Final = 8.0  # of its Kaiser window: 80 dB below at the edge of the stop band
-PASSED: Final = 0.94  # of the lower half of a rate: where the filter lets half of a tone through
+STOPPED: Final = 8.0  # beta of the filter's Kaiser window: 80 dB of attenuation in the stop band
+PASSED: Final = 0.94  # cut-off, where half of a tone passes, as a share of half the lower rate
 PIECE: Final = 1 << 16  # samples that are filtered together
 
 
 def read_wav(data: bytes) -> tuple[F32, int]:
-    """Samples of a WAV file, the mean of its channels, from -1 to 1; and how many a second.
+    """Samples of a WAV file from -1 to 1, averaged over channels; and how many a second.
 
     Raises:
         ModelError: it is no WAV file, is cut off, or has samples of another form.
@@ -50,7 +50,7 @@ def read_wav(data: bytes) -> tuple[F32, int]:
                 raise ModelError(
                     "the WAV file does not say what its samples are: it has no whole 'fmt '"
                 )
-            # A file that was written to a pipe has no length: all that follows.
+            # A file that was written to a pipe does not say its length: take all that follows.
             end = len(data) if size in (0, 0xFFFFFFFF) else body + size
             if end > len(data):
                 raise ModelError(f"the WAV file is cut off: {len(data)} of {end} bytes")
@@ -99,10 +99,10 @@ def _samples(body: bytes, told: tuple[int, int, int, int]) -> F32:
 
 
 def mono(samples: npt.ArrayLike) -> F32:
-    """Samples as float32 from -1 to 1 in one line; of (samples, channels) the mean of channels.
+    """Samples as float32 from -1 to 1, (samples,); channels are averaged.
 
     Raises:
-        InvalidArgument: they are no such array, or not finite.
+        InvalidArgument: another type or shape of array, or samples that are not finite.
     """
     given = np.asarray(samples)
     if given.ndim not in (1, 2) or given.dtype.kind not in "fi":
@@ -119,9 +119,9 @@ def mono(samples: npt.ArrayLike) -> F32:
 
 
 def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
-    """Samples at another rate: a sinc under a Kaiser window, in as many phases as it needs.
+    """Samples at another rate, by a polyphase filter: a sinc with a Kaiser window.
 
-    Tones above the lower half of both rates are taken away.
+    Tones above half of the lower rate are removed.
 
     Raises:
         InvalidArgument: a rate below 1.
@@ -146,8 +146,8 @@ def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
 
 
 def _bank(up: int, down: int) -> F32:
-    """The filter of each phase, (up, taps); a sample of the result is the sum over a window."""
-    cut = PASSED * min(1.0, up / down)  # of half the rate of what comes in
+    """The filter of each phase, (up, taps); a result is a weighted sum over ``taps`` samples."""
+    cut = PASSED * min(1.0, up / down)  # cut-off, as a share of half the input's rate
     half = math.ceil(CROSSINGS / cut)
     offset = np.arange(-half + 1, half + 1)[None, :] - np.arange(up)[:, None] / up
     window = np.i0(STOPPED * np.sqrt(np.clip(1 - (offset / half) ** 2, 0, None))) / np.i0(STOPPED)

@@ -1,7 +1,7 @@
-"""Windows: what is said in windows of 30 s, several decoded together.
+"""Windows: decodes what is said in windows of 30 s, several of them together.
 
-Here: the prompt of a window, greedy decoding, higher temperatures where the text cannot be
-believed. Not here: which token may come (deciding.py), which windows there are (segments.py).
+Here: the prompt of a window, greedy decoding, higher temperatures if the text is improbable or
+repeats itself. Not here: which token may come (deciding.py), which windows there are (segments.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["TEMPERATURES", "Asked", "Said", "Window", "Windows"]
 
-#: As Whisper's paper has them: the first whose text can be believed counts.
+#: As in Whisper's paper. They are tried in turn until a text is believed: see `Said.believed`.
 TEMPERATURES: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-REPEATS: Final = 2.4  # a text that zlib makes so many times shorter repeats itself
-UNSURE: Final = -1.0  # the mean logarithm of the probabilities of a text that is guessed
-SILENT: Final = 0.6  # the probability of `no_speech` from which nobody speaks
+REPEATS: Final = 2.4  # a text repeats itself if zlib makes it more than so many times shorter
+UNSURE: Final = -1.0  # a text is a guess if the mean logarithm of its probabilities is below this
+SILENT: Final = 0.6  # nobody speaks if the probability of `no_speech` is above this
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Asked:
     """What a caller wants of a recording.
 
     Attributes:
-        language: its code; None: the model finds out.
-        translate: into English.
+        language: its code; None: the model detects it.
+        translate: whether to translate into English.
         times: whether the text has times.
-        temperatures: one after the other, until a text can be believed.
+        temperatures: tried in turn, until a text is believed.
         seed: of the draws at temperatures above 0.
     """
 
@@ -62,7 +62,7 @@ class Window:
     Attributes:
         mel: (bands, frames).
         asked: what the caller wants.
-        before: tokens of what was said before.
+        before: tokens of the text before this window.
     """
 
     mel: F32
@@ -78,11 +78,11 @@ class Said:
     """What is said in a window.
 
     Attributes:
-        tokens: with times where they were asked for, without the end.
+        tokens: without the end token; with times if they were asked for.
         language: its code.
-        temperature: at which it was found.
+        temperature: at which the text was decoded.
         logprob: mean logarithm of the probabilities of its tokens.
-        compression: how many times shorter zlib makes it.
+        compression: how many times shorter zlib makes the text.
         no_speech: the probability that nobody speaks.
     """
 
@@ -100,7 +100,7 @@ class Said:
 
     @property
     def believed(self) -> bool:
-        """Whether no higher temperature need be tried."""
+        """Whether the text is kept, so that no higher temperature is tried."""
         if self.no_speech > SILENT and self.logprob < UNSURE:
             return True
         return self.compression <= REPEATS and self.logprob >= UNSURE
@@ -115,13 +115,13 @@ class _Run:
     temperature: float
     random: np.random.Generator
     position: int  # of the last token
-    row: F32  # logits after it
+    row: F32  # logits after the last token
     made: list[int] = field(default_factory=list)
     logprob: float = 0.0
     done: bool = False
 
     def step(self, most: int) -> None:
-        """Take the next token."""
+        """Choose the next token from the logits."""
         logits = self.row.copy()
         self.rules.apply(logits, self.made)
         logprobs = log_softmax(logits)
@@ -143,11 +143,11 @@ class Windows:
     """Decodes windows, as many together as the decoder has sequences.
 
     Args:
-        listener: hears them.
+        listener: runs the encoder.
         decoder: writes what was said.
-        words: its vocabulary.
-        special: tokens by number.
-        context: tokens that a window may have, those before it included.
+        words: the vocabulary.
+        special: ids of special tokens.
+        context: tokens that a window may have, those of the text before it included.
     """
 
     def __init__(
@@ -156,15 +156,15 @@ class Windows:
     ) -> None:  # fmt: skip
         self._listener, self._decoder = listener, decoder
         self._words, self.special = words, special
-        self.most = context // 2  # tokens of a window's text; one less of those before it
+        self.most = context // 2  # the most tokens of a window's text; one fewer of the text before
         self._never = suppressed(words, special)
         blank = [*words.encode(" ", special=False), special.end]
         self._blank = np.array(blank, np.int64)
 
     async def say(self, windows: Sequence[Window]) -> list[Said]:
-        """What is said in each of them.
+        """Decode windows; returns what is said in each of them.
 
-        Cancellation: aborts the computation; nothing is left of it.
+        Cancellation: aborts the computation; its results are dropped.
         """
         found: list[Said] = []
         for first in range(0, len(windows), self._decoder.sequences):
@@ -216,7 +216,7 @@ class Windows:
     async def _begun(
         self, slot: int, window: Window, language: str, i: int
     ) -> tuple[_Run, float]:  # fmt: skip
-        """A window whose prompt was taken in, and the probability that nobody speaks."""
+        """Process a window's prompt; returns the window's run and the probability of silence."""
         special, asked = self.special, window.asked
         before = list(window.before)[-(self.most - 1) :]
         first = [*((special.previous, *before) if before else ()), special.begin]
@@ -236,9 +236,9 @@ class Windows:
         return _Run(slot, rules, asked.temperatures[i], default_rng(seed), position, row), silence
 
     async def _advance(self, runs: Sequence[_Run]) -> None:
-        """One step of all sequences from the first to the last that go on.
+        """One decoding step of all sequences from the first to the last unfinished one.
 
-        Those between that do not go on take their last token once more, at its place.
+        Finished sequences between them process their last token again, at the same position.
         """
         going = [run.slot for run in runs if not run.done]
         low, high = min(going), max(going) + 1
