@@ -2,8 +2,8 @@
 
 ``async with await aggml.ray.pipeline("model.gguf", stages=2) as model: ...``
 
-Here: the names; they need the extra ``aggml[ray]``. README.md of this room says what lies in which
-file. Not here: models (aggml.models), tensor parallelism (docs/distributed.md says why).
+Here: the names; they need the extra ``aggml[ray]``. README.md in this folder says what lies in
+which file. Not here: models (aggml.models), tensor parallelism (docs/distributed.md says why).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "service",
 ]
 
-#: Names whose modules bring more of Ray with them; they are imported when they are asked for.
+#: Names whose modules import more of Ray; each module is imported when its name is first used.
 _OF = {"Embed": "data", "Generate": "data", "Transcribe": "data", "service": "replicas"}
 
 

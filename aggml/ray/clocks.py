@@ -1,9 +1,9 @@
-"""Clocks of other nodes, seen from the driver: how far they are ahead, and how sure that is.
+"""Clocks of other nodes, seen from the driver: how far they are ahead, and with what error.
 
-A round trip tells that the other clock showed a certain time at some moment between the sending and
-the answer. So the middle of the round trip is wrong by half of it at most. The shortest of several
-round trips is taken. Here: asking over a connection like those that steps take, the estimate. Not
-here: what is drawn with it (traces.py).
+The other clock shows the answered time at some moment between sending the question and receiving
+the answer. The estimate takes the middle of this round trip, so it is wrong by at most half of the
+round trip. The shortest of several round trips is used. Here: asking over a connection like those
+of steps, the estimate. Not here: traces, which use it (traces.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Trip(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """At ``at`` by the clock here the other one was ``ahead``, wrong by ``bound`` at most."""
+    """At ``at`` by this clock the other one was ``ahead``, with an error of at most ``bound``."""
 
     at: float
     ahead: float
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
 
 
 def reading(trips: Sequence[Trip]) -> Reading:
-    """What the shortest of some round trips tells."""
+    """The reading from the shortest of some round trips."""
     best = min(trips, key=lambda x: x.back - x.sent)
     middle = (best.sent + best.back) / 2
     return Reading(middle, best.answered - middle, (best.back - best.sent) / 2)
@@ -53,18 +53,18 @@ def reading(trips: Sequence[Trip]) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock between two readings. It is taken to drift evenly from the one to the other."""
+    """Another node's clock between two readings; it is assumed to drift evenly between them."""
 
     first: Reading
     last: Reading
 
     @property
     def bound(self) -> float:
-        """Seconds by which `here` is wrong at most, at the readings and between them."""
+        """The greatest error of `here` in seconds, at the readings and between them."""
         return max(self.first.bound, self.last.bound)
 
     def here(self, there: float) -> float:
-        """A time of that clock by the clock here."""
+        """Convert a time of the other clock to this node's clock."""
         a, b = self.first, self.last
         begin, end = a.at + a.ahead, b.at + b.ahead  # by the clock there
         share = (there - begin) / (end - begin) if end > begin else 0.0
@@ -92,7 +92,7 @@ async def asked(address: tuple[str, int], key: bytes, epoch: int) -> Reading:
     """Ask a stage for its time.
 
     Raises:
-        OSError: it does not answer.
+        OSError: the stage does not answer.
     """
     peer = _Asking()
     link = await connect(address, key, peer, Role.CLOCK, epoch)

@@ -26,25 +26,25 @@ def cut(
     begin: float = 0.0,
     end: float | Sequence[float] = 0.0,
 ) -> list[tuple[int, int]]:
-    """Cut layers into runs so that the slowest stage is as fast as can be.
+    """Cut layers into ranges so that the slowest stage is as fast as possible.
 
-    A pipeline gives a result each time its slowest stage ends a step, so that stage decides.
+    A pipeline gives a result each time its slowest stage ends a step. So that stage alone decides
+    how fast the pipeline is.
 
     Args:
-        costs: time of each layer, in any unit; or for each stage such a list, if it is not the same
-            on all of them.
+        costs: time of each layer, in any unit; or one such list for each stage, if stages differ.
         stages: how many, each with at least one layer.
-        speeds: of each stage; its time is its cost divided by this. None: all 1.
+        speeds: of each stage; its time is its cost divided by its speed. None: all 1.
         sizes: bytes of each layer.
-        limits: bytes that each stage has room for.
-        begin: cost beside the layers of the first stage: the embeddings.
-        end: cost beside the layers of the last stage: the output; or that on each stage.
+        limits: bytes for which each stage has room.
+        begin: additional cost of the first stage: the embeddings.
+        end: additional cost of the last stage: the output; or a list of this cost on each stage.
 
     Returns:
         For each stage its first layer and the one after its last.
 
     Raises:
-        InvalidArgument: fewer layers than stages, none at all; sizes that fit no cut.
+        InvalidArgument: fewer layers than stages, or no stages; no cut fits into ``limits``.
     """
     rows = _of_each_stage(costs, stages)
     n = len(rows[0]) if rows else 0
@@ -60,8 +60,8 @@ def cut(
     ends = [float(end)] * stages if isinstance(end, int | float) else list(end)
     size = [0.0, *itertools.accumulate(sizes or [0.0] * n)]
     worst = float("inf")
-    # best[i]: the slowest stage, at best, if the stages so far end before layer i; back[s][i]:
-    # where stage s begins then.
+    # best[i]: the least possible time of the slowest stage if the stages so far have the layers
+    # before layer i; back[s][i]: the first layer of stage s in that case.
     best = [0.0] + [worst] * n
     back: list[list[int]] = []
     for stage in range(stages):

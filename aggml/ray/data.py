@@ -2,9 +2,8 @@
 
 ``dataset.map_batches(aggml.ray.Embed, fn_constructor_args=("model.gguf",), concurrency=2)``
 
-Here: `Embed`, `Generate` and `Transcribe`, which Ray starts once in each worker. Ray Data reads
-ahead, holds workers back whose results nobody takes, and shows progress. Not here: models
-(aggml.models).
+Here: `Embed`, `Generate` and `Transcribe`, of which Ray makes one in each worker. Ray Data reads
+ahead, applies back-pressure and shows progress. Not here: models (aggml.models).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ["Embed", "Generate", "Transcribe"]
 
 
 class _Worker:
-    """A model on a loop of its own: Ray Data calls from whatever thread it has."""
+    """A model on its own event loop in a thread, because Ray Data may call from any thread."""
 
     def __init__(self, path: str, threads: int, **options: Any) -> None:  # noqa: ANN401 of `load`
         self._leave = threading.Lock()
@@ -47,7 +46,7 @@ class _Worker:
         return await models.load(path, self._backend, **options)
 
     def close(self) -> None:
-        """End the model and its loop."""
+        """Close the model and its event loop."""
         with self._leave:
             if self._portal_context is not None:
                 self._portal.call(self._model.aclose)
@@ -60,8 +59,8 @@ class Embed(_Worker):
 
     Args:
         path: a model file, at this path on every node.
-        column: of the texts.
-        to: of the vectors, float32.
+        column: name of the column of texts.
+        to: name of the new column of vectors, float32.
         threads: cores of each worker; give Ray the same number as ``num_cpus``.
         options: further arguments of `aggml.models.load`.
     """
@@ -85,11 +84,11 @@ class Generate(_Worker):
 
     Args:
         path: a model file, at this path on every node.
-        column: of the prompts.
-        to: of the texts that continue them.
+        column: name of the column of prompts.
+        to: name of the new column of continuations.
         threads: cores of each worker; give Ray the same number as ``num_cpus``.
         slots: prompts that are continued at a time.
-        generation: arguments of `aggml.models.TextModel.generate`, as ``{"max_tokens": 64}``.
+        generation: arguments of `aggml.models.TextModel.generate`, such as ``{"max_tokens": 64}``.
         options: further arguments of `aggml.models.load`.
     """
 
@@ -103,7 +102,7 @@ class Generate(_Worker):
         self._generation = generation or {}
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch with what continues each of its prompts."""
+        """A batch with the continuations of its prompts."""
         prompts = [str(x) for x in batch[self._column]]
         texts = self._portal.call(self._all, prompts)
         return {**batch, self._to: np.array(texts, dtype=object)}
@@ -122,19 +121,20 @@ class Generate(_Worker):
 
 
 class Transcribe(_Worker):
-    """Adds a column of what is said to batches of recordings, whose windows are decoded together.
+    """Adds a column of transcripts to batches of recordings, whose windows are decoded together.
 
-    A recording is a WAV file as bytes, as ``ray.data.read_binary_files`` gives it, or its samples.
+    A recording is the bytes of a WAV file, as from ``ray.data.read_binary_files``, or samples.
 
     Args:
         path: a file of a model of speech, at this path on every node.
-        column: of the recordings: bytes or samples.
-        to: of the texts.
-        segments: of a list of segments as JSON, if it is wanted: start, end, text, ...
-        rate: samples a second, where they are given as samples.
+        column: name of the column of recordings: bytes or samples.
+        to: name of the new column of texts.
+        segments: name of a further column with lists of segments as JSON (start, end, text, ...);
+            None: no such column.
+        rate: samples a second, for recordings that are given as samples.
         threads: cores of each worker; give Ray the same number as ``num_cpus``.
         slots: windows of 30 s that are decoded together.
-        transcription: arguments of `aggml.models.SpeechModel.transcribe`, as
+        transcription: arguments of `aggml.models.SpeechModel.transcribe`, such as
             ``{"language": "en"}``.
         options: further arguments of `aggml.models.load`.
     """

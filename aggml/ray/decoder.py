@@ -1,9 +1,9 @@
-"""PipelineDecoder: does what a `Decoder` does, with its layers in stages on other machines.
+"""PipelineDecoder: a decoder whose layers lie in stages on other machines.
 
-It remembers the tokens of each slot. If a stage is lost, its caches are lost with it; so when all
-stages are there again, the tokens of a slot go through them once more before its next step. Whoever
-generates sees a pause and no token twice. Here: slots, tokens, trying again. Not here: the stages
-(stages.py), what goes together (dispatch.py).
+It remembers the tokens of each slot. If a stage is lost, its caches are lost with it. When all
+stages run again, the tokens of a slot go through them once more before its next step. So a
+generation only pauses, and gets no token twice. Here: slots, tokens, trying again. Not here: the
+stages (stages.py), which slots share a step (dispatch.py).
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Following", "PipelineDecoder"]
 
-TRIES: Final = 5  # how often a step is begun before the loss of a stage is the caller's
-CHEAP: Final = Form(best=1)  # where nobody looks at the result
+TRIES: Final = 5  # after so many losses of stages during one step, the caller gets StageLost
+CHEAP: Final = Form(best=1)  # for steps whose results nobody needs
 
 
 @dataclass(slots=True)
 class _Slot:
-    """What the caches of all stages hold of a sequence."""
+    """What the caches of all stages contain of a sequence."""
 
-    epoch: int = 0  # of the stages that hold it
+    epoch: int = 0  # of the stages whose caches contain it
     life: int = 0
     turn: int = 0
     ids: list[int] = field(default_factory=list)
 
     def begin_anew(self) -> None:
-        """Steps of this slot that may still be on their way are not taken any more."""
+        """Begin a new life: stages take no more steps of this slot that are still on their way."""
         self.life += 1
         self.turn = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Tokens that a slot takes in from a position on."""
+    """Tokens for a slot, from position ``start`` on."""
 
     slot: int
     ids: Sequence[int]
@@ -66,15 +66,15 @@ class _Job:
 class PipelineDecoder:
     """A model in stages, and the caches of ``sequences`` sequences of up to ``ctx`` positions.
 
-    Steps of different slots may be under way together; those of one slot one after the other.
+    Steps of different slots may be under way at the same time. Steps of one slot are ordered.
 
     Args:
-        stages: open.
-        model: its description, of all layers.
+        stages: the opened stages.
+        model: the description of the whole model.
         vocabulary: how many tokens there are.
         ctx: positions of each sequence, rounded up to a multiple of 256.
         sequences: how many there may be at a time.
-        micro_batches: steps under way at most.
+        micro_batches: the most steps under way.
     """
 
     draws: ClassVar[bool] = False
@@ -96,10 +96,10 @@ class PipelineDecoder:
         self.stages = stages
         self._dispatcher = Dispatcher(stages, micro_batches)
         self._slots = [_Slot() for _ in range(sequences)]
-        self._followed: dict[int, Following] = {}  # the last one, by the first sequence
+        self._followed: dict[int, Following] = {}  # first sequence: the last result of `follow`
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
-        """As `aggml.models.decoding.Decoder.prefill`; its pieces follow each other in the stages.
+        """As `aggml.models.decoding.Decoder.prefill`; several pieces are under way at a time.
 
         Raises:
             StageLost: a stage was lost and did not come back.
@@ -140,9 +140,10 @@ class PipelineDecoder:
         slot: int = 0,
         draws: Draws | None = None,
     ) -> Following:
-        """As `aggml.models.decoding.Decoder.follow`, but nothing is queued before it is awaited.
+        """As `aggml.models.decoding.Decoder.follow`, but the step begins when it is awaited.
 
-        A token has to come back here before it goes to the first stage anyway. There are no draws.
+        It could not begin earlier: a token has to come back here before it can go to the first
+        stage. ``draws`` must be None.
         """
         assert draws is None
         before = self._followed.get(slot) if ids is None else None
@@ -150,7 +151,7 @@ class PipelineDecoder:
         return following
 
     def close(self) -> None:
-        """Nothing is held here: the stages end with the pipeline."""
+        """Does nothing: the stages are closed by `PipelineModel.aclose`."""
 
     async def share(self, n: int) -> None:
         """Copy the first ``n`` positions of sequence 0 to all others."""
@@ -159,7 +160,7 @@ class PipelineDecoder:
             for ref in [x.share.remote(first.epoch, n) for x in self.stages.actors]:
                 await result(ref)
         except (StageLost, *LOST):
-            first.epoch = -1  # so the others' tokens, too, go through all stages again
+            first.epoch = -1  # so that the tokens of all sequences go through the stages again
         for slot in self._slots[1:]:
             slot.begin_anew()
             slot.epoch, slot.ids = first.epoch, first.ids[:n]
@@ -170,7 +171,7 @@ class PipelineDecoder:
     async def _one_more(
         self, ids: Sequence[int], positions: Sequence[int], slot: int, form: Form
     ) -> list[list[npt.NDArray[Any]]]:
-        """One token of each of the sequences from ``slot`` on: the rows of each."""
+        """One token of each of the sequences from ``slot`` on; returns the rows of each."""
         if max(positions) >= self.ctx:
             raise ModelError(f"the context of {self.ctx} tokens is full: load with a larger ctx")
         pairs = zip(ids, positions, strict=True)
@@ -180,10 +181,10 @@ class PipelineDecoder:
     async def _take(
         self, jobs: Sequence[_Job], form: Form, *, last: bool
     ) -> list[list[list[npt.NDArray[Any]]]]:
-        """Have tokens taken in: for each job and each of its pieces the rows.
+        """Process the tokens of some jobs; returns the rows of each piece of each job.
 
         Raises:
-            StageLost: a stage was lost and did not come back, or too often.
+            StageLost: a stage was lost and did not come back, or was lost TRIES times.
         """
         tries = 0
         while True:
@@ -203,7 +204,7 @@ class PipelineDecoder:
                 return found
 
     async def _hold_again(self, jobs: Sequence[_Job], epoch: int) -> None:
-        """What stages of another epoch held of these slots goes through those of this one."""
+        """If slots are cached by stages of an older epoch, process their tokens again."""
         stale = [job for job in jobs if self._slots[job.slot].epoch != epoch]
         for job in stale:
             if len(self._slots[job.slot].ids) < job.start:
@@ -220,7 +221,10 @@ class PipelineDecoder:
     async def _through(
         self, jobs: Sequence[_Job], form: Form, *, last: bool
     ) -> list[list[list[npt.NDArray[Any]]]]:
-        """Send the pieces of all jobs; of those before the last one only what is wanted of them."""
+        """Send the pieces of all jobs and wait for their results.
+
+        If ``last``, only the last piece of each job has results in the form ``form``.
+        """
         asked = []
         for job in jobs:
             held = self._slots[job.slot]
@@ -245,7 +249,7 @@ class PipelineDecoder:
 
 
 class Following:
-    """One more token of some sequences: awaited, the best one of each, (sequences,) int32."""
+    """One more token of some sequences; awaited, it gives the next ones, (sequences,) int32."""
 
     def __init__(
         self,
@@ -278,4 +282,4 @@ class Following:
         return self._chosen
 
     def abort(self) -> None:
-        """Nothing to abort: what is not awaited has not begun."""
+        """Does nothing: a step that is not awaited has not begun."""

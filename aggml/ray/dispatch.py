@@ -1,8 +1,8 @@
-"""Keeps all stages busy: several steps under way, each with a share of the slots that wait.
+"""Keeps all stages busy: several steps are under way, each with a share of the waiting slots.
 
-A step goes from stage to stage without coming back here. Here: which asks go into one step,
-cancelling, waking. Not here: the way through the stages (wire.py), what is asked when a stage was
-lost (decoder.py), the actors (stages.py).
+An ask is the tokens of one slot for a step. A step goes from stage to stage without coming back to
+the driver. Here: which asks go into one step, cancelling, waking. Not here: the connections
+(wire.py), asking again after a loss (decoder.py), the actors (stages.py).
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ class _Stages(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What is wanted: so many of the best logits, 0 for all; or what they would be made of."""
+    """Which results are wanted: the ``best`` logits, 0 for all; or the hidden states."""
 
     best: int = 0
     hidden: bool = False
 
     def goes_with(self, other: Form) -> bool:
-        """Whether both can be had from one step."""
+        """Whether one step can give both."""
         return self.hidden == other.hidden and (self.best > 0) == (other.best > 0)
 
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """An ask on its way."""
+    """An ask that waits or is under way, and its results."""
 
     ask: Ask
     form: Form
     dispatcher: Dispatcher
-    epoch: int  # in which its turn was counted
+    epoch: int  # of its turn
     done: anyio.Event = field(default_factory=anyio.Event)
     flight: _Flight | None = None  # None: it waits
     results: list[Array] | None = None
     error: BaseException | None = None
 
     async def result(self) -> list[Array]:
-        """The rows of the ask: those of `aggml.ray.stage.Stage.step` of the last stage.
+        """Wait for the results: this ask's rows of what the last stage's `Stage.step` returned.
 
         Raises:
-            StageLost: a stage died with it.
-            Exception: what a stage raised.
+            StageLost: a stage was lost while it had the step.
+            Exception: the exception that a stage raised.
 
-        Cancellation: nothing: `withdraw` takes the ask back.
+        Cancellation: only ends the wait; `withdraw` takes the ask back.
         """
         await self.done.wait()
         if self.error is not None:
@@ -81,7 +81,7 @@ class Asked:
         return self.results
 
     def withdraw(self) -> None:
-        """Stop waiting for it. A step that nobody waits for is cancelled on all stages."""
+        """Take the ask back. A step for which nobody waits any more is cancelled on all stages."""
         self.dispatcher.withdraw(self)
 
 
@@ -98,8 +98,8 @@ class Dispatcher:
     """Sends asks through the stages. All of it runs on one event loop.
 
     Args:
-        stages: where they are, and the way through them.
-        most: steps under way.
+        stages: the stages, with the connections to them.
+        most: how many steps may be under way.
     """
 
     def __init__(self, stages: _Stages, most: int) -> None:
@@ -117,7 +117,7 @@ class Dispatcher:
         return asked
 
     def withdraw(self, asked: Asked) -> None:
-        """Take an ask back; nothing, if it is done."""
+        """Take an ask back; does nothing if it is done."""
         flight = asked.flight
         if flight is None:
             if asked in self._waiting:
@@ -135,7 +135,7 @@ class Dispatcher:
             self._fly(self._share())
 
     def _drop_stale(self) -> None:
-        """What waited while the stages were started anew has turns that they do not know."""
+        """Fail asks that waited while stages were restarted: their turns are unknown there now."""
         epoch = self._stages.epoch
         for asked in self._waiting:
             if asked.epoch != epoch:
@@ -146,9 +146,9 @@ class Dispatcher:
     def _share(self) -> list[Asked]:
         """The asks of the next step.
 
-        A piece of a prompt goes alone. Slots that take one token each go together, but no more than
-        leave as many for the other steps under way: one large step would be at one stage at a time,
-        with all other stages idle.
+        A piece of a prompt goes alone. Asks of one token go together, but a step takes only its
+        equal share of all asks: one large step would be at one stage at a time, and leave all other
+        stages idle.
         """
         first = self._waiting[0]
         together = [x for x in self._waiting if _fits(x, first)] if _fits(first, first) else [first]
@@ -171,7 +171,7 @@ class Dispatcher:
         def landed(found: Callable[[], list[Array]]) -> None:
             post(lambda: self._landed(flight, found))
 
-        # A flight has to land whatever happens: its place would be taken for ever.
+        # `landed` must be called in any case, else the step would count as under way for ever.
         wire = self._stages.wire
         if wire is None:
             landed(raising(StageLost("the stages are not connected")))
@@ -185,7 +185,7 @@ class Dispatcher:
         self._flights.discard(flight)
         try:
             _deal(flight.asked, found())
-        except BaseException as error:  # whatever it was: those who wait must hear of it
+        except BaseException as error:  # of any class: the waiting tasks must get it
             for asked in flight.asked:
                 asked.error = self._stages.lost(error) if isinstance(error, LOST) else error
         for asked in flight.asked:
@@ -194,7 +194,7 @@ class Dispatcher:
 
 
 def _fits(asked: Asked, first: Asked) -> bool:
-    """Whether an ask may go with another."""
+    """Whether an ask may go into one step with ``first``."""
     return len(asked.ask.ids) == 1 and asked.form.goes_with(first.form)
 
 

@@ -1,6 +1,6 @@
-"""Errors of stages on other machines, and which of Ray's errors mean that one was lost.
+"""StageLost, and which of Ray's errors mean that an actor was lost.
 
-Not here: errors that a stage raises itself; those arrive as they are (futures.py).
+Not here: errors that a stage raises itself; they arrive unchanged (futures.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["LOST", "StageLost"]
 
 
 class StageLost(AggmlError, ConnectionError):
-    """A stage died, or its node, or the way to it, and it did not come back in time.
+    """A stage, its node or its connection died, and the stage did not come back in time.
 
     Attributes:
-        stage: its number; None: of unknown stage.
-        node: where it ran, as Ray names the node; None: it never ran.
+        stage: the number of the stage; None: unknown.
+        node: Ray's id of the node where it ran; None: unknown, or it never ran.
     """
 
     def __init__(self, message: str, stage: int | None = None, node: str | None = None) -> None:
@@ -28,11 +28,11 @@ class StageLost(AggmlError, ConnectionError):
         self.node = node
 
     def __reduce__(self) -> tuple[type[StageLost], tuple[str, int | None, str | None]]:
-        """With all it knows: it may come from another process."""
+        """Pickle it with all attributes, because it may come from another process."""
         return type(self), (str(self), self.stage, self.node)
 
 
-#: Errors of Ray after which a stage, or what it had computed, is gone.
+#: Ray's errors after which an actor, or a result that it had computed, is gone.
 LOST: Final = (
     of_ray.RayActorError,
     of_ray.ObjectLostError,

@@ -1,8 +1,8 @@
-"""Brings a model file to nodes that have no copy of it, once for each node.
+"""Copies a model file to nodes that do not have it, once for each node.
 
 A node uses the driver's path if the same file lies there, else a copy in its cache, which it
-fetches in pieces of 64 KiB. Pieces of that size travel inside of Ray's messages: weights never go
-through the object store. Here: which file is the same, fetching. Not here: reading it (aggml.gguf).
+fetches in pieces of 64 KiB. Ray sends pieces of that size within its messages, so weights never go
+through the object store. Here: comparing files, fetching. Not here: reading them (aggml.gguf).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Files", "Source", "cache_folder", "found", "source_of"]
 
-PIECE: Final = 64 << 10  # Ray puts what is over 100 KB into the object store
+PIECE: Final = 64 << 10  # bytes; Ray puts results above 100 KB into the object store
 UNDER_WAY: Final = 16  # pieces asked for before the first has come
 ENDS: Final = 1 << 20  # bytes at both ends of a file that go into its fingerprint
 
@@ -35,10 +35,11 @@ class Source:
     """A model file of the driver.
 
     Attributes:
-        path: where the driver has it; relative to no folder.
+        path: the absolute path on the driver's node.
         size: bytes.
-        fingerprint: of its size, its first and its last MiB: GGUF's names and shapes lie there.
-        shared: whether ``path`` may be looked for on other nodes.
+        fingerprint: a hash of the size, the first and the last MiB; GGUF has names and shapes in
+            the first.
+        shared: whether other nodes may use a file at the same path.
     """
 
     path: str
@@ -83,7 +84,7 @@ class Files:
         self._file = os.open(path, os.O_RDONLY)
 
     async def read(self, offset: int) -> bytes:
-        """A piece."""
+        """The piece that begins at ``offset``."""
         return os.pread(self._file, PIECE, offset)
 
 
@@ -92,16 +93,16 @@ async def found(
     files: str,
     progress: Callable[[int, int], None],
 ) -> Path:
-    """A path on this node with the contents of ``source``; fetched if there is none.
+    """A path on this node to a file with the contents of ``source``; fetches it if necessary.
 
-    Processes of one node that look for the same file fetch it once: the others wait for the first.
+    If several processes of a node need the same file, the first one fetches it and the others wait.
 
     Args:
         source: the file.
-        files: name of the `Files` of its node.
+        files: name of the `Files` actor of its node.
         progress: called with bytes fetched so far and bytes in all.
 
-    Cancellation: what was fetched so far is deleted.
+    Cancellation: the incomplete copy is deleted.
     """
     here = Path(source.path)
     if source.shared and await anyio.to_thread.run_sync(_same, here, source):
@@ -121,7 +122,7 @@ async def _fetch(
     copy: Path,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Write a copy aside, rename it when it is whole."""
+    """Write the copy under a temporary name, and rename it when it is complete."""
     offsets = deque(range(0, source.size, PIECE))
     asked: deque[Any] = deque()
     handle, name = tempfile.mkstemp(dir=copy.parent, prefix=copy.name)

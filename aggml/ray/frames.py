@@ -1,8 +1,9 @@
-"""Frames: what one message between stages is in bytes.
+"""Frames: the bytes of one message between stages.
 
-A frame is a head of fixed size, a pickled value, then arrays. An array begins at a multiple of 64
-bytes of the body, so that a device can wrap it where it was received. Here: bytes from values and
-values from bytes. Not here: sockets (link.py), what messages mean (neighbours.py, wire.py).
+A frame is a head of fixed size, a pickled value, then a body of arrays. An array begins at a
+multiple of 64 bytes of the body, so that a device can use it where it was received. Here: bytes
+from values and values from bytes. Not here: sockets (link.py), the meaning of messages
+(neighbours.py, wire.py).
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ Array = Any  # numpy's, of one of several types
 
 HEAD: Final = struct.Struct("<BIQ")  # kind, bytes of the pickled value, bytes of the arrays
 ALIGN: Final = 64
-BLOCK: Final = 64 << 10  # bytes received at once where no large array is under way
+BLOCK: Final = 64 << 10  # bytes of the block in which small frames are received
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """Kinds of messages."""
 
-    STEP = 1  # value: (number, step); arrays: what the stage before computed
+    STEP = 1  # value: (number, step); arrays: the results of the previous stage
     DONE = 2  # value: number of the step; arrays: its results
     FAILED = 3  # value: (number of the step, exception)
     CANCEL = 4  # value: number of the step
-    LOST = 5  # value: number of a stage that its neighbour lost, and why
+    LOST = 5  # value: (number of the stage to which a neighbour lost its connection, why)
     PING = 6  # value: when it was sent, by the clock of the sender
-    PONG = 7  # value: that, and when it was received, by the clock there
+    PONG = 7  # value: (the value of the ping, when it was answered by the clock there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +71,27 @@ def packed(kind: Kind, value: object, arrays: Sequence[Array] = ()) -> list[byte
 class Frames:
     """Puts frames together from bytes as they come.
 
-    Small frames are taken out of a block that many of them share. The body of a large one is
-    received where its arrays stay.
+    Small frames are copied out of one block, in which many of them are received. The rest of a
+    large frame's body is received directly into the memory of its arrays.
     """
 
     def __init__(self) -> None:
         self._block = bytearray(BLOCK)
         self._view = memoryview(self._block)
-        self._have = 0  # bytes of the block
+        self._have = 0  # bytes in the block
         self._head: tuple[Kind, Any, list[tuple[str, tuple[int, ...]]]] | None = None
-        self._body: Array = None  # of a frame whose head is here
-        self._got = 0  # bytes of the body
+        self._body: Array = None  # of the frame whose head was read
+        self._got = 0  # bytes of the body that were received
 
     def room(self) -> memoryview:
-        """Where the next bytes are to be written; `took` says how many came."""
+        """The memory for the next bytes; `took` is then told how many were received."""
         if self._head is not None:
             rest: memoryview = self._body[self._got :].data
             return rest
         return self._view[self._have :]
 
     def took(self, n: int) -> list[Frame]:
-        """The frames that are whole now that ``n`` more bytes lie in `room`."""
+        """The frames that are complete after ``n`` more bytes were written to `room`."""
         found: list[Frame] = []
         if self._head is not None:
             self._got += n
@@ -103,17 +104,20 @@ class Frames:
         while used := self._begin(at):
             at += used
             if self._got < len(self._body):
-                break  # the rest of it comes into its own memory
+                break  # the rest of the body is received into its own memory
             found.append(self._whole())
         if at:
             self._view[: self._have - at] = bytes(self._view[at : self._have])
             self._have -= at
-        if not at and self._have == len(self._block):  # the value of a frame is larger than it
+        if not at and self._have == len(self._block):  # a head and its value do not fit the block
             self._grow()
         return found
 
     def _begin(self, at: int) -> int:
-        """Begin the frame at ``at`` of the block: how many bytes of the block belong to it."""
+        """Begin the frame at ``at`` in the block; returns how many of its bytes the block has.
+
+        0: the head or the value is not complete.
+        """
         have = self._have - at
         if have < HEAD.size:
             return 0

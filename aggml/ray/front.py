@@ -1,9 +1,9 @@
-"""The way of a request over Ray Serve: through a deployment in front, to a replica and back.
+"""The way of a request through Ray Serve: through a deployment in front, to a replica and back.
 
-Ray Serve's router sees the head of a request over HTTP, not its body. So a deployment in front
-reads the body and calls the replicas by a handle, whose router sees what the prompt begins with.
-Here: both ends of such a call. Not here: the choice (routing.py), what a client has of an answer
-and how that goes on elsewhere (passing.py), the service (aggml.serve).
+Ray Serve's router sees the head of an HTTP request, but not its body. So a deployment in front
+reads the body and calls the replicas through a handle; the handle's router gets the beginning of
+the prompt. Here: both ends of such a call. Not here: the choice of a replica (routing.py),
+continuing an answer on another replica (passing.py), the service (aggml.serve).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Behind", "Front", "Head", "answered"]
 
-LARGEST: Final = 65 << 20  # bytes of a body; the replica refuses less, and says so
-ENDS: Final = 5.0  # seconds that a replica has to end what nobody waits for
-WAITING: Final = 64  # parts of an answer that wait for the front at most
+LARGEST: Final = 65 << 20  # bytes read of a body; above the replica's limit, so that it refuses
+ENDS: Final = 5.0  # seconds that the service has to end a request whose client has gone
+WAITING: Final = 64  # the most parts of an answer that wait for the deployment in front
 
 _log = logging.getLogger("serve")
 
@@ -58,7 +58,7 @@ async def answered(
 ) -> AsyncGenerator[Begin | Part, None]:
     """The answer of an ASGI application: its head, then its body as it comes.
 
-    Cancellation, and closing the generator: the application hears that its client has gone.
+    Cancellation, and closing the generator: the application gets ``http.disconnect``.
     """
     parts: asyncio.Queue[Begin | Part | None] = asyncio.Queue(WAITING)
     gone = asyncio.Event()
@@ -139,8 +139,8 @@ def _scope(head: Head, so_far: SoFar) -> Scope:
 class Behind(Replica):
     """A replica that answers the deployment in front.
 
-    Ray Serve allows one ASGI application in an application of its own, which is the front. So the
-    service's models are opened here.
+    Ray Serve allows one ASGI deployment in each Serve application, and that is the front. So this
+    class opens and closes the ASGI application of the service itself.
     """
 
     async def __init__(self, options: Options) -> None:  # type: ignore[misc] # Ray awaits it
@@ -151,7 +151,7 @@ class Behind(Replica):
         await opened
 
     async def _live(self, opened: asyncio.Future[None]) -> None:
-        """Hold the models open, in one task as anyio wants it, until this replica ends."""
+        """Keep the models open until this replica ends; anyio needs one task for both ends."""
         try:
             async with self._asgi_app.router.lifespan_context(self._asgi_app):
                 opened.set_result(None)
@@ -162,7 +162,7 @@ class Behind(Replica):
             opened.set_exception(error)
 
     async def __del__(self) -> None:
-        """Requests under way have some time to end; Ray Serve awaits this."""
+        """Close the models after giving running requests time to end; Ray Serve awaits this."""
         self._ends.set()
         await asyncio.wait([self._life])
 
@@ -173,9 +173,9 @@ class Behind(Replica):
 
         Args:
             head: a `Head`.
-            body: all of it.
-            so_far: what its client has of the answer already, from a replica that was lost.
-            pieces: for the router alone.
+            body: the whole body of the request.
+            so_far: what the client already has of the answer, from a replica that was lost.
+            pieces: only used by the router.
         """
         del pieces
         name = serve.get_replica_context().replica_id.unique_id.encode()
@@ -192,16 +192,16 @@ class Behind(Replica):
 
 
 class Front:
-    """Reads a request and gives it to the replica that has most of its prompt's beginning.
+    """Reads a request and gives it to the replica with the longest beginning of its prompt.
 
-    A replica that is lost is replaced by another one, which goes on with the answer (passing.py).
+    If a replica is lost, another one continues the answer (passing.py).
     """
 
     def __init__(self, replicas: Any) -> None:  # noqa: ANN401 a handle of Ray Serve
         self._replicas = replicas.options(stream=True)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """The application, as Ray Serve asks for it: a function, since it is run by uvicorn."""
+        """The ASGI application, for Ray Serve. It is a plain function, because uvicorn runs it."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await self._application(scope, receive, send)
@@ -243,7 +243,7 @@ class Front:
             answer.result()
 
     async def _answer(self, head: Head, body: bytes, send: Send) -> None:
-        """Pass an answer on, from as many replicas as it takes."""
+        """Pass an answer on; if a replica is lost, from another one."""
         pieces = pieces_of(body) if head.method == "POST" else []
         passing = Passing(send)
         while True:
@@ -263,7 +263,7 @@ class Front:
     async def _parts(
         self, head: Head, body: bytes, so_far: SoFar, pieces: list[bytes]
     ) -> AsyncGenerator[Begin | Part, None]:
-        """What a replica answers; whoever closes this ends the computation."""
+        """The answer of a replica; closing the generator ends the computation."""
         response = self._replicas.answer.remote(tuple(head), body, so_far, pieces)
         try:
             async for part in response:

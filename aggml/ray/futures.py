@@ -1,7 +1,7 @@
 """Awaits Ray's references on asyncio and on trio.
 
-Here: one wait, the cause of a failure as it was raised over there, cancellation. Not here: what is
-called (stage.py, pipeline.py).
+Here: waiting for one result, the original exception of a remote call, cancellation. Not here: the
+remote calls (stages.py, pipeline.py).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ async def result(ref: ray.ObjectRef[T], *, cancel: bool = False) -> T:
     """What a remote call returns: ``await aggml.ray.result(actor.method.remote())``.
 
     Args:
-        ref: what ``remote`` gave.
-        cancel: whether a wait that is cancelled cancels the call, too.
+        ref: the reference that ``remote`` returned.
+        cancel: whether cancelling the wait cancels the call, too.
 
     Raises:
-        Exception: what the call raised over there, from Ray's error, which has its traceback.
-        RayError: it could not be called, as Ray says it.
+        Exception: the exception that the call raised, from Ray's error, which has the traceback.
+        RayError: Ray could not make the call.
 
     Cancellation: abandons the wait; with ``cancel`` the call as well.
     """
@@ -51,7 +51,7 @@ async def result(ref: ray.ObjectRef[T], *, cancel: bool = False) -> T:
 
 
 def outcome(future: Any) -> Any:  # noqa: ANN401 a concurrent future of whatever was called
-    """The result of a future that is done; its failure as it was raised over there."""
+    """The result of a future that is done, or the original exception of the remote call."""
     try:
         return future.result()
     except RayTaskError as error:
@@ -59,21 +59,21 @@ def outcome(future: Any) -> Any:  # noqa: ANN401 a concurrent future of whatever
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What was raised first: Ray wraps it once for each call that it went through."""
+    """The exception that was raised first; each remote call on the way has wrapped it once."""
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     return error
 
 
 def post_here() -> Callable[[Callable[[], None]], None]:
-    """A function for any thread, to have something called soon on the loop that runs here.
+    """A function with which any thread can have something called on the current event loop.
 
-    A loop that has ended meanwhile calls nothing: nobody waits there any more.
+    If the loop has ended meanwhile, nothing is called: nobody waits there any more.
     """
     post = parker.post_here()
 
     def call(what: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # asyncio's for a closed loop, and trio's
+        with contextlib.suppress(RuntimeError):  # the loop is closed, on asyncio and on trio
             post(what)
 
     return call

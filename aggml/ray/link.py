@@ -1,10 +1,10 @@
 """Link: a connection between two stages, or between the driver and a stage.
 
-One side listens on its node's address, the other one connects. Before anything else both prove that
-they know the key of the pipeline, which the driver gave them over Ray: each answers a random number
-of the other one with an HMAC. The key itself does not cross the connection; what follows is neither
-encrypted nor signed. Here: proving, sending, receiving, times of round trips. Not here: bytes of a
-message (frames.py), what messages mean (neighbours.py, wire.py).
+One side listens on its node's address, the other side connects. First both prove that they know the
+key of the pipeline, which the driver gave them over Ray: each answers the other's random number
+with an HMAC. The key itself does not cross the connection. All later messages are neither encrypted
+nor signed. Here: proving, sending, receiving, answering pings. Not here: the bytes of a message
+(frames.py), the meaning of messages (neighbours.py, wire.py).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ KEY_BYTES: Final = 32
 NONCE: Final = 16
 MAGIC: Final = b"aggml-1\0"
 HELLO: Final = struct.Struct(f"<8s{NONCE}sBq32s")  # magic, nonce, role, epoch, proof
-PROVING: Final = 10.0  # seconds that a peer may take to prove who it is
-#: A node that is gone without a word (its power, its cable) is noticed after some 20 seconds.
+PROVING: Final = 10.0  # seconds that a peer may take to prove that it knows the key
+#: With these options a node that vanishes (power, cable) is noticed after some 20 seconds.
 SILENCE: Final = {
     "TCP_KEEPIDLE": 5,
     "TCP_KEEPINTVL": 5,
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 20000,
 }
-#: Whether `writelines` tells a protocol to pause. Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 forget
-#: it (CVE-2024-12254): a sender would fill its memory. Their `write` tells it.
+#: Whether asyncio's `writelines` calls `pause_writing`. In Python 3.12.0 to 3.12.8, 3.13.0 and
+#: 3.13.1 it does not (CVE-2024-12254), so a sender would fill its memory. `write` always does.
 _PYTHON: Final[tuple[int, ...]] = tuple(sys.version_info[:3])
 _PAUSES: Final = not ((3, 12) <= _PYTHON < (3, 12, 9) or (3, 13) <= _PYTHON < (3, 13, 2))
 
 
 class Role(IntEnum):
-    """What the side that connects wants to be to the side that listens."""
+    """What the connecting side is for the listening side."""
 
     BEFORE = 1  # it sends steps
     AFTER = 2  # it takes results
@@ -54,14 +54,14 @@ class Role(IntEnum):
 
 
 class Peer(Protocol):
-    """Who has a link."""
+    """The owner of links, which handles their messages."""
 
     def came(self, link: Link, frame: Frame) -> None:
-        """A message has come."""
+        """Called when a message has arrived."""
         ...
 
     def ended(self, link: Link) -> None:
-        """The other side is gone, or does not answer."""
+        """Called when the other side is gone or does not answer."""
         ...
 
 
@@ -70,9 +70,9 @@ class Link(asyncio.BufferedProtocol):
 
     Args:
         key: of the pipeline.
-        peer: is told of messages and of the end.
-        role, epoch: of the side that connects; None: this side listens.
-        accepted: of the side that listens: called when the other one has proved itself.
+        peer: gets the messages and is told of the end.
+        role, epoch: of the connecting side; a ``role`` of None means that this side listens.
+        accepted: called on the listening side when the other side has proved that it knows the key.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Link(asyncio.BufferedProtocol):
         self._listens = role is None
         self._mine = secrets.token_bytes(NONCE)
         self._theirs = b""
-        self._proving = bytearray()  # of the side's next proof, as far as it has come
+        self._proving = bytearray()  # received bytes of the other side's next message of the proof
         self._small = bytearray(HELLO.size)
-        self._frames: Frames | None = None  # None: not proved yet
+        self._frames: Frames | None = None  # None: the other side has not proved itself yet
         self._loop = asyncio.get_running_loop()
         self.proved: asyncio.Future[None] = self._loop.create_future()
         self._flowing = asyncio.Event()
@@ -102,7 +102,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, kind: Kind, value: object, arrays: Sequence[Any] = ()) -> None:
-        """Send a message, behind those before it. `flowing` says when there is room for more."""
+        """Send a message; messages stay in order. `flowing` waits until there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
             pieces = packed(kind, value, arrays)
             if _PAUSES:
@@ -112,20 +112,20 @@ class Link(asyncio.BufferedProtocol):
                     self._transport.write(piece)
 
     async def flowing(self) -> None:
-        """Wait until the other side has taken most of what was sent."""
+        """Wait until most of the sent bytes have left the buffer."""
         await self._flowing.wait()
 
     def close(self) -> None:
-        """Close it once what was sent is on its way."""
+        """Close the connection after all buffered bytes are sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # -- asyncio's side
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -143,7 +143,7 @@ class Link(asyncio.BufferedProtocol):
         self._stop_timer()
         if not self.proved.done():
             self.proved.set_exception(ConnectionError(f"the connection was closed: {exc}"))
-            self.proved.exception()  # nobody may be waiting
+            self.proved.exception()  # marks it as seen: maybe nobody awaits it
         self._peer.ended(self)
 
     def pause_writing(self) -> None:
@@ -180,7 +180,7 @@ class Link(asyncio.BufferedProtocol):
     # -- proving
 
     def _wanted(self) -> int:
-        """Bytes of what the other side says next."""
+        """How many bytes the other side's next message of the proof has."""
         if self._listens:
             return HELLO.size
         return len(self._proof(b"")) if self._theirs else NONCE
@@ -226,7 +226,7 @@ class Link(asyncio.BufferedProtocol):
         self._stop_timer()
         if not self.proved.done():
             self.proved.set_exception(ConnectionError(f"the peer was refused: {why}"))
-            self.proved.exception()  # nobody may be waiting
+            self.proved.exception()  # marks it as seen: maybe nobody awaits it
         self._transport.abort()
 
     def _stop_timer(self) -> None:
@@ -236,11 +236,11 @@ class Link(asyncio.BufferedProtocol):
 
 
 def _watch(sock: Any) -> None:  # noqa: ANN401 a socket, as the loop wraps it
-    """Send at once, and notice a peer that is gone without a word."""
+    """Set a socket's options: send small messages at once, notice a peer that vanishes."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in SILENCE.items():
-        option = getattr(socket, name, None)  # some are Linux's alone
+        option = getattr(socket, name, None)  # some exist on Linux only
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -248,7 +248,7 @@ def _watch(sock: Any) -> None:  # noqa: ANN401 a socket, as the loop wraps it
 async def listen(
     host: str, key: bytes, peer: Peer, accepted: Callable[[Link], None]
 ) -> tuple[asyncio.AbstractServer, int]:
-    """Listen on an address of this node: the server and its port."""
+    """Listen on an address of this node; returns the server and its port."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Link(key, peer, accepted=accepted), host, 0)
     return server, server.sockets[0].getsockname()[1]
@@ -258,7 +258,7 @@ async def connect(address: tuple[str, int], key: bytes, peer: Peer, role: Role, 
     """Connect to a stage.
 
     Raises:
-        OSError: nobody listens there, or not with this key.
+        OSError: nobody listens there, or the other side has another key.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(PROVING):

@@ -1,8 +1,8 @@
-"""How long layers take on the node that will compute them, and how many of them it has memory for.
+"""How long layers take on the node that will compute them, and how much memory it has for them.
 
 Layers of one kind (the same parts, tensors of the same shapes and types) take equally long, so one
 of each kind is loaded and run for one token. Here: kinds, the run, costs of all layers from it. Not
-here: what is made of the costs (cutting.py).
+here: cutting the layers by their costs (cutting.py).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Sample", "kinds", "measured", "samples", "spread"]
 
-RUNS: Final = 7  # of which the fastest counts: nothing makes a layer faster than it is
+RUNS: Final = 7  # the fastest run counts: disturbances only make a run slower
 CONTEXT: Final = 256  # positions of the caches of a measured layer
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Layers that are measured: one of each kind, and the last one, which has the output with it.
+    """Layers that are measured: one of each kind, and the last layer together with the output.
 
     Attributes:
-        kind: of each layer of the model, by number.
+        kind: the kind of each layer of the model, as a number.
         layers: for each kind the layer that is measured.
     """
 
@@ -46,12 +46,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a stage has found out.
+    """What a stage has measured.
 
     Attributes:
-        node: where it runs, as Ray names it.
+        node: Ray's id of its node.
         seconds: of one token, for each measured layer, then for the last layer with the output.
-        free: bytes that its device has left; 0: it does not say.
+        free: free bytes of its device; 0: unknown.
     """
 
     node: str
@@ -77,7 +77,7 @@ def kinds(model: Description, file: ModelFile) -> list[int]:
 
 
 def samples(kind: Sequence[int]) -> Sample:
-    """Which layers to measure: of each kind one without embeddings and output, if there is one."""
+    """Which layers to measure: of each kind one that is neither the first nor the last, if any."""
     inner = range(1, len(kind) - 1)
     layers = []
     for k in range(max(kind) + 1):
@@ -87,18 +87,18 @@ def samples(kind: Sequence[int]) -> Sample:
 
 
 def spread(sample: Sample, seconds: Sequence[float]) -> tuple[list[float], float]:
-    """The time of each layer, and that of the output, from those that were measured."""
+    """The time of each layer and the time of the output, from the measured times."""
     *of_kind, last = seconds
     costs = [of_kind[k] for k in sample.kind]
     if sample.layers[sample.kind[-1]] == len(sample.kind) - 1:
-        return costs, 0.0  # only the last layer is of its kind: its time has the output's in it
+        return costs, 0.0  # the last layer alone is of its kind: its time includes the output's
     return costs, max(0.0, last - costs[-1])
 
 
 async def measured(backend: Backend, path: Path, sample: Sample, cache: str) -> list[float]:
     """Seconds of one token: for each measured layer, then for the last one.
 
-    Cancellation: nothing of the layers is left.
+    Cancellation: the layers are freed.
     """
     layers = [*sample.layers, len(sample.kind) - 1]
     return [await _one(backend, path, layer, cache) for layer in layers]
@@ -111,7 +111,7 @@ async def _one(backend: Backend, path: Path, layer: int, cache: str) -> float:
         )
         values = np.zeros((1, decoder.model.width), np.float32) if layer else None
         try:
-            # The first run compiles, and reads the weights from the disk.
+            # The first run does not count: it compiles, and reads the weights from the disk.
             return min([await _run(decoder, i, values) for i in range(RUNS + 1)][1:])
         finally:
             decoder.close()

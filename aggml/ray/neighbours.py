@@ -1,8 +1,8 @@
-"""Neighbours: a stage's connections to the stage before it and to the one behind it.
+"""Neighbours: a stage's connections to the previous stage and to the next one.
 
-The driver comes before the first stage and behind the last one. A step goes from one to the next
-without a word from the driver. If a connection ends, the stage ends the other ones, too, so that
-the driver hears of it at once, whichever stage died. Here: steps in, results out, cancelling. Not
+The driver comes before the first stage and after the last one. A step goes from stage to stage
+without passing the driver. If a connection ends, the stage closes its other ones, too, so that the
+driver learns of it at once, whichever stage died. Here: steps in, results out, cancelling. Not
 here: how a step is computed (stage.py), the connections themselves (link.py).
 """
 
@@ -33,10 +33,10 @@ class Neighbours:
     """The connections of one stage. All of it runs on one asyncio loop.
 
     Args:
-        number: of the stage; -1 is the driver.
-        last: whether results go to the driver.
-        compute: what the stage does with a step: its own values from those of the stage before.
-        tell: called for each step that has gone on, with its number, when it came and when it went.
+        number: of the stage; -1 means the driver.
+        last: whether this is the last stage, whose results go to the driver.
+        compute: computes a step, from the results of the previous stage to those of this one.
+        tell: called for each step that has left, with its number, when it arrived and when it left.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Neighbours:
         self._drop()
 
     async def connect(self, epoch: int, address: tuple[str, int]) -> None:
-        """Connect to the stage behind this one.
+        """Connect to the next stage.
 
         Raises:
             StageLost: it does not listen any more.
         """
         try:
-            # The stage behind takes steps from here, so this side is the one before it.
+            # The next stage takes steps from here, so for it this side is the one before.
             found = await connect(address, self._key, self, Role.BEFORE, epoch)
         except OSError as error:
             behind = self._number + 1
@@ -88,7 +88,7 @@ class Neighbours:
             found.close()
 
     async def close(self) -> None:
-        """End all of it."""
+        """Close all connections, cancel the steps and stop listening."""
         self._drop()
         if self._server is not None:
             self._server.close()
@@ -102,7 +102,7 @@ class Neighbours:
             task.cancel()
         self._tasks.clear()
 
-    # -- what comes
+    # -- incoming messages
 
     def _accepted(self, found: Link) -> None:
         assert found.role is not None
@@ -127,7 +127,7 @@ class Neighbours:
             self._tasks[frame.value].cancel()
         elif frame.kind is Kind.LOST:
             self._lose(*frame.value)
-        else:  # it is about a step that has gone on: the stages behind, or the driver, know it
+        else:  # it is about a step that has left this stage: a later stage or the driver has it
             self._pass(frame)
 
     def _pass(self, frame: Frame) -> None:
@@ -144,12 +144,12 @@ class Neighbours:
             self._lose(-1 if self._last else self._number + 1, "its connection ended")
 
     def _lose(self, number: int, why: str) -> None:
-        """Pass it on in both directions, and end all connections."""
+        """Report a lost stage in both directions, and close all connections."""
         for one in self._links.values():
             one.send(Kind.LOST, (number, why))
         self._drop()
 
-    # -- what goes
+    # -- outgoing messages
 
     async def _step(self, number: int, step: Step, before: list[Array], came: float) -> None:
         kind, arrays = Kind.DONE, []
@@ -160,19 +160,19 @@ class Neighbours:
                 kind, value = Kind.STEP, (number, step)
         except Exception as error:
             kind, value = Kind.FAILED, (number, _portable(error))
-        # From here on a message that cancels it has to go to the next stage.
+        # From here on a message that cancels the step has to be passed to the next stage.
         if self._tasks.get(number) is asyncio.current_task():
             del self._tasks[number]
         after = self._links.get(Role.AFTER)
         if after is None:
             return
         await after.flowing()
-        went = time.perf_counter()  # before it goes: the other side may have it at once
+        went = time.perf_counter()  # before sending, because the other side may get it at once
         after.send(kind, value, arrays)
         self._tell(number, came, went)
 
     def _done(self, number: int, task: asyncio.Task[None]) -> None:
-        """A step that was cancelled fails; it may have been so before its task began."""
+        """Report a cancelled step as failed, also if it was cancelled before its task began."""
         if self._tasks.get(number) is task:
             del self._tasks[number]
             after = self._links.get(Role.AFTER)
@@ -181,7 +181,7 @@ class Neighbours:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that can be sent: itself, or its words."""
+    """The error itself if it can be pickled, else an AggmlError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,9 +1,10 @@
-"""What a client has of an answer, while replicas compute it: one, and others if that one is lost.
+"""Passing: sends one answer to a client, even if the replica that computes it is lost.
 
-A stream of completions goes on from the tokens that were sent: a replica that is given the request
-and a `SoFar` computes what follows. Any other answer is sent when it is complete, so that another
-replica can begin it anew. Here: what to send, and whether there can be another replica. Not here:
-calls of replicas (front.py), how a service goes on (aggml/serve/http/resuming.py).
+A stream of completions is continued after the tokens that were sent: another replica gets the
+request and a `SoFar`, and computes the rest. Any other answer is sent only when it is complete, so
+that another replica can start it again. Here: what to send, and whether another replica can take
+over. Not here: calls of replicas (front.py), continuing in a service
+(aggml/serve/http/resuming.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REPLICA", "Begin", "Part", "Passing"]
 
-TRIES: Final = 3  # replicas that are lost one after the other, without an event of any
+TRIES: Final = 3  # give up after so many replicas are lost in a row without sending an event
 REPLICA: Final = b"x-aggml-replica"
 EVENTS: Final = b"text/event-stream"
 
@@ -41,17 +42,17 @@ class Begin(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a body, and what it tells its client if it is of a stream of completions."""
+    """A part of a body; in a stream of completions, with notes of what it tells the client."""
 
     data: bytes
     notes: list[Note]
 
 
 class Passing:
-    """Passes one answer on.
+    """Passes one answer on to a client.
 
     Args:
-        send: to the client, as ASGI has it.
+        send: ASGI's function that sends to the client.
     """
 
     def __init__(self, send: Send) -> None:
@@ -59,18 +60,21 @@ class Passing:
         self._since = time.monotonic()
         self._so_far = SoFar()
         self._sent: Begin | None = None  # the head that the client has
-        self._begun: Begin | None = None  # the head that the present replica has sent
-        self._whole: list[bytes] = []  # of an answer that is no stream
-        self._blind = False  # events were sent of which there is no note
-        self._lost = 0  # replicas, since the last event
+        self._begun: Begin | None = None  # the head that the current replica has sent
+        self._whole: list[bytes] = []  # the body so far, if the answer is no stream
+        self._blind = False  # events without a note were sent: no replica can continue after them
+        self._lost = 0  # replicas that were lost since the last event
 
     def so_far_now(self) -> SoFar:
-        """What the next replica is told; its clock begins with its request."""
+        """What the client has so far, for the next replica.
+
+        It includes the seconds since the request came, because the replica's own clock starts anew.
+        """
         self._so_far.seconds = time.monotonic() - self._since
         return self._so_far
 
     async def take(self, part: Begin | Part) -> None:
-        """What a replica sends."""
+        """Take a part of the answer from a replica."""
         if isinstance(part, Begin):
             await self._begin(part)
         elif self._begun is not None and self._begun.streams:
@@ -90,18 +94,18 @@ class Passing:
         if self._sent is None:
             await self._head(begun)
         else:
-            # A comment: clients of server-sent events pass over it.
+            # A line that begins with ":" is a comment: clients of server-sent events ignore it.
             name = dict(begun.headers).get(REPLICA, b"another replica")
             await self._body(b": continued on " + name + b"\n\n")
 
     def can_go_on(self) -> bool:
-        """A replica was lost: whether another one is asked."""
+        """Note that the replica was lost; returns whether another one may continue."""
         self._begun = None
         self._lost += 1
         return self._lost < TRIES and not self._blind and not self._so_far.ended
 
     async def fail(self, error: Exception) -> None:
-        """Tell the client: as the whole answer, or as the last event of a stream."""
+        """Send an error to the client: as the whole answer, or as the last event of a stream."""
         if self._so_far.ended:
             return
         what = "was lost" if isinstance(error, LOST) else "has failed"
@@ -116,12 +120,12 @@ class Passing:
             await self._body(failure.event())
 
     async def end(self) -> None:
-        """Nothing follows."""
+        """End the answer; one that is no stream is sent now."""
         if self._begun is not None and not self._begun.streams:
             if self._sent is None:
                 await self._head(self._begun)
                 await self._body(b"".join(self._whole))
-            else:  # a replica that has not gone on with a stream says why
+            else:  # the replica could not continue the stream; its answer says why
                 await self._body(b"data: " + b"".join(self._whole) + b"\n\n")
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -1,6 +1,6 @@
 """pipeline: a model whose layers lie on several machines, and which is used like any other.
 
-Here: the cut, the stages started, the object that users hold. Not here: the stages (stages.py).
+Here: the cut, starting the stages, the object that users hold. Not here: the stages (stages.py).
 """
 
 from __future__ import annotations
@@ -51,18 +51,19 @@ class PipelineModel(TextModel):
 
     _decoder: PipelineDecoder
 
-    #: By which the layers were cut: time of each layer, on each stage if it was measured. As
-    #: ``costs`` of another pipeline on such nodes they save the measuring.
+    #: The costs by which the layers were cut: the time of each layer, or of each layer on each
+    #: stage if they were measured. Given as ``costs`` to another pipeline on such nodes, they save
+    #: measuring again.
     costs: _Costs = ()
 
     @property
     def stages(self) -> list[Facts]:
-        """Of each stage its node, its layers and the bytes of its weights."""
+        """The node, the layers and the bytes of weights of each stage."""
         return list(self._decoder.stages.facts)
 
     @property
     def losses(self) -> int:
-        """How often stages were lost and started anew."""
+        """How often stages were lost and restarted."""
         return self._decoder.stages.epoch
 
     def trace(self) -> PipelineTrace:
@@ -97,46 +98,46 @@ async def pipeline(
 
     ``async with await aggml.ray.pipeline("model.gguf", stages=2) as model: ...``
 
-    Each stage is an actor with a backend of its own. It maps the weights of its layers from its
-    node's file. A node that has no such file fetches it from this machine, once. If a stage or its
-    node dies, Ray starts it anew, and generations go on where they were: see docs/distributed.md.
+    Each stage is a Ray actor with its own backend. It maps the weights of its layers from the file
+    on its node. A node that does not have the file fetches it from this machine, once. If a stage
+    or its node dies, Ray restarts the stage, and generations continue where they were: see
+    docs/distributed.md.
 
     Args:
         path: a GGUF file on this machine.
         stages: how many.
-        ctx: positions of each sequence; None: what the model was trained for, but at most 4096.
-        slots: sequences at a time; about two for each stage keep all of them busy.
+        ctx: positions of each sequence; None: as many as the model was trained for, at most 4096.
+        slots: sequences at a time; about two for each stage keep all stages busy.
         cache: element type of keys and values.
-        threads: cores that each stage computes on.
-        backend: opens the backend of a stage, there; or one such function for each. None: the
-            CPU's.
-        costs: time of each layer, in any unit, by which they are cut, or such a list for each
-            stage. "measured": a layer of each kind is run on each stage. "bytes": those of their
-            weights, of experts the ones that a token uses.
-        speeds: of each stage, relative to each other, where ``costs`` does not tell; None: all are
-            equal.
-        limits: bytes of weights that each stage has room for. None: if costs are measured, most
-            of the memory that its device has left; else whatever there is.
+        threads: cores on which each stage computes.
+        backend: a function that opens a stage's backend, called in the stage; or one function for
+            each stage. None: a backend on the CPU.
+        costs: time of each layer, in any unit, by which the layers are cut; or one such list for
+            each stage. "measured": a layer of each kind is run on each stage. "bytes": the bytes of
+            each layer's weights that a token reads; of experts only the chosen ones.
+        speeds: relative speeds of the stages, if ``costs`` does not include them; None: equal.
+        limits: bytes of weights for which each stage has room. None: if costs are measured, most
+            of the free memory of its device, else no limit.
         resources: what Ray reserves for each stage; None: ``threads`` CPUs.
-        strategy: how Ray places them: "SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK".
-        micro_batches: steps under way at most. None: one more than stages.
-        shared: whether the same path may be looked for on the nodes.
-        patience: seconds to wait for places, and for a lost stage to come back.
+        strategy: how Ray places the stages: "SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK".
+        micro_batches: the most steps under way. None: one more than stages.
+        shared: whether nodes may use a file at the same path.
+        patience: seconds to wait for resources, and for a lost stage to come back.
         progress: called with bytes fetched or loaded so far and bytes in all, of all stages.
 
     Raises:
-        ModelError: the file cannot be read, is of an unknown architecture.
-        Unsupported: it does not continue text.
+        ModelError: the file cannot be read, or has an unknown architecture.
+        Unsupported: the model does not continue text, or its layers cannot be cut into stages.
         InvalidArgument: more stages than layers; a number below 1; layers that do not fit into
             ``limits``.
-        AllocFailed: the cluster has no place for the stages.
+        AllocFailed: the cluster does not have the resources for the stages.
         StageLost: a stage died while it was opened.
 
-    Cancellation: no stage is left.
+    Cancellation: all stages are ended.
     """
     openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
     model, tokenizer, template, task = await _read(Path(path), "bytes" if stages == 1 else costs)
-    # What cannot be cut at all is refused before anything is started.
+    # Too many stages, or layers that do not fit, are refused before anything is started.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
     source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
@@ -159,7 +160,7 @@ async def pipeline(
 def _openers(
     backend: Opener | Sequence[Opener] | None, stages: int, **numbers: int | None
 ) -> list[tuple[int, Opener | None]]:
-    """What opens the backend of each stage, with its number.
+    """The number of each stage, with the function that opens its backend.
 
     Raises:
         InvalidArgument: a number below 1, or not one function for each stage.
@@ -176,7 +177,7 @@ def _openers(
 async def _read(
     path: Path, costs: _Costs | str
 ) -> tuple[Description, Vocabulary | None, str | None, _Task]:
-    """What the driver has to know of a model file."""
+    """Read what the driver needs of a model file: description, vocabulary, template, costs."""
     with await open_model(path) as file:
         tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         template = file.metadata.get("tokenizer.chat_template")
@@ -192,11 +193,11 @@ async def _read(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is to be cut.
+    """The input for the cut.
 
     Attributes:
         costs: of each layer, or of each layer on each stage.
-        end: of the output.
+        end: cost of the output.
         sizes: bytes of each layer.
         sample: which layers are to be measured; None: costs are known.
         vocabulary: how many tokens there are.
@@ -217,7 +218,7 @@ async def _measured(
     limits: Sequence[float] | None,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[_Task, list[tuple[int, int]]]:
-    """A task with costs as the stages have measured them, and the cut by them."""
+    """The task with the costs that the stages have measured, and the cut by these."""
     found = await actors.measure(sample, progress)
     pairs = [spread(sample, x.seconds) for x in found]
     costs, ends = [x for x, _ in pairs], [x for _, x in pairs]
@@ -244,7 +245,7 @@ def _task(file: ModelFile, model: Description, costs: _Costs | str) -> _Task:
 
 
 def _room(found: Sequence[Measured]) -> list[float]:
-    """Bytes that each stage has for weights: stages of one node share its memory."""
+    """Bytes that each stage has for weights; stages on one node share its memory."""
     beside = collections.Counter(x.node for x in found)
     return [SHARE * x.free / beside[x.node] if x.free else math.inf for x in found]
 
@@ -261,7 +262,7 @@ def _sizes(file: ModelFile, model: Description) -> list[float]:
 
 
 def _used(file: ModelFile, model: Description) -> list[float]:
-    """Bytes of each layer that one token reads: of experts the share that is chosen."""
+    """Bytes of each layer that one token reads; of experts only the share that is chosen."""
     name = f"{model.architecture}.expert"
     count = file.metadata.get(f"{name}_count")
     chosen = file.metadata.get(f"{name}_used_count")
@@ -273,6 +274,6 @@ def _used(file: ModelFile, model: Description) -> list[float]:
 
 
 def _output(file: ModelFile) -> float:
-    """Bytes that the logits of one token read."""
+    """Bytes of weights that are read to compute the logits of one token."""
     weights = file.tensors.get("output.weight", file.tensors["token_embd.weight"])
     return float(weights.nbytes)

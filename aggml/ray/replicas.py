@@ -2,10 +2,10 @@
 
 ``ray.serve.run(aggml.ray.service(["model.gguf"], replicas=(1, 4)))``
 
-Each replica is a whole service with its own model, cores and continuous batch. Ray Serve's proxy
-passes requests on, streams answers, and starts replicas by the requests under way, or by tokens
-(scaling.py). Several replicas have a deployment in front, which gives a prompt to the replica that
-has most of its beginning (front.py, router.py). Here: the deployments. Not here: the service
+Each replica is a whole service with its own models, cores and continuous batches. Ray Serve's proxy
+passes requests on and streams answers. Ray Serve starts replicas by the number of requests, or by
+tokens (scaling.py). Several replicas get a deployment in front, which gives a prompt to the replica
+with the longest beginning of it (front.py, router.py). Here: the deployments. Not here: the service
 (aggml.serve), a model in stages (pipeline.py).
 """
 
@@ -47,23 +47,23 @@ def service(
     api_key: str | None = None,
     imbalance: int | None = None,
 ) -> Application:
-    """What ``ray.serve.run`` takes: OpenAI's routes over HTTP, computed by replicas.
+    """An application for ``ray.serve.run``: OpenAI's routes over HTTP, computed by replicas.
 
     Args:
         models: model files, at these paths on every node.
-        replicas: how many; or the fewest and the most, between which Ray Serve chooses so that each
-            has about as many requests under way as it has slots.
-        tokens: of prompts and answers that a replica may owe, at most, before there are more of
-            them: a long request counts for more than a short one. None: requests alone count.
+        replicas: how many; or the fewest and the most. Between these Ray Serve chooses so that each
+            replica has about as many requests under way as it has slots.
+        tokens: how many tokens of prompts and answers a replica may owe before Ray Serve adds
+            replicas, so that long requests count for more. None: only requests count.
         threads: cores of each replica, which Ray reserves.
-        resources: further resources of each replica, as ``{"GPU": 1}``.
+        resources: further resources of each replica, such as ``{"GPU": 1}``.
         devices: names of aggml devices, which share each model; none: the best one of the node.
         limits: slots, context, memory for keys and values, queue of each replica.
-        deadline: seconds for a request that does not name its own.
-        drain: seconds that a replica which is taken away may go on with its requests.
-        api_key: what requests must bring.
-        imbalance: how many requests more than the least busy replica one may get because it has the
-            beginnings of their prompts; None: half of its slots.
+        deadline: seconds for a request that does not give its own deadline.
+        drain: seconds for which a replica that is being removed may continue its requests.
+        api_key: the key that requests must contain; None: none.
+        imbalance: a replica that has the beginning of a prompt is preferred while it has fewer than
+            so many requests more than the least busy one; None: half of its slots.
 
     Raises:
         InvalidArgument: replicas below 1, or the most below the fewest; tokens below 1, or
@@ -85,7 +85,7 @@ def service(
     )  # fmt: skip
     given: dict[str, Any] = {
         "name": "aggml",
-        # What waits for a slot waits in the replica, which answers 503 when its queue is full.
+        # Requests wait for a slot in the replica, which answers 503 when its queue is full.
         "max_ongoing_requests": each.slots + each.max_waiting,
         "graceful_shutdown_timeout_s": drain,
         "ray_actor_options": {"num_cpus": threads, **_actor(resources or {})},
@@ -93,7 +93,7 @@ def service(
     }
     bound: Application
     if most == 1:
-        # The application is built in the replica: a model does not travel.
+        # The application is built in the replica, because a model cannot be sent there.
         alone = serve.ingress(lambda: application(options))(Replica)
         bound = serve.deployment(**given)(alone).bind()
         return bound
@@ -106,14 +106,15 @@ def service(
         name="front",
         max_ongoing_requests=most * (each.slots + each.max_waiting),
         graceful_shutdown_timeout_s=drain,
-        # Where Serve's controller is and Ray's own state: if that node dies, all ends anyway.
+        # On the head node, which has Serve's controller and Ray's own state: if that node dies,
+        # everything ends in any case.
         ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
     )(serve.ingress()(Front)).bind(behind)
     return bound
 
 
 def _scaling(fewest: int, most: int, slots: int, tokens: int | None) -> dict[str, Any]:
-    """How many replicas there are, in the words of Ray Serve."""
+    """Ray Serve's options for the number of replicas."""
     if fewest == most:
         return {"num_replicas": most}
     config: dict[str, Any] = {
@@ -128,7 +129,7 @@ def _scaling(fewest: int, most: int, slots: int, tokens: int | None) -> dict[str
 
 
 def build(given: dict[str, Any]) -> Application:
-    """The same for a configuration file of Ray Serve: ``import_path: aggml.ray.replicas:build``.
+    """`service` for a configuration file of Ray Serve: ``import_path: aggml.ray.replicas:build``.
 
     Args:
         given: ``args`` of the file: arguments of `service`, and of `Limits` under ``limits``.
@@ -145,7 +146,7 @@ def build(given: dict[str, Any]) -> Application:
 
 
 def _actor(resources: dict[str, float]) -> dict[str, Any]:
-    """Resources as an actor names them."""
+    """Resources as options of a Ray actor."""
     named = {"GPU": "num_gpus", "memory": "memory"}
     found: dict[str, Any] = {named[k]: v for k, v in resources.items() if k in named}
     return found | {"resources": {k: v for k, v in resources.items() if k not in named}}

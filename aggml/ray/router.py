@@ -1,7 +1,7 @@
 """The request router of the replicas, as Ray Serve calls it.
 
-It lives in the process of whoever holds a handle: the deployment in front (front.py). Here: what
-Ray tells of replicas and requests. Not here: the decision (routing.py).
+It runs in the process that holds the handle of the replicas: the deployment in front (front.py).
+Here: following what Ray reports of replicas and requests. Not here: the decision (routing.py).
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 
 __all__ = ["ByPrefix"]
 
-MOST_KNOWN: Final = 8192  # pieces of each replica: about 500,000 tokens, 1 MB of memory
+MOST_KNOWN: Final = 8192  # pieces remembered of each replica: about 500,000 tokens, 1 MB of memory
 
 
 class ByPrefix(RequestRouter):
-    """Prefers the replica that was given most of a prompt's beginning.
+    """Prefers the replica that has got the longest beginning of a prompt before.
 
     The last argument of a request is the list of its pieces.
     """
 
     def initialize_state(self, **kwargs: Any) -> None:  # noqa: ANN401 Ray's signature
-        """Begin without knowledge.
+        """Begin with an empty table.
 
         Args:
-            kwargs: ``imbalance``, the requests that a preferred replica may have above the least
-                loaded one; ``most``, the pieces that are remembered of each replica.
+            kwargs: ``imbalance``, as for `routing.ranked`; ``most``, how many pieces are remembered
+                of each replica.
         """
         self._imbalance: int = kwargs["imbalance"]
         self._table = Table(kwargs.get("most", MOST_KNOWN))
-        #: Replica of each request that is under way or about to be sent. Requests that come in one
-        #: turn of the loop are all chosen for before Ray has sent the first one.
+        #: The replica of each request that is under way or about to be sent. Ray's own count is not
+        #: enough: for requests that arrive in one turn of the loop, Ray asks for all choices before
+        #: it sends the first request.
         self._under_way: dict[str, tuple[str, PendingRequest]] = {}
 
     async def choose_replicas(
@@ -46,7 +47,7 @@ class ByPrefix(RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Each a rank of its own: Ray takes the next one where a replica is full or dead."""
+        """One replica in each rank: Ray takes the next rank if a replica is full or dead."""
         replicas = {x.replica_id.unique_id: x for x in candidate_replicas}
         request = None if pending_request is None else pending_request.metadata.internal_request_id
         loads = self._loads(replicas, request)
@@ -58,11 +59,11 @@ class ByPrefix(RequestRouter):
         return [[replicas[name]] for name in order]
 
     def _loads(self, replicas: dict[str, RunningReplica], but: str | None) -> dict[str, int]:
-        """Requests under way of each replica, without that one: by our count, or by Ray's."""
+        """Requests under way at each replica, without ``but``: by our count or Ray's, if higher."""
         ours = dict.fromkeys(replicas, 0)
         for request, (replica, pending) in [*self._under_way.items()]:
             if pending.future.cancelled():
-                del self._under_way[request]  # before it was sent
+                del self._under_way[request]  # cancelled before it was sent
             elif request != but and replica in ours:
                 ours[replica] += 1
         cache = self._replica_queue_len_cache
@@ -77,24 +78,24 @@ class ByPrefix(RequestRouter):
         replica_id: ReplicaID,
         result: object,
     ) -> None:
-        """A replica has accepted a request; it may not be the first of its ranks."""
+        """Called when a replica has accepted a request; it may not be the first choice."""
         request, name = pending_request.metadata.internal_request_id, replica_id.unique_id
         if request in self._under_way and self._under_way[request][0] != name:
             self._under_way[request] = name, pending_request
             self._table.note(name, _pieces(pending_request))
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """A request has ended, however."""
+        """Called when a request has ended, for any reason."""
         self._under_way.pop(internal_request_id, None)
         super().on_request_completed(replica_id, internal_request_id)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """There are other replicas now; what those had that are gone is forgotten."""
+        """Called when the set of replicas changes; forgets the pieces of those that are gone."""
         super().update_replicas(replicas)
         self._forget()
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """A replica is gone before Ray Serve has said so."""
+        """Called when a replica has died, before Ray Serve updates the set of replicas."""
         super().on_replica_actor_died(replica_id)
         self._forget()
 
@@ -103,6 +104,6 @@ class ByPrefix(RequestRouter):
 
 
 def _pieces(request: PendingRequest) -> Sequence[bytes]:
-    """The pieces that the deployment in front has sent with a request."""
+    """The pieces that the deployment in front has put into a request."""
     last: Any = request.args[-1] if request.args else None
     return last if isinstance(last, list) else []

@@ -1,8 +1,8 @@
-"""Which replica gets a request: the one that has most of its prompt's beginning, unless it is busy.
+"""Which replica gets a request: the one with most of its prompt's beginning, unless it is busy.
 
 A prompt is cut into pieces of 256 bytes, of text or of token ids: about a page of 64 tokens, as
-`aggml.serve` stores them. Each piece is named by a hash of itself and of all before it. Here: plain
-functions on values. Not here: Ray's router (router.py), the way of a request (front.py).
+`aggml.serve` stores them. The name of a piece is a hash of it and of all pieces before it. Here:
+plain functions on values. Not here: Ray's router (router.py), the calls (front.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Table", "pieces_of", "ranked"]
 
 PIECE: Final = 256  # bytes
-MOST: Final = 1024  # pieces of a prompt that are looked at: 64,000 tokens
+MOST: Final = 1024  # the most pieces of a prompt that are used: 64,000 tokens
 DIGEST: Final = 16
 
 
 class _Asked(msgspec.Struct):
-    """What names the beginning of a prompt, of completions and of chats."""
+    """The parts of a request's body that matter here, of completions and of chats."""
 
     model: Any = None
     prompt: Any = None
@@ -33,15 +33,15 @@ class _Asked(msgspec.Struct):
 
 
 def pieces_of(body: bytes) -> list[bytes]:
-    """The hashes of the whole pieces of a request's prompt; none if the body has none.
+    """The hashes of the full pieces of a request's prompt; none if the body has no prompt.
 
     Args:
-        body: of a request. Of several prompts the first one counts.
+        body: of a request. If it has several prompts, the first one counts.
     """
     try:
         asked = _DECODER.decode(body)
     except msgspec.MsgspecError:
-        return []  # the replica says what is wrong
+        return []  # the replica will answer what is wrong
     prompt = asked.prompt
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         prompt = prompt[0]
@@ -69,12 +69,12 @@ _DECODER: Final = msgspec.json.Decoder(_Asked)
 
 
 class Table:
-    """The pieces of prompts that each replica was given, the least recently used first.
+    """The pieces of prompts that each replica has got, the least recently used first.
 
-    A replica may have given up its pages meanwhile: then it computes them as any other would.
+    A replica may have dropped these pages meanwhile. Then it computes them, as any other would.
 
     Args:
-        most: pieces of each replica.
+        most: the most pieces that are remembered of each replica.
     """
 
     def __init__(self, most: int) -> None:
@@ -82,39 +82,39 @@ class Table:
         self._held: dict[str, OrderedDict[bytes, None]] = {}
 
     def note(self, replica: str, pieces: Sequence[bytes]) -> None:
-        """A replica was given a prompt."""
+        """Note that a replica has got a prompt."""
         held = self._held.setdefault(replica, OrderedDict())
-        for piece in reversed(pieces):  # so that none goes before those that follow it
+        for piece in reversed(pieces):  # so that the last pieces are dropped first
             held[piece] = None
             held.move_to_end(piece)
         while len(held) > self._most:
             held.popitem(last=False)
 
     def keep(self, replicas: Sequence[str]) -> None:
-        """Forget all others: they are gone."""
+        """Forget all replicas but these; the others are gone."""
         self._held = {k: v for k, v in self._held.items() if k in set(replicas)}
 
     def match(self, replica: str, pieces: Sequence[bytes]) -> int:
-        """With how many pieces that a replica was given a prompt begins."""
+        """How many of a prompt's first pieces a replica has got."""
         held = self._held.get(replica, OrderedDict())
         return next((n for n, piece in enumerate(pieces) if piece not in held), len(pieces))
 
     def size(self, replica: str) -> int:
-        """How many pieces a replica was given and has not lost."""
+        """How many pieces are remembered of a replica."""
         return len(self._held.get(replica, ()))
 
 
 def ranked(
     pieces: Sequence[bytes], loads: Mapping[str, int], table: Table, imbalance: int
 ) -> list[str]:
-    """Replicas in the order in which they are asked.
+    """Replicas in the order of preference.
 
     Args:
         pieces: of the prompt.
-        loads: requests that each replica has under way.
-        table: what they were given.
-        imbalance: a replica that would have more than so many requests above the least loaded one
-            is not preferred for what it was given.
+        loads: requests under way at each replica.
+        table: which pieces the replicas have got.
+        imbalance: a replica with so many more requests than the least loaded one, or more, is not
+            preferred for its pieces.
     """
     least = min(loads.values(), default=0)
 

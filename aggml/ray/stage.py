@@ -1,7 +1,7 @@
 """A stage: the actor that owns some layers of a model, their weights and their caches.
 
-Here: opening, steps in the order of each slot. Not here: who asks for steps (dispatch.py), how they
-come and go (neighbours.py), the computation (aggml.models.decoding).
+Here: opening, steps in the order of each slot. Not here: which steps there are (dispatch.py), how
+they arrive and leave (neighbours.py), the computation (aggml.models.decoding).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ Array = Any  # numpy's, of one of several types
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """What a stage needs to know of itself, to be started anew at any time.
+    """The settings of a stage; with them Ray can restart it at any time.
 
     Attributes:
-        number: 0 for the stage with the embeddings.
+        number: of the stage; 0 has the embeddings.
         stages: how many there are.
         source: the model file.
-        ctx, slots, cache: as `aggml.models.load` has them.
-        backend: opens its backend; None: one on the CPU with ``threads``.
-        threads: cores that it computes on.
+        ctx, slots, cache: as for `aggml.models.load`.
+        backend: opens the backend; None: one on the CPU with ``threads``.
+        threads: cores on which the stage computes.
     """
 
     number: int
@@ -69,9 +69,9 @@ class Opening:
 
     Attributes:
         epoch: counts the losses.
-        key: who connects has to know it.
-        layers: of each stage its first layer and the one after its last.
-        traced: whether a trace is under way.
+        key: a peer that connects has to prove that it knows this.
+        layers: for each stage its first layer and the one after its last.
+        traced: whether a trace is running.
     """
 
     epoch: int
@@ -82,12 +82,12 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an open stage tells.
+    """What an open stage reports.
 
     Attributes:
-        node: as Ray names it.
+        node: Ray's id of its node.
         layers: its first layer and the one after its last.
-        nbytes: of its weights.
+        nbytes: bytes of its weights.
         address: where it listens for its neighbours.
     """
 
@@ -99,10 +99,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a stage has noted for a trace, by its own clock.
+    """What a stage has recorded for a trace, by its own clock.
 
     Attributes:
-        steps: number, when it came, when it went.
+        steps: for each step its number, when it arrived and when it left.
         events: `aggml.TraceEvent` as plain tuples.
     """
 
@@ -119,7 +119,7 @@ class _Order:
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def go_on(self) -> None:
-        """Another step may be due: who waits looks again."""
+        """Wake the waiting steps, because another one may be due."""
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -128,8 +128,8 @@ class Stage:
     """The actor.
 
     Args:
-        duty: what it is.
-        files: name of the actor that has the file, if this node has none.
+        duty: its settings.
+        files: name of the actor from which a node without the model file fetches it.
     """
 
     def __init__(self, duty: Duty, files: str) -> None:
@@ -150,7 +150,7 @@ class Stage:
         )
 
     async def open(self, opening: Opening) -> Facts:
-        """Load what is not loaded; steps of older epochs are refused from now on."""
+        """Load the layers if they are not loaded; from now on refuse steps of older epochs."""
         layers = opening.layers[self._duty.number]
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         async with self._opening:
@@ -170,7 +170,7 @@ class Stage:
         return Facts(ray.get_runtime_context().get_node_id(), layers, nbytes, address)
 
     async def measure(self, sample: Sample) -> Measured:
-        """Find out how long layers take here, before it is decided which ones this stage gets."""
+        """Measure how long layers take here; done before the layers are cut."""
         async with self._opening:
             path = await found(self._duty.source, self._files, self._tell)
             backend = self._opened_backend()
@@ -179,7 +179,7 @@ class Stage:
         return Measured(ray.get_runtime_context().get_node_id(), tuple(seconds), free)
 
     async def connect(self, epoch: int, address: tuple[str, int]) -> None:
-        """Connect to the stage behind this one.
+        """Connect to the next stage.
 
         Raises:
             StageLost: nobody listens there.
@@ -191,7 +191,7 @@ class Stage:
         return self._loaded
 
     async def pid(self) -> int:
-        """Its process."""
+        """The id of its process."""
         return os.getpid()
 
     async def busy(self) -> float:
@@ -203,14 +203,15 @@ class Stage:
 
         Args:
             step: the tokens.
-            before: what the stage before returned: values (tokens, width); None for the first one.
+            before: the result of the previous stage, values (tokens, width); None for the first
+                stage.
 
         Returns:
-            What `aggml.models.decoding.Decoder.queue` gives; of all stages but the last one the
+            The results of `aggml.models.decoding.Decoder.queue`. If this is not the last stage, the
             values for the next one.
 
         Raises:
-            StageLost: the stage, or the slot's life, is another one by now.
+            StageLost: the stage was restarted, or the slot has begun a new life.
 
         Cancellation: aborts the computation.
         """
@@ -271,12 +272,12 @@ class Stage:
         return self._decoder
 
     def _went(self, number: int, came: float, went: float) -> None:
-        """A step has gone to the next stage."""
+        """Note for a trace that a step has gone to the next stage."""
         if self._trace is not None:
             self._steps.append((number, came, went))
 
     async def trace(self, *, on: bool) -> Seen:
-        """Begin a trace, or end it; returns what was noted."""
+        """Begin or end a trace; returns what was recorded until now."""
         found = Seen(self._steps, [] if self._trace is None else list(self._trace.events))
         if self._trace is not None:
             self._trace.__exit__()

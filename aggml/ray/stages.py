@@ -1,7 +1,6 @@
-"""The actors of a pipeline: started, opened, started anew where one was lost, closed.
+"""The actors of a pipeline: starting, opening, restarting and closing them.
 
-Here: placement, epochs. Not here: what runs in an actor (stage.py), what is asked of it
-(dispatch.py).
+Here: placement, epochs. Not here: the actor itself (stage.py), its steps (dispatch.py).
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ __all__ = ["Stages"]
 _T = TypeVar("_T")
 
 AGAIN: Final = 0.2  # seconds between two tries to reach a stage that is being started
-LOOK: Final = 0.2  # seconds between two looks at how much is loaded
+LOOK: Final = 0.2  # seconds between two reports of progress
 
 
 class Stages:
     """The actors of a pipeline.
 
     Args:
-        duties: of each stage.
-        resources: what Ray reserves for each, as ``{"CPU": 1}``.
+        duties: one for each stage.
+        resources: what Ray reserves for each stage, such as ``{"CPU": 1}``.
         strategy: how Ray's placement group spreads them: "SPREAD", "STRICT_SPREAD", "PACK".
         patience: seconds that a lost stage may take to come back.
     """
@@ -63,7 +62,7 @@ class Stages:
     ) -> None:
         self.epoch = 0
         self.wire: Wire | None = None
-        self.log: list[tuple[int, float, float]] | None = None  # of a trace under way
+        self.log: list[tuple[int, float, float]] | None = None  # steps of a running trace
         self._layers: tuple[tuple[int, int], ...] = ()
         self._key = secrets.token_bytes(KEY_BYTES)
         self.actors: list[Any] = []
@@ -78,12 +77,12 @@ class Stages:
         self._closed = False
 
     async def place(self) -> None:
-        """Start the actors where there is room for them.
+        """Start the actors on nodes that have the resources.
 
         Raises:
-            AllocFailed: the cluster has not the resources.
+            AllocFailed: the cluster does not have the resources.
 
-        Cancellation: none of them is left.
+        Cancellation: all stages are ended.
         """
         async with self._or_none():
             await anyio.to_thread.run_sync(self._reserve)
@@ -100,17 +99,19 @@ class Stages:
     async def measure(
         self, sample: Sample, progress: Callable[[int, int], None] | None
     ) -> list[Measured]:
-        """Have each find out how long layers take there, all at once, as they will compute.
+        """Have all stages measure at the same time how long layers take on their nodes.
+
+        At the same time, because they will also compute at the same time.
 
         Args:
             sample: layers to measure.
-            progress: called with bytes fetched so far and bytes in all: who lacks the file
-                fetches it now.
+            progress: called with bytes fetched so far and bytes in all; nodes without the file
+                fetch it now.
 
         Raises:
-            StageLost: one died meanwhile.
+            StageLost: a stage died meanwhile.
 
-        Cancellation: none of them is left.
+        Cancellation: all stages are ended.
         """
         found: list[Measured] = []
         async with self._or_none():
@@ -120,16 +121,16 @@ class Stages:
     async def start(
         self, layers: Sequence[tuple[int, int]], progress: Callable[[int, int], None] | None
     ) -> None:
-        """Open all of them.
+        """Open all stages.
 
         Args:
-            layers: of each its first layer and the one after its last.
+            layers: for each stage its first layer and the one after its last.
             progress: called with bytes loaded so far and bytes in all.
 
         Raises:
-            StageLost: one died while it was opened.
+            StageLost: a stage died while it was opened.
 
-        Cancellation: none of them is left.
+        Cancellation: all stages are ended.
         """
         self._layers = tuple(layers)
         async with self._or_none():
@@ -138,7 +139,7 @@ class Stages:
 
     @contextlib.asynccontextmanager
     async def _or_none(self) -> AsyncGenerator[None, None]:
-        """What raises in it ends all stages."""
+        """End all stages if the block raises."""
         try:
             try:
                 yield
@@ -154,7 +155,8 @@ class Stages:
 
     def _start_actors(self) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        # By name: Ray does not start an actor anew whose arguments hold handles that are gone.
+        # Stages get this actor's name, not its handle: Ray does not restart an actor whose
+        # arguments contain handles of actors that are gone.
         name = f"aggml-files-{uuid.uuid4().hex}"
         files = ray.remote(Files).options(
             num_cpus=0, scheduling_strategy=here, max_concurrency=64, name=name
@@ -174,14 +176,14 @@ class Stages:
     async def _opened(
         self, epoch: int, progress: Callable[[int, int], None] | None = None
     ) -> list[Facts]:
-        """Open all of them for an epoch, one beside the other."""
+        """Open all stages for an epoch, all at the same time."""
         opening = Opening(epoch, self._key, self._layers, self.log is not None)
         return await self._all([actor.open.remote(opening) for actor in self.actors], progress)
 
     async def _all(
         self, refs: Sequence[ray.ObjectRef[_T]], progress: Callable[[int, int], None] | None
     ) -> list[_T]:
-        """What all of them return. Meanwhile progress is told, if somebody wants to know."""
+        """The results of all calls; meanwhile ``progress`` is called, if given."""
         found: list[_T] = []
         while len(found) < len(refs):
             with anyio.move_on_after(math.inf if progress is None else LOOK) as waited:
@@ -191,21 +193,21 @@ class Stages:
         return found
 
     async def _tell(self, progress: Callable[[int, int], None]) -> None:
-        """Tell how much of the files is where it is needed."""
+        """Report the bytes that all stages have fetched or loaded."""
         pairs = [await result(actor.loaded.remote()) for actor in self.actors]
         whole = sum(whole for _, whole in pairs)
         if whole:
             progress(sum(done for done, _ in pairs), whole)
 
     async def heal(self, epoch: int, lost: StageLost) -> None:
-        """Wait until all stages are there again, empty, and begin the next epoch.
+        """Wait until all stages run again, with empty caches, and begin the next epoch.
 
         Args:
-            epoch: in which the loss was seen; if it has passed, another call has healed it.
-            lost: what was seen.
+            epoch: the epoch of the loss; if it is over, another call has healed the stages.
+            lost: the error of the loss.
 
         Raises:
-            StageLost: one did not come back in time.
+            StageLost: a stage did not come back in time.
         """
         async with self._healing:
             if self.epoch != epoch:
@@ -234,7 +236,7 @@ class Stages:
         """Connect each stage to the next one, and the driver to both ends.
 
         Raises:
-            StageLost: one of them is gone by now.
+            StageLost: a stage is lost again.
         """
         await self._disconnect()
         addresses = [x.address for x in self.facts]
@@ -251,7 +253,7 @@ class Stages:
             await anyio.to_thread.run_sync(old.close)
 
     def lost(self, error: BaseException) -> StageLost:
-        """The error of a stage that was lost."""
+        """StageLost for an error, with number and node of the stage as far as they are known."""
         if isinstance(error, StageLost):
             if error.stage is None or error.node or not 0 <= error.stage < len(self.facts):
                 return error
@@ -270,10 +272,10 @@ class Stages:
         return found
 
     async def trace(self, *, on: bool) -> list[Seen]:
-        """Have all stages begin a trace or end it; returns what each has noted.
+        """Have all stages begin or end a trace; returns what each has recorded.
 
         Raises:
-            StageLost: one of them is gone.
+            StageLost: a stage is lost.
         """
         refs = [actor.trace.remote(on=on) for actor in self.actors]
         try:
@@ -285,7 +287,7 @@ class Stages:
         """The clock of a stage's node.
 
         Raises:
-            StageLost: it does not answer.
+            StageLost: the stage does not answer.
         """
         wire = self.wire
         if wire is None:
@@ -293,11 +295,11 @@ class Stages:
         return await anyio.to_thread.run_sync(wire.clock, number)
 
     async def busy(self) -> list[float]:
-        """Seconds that each has computed."""
+        """Seconds that each stage has computed."""
         return [await result(actor.busy.remote()) for actor in self.actors]
 
     async def aclose(self) -> None:
-        """End all of them; what runs is aborted."""
+        """End all stages; running steps are aborted."""
         self._closed = True
         await self._disconnect()
         await anyio.to_thread.run_sync(self._end)

@@ -1,6 +1,6 @@
-"""A step: what goes through all stages, and whose tokens it holds.
+"""Step: the message that goes through all stages, with the tokens of some slots.
 
-Not here: who makes steps (dispatch.py), the order in which a stage takes them (stage.py).
+Not here: making steps (dispatch.py), the order in which a stage takes them (stage.py).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ __all__ = ["Ask", "Step"]
 class Ask:
     """Tokens of one slot for a step.
 
-    ``life`` and ``turn`` order the steps of a slot: it takes turn 0, 1, ... of one life, and a new
-    life ends the one before it, of which no step is then taken any more.
+    ``life`` and ``turn`` order the steps of a slot: a stage takes turn 0, 1, ... of one life. A new
+    life ends the previous one, of which the stage then takes no further steps.
 
     Attributes:
         slot: the sequence.
         start: position of the first token.
         ids: the tokens.
-        life: begins anew with each failure and each cancelled step.
-        turn: counts the steps of a life.
-        last: whether results are wanted of the last token alone.
+        life: number of the slot's life; each failed or cancelled step begins a new one.
+        turn: number of the step within its life.
+        last: whether only the last token needs results.
     """
 
     slot: int
@@ -36,13 +36,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What goes through all stages: one token or a piece of a prompt of each of some slots.
+    """A step through all stages: for each of some slots one token or a piece of a prompt.
 
     Attributes:
-        epoch: of the pipeline; a stage that was started anew knows no older one.
+        epoch: of the pipeline; a restarted stage refuses steps of older epochs.
         asks: of one or more slots.
-        best: how many of the best logits; 0: all of them.
-        hidden: whether to give what logits would be made of instead.
+        best: how many of the best logits to return; 0: all of them.
+        hidden: whether to return hidden states instead of logits.
     """
 
     epoch: int

@@ -1,7 +1,7 @@
-"""What ran when on all nodes of a pipeline, by the clock of the driver.
+"""PipelineTrace: what ran when on all nodes of a pipeline, by the clock of the driver.
 
-Here: collecting from the stages, one file for Perfetto. Not here: what a process notes of its
-streams (aggml.tracing), clocks (clocks.py).
+Here: collecting from the stages, one file for Perfetto. Not here: recording the streams of one
+process (aggml.tracing), clocks (clocks.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["PipelineTrace", "StageTrace", "StepTimes"]
 
 
 class StepTimes(NamedTuple):
-    """When a step came to a stage and when it went on, in seconds.
+    """When a step arrived at a stage and when it left, in seconds.
 
-    In the driver: when it was sent and when its results were here.
+    In the driver: when the step was sent and when its results arrived.
     """
 
     number: int
@@ -45,10 +45,10 @@ class StageTrace:
     """What one stage did; times by `time.perf_counter` of the driver.
 
     Attributes:
-        facts: its node, its layers.
-        clock: that of its node.
-        steps: those that went through it.
-        events: of its streams, as `aggml.trace` has them.
+        facts: its node and its layers.
+        clock: of its node.
+        steps: the steps that went through it.
+        events: of its streams, as `aggml.trace` records them.
     """
 
     facts: Facts
@@ -60,7 +60,7 @@ class StageTrace:
 class PipelineTrace:
     """Records what all stages and the driver do: ``async with model.trace() as t: ...; t.save(p)``.
 
-    What a stage noted that died meanwhile is lost with it; the one that takes its place goes on.
+    If a stage dies meanwhile, its records are lost; the restarted stage continues recording.
 
     Attributes:
         steps: of the driver.
@@ -77,7 +77,7 @@ class PipelineTrace:
         self.stages: list[StageTrace] = []
 
     async def __aenter__(self) -> Self:
-        """Begin.
+        """Begin the trace.
 
         Raises:
             InvalidState: another trace of this pipeline has not ended.
@@ -112,7 +112,7 @@ class PipelineTrace:
         ]
 
     async def _readings(self) -> dict[str, Reading]:
-        """Of the clock of each node, once."""
+        """One reading of the clock of each node."""
         found: dict[str, Reading] = {}
         for number, facts in enumerate(self._stages.facts):
             if facts.node not in found:
@@ -123,7 +123,7 @@ class PipelineTrace:
         return Clock(self._first.get(node, last), last)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it in Chrome's trace format: a process for the driver and for each stage."""
+        """The trace in Chrome's format, with one process for the driver and one for each stage."""
         processes = [("driver", self.steps, self.events)]
         for i, x in enumerate(self.stages):
             first, end = x.facts.layers
@@ -149,7 +149,7 @@ class PipelineTrace:
 
 
 def _spans(steps: Sequence[StepTimes], start: float, pid: int) -> list[dict[str, Any]]:
-    """Steps, of which several may be in one process at a time."""
+    """Steps as asynchronous spans, because several may be in one process at a time."""
     found: list[dict[str, Any]] = []
     for x in steps:
         same = {"cat": "step", "name": "step", "pid": pid, "tid": 0, "id2": {"local": x.number}}
@@ -159,7 +159,7 @@ def _spans(steps: Sequence[StepTimes], start: float, pid: int) -> list[dict[str,
 
 
 def _aligned(facts: Facts, clock: Clock, seen: Seen) -> StageTrace:
-    """What a stage has seen, by the clock here."""
+    """A stage's records, with times converted to the driver's clock."""
     here = clock.here
     steps = [StepTimes(number, here(came), here(went)) for number, came, went in seen.steps]
     events = [

@@ -1,8 +1,8 @@
 """Wire: the driver's connections to the first stage and to the last one.
 
-They live on an asyncio loop in a thread of their own, because the driver may run on trio. Here:
-steps out, results in, cancelling, the end of all steps when a stage is lost. Not here: which slots
-go into a step (dispatch.py), the stages' ends (neighbours.py).
+They run on an asyncio loop in a separate thread, because the driver may use trio. Here: steps out,
+results in, cancelling, failing all steps when a stage is lost. Not here: which slots go into a step
+(dispatch.py), the stages' side of these connections (neighbours.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Sent", "Wire", "raising"]
 
 
 class _Log(Protocol):
-    """Where a trace finds the steps: number, sent, landed; None: nobody wants them."""
+    """Has the list in which a trace records steps: number, sent, landed; None: no trace runs."""
 
     log: list[tuple[int, float, float]] | None
 
@@ -44,21 +44,21 @@ class Sent:
         self._number = number
 
     def cancel(self) -> None:
-        """The stage that computes it aborts it; it lands as failed."""
+        """Have the stage that computes the step abort it; the step then lands as failed."""
         self._wire.cancel(self._number)
 
 
 class Wire:
-    """A way through all stages. Made and closed in a thread that may block.
+    """The connections to both ends of the pipeline. Making and closing it blocks.
 
     Args:
         addresses: where the stages listen.
         key: of the pipeline.
         epoch: of its stages.
-        log: whatever holds the list of steps for a trace.
+        log: has the list of steps for a trace.
 
     Raises:
-        StageLost: a stage is not to be reached.
+        StageLost: a stage cannot be reached.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Wire:
         self._key = key
         self._epoch = epoch
         self._last = len(addresses) - 1
-        self._numbers = itertools.count(epoch << 32)  # no number comes twice
+        self._numbers = itertools.count(epoch << 32)  # different numbers in all epochs
         self._landing: dict[int, Callable[[Callable[[], Any]], None]] = {}
         self._links: dict[Role, Link] = {}
         self._lost: StageLost | None = None
@@ -87,9 +87,9 @@ class Wire:
         """Send a step.
 
         Args:
-            step: as `aggml.ray.stage.Stage.step` takes it.
-            tell: called by another thread when the step is done, with a function that returns the
-                results or raises.
+            step: the step.
+            tell: called by another thread when the step has landed, with a function that returns
+                the results or raises the error.
         """
         number = next(self._numbers)
         self._post(lambda: self._send(number, step, tell))
@@ -112,11 +112,11 @@ class Wire:
             raise StageLost(f"stage {number} does not tell its time: {error}", number) from error
 
     def drop(self) -> None:
-        """Break the connections as a network would: for tests."""
+        """Break the connections as a failing network would; for tests."""
         self._post(self._drop)
 
     def close(self) -> None:
-        """End it; steps under way fail."""
+        """Close the connections and the thread; steps under way fail."""
         self._post(self._stop)
         self._thread.join()
 
@@ -132,7 +132,7 @@ class Wire:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            self._loop.run_until_complete(asyncio.sleep(0))  # closed connections say so
+            self._loop.run_until_complete(asyncio.sleep(0))  # calls `connection_lost` of all links
         finally:
             self._loop.close()
 
@@ -193,7 +193,7 @@ class Wire:
                 self._fail(StageLost(f"stage {number} was lost: its connection ended", number))
 
     def _fail(self, lost: StageLost) -> None:
-        """Nothing comes any more: whoever waits hears of it."""
+        """Close the connections and fail all steps under way."""
         if self._lost is None:
             self._lost = lost
         links, self._links = list(self._links.values()), {}
@@ -205,7 +205,7 @@ class Wire:
 
 
 def raising(error: BaseException) -> Callable[[], Any]:
-    """A function that raises it."""
+    """A function that raises the error."""
 
     def fail() -> Any:  # noqa: ANN401
         raise error
