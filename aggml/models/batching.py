@@ -1,4 +1,4 @@
-"""Batches of requests that arrive one by one: the next batch is all requests that wait meanwhile.
+"""Batches of requests: those that arrive while a batch is computed form the next batch.
 
 Here: queue, batches, cancellation, back-pressure, on any event loop that anyio supports. Not here:
 the computation.

@@ -136,8 +136,8 @@ class Description:
         embedding_scale: embeddings are multiplied by it.
         logit_scale: logits are multiplied by it.
         logit_soft_cap: c bounds logits by c * tanh(x / c); 0: they are not bounded.
-        centred: norms of layers and of the output take the mean away first (LayerNorm), and add a
-            bias where the file has one.
+        centred: norms of layers and of the output subtract the mean first (LayerNorm), and add a
+            bias if the file has one.
         embedding_norm: embeddings are normalised (``token_embd_norm``).
         position_table: embeddings of positions are added (``position_embd``).
         entire: later layers use values of the first one, so the model cannot be cut into stages.

@@ -51,9 +51,9 @@ def divided(
 ) -> Division:
     """Assign the layers to devices.
 
-    As many of the last layers as fit go to the devices before the last one, the CPU; the first
-    layers stay on the CPU. Layers stay in order, so a step passes from one device to the next only
-    once. Each device gets layers in proportion to its memory, so that all devices are used.
+    The last backend is a CPU's. As many of the last layers as fit go to the devices before it; the
+    first layers stay on the CPU. Layers stay in order, so a step passes from one device to the next
+    only once. Each device gets layers in proportion to its memory, so that all devices are used.
 
     Args:
         tensors: bytes of each tensor by its name.

@@ -64,7 +64,7 @@ class DeltaNet:
         }
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
-        """[width, tokens] -> [value heads, tokens]."""
+        """[width, tokens] -> [head * value_heads, tokens]."""
         mixed, gate = self._products(at, x)
         rates = at.linear("ssm_ba", x)
         y = joined([self._part(at, mixed, rates, part) for part in parts_of(at)])
@@ -73,7 +73,7 @@ class DeltaNet:
         return ops.mul(y, ops.silu(gate))
 
     def output(self, at: Scope, y: Tensor) -> Tensor:
-        """[value heads, n] -> [width, n]."""
+        """[head * value_heads, n] -> [width, n]."""
         return at.linear("ssm_out", y)
 
     def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ class DeltaNet:
     def _part(
         self, at: Scope, mixed: Tensor, rates: Tensor, part: tuple[int, int, int, int]
     ) -> Tensor:
-        """One part of a step: [value heads, tokens]."""
+        """One part of a step: [head * value_heads, tokens]."""
         i, _, tokens, sequences = part
         learn, forget = self._rates(at, rates, part)
         mixed = convolved(at, i, columns(mixed, mixed.ne[0], 0, part))

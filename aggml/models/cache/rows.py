@@ -44,7 +44,7 @@ def length_of(room: Room, ctx: int, chunk: int) -> int:
 
 
 def mask_of(positions: I32, seen: int, window: int | None = None) -> F16:
-    """(sequences, 1, tokens, seen): 0 where a token may look, -inf elsewhere; position p is row p.
+    """(sequences, 1, tokens, seen): 0 for rows that a token sees, else -inf; row p is position p.
 
     Each token's mask is a view of one array, which holds zeros and then -inf. For the tokens of one
     prompt each view begins one element before that of the previous token, so the result is a
@@ -86,7 +86,7 @@ def ring_mask(positions: I32, length: int, window: int, seen: int) -> F16:
         positions: (sequences, tokens), ascending in each sequence, and written in this order.
         length: rows of the ring.
         window: how many positions a token sees, its own included.
-        seen: rows that attention looks at.
+        seen: how many rows attention reads.
     """
     last = positions.max(axis=1)[:, None]
     rows = np.arange(seen)

@@ -54,14 +54,14 @@ Rule: TypeAlias = "str | Recipe | tuple[str | Recipe, ...] | None"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One kind of folder that an architecture is read from.
+    """One format of Hugging Face folders from which an architecture can be read.
 
     Attributes:
         model_types: values of ``model_type`` in config.json.
         tensors: by their names in GGUF. "{i}" is the layer. A name without ".weight" or ".bias" at
             its end stands for both, as far as the folder has them; ".ssm_a" and ".ssm_d" are whole
-            names. A name in the folder, a recipe, several of these of which the first that the
-            folder has counts, or None: nothing.
+            names. The value is a name in the folder, a recipe, a tuple of these (the first whose
+            sources the folder has is used), or None: the tensor is left out.
         keys: GGUF's keys without the architecture, each with the place of its value in config.json.
         architecture: its name in the GGUF file, if the architecture has several names.
         prefixes: beginnings of names in the folder that are removed.

@@ -73,7 +73,7 @@ class Adjuster:
         if rules.repetition != 1.0:
             for token in prompt:
                 self._seen[self._of(token)] = True
-        # `take` never adds an end token to these arrays: it would have ended the answer.
+        # Penalties do not concern end tokens: an end token would have ended the answer.
         self._ends = np.array([self._of(token) for token in ends] if rules.least else [], np.intp)
         self._counts = bool(rules.presence or rules.frequency or rules.repetition != 1.0)
 

@@ -73,7 +73,8 @@ class Shape:
         chained: whether the step takes the tokens that the previous step chose, and itself chooses
             those of the next step.
         every: whether to bring all logits beside the best ones.
-        hidden: whether to bring hidden states instead of logits.
+        hidden: whether to bring hidden states instead of logits: the normalised output of the last
+            layer, from which logits are computed.
         drawn: the device draws a token among so many of the best ones; 0: it draws none. Only the
             drawn tokens are brought here; after a chained step the next one also takes them.
         changed: room for so many changed logits of each row before the draw; 0: none change.

@@ -66,7 +66,7 @@ class Decoding(Protocol):
         ...
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """Process a sequence; returns the hidden state after each token."""
+        """Process a sequence; returns the normalised output of the last layer for each token."""
         ...
 
     async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:

@@ -203,8 +203,8 @@ class Builder:
                 n = copied.sequences * copied.tokens
                 staged = _given("staged", n) if shape.staged else None
                 rows[length] = _given("rows", shape.tokens), staged
-            # Of a ring a token reads no more than all rows. Where all positions have rows, `kv` is
-            # not bounded: prompts staged side by side also read rows beyond the first sequence's.
+            # A ring has no more rows than `length`. Where every position has a row, `kv` is not
+            # bounded: prompts staged side by side also read rows after the first sequence's.
             whole = length == self._ctx
             seen = tuple(part.kv if whole else min(part.kv, length) for part in shape.parts)
             masks = tuple(

@@ -36,7 +36,7 @@ class Steps:
         self._builder = builder
         self._most = most
         self._kept: OrderedDict[Shape, Step] = OrderedDict()
-        self._chosen: dict[tuple[int, int], Tensor] = {}  # by the first sequence and how many
+        self._chosen: dict[tuple[int, int], Tensor] = {}  # by first sequence and how many
         self._closed = False
 
     async def of(self, shape: Shape) -> Step:
