@@ -1,7 +1,7 @@
 """The program: ``aggml devices``, ``aggml generate``, ... and ``python -m aggml``.
 
-Here: the group of commands. Not here: the commands (one file for each subject), what they share
-(shared.py).
+Here: the group of commands. Not here: the commands (a file for each subject), the code that they
+share (shared.py).
 """
 
 from __future__ import annotations

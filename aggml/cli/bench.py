@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Work", "bench", "work_of"]
 
-ROUNDS: Final = 5  # of the machine; the best one counts, since others can only take time away
-PROMPT: Final = 512  # tokens
+ROUNDS: Final = 5  # of the machine; the best counts, since other programs only slow a round down
+PROMPT: Final = 512  # tokens of the prompt that is timed
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Work:
     """How much a model does for one token.
 
     Attributes:
-        bytes: of weights that are read.
-        operations: multiplications and additions of its matrices.
-        kind: what unit multiplies most of them: "f32", "bf16" or "int8".
+        bytes: bytes of weights that are read.
+        operations: multiplications and additions of the matrix products.
+        kind: the unit that computes most of them: "f32", "bf16" or "int8".
     """
 
     bytes: int
@@ -53,9 +53,9 @@ class Work:
 
 
 def work_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> Work:
-    """What one token takes: all matrices once; of experts those that are chosen, on average.
+    """The work of one token: each matrix once; of the experts only the share that a token uses.
 
-    The table of embeddings counts only where it makes the logits, too.
+    The table of embeddings counts only if the logits are computed with it, too.
     """
     hp = Hyperparameters(metadata)
     experts = hp.integer("expert_count", 0)
@@ -78,7 +78,7 @@ def work_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> Work:
 
 
 def _unit(tensor: Tensor) -> str:
-    """The unit that multiplies a matrix of its type."""
+    """The unit that multiplies a matrix of this type."""
     if tensor.dtype.is_quantized:
         return "int8"
     return "bf16" if tensor.dtype is aggml.DType.BF16 else "f32"
@@ -145,7 +145,7 @@ async def bench(
 
 
 def _machine(threads: int) -> dict[str, float]:
-    """Units per second of each figure, the best of some rounds."""
+    """Bytes or operations per second for each figure, the best of `ROUNDS` rounds."""
     roofline = Roofline(threads)
     found: dict[str, float] = {}
     measured: list[tuple[str, Callable[[], float]]] = [("read", roofline.read)]
@@ -185,13 +185,13 @@ async def _model(model: Model, tokens: int, rounds: int) -> dict[str, Any]:
 
 
 async def _times(model: TextModel, ids: Sequence[int], tokens: int) -> list[float]:
-    """When each token of an answer came."""
+    """The times in seconds at which the tokens of an answer came."""
     options: dict[str, Any] = {"max_tokens": tokens, "stop_ids": ()}
     return [time.perf_counter() async for _ in model.generate(ids, **options)]
 
 
 def _shares(model: Mapping[str, Any], work: Work, roofline: Mapping[str, float]) -> dict[str, Any]:
-    """What the model reaches of the machine's best."""
+    """The shares of the machine's best that the model reaches."""
     unit = f"{work.kind} tiles" if f"{work.kind} tiles" in roofline else work.kind
     unit = unit if unit in roofline else "f32"
     found: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """``aggml chat``: a conversation in the terminal, or as lines of JSON for a program.
 
-Here: reading lines, showing answers as they come, the history. Ctrl-C ends an answer and not the
-program. Not here: choosing tokens, loading (shared.py).
+Here: reading lines, showing answers as they come, the history. Ctrl-C ends an answer, not the
+program. Not here: choosing tokens (aggml.models), loading (shared.py).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def chat(
 async def _answer(
     model: Model, messages: list[Message], sampling: dict[str, Any], shown: _Shown
 ) -> str:
-    """Show the answer as it comes; what there was of it if Ctrl-C ended it."""
+    """Show the answer as it comes, and return it; after Ctrl-C the part that had come."""
     text = model.template.render(messages)
     pieces: list[str] = []
     ids = model.tokenizer.encode(text, special=not _begins(model, text))

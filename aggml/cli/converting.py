@@ -1,6 +1,6 @@
-"""``aggml gguf convert`` and ``quantize``: a model as a GGUF file, in whichever type.
+"""``aggml gguf convert`` and ``quantize``: write a model as a GGUF file, in any element type.
 
-Not here: what becomes of each tensor (aggml.models.converting).
+Not here: which tensor gets which type, and the conversion (aggml.models.converting).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _type(_: click.Context, option: click.Parameter, name: str | None) -> str | 
     """The name of an element type, as aggml spells it.
 
     Raises:
-        BadParameter: there is none.
+        BadParameter: there is no such type.
     """
     if name is None:
         return None
@@ -38,10 +38,10 @@ def _type(_: click.Context, option: click.Parameter, name: str | None) -> str | 
 
 
 def _pattern(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """A regular expression.
+    """Check a regular expression.
 
     Raises:
-        BadParameter: it is none.
+        BadParameter: the text is no regular expression.
     """
     try:
         re.compile(text or "")
@@ -53,10 +53,10 @@ def _pattern(_: click.Context, option: click.Parameter, text: str | None) -> str
 
 
 def _writable(_: click.Context, option: click.Parameter, target: Path) -> Path:
-    """A file in a folder that is there.
+    """Check that the folder of a file exists.
 
     Raises:
-        BadParameter: the folder is not there.
+        BadParameter: it does not exist.
     """
     if not target.parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(target.parent)!r}", param=option)
@@ -64,7 +64,7 @@ def _writable(_: click.Context, option: click.Parameter, target: Path) -> Path:
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
-    """What both commands take beside the type."""
+    """Add the options that both commands have, beside the type."""
     for option in reversed((
         click.option(
             "--output-type", "ends", metavar="TYPE", shell_complete=type_names, callback=_type,
@@ -145,7 +145,7 @@ async def _convert(
     imatrix: Path | None,
     as_json: bool,
 ) -> None:
-    """Do it, with a bar, and tell what was done."""
+    """Convert with a progress bar, then print a summary."""
     from aggml import models
 
     with bar(what) as progress:

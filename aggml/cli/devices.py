@@ -1,4 +1,4 @@
-"""``aggml devices``: what there is to compute on.
+"""``aggml devices``: lists the devices that can compute.
 
 Not here: loading plug-ins (aggml.registry).
 """

@@ -1,4 +1,4 @@
-"""``aggml gguf``: what is in a model file, and whether it is whole.
+"""``aggml gguf``: shows what is in a model file, and checks that it is complete.
 
 Not here: the format (aggml.gguf), which tensors a model needs (aggml.models), writing files
 (converting.py).
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["gguf"]
 
-SHOWN = 60  # characters of a value
+SHOWN = 60  # most characters printed of a value
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -35,7 +35,7 @@ def gguf() -> None:
 
 
 def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
-    """A value for JSON; long arrays as their lengths."""
+    """A value for JSON; of an array of more than 16, the length and the first four."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list) and len(value) > 16:

@@ -1,8 +1,9 @@
 """``aggml ops``: which operations a device computes, and with which element types.
 
-It builds a few calls of each op of native/table/ops.def with every type of every operand, and asks
-the device about the node: nothing is allocated or run. calls.json has the calls; it is written by
-tools/ops_calls.py. Not here: what an op does (docs/ops.md).
+For each op of native/table/ops.def it builds the node of some example calls, with every element
+type for every operand, and asks the device whether it computes the node. Nothing is allocated or
+run. The calls are in calls.json, which tools/ops_calls.py writes. Not here: what an op does
+(docs/ops.md).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["node_of", "ops", "supported"]
 
 CALLS: Final = Path(__file__).with_name("calls.json")
-#: What they compute is a function of yours; and one op is made by the compiler of graphs alone.
+#: Printed for ops without a call: those that run a user's function, and one that only fusion makes.
 NOT_TRIED: Final = "not tried"
 FLOATS: Final = ("f32", "f16", "bf16")
 
@@ -45,10 +46,10 @@ def node_of(
     """The node of a call; None if the builder refuses.
 
     Args:
-        call: of calls.json.
-        types: other types of some operands.
-        stretch: rows are so many times as long: those of the operands named in ``types``, and all
-            that are as long as these.
+        call: an entry of calls.json.
+        types: element types of some operands, instead of those of the call.
+        stretch: makes rows so many times as long: those of the operands named in ``types``, and
+            all rows of the same length.
     """
     types = types or {}
     kinds: dict[str, str] = {name: dtype for name, (dtype, _) in call["inputs"].items()} | dict(
@@ -74,9 +75,9 @@ def node_of(
 
 
 def supported(device: Device, op: str) -> dict[str, list[str]] | None:
-    """For each operand of an op the types that a device takes; None if nobody can say.
+    """For each operand of an op the types that a device takes; None if the op has no call.
 
-    The types of other operands are those of a call that the device computes.
+    The other operands keep the types that the call gives them.
     """
     calls = _calls().get(op)
     if calls is None:
@@ -87,7 +88,7 @@ def supported(device: Device, op: str) -> dict[str, list[str]] | None:
             kinds = found.setdefault(name, set())
             for dtype in DType:
                 row = call["inputs"][name][1][0]
-                stretch = math.lcm(row, dtype.blck_size) // row  # blocks fill rows
+                stretch = math.lcm(row, dtype.blck_size) // row  # rows of whole blocks
                 node = node_of(call, {name: dtype.type_name}, stretch)
                 if node is not None and _computes(device, node):
                     kinds.add(dtype.type_name)
@@ -98,7 +99,7 @@ def supported(device: Device, op: str) -> dict[str, list[str]] | None:
 
 
 def _computes(device: Device, node: Tensor) -> bool:
-    """Whether a device computes a node, and what the builder put before it."""
+    """Whether a device computes a node and all nodes that the builder put before it."""
     rest, seen = [node], set[int]()
     while rest:
         tensor = rest.pop()
@@ -161,7 +162,7 @@ def _told(types: Mapping[str, Sequence[str]] | None) -> str:
 
 
 def _short(kinds: Sequence[str]) -> str:
-    """Types as words; many quantized ones by what is missing."""
+    """Types in words; if most quantized types are among them, only the missing ones are named."""
     every = {dtype.type_name for dtype in DType if dtype.is_quantized}
     missing = every - set(kinds)
     if len(missing) > len(every) / 2:

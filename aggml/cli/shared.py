@@ -1,4 +1,4 @@
-"""What the commands share: options of models, running on a loop, errors in one line, progress.
+"""Code that the commands share: options of models, event loops, errors in one line, progress.
 
 Not here: the commands.
 """
@@ -31,12 +31,12 @@ __all__ = [
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
 
-# What writing to a full disk, past a quota, or to a device that fails gives.
+# Errors of writing to a full disk, past a quota or a file size limit, or to a failing device.
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class Program(click.Group):
-    """The group whose commands end with a status and, where they fail, with one line."""
+    """A group of commands. A command ends with an exit status, a failure also with one line."""
 
     def main(
         self,
@@ -50,7 +50,7 @@ class Program(click.Group):
         status = 0
         try:
             ended = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-            status = ended if isinstance(ended, int) else 0  # of click's Exit
+            status = ended if isinstance(ended, int) else 0  # an int is the status of click's Exit
             sys.stdout.flush()
         except click.ClickException as error:
             click.echo(_told(error, prog_name), err=True)
@@ -58,7 +58,7 @@ class Program(click.Group):
         except (click.Abort, KeyboardInterrupt):
             click.echo(err=True)
             status = 130
-        except BrokenPipeError:  # `| head`: nobody reads on
+        except BrokenPipeError:  # `| head`: the reader has gone
             _drop_output()
         except OSError as error:
             if error.errno in _UNWRITABLE:
@@ -77,7 +77,7 @@ class Program(click.Group):
 
 
 def _told(error: click.ClickException, program: str | None) -> str:
-    """One line: which command, what is wrong; of wrong arguments where they are explained."""
+    """An error as one line: program or command, reason; for wrong arguments a hint to --help."""
     what = " ".join(error.format_message().split())
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return f"{program}: {what}"
@@ -86,12 +86,12 @@ def _told(error: click.ClickException, program: str | None) -> str:
 
 
 def _drop_output() -> None:
-    """Send what is not written yet nowhere: at exit Python would try, and fail, again."""
+    """Send unwritten output to the null device: else Python would try again at exit, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def awaited(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A command that is a coroutine function, run on the loop that --loop names."""
+    """Make a command of a coroutine function; it runs on the event loop that --loop names."""
 
     @click.option(
         "--loop", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True,
@@ -107,7 +107,7 @@ def awaited(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 @contextmanager
 def without_group() -> Generator[None]:
-    """Let an exception out as it was raised, and not in the groups that task groups make of it."""
+    """Let an exception out as it was raised, without the exception groups of task groups."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -118,18 +118,18 @@ def without_group() -> Generator[None]:
 
 
 def device_names(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the devices whose names begin so."""
+    """Complete the name of a device, for the shell."""
     return [device.name for device in aggml.list_devices() if device.name.startswith(begun)]
 
 
 def type_names(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the element types whose names begin so."""
+    """Complete the name of an element type, for the shell."""
     names = (dtype.type_name for dtype in aggml.DType)
     return [name for name in names if name.lower().startswith(begun.lower())]
 
 
 def device_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Where and how a model is computed."""
+    """Add the options that say where and how a model is computed."""
     for option in reversed((
         click.option(
             "--device", metavar="NAME", multiple=True, shell_complete=device_names,
@@ -154,7 +154,7 @@ def device_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def model_options(function: Callable[..., None]) -> Callable[..., None]:
-    """MODEL and where and how it is computed."""
+    """Add the argument MODEL and the options of `device_options`."""
     path = click.Path(exists=True, path_type=Path)
     return click.argument("model", type=path)(device_options(function))
 
@@ -163,7 +163,7 @@ def model_options(function: Callable[..., None]) -> Callable[..., None]:
 async def opened(
     model: Path, device: Sequence[str], threads: int | None, ctx: int | None, cache: str
 ) -> AsyncGenerator[Model]:
-    """The model, loaded with a bar where standard error is a terminal and it takes a while."""
+    """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
     from aggml.models.site import computing
 
@@ -175,7 +175,7 @@ async def opened(
 
 
 class bar:
-    """``with bar("loading") as progress``: a bar on standard error, if that is a terminal."""
+    """``with bar("loading") as progress``: a progress bar, if standard error is a terminal."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -199,10 +199,10 @@ class bar:
 
 
 def show(value: Any, *, err: bool = False) -> None:  # noqa: ANN401 whatever JSON has
-    """One JSON value on standard output, or on standard error."""
+    """Print one JSON value to standard output, or to standard error."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False), err=err)
 
 
 def tell(value: dict[str, Any]) -> None:
-    """One JSON object on a line of its own, written at once: an event of a command that goes on."""
-    click.echo(json.dumps(value))  # ASCII: nothing in it ends a line for any reader
+    """Print an event of a running command at once, as one JSON object on a line of its own."""
+    click.echo(json.dumps(value))  # ASCII: no character in it ends a line for some readers

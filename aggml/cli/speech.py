@@ -1,4 +1,4 @@
-"""``aggml transcribe``: what is said in a WAV file, as text, subtitles or JSON.
+"""``aggml transcribe``: prints the speech in a WAV file as text, subtitles or JSON.
 
 Not here: decoding (aggml.models.speech), loading (shared.py).
 """

@@ -1,4 +1,4 @@
-"""``aggml generate``, ``embed`` and ``rerank``: text from a model, vectors of texts, ranks.
+"""``aggml generate``, ``embed`` and ``rerank``: continue, embed and rank texts with a model.
 
 Not here: conversations (chat.py), loading (shared.py).
 """
@@ -21,7 +21,7 @@ __all__ = ["embed", "generate", "rerank", "sampling_options"]
 
 
 def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
-    """How tokens are chosen."""
+    """Add the options that say how tokens are chosen."""
     for option in reversed((
         click.option("-n", "--max-tokens", type=click.IntRange(0), default=128, show_default=True,
                      help="Tokens of an answer at most."),

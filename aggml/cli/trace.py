@@ -1,4 +1,4 @@
-"""``aggml trace COMMAND ...``: another command, and what ran when on its streams.
+"""``aggml trace COMMAND ...``: runs another command and shows what ran on its streams, and when.
 
 Not here: collecting and drawing (aggml.trace).
 """
@@ -71,7 +71,7 @@ def trace(
 
 
 def _summary(traced: Trace) -> dict[str, Any]:
-    """For each stream how many operations there were and how long they took."""
+    """For each stream the number of operations, the bytes moved, and the seconds of work."""
     rows: dict[str, dict[str, float]] = {}
     names: dict[int, str] = {}
     for event in traced.to_json()["traceEvents"]:

@@ -1,8 +1,9 @@
 """``aggml bench --tune``: numbers for this processor, by a short measured search.
 
-One number after the other: products of weights from memory with 1 and 8 columns, each candidate in
-turns with the number that the kernels have, which stays unless another one is clearly faster. Not
-here: what can be chosen (native/table/tunables.def), where it is kept (devices/cpu/tuning.py).
+The numbers are searched one after the other. Each value is timed on matrix products with 1 and 8
+columns, whose weights come from memory, in turns with the value built into the kernels. That value
+stays unless another one is clearly faster. Not here: the numbers that can be chosen
+(native/table/tunables.def), where they are kept (devices/cpu/tuning.py).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ __all__ = ["Found", "search"]
 
 K: Final = 4096
 ROWS: Final = 4096
-BYTES: Final = 96 << 20  # of weights for a number, so that they come from memory
+BYTES: Final = 96 << 20  # of weights for each number: too many for the caches
 ROUNDS: Final = 7
-BETTER: Final = 1.03  # so much faster must a number be than the one that the kernels have
+BETTER: Final = 1.03  # a value is chosen only if it is so many times as fast as the built-in one
 AHEAD: Final = (2048, 3072, 4096, 6144, 8192, 12288)
-#: The type of weights that shows each number, and what is tried.
+#: For each number the element type of weights to time it with, and the values to try.
 TRIED: Final = {
     "ahead_q8_0": ("q8_0", AHEAD),
     "ahead_32": ("q4_0", AHEAD),
@@ -41,12 +42,12 @@ TRIED: Final = {
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to.
+    """The result of the search for one number.
 
     Attributes:
-        name: of the number.
-        value: the one to use; 0: that of the kernels.
-        gain: their time over that of ``value``.
+        name: the name of the number.
+        value: the value to use; 0: the one built into the kernels.
+        gain: the time with the built-in value, divided by the time with ``value``.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Found:
 
 
 async def search(backend: Backend) -> list[Found]:
-    """The best number of each kind, for this processor and so many threads."""
+    """The best value of each number, for this processor and the threads of ``backend``."""
     before = {name: value for name, _, _, _, value in _native.tunables()}
     found = []
     try:
@@ -80,7 +81,7 @@ async def _best(backend: Backend, name: str, dtype: str, values: tuple[int, ...]
         await backend.memset(w, 0)
     graphs: dict[int, list[Graph]] = {}
     for value in values:
-        _native.tune(name, value)  # how rows are divided is decided when a graph is compiled
+        _native.tune(name, value)  # before graphs are compiled: that divides their rows
         graphs[value] = [_products(backend, weights, columns) for columns in (1, 8)]
         for graph in graphs[value]:
             await backend.graph_compute(graph)
@@ -88,7 +89,7 @@ async def _best(backend: Backend, name: str, dtype: str, values: tuple[int, ...]
     best = min(first, key=lambda value: first[value])
     if first[0] < BETTER * first[best]:
         return Found(name, 0, 1.0)
-    # The best of many may have been lucky: it has to be better once more.
+    # The best of many values may have been lucky, so it must win a second time.
     again = await _medians(backend, name, {0: graphs[0], best: graphs[best]}, 2 * ROUNDS)
     gain = min(first[0] / first[best], again[0] / again[best])
     return Found(name, best, gain) if gain >= BETTER else Found(name, 0, 1.0)
@@ -97,7 +98,7 @@ async def _best(backend: Backend, name: str, dtype: str, values: tuple[int, ...]
 async def _medians(
     backend: Backend, name: str, graphs: dict[int, list[Graph]], rounds: int
 ) -> dict[int, float]:
-    """Seconds of each number, in turns."""
+    """The median seconds of each value; the values are timed in turns."""
     taken: dict[int, list[float]] = {value: [] for value in graphs}
     for _ in range(rounds):
         for value, some in graphs.items():

@@ -1,8 +1,9 @@
 """A service: any number of requests on one model, batched continuously.
 
-Here: the names of the engine, which knows nothing of HTTP: ``Engine`` computes ``Job``s. steps.py
-says what a step takes in, staging.py how prompts share one. `opened` makes an engine or an embedder
-of a file. Not here: OpenAI's routes over HTTP (http/), which need the extra ``serve``.
+Here: the public names. ``Engine`` computes ``Job``s and knows nothing of HTTP. steps.py decides
+which tokens a step computes; staging.py lets several prompts share a step. `opened` makes an
+engine, an embedder or a transcriber from a file. Not here: OpenAI's routes over HTTP (http/), which
+need the extra ``serve``.
 """
 
 from __future__ import annotations

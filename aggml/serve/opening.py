@@ -1,7 +1,7 @@
 """From files to what can be served: engines, embedders, transcribers.
 
-Here: which kind a file is, and opening it. Not here: the engine (engine.py), batches of texts
-(embedder.py), HTTP (http/).
+Here: finding out which of these a file is, and opening it. Not here: the engine (engine.py),
+batches of texts (embedder.py), HTTP (http/).
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Completer", "Limits", "opened"]
 
-#: Windows of speech that are decoded together; what is remembered of one takes 9 to 250 MB.
+#: Windows of speech that are decoded together; the keys and values of one take 9 to 250 MB.
 WINDOWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a model may take.
+    """How many sequences, and how much memory, a served model may use.
 
     Attributes:
         slots: sequences that run at a time.
-        ctx: the most positions of one; None: what the model was trained for, at most 4096.
+        ctx: the most positions of one sequence; None: what the model was trained for, at most 4096.
         cache: element type of keys and values.
         kv_memory: bytes for keys and values of all sequences.
         chunk: tokens in one step, of running sequences and of prompts.
         max_waiting: requests that wait; more are refused.
-        prefix_cache: bytes of ``kv_memory`` that may hold what recent prompts began with, while no
-            running sequence needs them; None: half of it; 0: nothing is stored.
+        prefix_cache: bytes of ``kv_memory`` that may keep the beginnings of recent prompts, while
+            no running sequence needs the memory; None: half of it; 0: nothing is stored.
     """
 
     slots: int = 16
@@ -68,20 +68,20 @@ class Limits:
 
     @property
     def stored(self) -> int:
-        """Bytes for what prompts began with."""
+        """Bytes that may keep the beginnings of prompts."""
         asked = self.kv_memory // 2 if self.prefix_cache is None else self.prefix_cache
         return min(asked, self.kv_memory)
 
 
 @dataclass(frozen=True, slots=True)
 class Completer:
-    """A model that continues text, as it is served.
+    """A model that continues text, together with all that is needed to serve it.
 
     Attributes:
-        name: general.name of the file, else the name of the file.
+        name: the file's metadata ``general.name``, else the name of the file.
         engine: computes tokens of any number of requests.
-        vocabulary: text to tokens and back.
-        template: messages to text.
+        vocabulary: turns text into tokens and back.
+        template: turns the messages of a chat into text.
     """
 
     name: str
@@ -101,13 +101,13 @@ async def opened(
 
     Args:
         path: a GGUF file.
-        backend: where to compute, as `aggml.models.load` takes it; must stay open.
-        limits: how much it may take.
+        backend: where to compute, as for `aggml.models.load`; must stay open.
+        limits: how much the model may take.
         progress: called with bytes loaded so far and bytes in all.
 
     Raises:
-        ModelError: as `aggml.models.load`; the file has no vocabulary; no page of keys and values
-            fits into ``kv_memory``.
+        ModelError: as for `aggml.models.load`; the file has no vocabulary; no page of keys and
+            values fits into ``kv_memory``.
     """
     path, limits = Path(path), limits or Limits()
     with await open_model(path) as file:
@@ -157,7 +157,7 @@ async def _engine(
 
 
 def _more(model: object, limits: Limits) -> int:
-    """Sequences whose rows hold the pages that are stored; none of a model with states."""
+    """How many more sequences the cache needs to store pages; none for a model with states."""
     if not isinstance(model, Description):
         return 0
     kept = [kept for layer in model.layers for kept in layer.caches().values()]

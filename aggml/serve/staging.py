@@ -1,8 +1,8 @@
 """Prompts side by side: tokens of several prompts in one step, as if they were one sequence.
 
-While a prompt is taken in, its keys and values are written twice: into its slot, and into a range
-of rows that all prompts share. There the prompts lie one behind another, and a mask lets each see
-only itself. So the graph depends on the number of tokens alone, and only the end is padded. Not
+While a prompt is processed, its keys and values are written twice: into its slot, and into a range
+of rows that all prompts share. There the prompts lie one after the other, and a mask lets each see
+only itself. So the graph depends on the number of tokens alone, and only its end is padded. Not
 here: which prompts take part in a step (steps.py).
 """
 
@@ -70,7 +70,7 @@ def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """All pieces of a step, (1, tokens) each; padding is written to a row that nobody reads."""
+    """All pieces of a step in arrays of (1, tokens); padding goes to a row that nobody reads."""
 
     ids: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]

@@ -1,7 +1,7 @@
-"""What the next step of the engine takes in: tokens of running sequences, chunks of prompts.
+"""Which tokens the next step of the engine computes: of running sequences and of prompts.
 
-Here: plain functions on values, which decide. Not here: carrying a step out (engine.py), the places
-of prompts in the rows that they share (staging.py).
+Here: plain functions that decide this from values. Not here: carrying a step out (engine.py), the
+places of prompts in the rows that they share (staging.py).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Rows:
 
     Attributes:
         ctx: rows of each slot.
-        slots: sequences at a time; the shared rows begin behind them.
-        shared: rows that all prompts share while they are taken in.
-        states: whether sequences have states. The state of slot ``slots`` is then nobody's: slots
-            that do not run write theirs there.
+        slots: sequences at a time; the shared rows begin after their rows.
+        shared: rows that all prompts share while they are processed.
+        states: whether sequences have states. Slot ``slots`` then belongs to no sequence: slots
+            that do not run write their state there.
         grows: whether there are rows at all.
     """
 
@@ -65,12 +65,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What one step takes in.
+    """What one step computes.
 
     Attributes:
         batch: what the model computes.
-        follows: each job that gets a token, and the row of the logits that its token follows.
-        every: whether a job needs the logits of all tokens, not only the token that is drawn.
+        follows: each job that gets a token, and the row of logits from which the token is drawn.
+        every: whether a job needs the logits of the whole vocabulary, not only the drawn token.
     """
 
     batch: Batch
@@ -79,7 +79,7 @@ class Intake:
 
 
 def room_for_prompts(chunk: int, beside: int, *, running: bool) -> int:
-    """How many tokens of prompts the next step may take in.
+    """How many tokens of prompts the next step may compute.
 
     Args:
         chunk: tokens in one step of running sequences and prompts together.
@@ -95,15 +95,14 @@ def next_prompts(
 ) -> list[tuple[Job, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
 
-    Only the last one may be taken in in part; the rest of it is the first of the next chunk. A
-    prompt begins behind what is stored of it. While a page that it needs is being computed for an
-    older prompt, it waits for that.
+    Only the last prompt may be cut; its rest comes first in the next chunk. A prompt begins after
+    its stored pages. While a page that it needs is being computed for an older prompt, it waits.
 
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
         room: tokens.
-        rows: of the cache.
-        prefixes: what is stored.
+        rows: the rows of the cache.
+        prefixes: the stored pages.
     """
     jobs = list(taking_in)
     held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
@@ -129,7 +128,7 @@ def next_prompts(
 
 
 def next_prompt(taking_in: Iterable[Job], room: int) -> list[tuple[Job, Piece]]:
-    """A piece of the oldest prompt, for a model with states: they know no mask between prompts.
+    """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
 
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
@@ -150,9 +149,9 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
 
     Args:
         running: jobs whose prompts are complete.
-        chunk: of prompts, as `next_prompts` gives it.
-        beside: the first rows of the logits belong to so many running sequences.
-        rows: of the cache.
+        chunk: pieces of prompts, as `next_prompts` gives them.
+        beside: how many first rows of the logits belong to running sequences.
+        rows: the rows of the cache.
     """
     groups = []
     if running:
@@ -176,8 +175,9 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
 def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
     """One token of each of the first ``n`` slots; slots that do not run get any token.
 
-    What these leave is written to the last row of their keys, and to the state that is nobody's.
-    They stand behind the positions that the others share: the same keys are then seen by all.
+    The keys of those tokens go to the last row of their slot, and their states to the slot that
+    belongs to no sequence. Their position is the one after those that the running sequences share,
+    so they see the same shared keys as the others.
     """
     ctx = where.ctx
     shared = shared_by(jobs)
@@ -203,8 +203,9 @@ def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
 def shared_by(jobs: Sequence[Job]) -> int:
     """How many first positions hold the same tokens in all of these sequences, rounded down.
 
-    It is rounded as in `_seen`, which keeps graphs few; 0 where it would not pay. The hash of a
-    page stands for all tokens before it as well, so the last equal page is found by bisection.
+    The number is rounded to the steps of `_step`, so that there are few graphs; it is 0 where
+    sharing would not pay. The hash of a page covers all tokens before it as well, so the last equal
+    page is found by bisection.
     """
     first, low, high = jobs[0].keys, 0, min(len(job.keys) for job in jobs)
     if len(jobs) < 2:
@@ -222,7 +223,7 @@ def shared_by(jobs: Sequence[Job]) -> int:
 def _prompts(
     chunk: list[tuple[Job, Piece]], beside: int, rows: Rows
 ) -> tuple[Group, npt.NDArray[np.int32], list[tuple[Job, int]]]:
-    """A chunk, the shared rows of its keys, and the tokens after which prompts are complete."""
+    """A chunk, the shared rows that hold its keys, and the last tokens of complete prompts."""
     pieces = [piece for _, piece in chunk]
     wanted = sum(len(piece.ids) for piece in pieces)
     tokens = wanted if rows.states else size(beside + wanted, TOKENS) - beside
@@ -241,12 +242,12 @@ def _prompts(
 
 
 def size(n: int, sizes: Sequence[int] = SEQUENCES) -> int:
-    """The least of the sizes that holds ``n``; beyond them the next multiple of 32."""
+    """The least of the sizes that is at least ``n``; beyond them the next multiple of 32."""
     return next((size for size in sizes if size >= n), -(-n // 32) * 32)
 
 
 def _seen(n: int, most: int) -> int:
-    """How many positions attention looks at in order to see ``n``: up to a third more.
+    """How many positions attention looks at in order to see ``n``: up to half more from 513 on.
 
     Rounding up keeps the number of different graphs small.
     """
@@ -255,7 +256,7 @@ def _seen(n: int, most: int) -> int:
 
 
 def _step(n: int) -> int:
-    """What so many positions are rounded to: at most a third of them, from 768 on."""
+    """The unit to which ``n`` positions are rounded: less than half of ``n``, from 513 on."""
     step = ROWS_STEP
     while step * 4 < n:
         step *= 2

@@ -1,4 +1,4 @@
-"""Transcriber: what is said in recordings, for any number of tasks; windows become batches.
+"""Transcriber: speech to text for any number of tasks, whose windows are computed in batches.
 
 Not here: queue and batches (aggml/models/batching.py), the computation (aggml.models.speech).
 """
@@ -22,13 +22,13 @@ __all__ = ["Transcriber"]
 
 
 class Transcriber:
-    """A model of speech whose callers share batches of windows.
+    """Transcribes recordings with one model. Windows of many tasks are computed together.
 
     ``async with Transcriber("name", model) as t: segments = [x async for x in t.said(samples)]``
 
     Args:
-        name: under which it is served.
-        model: of speech; closed by its owner.
+        name: the name under which the model is served.
+        model: a speech model; closed by its owner.
         max_waiting: how many windows may be queued or computing; others wait their turn.
     """
 
@@ -53,12 +53,12 @@ class Transcriber:
         rate: int,
         **options: Any,  # noqa: ANN401
     ) -> AsyncGenerator[Segment]:
-        """The segments of a recording; arguments and errors of `SpeechModel.transcribe`.
+        """The segments of a recording, with arguments and errors as `SpeechModel.transcribe`.
 
         Raises:
             BatchError: the computation failed, or the service has ended.
 
-        Cancellation: takes the window back; others go on.
+        Cancellation: takes back the window that waits; others go on.
         """
         segments = self.model.segments(self._windows.submit, samples, rate, **options)
         async with aclosing(segments):

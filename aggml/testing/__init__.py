@@ -1,8 +1,8 @@
 """The tests that every device must pass, in this package or in a plug-in; needs pytest and trio.
 
 Subclass `DeviceTests` in a test file and override its fixture ``device`` (docs/plugins.md). Each
-test runs on asyncio and trio, by anyio's plugin for pytest. Here: the names. Not here: what only
-one kind of device promises.
+test runs on asyncio and trio, by anyio's plugin for pytest. Here: the public names. Not here: tests
+of what only some devices promise.
 """
 
 import pytest

@@ -1,7 +1,7 @@
-"""ComputingTests: graphs: run, graph_compute, plans, scratch, memory of several graphs.
+"""ComputingTests: how graphs are run: run, graph_compute, plans, scratch memory, leaves that move.
 
-They add, multiply and copy f32; a device that cannot skips them. Not here: what each op computes
-(op_corpus.py).
+The graphs add, multiply and copy f32; on a device that cannot do that, the tests are skipped. Not
+here: what each op computes (op_corpus.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ComputingTests(DeviceFixtures):
     async def test_intermediates_in_the_arena(
         self, be: aggml.Backend, rng: np.random.Generator
     ) -> None:
-        """Long and wide: much reuse of scratch, many live at once."""
+        """A long and wide graph: memory is reused often, and many results are alive at once."""
         a = vector(64, "a")
         layers = [a]
         for i in range(40):
@@ -86,7 +86,7 @@ class ComputingTests(DeviceFixtures):
         self,
         be: aggml.Backend,
     ) -> None:
-        """No edge leads from the cpy to the later read: node order is program order."""
+        """No edge leads from the cpy to the later read; the order of the nodes orders them."""
         cache = aggml.new_tensor("f32", ne=(N, 4), name="cache")
         x = vector(name="x")
         written = ops.cpy(x, ops.view_1d(cache, N, 2 * 4 * N))

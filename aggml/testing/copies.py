@@ -39,8 +39,8 @@ class CopyTests(DeviceFixtures):
         with be.stream.hold():
             be.set(a, ramp(start=7))
             copied = be.copy(a, b, to=other)
-            be.memset(a, 0)  # comes after
-            got = other.get(b)  # and so does this
+            be.memset(a, 0)  # runs after the copy
+            got = other.get(b)  # so does this
             await anyio.lowlevel.checkpoint()
             assert not copied.done()
             assert not got.done()
@@ -89,7 +89,7 @@ class CopyTests(DeviceFixtures):
         assert np.array_equal(await cpu.get(y), 2 * ramp())
 
     async def test_ping_pong(self, be: aggml.Backend, cpu: aggml.Backend) -> None:
-        """Fifty values through one tensor on each side, none of them awaited before the end."""
+        """Fifty values pass through one tensor on each side; none is awaited before the end."""
         there, here, got = placed(be), placed(cpu), []
         for k in range(50):
             cpu.set(here, ramp(start=k), copy=True)

@@ -1,4 +1,4 @@
-"""DataTests: set and get: element types, bytes of the span, other kinds of arrays, large ones.
+"""DataTests: set and get, of all element types, parts of a tensor, arrays of other libraries.
 
 Not here: views and strides (views.py), copies between tensors (copies.py).
 """

@@ -26,7 +26,7 @@ class EndingTests(DeviceFixtures):
             aborted = s.run(be, ramp(), ramp())
             later = s.run(be, ramp(start=1), ramp())
             aborted.abort()
-            aborted.abort()  # again is harmless
+            aborted.abort()  # a second time is harmless
         with pytest.raises(aggml.Aborted):
             await aborted
         assert np.array_equal(await later, 2 * ramp() + 1)

@@ -1,4 +1,4 @@
-"""FailureTests: misuse raises at the call; an operation that fails later poisons its results.
+"""FailureTests: misuse raises at the call; whatever reads the result of a failed operation fails.
 
 Not here: aborting and closing (ending.py).
 """
@@ -105,7 +105,7 @@ class FailureTests(DeviceFixtures):
             with pytest.raises(aggml.AggmlError) as caught:
                 await future
             assert caught.value.__cause__ is lost
-        # the set inside cures the input, the node cures the result
+        # run() sets the failed input anew, and computes the result anew: both are valid again
         assert np.array_equal(await s.run(be, ramp(start=1), ramp()), 2 * ramp() + 1)
 
     async def test_synchronize_tells_what_nobody_saw(self, be: aggml.Backend) -> None:

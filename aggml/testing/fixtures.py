@@ -1,4 +1,4 @@
-"""DeviceFixtures: fixtures that all parts of the suite use: a device, open backends, numbers.
+"""DeviceFixtures: fixtures and helpers of all parts of the suite: device, backends, numbers.
 
 Not here: tests.
 """
@@ -58,7 +58,7 @@ class DeviceFixtures:
 
     @pytest.fixture
     def cpu(self) -> Iterator[aggml.Backend]:
-        """An open backend of the CPU, for copies there and back."""
+        """An open backend of the CPU, for copies to the host and back."""
         yield from _opened(aggml.get_device("CPU").backend())
 
     @pytest.fixture
@@ -84,14 +84,14 @@ def ramp(n: int = N, start: float = 0) -> Array:
 def placed(
     be: aggml.Backend, ne: tuple[int, ...] = (N,), dtype: str = "f32", name: str = "t"
 ) -> Tensor:
-    """A tensor in memory of ``be``."""
+    """A new tensor in memory of ``be``."""
     tensor = aggml.new_tensor(dtype, ne=ne, name=name)
     be.alloc([tensor])
     return tensor
 
 
 def holding(be: aggml.Backend, value: Array, name: str = "t") -> Tensor:
-    """A tensor of f32 in memory of ``be`` with these contents."""
+    """A new f32 tensor in memory of ``be`` that holds ``value``."""
     tensor = placed(be, value.shape[::-1], name=name)
     assert be.set(tensor, value, copy=True).wait(10)
     return tensor
@@ -107,31 +107,31 @@ class Sum:
     graph: Graph
 
     def run(self, be: aggml.Backend, a: Array, b: Array) -> aggml.Future[Array]:
-        """Set both, compute, get."""
+        """Set a and b, compute, get y."""
         return be.run(self.graph, {self.a: a, self.b: b}, self.y)
 
 
 def needs(device: aggml.Device, graph: Graph) -> None:
-    """Skip the test if the device cannot run the graph with which it is made."""
+    """Skip the test if the device cannot run the graph that the test uses."""
     missing = [node.op for node in graph.nodes if not device.supports_op(node)]
     if missing:
         pytest.skip(f"{device.name} cannot run {missing[0]!r}, with which this test is made")
 
 
 def vector(n: int = N, name: str = "") -> Tensor:
-    """A tensor of f32 without memory."""
+    """A new f32 tensor without memory."""
     return aggml.new_tensor("f32", ne=(n,), name=name)
 
 
 def sum_graph(n: int = N) -> Sum:
-    """The graph, without memory."""
+    """The graph y = a + b, without memory."""
     a, b = vector(n, "a"), vector(n, "b")
     y = ops.add(a, b).set_name("y")
     return Sum(a, b, y, Graph(y))
 
 
 def sum_on(be: aggml.Backend, n: int = N) -> Sum:
-    """The graph, placed; where the device cannot add, the test is skipped."""
+    """The graph y = a + b in memory of ``be``. If its device cannot add, the test is skipped."""
     s = sum_graph(n)
     needs(be.device, s.graph)
     be.alloc_graph(s.graph)

@@ -1,6 +1,6 @@
-"""MemoryTests: buffer types and buffers: sizes, alignment, placing, clearing, giving back.
+"""MemoryTests: buffer types and buffers: sizes, alignment, placing, clearing, freeing.
 
-Not here: what lies in them (data.py).
+Not here: the contents of tensors (data.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MemoryTests(DeviceFixtures):
         buffer.close()
 
     def test_memory_comes_back(self, device: aggml.Device) -> None:
-        """Buffers of more than all memory, in turn: the last reference to each frees it."""
+        """One buffer after the other, together more than all memory: dropping one frees it."""
         _, total = device.memory()
         size = min(total // 2, device.buffer_type.max_size, 256 << 20) or 1 << 20
         for _ in range(max(8, total // size + 2)):
@@ -75,7 +75,7 @@ class MemoryTests(DeviceFixtures):
     def test_too_much_is_refused(self, device: aggml.Device) -> None:
         with pytest.raises(aggml.AllocFailed):
             device.buffer_type.alloc_buffer(1 << 60)
-        device.buffer_type.alloc_buffer(64).close()  # and harmless
+        device.buffer_type.alloc_buffer(64).close()  # the refusal did no harm
 
     def test_tensors_lie_aligned_and_apart(self, be: aggml.Backend) -> None:
         tensors = [aggml.new_tensor("f32", ne=(n,), name=f"t{n}") for n in (1, 7, 33, 0, 100)]
@@ -121,7 +121,7 @@ class MemoryTests(DeviceFixtures):
     async def test_a_tensor_keeps_its_buffer(self, be: aggml.Backend) -> None:
         tensor = holding(be, ramp())
         gc.collect()
-        fill = [placed(be, (N,)) for _ in range(4)]  # would take its place
+        fill = [placed(be, (N,)) for _ in range(4)]  # these would reuse freed memory
         for other in fill:
             be.memset(other, 0xFF)
         assert np.array_equal(await be.get(tensor), ramp())

@@ -1,4 +1,4 @@
-"""The op corpus: small graphs of each kind, with inputs made from fixed seeds.
+"""The op corpus: small graphs for most ops, with inputs made from fixed seeds.
 
 Here: each case's graph, its inputs, and how close its result must come to the reference kernels of
 the CPU. Not here: running them (op_corpus.py).
@@ -26,7 +26,7 @@ _NUMPY: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtype
 
 
 class Leaves:
-    """Makes the leaves of a case, and remembers what is to be set to each."""
+    """Makes the leaves of a case, and remembers the values to set."""
 
     def __init__(self) -> None:
         self.values: dict[Tensor, Array] = {}
@@ -40,18 +40,18 @@ class Leaves:
         return np.random.default_rng(1000 + len(self.values))
 
     def f(self, *ne: int, dtype: str = "f32", low: float = -1, high: float = 1) -> Tensor:
-        """Numbers of that type, quantized ones too, evenly between ``low`` and ``high``."""
+        """Numbers of any type, also quantized, drawn evenly between ``low`` and ``high``."""
         x = self._rng().uniform(low, high, ne[::-1]).astype(np.float32)
         return self._add(
             dtype, ne, x.astype(_NUMPY[dtype]) if dtype in _NUMPY else aggml.quantize(x, dtype)
         )
 
     def i32(self, *ne: int, below: int) -> Tensor:
-        """Integers from 0 on."""
+        """Integers from 0 to ``below`` - 1."""
         return self._add("i32", ne, self._rng().integers(0, below, ne[::-1]).astype(np.int32))
 
     def i64(self, *ne: int, below: int) -> Tensor:
-        """Integers from 0 on, all different along ne[0]."""
+        """Integers from 0 to ``below`` - 1, all different within a row."""
         rows = [self._rng().permutation(below)[: ne[0]] for _ in range(int(np.prod(ne[1:])))]
         return self._add("i64", ne, np.array(rows, np.int64).reshape(ne[::-1]))
 
@@ -60,9 +60,10 @@ class OpCase(NamedTuple):
     """One graph.
 
     Attributes:
-        name: for people, begins with the op.
+        name: for people; begins with the op.
         build: makes the ends of the graph from leaves.
-        nmse: the largest normalised mean square error; 0: bit for bit.
+        nmse: the largest allowed normalised mean square error; 0: results must be equal bit for
+            bit.
     """
 
     name: str
@@ -175,7 +176,7 @@ def _attention() -> list[OpCase]:
         return ops.flash_attn_ext(q, k, v, t.f(32, 5, dtype="f16"), scale=0.125)
 
     def layer(t: Leaves) -> list[Tensor]:
-        """A layer in small: norm, product, gate, product, residual; and a second end."""
+        """A small layer: norm, product, silu, product, residual; and a second end."""
         x = t.f(32, 6)
         h = ops.mul(ops.rms_norm(x, 1e-5), t.f(32))
         up = ops.silu(ops.mul_mat(t.f(32, 48), h))

@@ -28,7 +28,7 @@ async def _on(be: aggml.Backend, graph: Graph, values: Mapping[Tensor, Array]) -
 
 
 def _distance(got: Array, wanted: Array) -> float:
-    """Normalised mean square error of the finite elements; the others must be equal."""
+    """The normalised mean square error of the finite elements; all others must be equal."""
     x, y = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
     finite = np.isfinite(y)
     assert np.array_equal(x[~finite], y[~finite], equal_nan=True)
@@ -88,4 +88,4 @@ class OpTests(DeviceFixtures):
                 device.offload_op(node)
                 assert node.placement is None
         if before is not None:
-            assert device.memory()[0] >= before  # what earlier work gave back meanwhile is no fault
+            assert device.memory()[0] >= before  # more: earlier work may have freed some

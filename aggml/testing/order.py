@@ -1,6 +1,6 @@
 """OrderTests: work of one stream in order, events between streams, batches, back-pressure.
 
-No test sleeps: streams are held and let go. Not here: copies between devices (copies.py).
+No test sleeps: they hold streams and let them go. Not here: copies between devices (copies.py).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class OrderTests(DeviceFixtures):
         other.wait(event)
         with be.stream.hold():
             be.record(event)
-            assert np.array_equal(await other.get(tensor), ramp())  # waits for the old mark
+            assert np.array_equal(await other.get(tensor), ramp())  # waits for the first recording
             other.wait(event)
             got = other.get(tensor)
             await anyio.lowlevel.checkpoint()

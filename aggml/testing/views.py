@@ -126,7 +126,7 @@ class ViewTests(DeviceFixtures):
         x[1:3] = 0
         assert np.array_equal((await be.get(t)).reshape(-1), x)
         block = ops.view_2d(t, 3, 2, t.nb[1], t.nb[1] + 4)
-        await be.memset(block, 0)  # its elements, and not what lies between them
+        await be.memset(block, 0)  # only its elements, not the bytes between them
         grid = x.reshape(4, 6)
         grid[1:3, 1:4] = 0
         assert np.array_equal(await be.get(t), grid)

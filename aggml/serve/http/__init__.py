@@ -1,8 +1,8 @@
 """The service over HTTP: ``application(Options(model=path))`` is an ASGI application.
 
-Here: the names. app.py has the routes, service.py the
-models, running.py the servers; schema.py and fields.py read requests, forms.py, choice.py and
-vectors.py write answers, streams.py sends them, pacing.py keeps the loop punctual. Not here: the
+Here: the public names. app.py has the routes, service.py the models, running.py the servers;
+schema.py and fields.py read requests, forms.py, choice.py and vectors.py write answers, speech.py
+does both for recordings, streams.py sends answers, pacing.py keeps the loop punctual. Not here: the
 computation (../engine.py).
 """
 

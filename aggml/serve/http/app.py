@@ -1,4 +1,4 @@
-"""The ASGI application: OpenAI's completions and embeddings, rerank, health, metrics.
+"""The ASGI application: OpenAI's routes for text, vectors and speech; rerank, health, metrics.
 
 It runs under any server and on any loop. Not here: forms of requests and answers (schema.py,
 fields.py, forms.py), batching (engine.py), the models (service.py), starting a server (running.py).
@@ -60,20 +60,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Routes", "application"]
 
-CHAT_TOKENS: Final = 1024  # of an answer, if the request does not say
-RETRY: Final = 5  # seconds after which another server may be up
+CHAT_TOKENS: Final = 1024  # at most in an answer, if the request sets no limit
+RETRY: Final = 5  # seconds until a client should try again: another server may be up then
 
 Served = TypeVar("Served")
 
 
 class Routes:
-    """The answers to requests, by the models of a service."""
+    """Answers the requests of each route with the models of a service."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
     async def health(self, _: Request) -> Response:
-        """Whether new requests are accepted."""
+        """Tell whether new requests are accepted."""
         service = self.service
         status = "stopping" if service.stopping else "ok"
         content = {"status": status, "models": service.names}
@@ -82,22 +82,22 @@ class Routes:
         return as_json(content)
 
     async def models(self, _: Request) -> Response:
-        """The models that are served."""
+        """List the models that are served."""
         return as_json({"object": "list", "data": [_about(name) for name in self.service.names]})
 
     async def one_model(self, request: Request) -> Response:
-        """One of the models."""
+        """Describe one model."""
         name = request.path_params["name"]
         if name not in self.service.names:
             raise _unknown(name, self.service.names)
         return as_json(_about(name))
 
     async def show_metrics(self, _: Request) -> Response:
-        """The metrics, for Prometheus."""
+        """Give the metrics to Prometheus."""
         return Response(self.service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def embeddings(self, request: Request) -> Response:
-        """Vectors of texts."""
+        """Embed texts: one vector for each."""
         given = decoded(await body_of(request), Embeddings)
         embedder = _named(given.model, self.service.embedders, "embeddings")
         width = embedder.model.width
@@ -134,7 +134,7 @@ class Routes:
         return as_json({"object": "list", "data": data, "model": name, "usage": usage})
 
     async def rerank(self, request: Request) -> Response:
-        """Documents in the order of how well they answer a query."""
+        """Sort documents by how well they answer a query."""
         given = decoded(await body_of(request), Rerank)
         embedder = _named(given.model, self.service.rankers, "rerank")
         texts = given.texts
@@ -166,7 +166,7 @@ class Routes:
         )
 
     async def completions(self, request: Request) -> Response:
-        """Texts that continue the prompts."""
+        """Continue one or more prompts."""
         given = decoded(await body_of(request), Completion)
         model = self._completions(given)
         text, most = model.text, model.model.engine.model.ctx - 1
@@ -180,7 +180,7 @@ class Routes:
         return await self._answer(request, given, (model, ids, given.max_tokens), chat=False)
 
     async def chat(self, request: Request) -> Response:
-        """The next message of a conversation."""
+        """Write the next message of a conversation."""
         given = decoded(await body_of(request), Chat)
         model = self._completions(given)
         ids = await model.text.encode_chat([message.for_template() for message in given.messages])
@@ -190,11 +190,11 @@ class Routes:
         return await self._answer(request, given, (model, [ids], limit), chat=True)
 
     async def transcriptions(self, request: Request) -> Response:
-        """What is said in a recording."""
+        """Transcribe a recording."""
         return await self._heard(request, translate=False)
 
     async def translations(self, request: Request) -> Response:
-        """The same in English."""
+        """Transcribe a recording, translated into English."""
         return await self._heard(request, translate=True)
 
     async def _heard(self, request: Request, *, translate: bool) -> Response:
@@ -237,7 +237,7 @@ class Routes:
         *,
         chat: bool,
     ) -> Response:
-        """Continue prompts with a model, by so many tokens at most."""
+        """Continue prompts; ``asked``: the model, its prompts, the most tokens of an answer."""
         completions, ids, limit = asked
         engine, text, n = completions.model.engine, completions.text, given.n
         given.check(limit, engine.model.vocabulary)
@@ -252,7 +252,7 @@ class Routes:
             for i, prompt in enumerate(ids)
             for variant in range(n)
         ]  # fmt: skip
-        engine.check([x.job for x in choices if x.computes])  # while a status can still be sent
+        engine.check([x.job for x in choices if x.computes])  # before the status is sent
         form = Form(choices, chat=chat, model=completions.model.name, so_far=so_far)
         seconds = given.timeout or self.service.options.deadline
         seconds = max(0.0, seconds - so_far.seconds) if so_far else seconds
@@ -285,10 +285,10 @@ def _named(given: str | None, known: Mapping[str, Served], what: str) -> Served:
 
 
 async def _tokens(embedder: Embedder, i: int, text: str) -> list[int]:
-    """Token ids of an input.
+    """Token ids of a text to embed.
 
     Raises:
-        RequestError: too many, or none.
+        RequestError: there are too many, or none.
     """
     try:
         ids = await embedder.tokens(text)
@@ -302,7 +302,7 @@ async def _pair(embedder: Embedder, query: str, i: int, text: str) -> list[int]:
     """Token ids of the query and a document.
 
     Raises:
-        RequestError: too many.
+        RequestError: there are too many.
     """
     try:
         ids = await embedder.pair(query, text)
@@ -320,10 +320,10 @@ def _unknown(name: str, known: Sequence[str]) -> RequestError:
 
 
 def _check_key(request: Request, key: str | None) -> None:
-    """Refuse a request that does not bring the key.
+    """Refuse a request that does not bring the server's key.
 
     Raises:
-        RequestError: it does not.
+        RequestError: the key is missing or wrong.
     """
     if key is None:
         return
@@ -363,7 +363,7 @@ def application(options: Options) -> Starlette:
         return Route(path, endpoint, methods=[method])
 
     async def refused(request: Request, error: Exception) -> Response:
-        """Errors of routes that do not exist, in the form of all other errors."""
+        """Answer a request for no route in the form of all other errors."""
         assert isinstance(error, HTTPException)
         reason = f"{error.detail}: {request.method} {request.url.path}"
         failure = Failure(RequestError(error.status_code, reason))

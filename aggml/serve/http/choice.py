@@ -1,6 +1,6 @@
 """One of the answers to a request: its tokens as text, and how probable they were.
 
-Not here: the answer around it (forms.py), the computation (engine.py).
+Not here: the answer to the whole request (forms.py), the computation (engine.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Choice", "Told", "chat_logprobs", "text_logprobs"]
 
 
 class Told(NamedTuple):
-    """A token of an answer, with the probabilities of it and of others.
+    """A token of an answer, with its probability and those of the best tokens in its place.
 
     Attributes:
-        spelt: its bytes.
+        spelt: the bytes of the token.
         logprob: natural logarithm of its probability.
-        best: bytes and logarithms of the best tokens, the best first.
+        best: bytes and logarithms of probability of the best tokens, the best first.
         begin: how many characters of the answer came before it.
     """
 
@@ -50,8 +50,8 @@ class Choice:
         prompt: the tokens of the prompt.
         limit: the most tokens to make.
         index: number of this choice in the request.
-        variant: number among the choices for one prompt; each draws on its own.
-        sent: what the client has of it already, from another service; None: nothing.
+        variant: number among the choices for one prompt; each has random numbers of its own.
+        sent: the part that the client already got from another service; None: nothing.
     """
 
     def __init__(
@@ -93,34 +93,35 @@ class Choice:
         self._vocabulary = text.vocabulary
         self._answer = Answer(text.vocabulary, given.stops, given.min_tokens)
         self._answer.add(before.tokens)
-        self._characters = before.characters  # that the client has
-        self._next = n  # token that is told of next
-        self._noted = n  # tokens that were in a note
+        self._characters = before.characters  # of the text that the client has
+        self._next = n  # index of the next token to report
+        self._noted = n  # how many tokens are in the notes so far
         self.ended = before.ended
-        #: Whether there is a token to compute.
+        #: Whether any token must be computed here.
         self.computes = not (before.ended or self._answer.stopped or limit <= n)
 
     @property
     def reason(self) -> str | None:
-        """Why it ended."""
+        """Why the answer ended, in OpenAI's words."""
         if self._answer.stopped:
             return "stop"
         return self.job.reason if self.computes else "length"
 
     @property
     def made(self) -> int:
-        """How many tokens there are, with those of another service."""
+        """How many tokens the answer has, with those that another service made."""
         return self._before + len(self.job.made)
 
     @property
     def cached(self) -> int:
-        """How many tokens of the prompt were stored."""
+        """How many tokens of the prompt had stored keys and values."""
         return min(self.job.cached, len(self.prompt))
 
     def note(self, *, ended: bool = False) -> Note:
-        """What the client has with the piece that came last; the next note goes on from there.
+        """The note for the last piece of text: the tokens since the note before.
 
-        A token of which no text was given yet is not in it: another service computes it again.
+        A token that was not added, or not reported though asked for, comes in a later note: another
+        service would compute it again.
         """
         upto = self._next if self.tells else len(self._answer.begins)
         upto = self.made if ended else upto
@@ -129,7 +130,7 @@ class Choice:
         return Note(self.index, tuple(tokens), self._characters, ended)
 
     async def pieces(self) -> AsyncGenerator[tuple[str, list[Told]], None]:
-        """The text as it comes, with the tokens that begin in it, if the request wants them."""
+        """Yield the text as it comes, with reports of the tokens that begin in it, if asked for."""
         answer = self._answer
         if self.computes:
             async with aclosing(self._engine.stream(self.job)) as stream:
@@ -146,13 +147,13 @@ class Choice:
                 yield text, told
 
     def _new(self, text: str) -> str:
-        """What the client has not yet of a text that the answer has just given."""
+        """The part of ``text``, the answer's newest text, that the client does not have yet."""
         missing = max(0, self._answer.given - self._characters)
         self._characters += missing
         return text[len(text) - missing :] if missing < len(text) else text
 
     def _tell(self, before: int | None) -> list[Told]:
-        """Tokens that were not reported yet and begin before that character; None: all of these."""
+        """Reports of the next tokens: of those that begin before that character, or of all."""
         told = []
         reports, begins, skipped = self.job.reports, self._answer.begins, self._before
         while self._next < min(skipped + len(reports), len(begins)):
@@ -167,7 +168,7 @@ class Choice:
         return told
 
     async def run(self) -> None:
-        """Make the whole answer, into ``text`` and ``told``."""
+        """Compute the whole answer; sets ``text`` and ``told``."""
         parts = []
         async with aclosing(self.pieces()) as pieces:
             async for text, told in pieces:
@@ -180,7 +181,7 @@ class Choice:
 
 
 def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """Probabilities in the form of chats."""
+    """The ``logprobs`` of a chat."""
 
     def one(spelt: bytes, logprob: float) -> dict[str, Any]:
         text = spelt.decode("utf-8", "replace")
@@ -193,7 +194,7 @@ def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
 
 
 def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """Probabilities in the form of completions."""
+    """The ``logprobs`` of a completion."""
     return {
         "tokens": [_spelling(x.spelt) for x in told],
         "token_logprobs": [x.logprob for x in told],
@@ -203,7 +204,7 @@ def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
 
 
 def _spelling(spelt: bytes) -> str:
-    """A token as text; if its bytes are no text, the bytes, so that each token has its own name."""
+    """A token as text, or its bytes spelled out if they are not UTF-8, so that names differ."""
     try:
         return spelt.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,9 @@
-"""The fields of a request: built, harmless or refused; reading bodies by these rules.
+"""The fields of a request, which are built, harmless or refused; reading the bodies of requests.
 
-A field is built if the request's class in schema.py has it. The others that clients are known to
-send are in the table below; a field that is in neither is refused as unknown. No field that would
-change an answer is ignored. Not here: types and bounds of the built fields (schema.py).
+A field is built if the request's class in schema.py has it. Other fields that clients are known to
+send are in the table `OTHERS`. Harmless ones are ignored, the rest is refused; a field in neither
+place is refused as unknown. So no field that would change an answer is ignored. Not here: types and
+bounds of the built fields (schema.py).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ __all__ = ["FORMS", "OTHERS", "Other", "decoded"]
 
 T = TypeVar("T", bound=Struct)
 FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings, Rerank, Transcription)
-SHORT: Final = 1000  # bytes; a longer value is none of those that change nothing
+SHORT: Final = 1000  # bytes; a longer value is not neutral
 
 
 class Other(NamedTuple):
     """A field that is not built.
 
     Attributes:
-        names: this field and similar ones.
-        why: the reason why it is harmless, or what to do instead; for documentation and refusals.
-        neutral: values that ask for nothing; null is always one. None: any value.
+        names: the field, and others for which the same holds.
+        why: why it is harmless, or what is done instead; shown in documentation and refusals.
+        neutral: values that ask for nothing, beside null. None: all values do.
     """
 
     names: tuple[str, ...]
@@ -43,7 +44,7 @@ class Other(NamedTuple):
 
     @property
     def state(self) -> Literal["harmless", "refused"]:
-        """Whether it is harmless or refused."""
+        """Whether the field is harmless or refused."""
         return "harmless" if self.neutral is None else "refused"
 
 
@@ -115,13 +116,13 @@ _OTHERS: Final = {name: other for other in OTHERS for name in other.names}
 
 
 class _Form:
-    """How to read the requests of one class."""
+    """The decoders and the required fields of one class of requests."""
 
     def __init__(self, kind: type[Struct]) -> None:
         fields = msgspec.structs.fields(kind)
         self.decoders = {x.encode_name: msgspec.json.Decoder(x.type) for x in fields}
         self.required = [x.encode_name for x in fields if x.required]
-        self.raw = [x.encode_name for x in fields if x.type is Raw]  # of which null is a value
+        self.raw = [x.encode_name for x in fields if x.type is Raw]  # null is a value of these
 
 
 _FORMS: Final[dict[type, _Form]] = {kind: _Form(kind) for kind in FORMS}
@@ -129,11 +130,11 @@ _NAMES: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """A request's body. Null stands for a field that is not given.
+    """Decode the body of a request. Null stands for a field that is not given.
 
     Raises:
-        RequestError: it is no JSON, has a field that is refused or unknown, or one whose value
-            cannot be; the message names the field.
+        RequestError: the body is no JSON, lacks a field, or has one that is refused, unknown or
+            has a wrong value; the message names the field.
     """
     form = _FORMS[kind]
     try:

@@ -1,4 +1,4 @@
-"""Answers in the words of OpenAI's API: completions and chats, whole or as events; errors.
+"""Answers in the form of OpenAI's API: completions and chats, whole or as events; errors.
 
 Not here: requests (schema.py), one choice and its tokens (choice.py), the computation (engine.py).
 """
@@ -82,7 +82,7 @@ class Failure:
         return as_json(self.content, self.status, self.headers)
 
     def event(self) -> bytes:
-        """The error as an event of a stream that has begun: its status is sent already."""
+        """The error as an event, for a stream that has begun: its status is already sent."""
         return event_of(self.content)
 
 
@@ -94,8 +94,8 @@ ENDED: Final = Note(ended=True)
 def event_of(content: object) -> bytes:
     """A server-sent event of JSON, in one line for all clients.
 
-    Many clients split the stream by str.splitlines, for which these characters end a line, too. So
-    they are escaped, as JSON allows.
+    Many clients split the stream with str.splitlines, which ends a line at U+0085, U+2028 and
+    U+2029, too. So these characters are escaped, as JSON allows.
     """
     body = msgspec.json.encode(content)
     if not body.isascii():
@@ -108,13 +108,13 @@ _LINE_ENDS: Final = tuple((x.encode(), f"\\u{ord(x):04x}".encode()) for x in "\x
 
 
 class Form:
-    """The form of an answer.
+    """Writes an answer in the form of OpenAI's API.
 
     Args:
-        choices: the texts of the answer.
+        choices: the texts of the answer, each with its tokens.
         chat: whether it has the form of chats; else that of completions.
         model: the name of the model in the answer.
-        so_far: of an answer that another service may have begun.
+        so_far: the part that another service has sent already, if any.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class Form:
         return {**self._head, "object": self._kind, "choices": found, "usage": self._usage()}
 
     async def events(self, write: Write, seconds: float, *, usage: bool) -> None:
-        """Server-sent events, those of several choices as they come.
+        """Write the answer as server-sent events, those of several choices as they come.
 
         Args:
             write: sends them.
             seconds: until the answer must be complete; else an error is the last event.
-            usage: whether the last but one tells how many tokens there were.
+            usage: whether the event before ``[DONE]`` tells how many tokens there were.
         """
         try:
             with anyio.fail_after(seconds):
@@ -196,7 +196,7 @@ class Form:
         return event_of(event)
 
     def _usage(self) -> dict[str, Any]:
-        """The numbers of tokens; a prompt with several answers counts once, as its first one."""
+        """The numbers of tokens. A prompt with several answers counts once."""
         firsts = {id(choice.prompt): choice for choice in reversed(self._choices)}
         made = sum(choice.made for choice in self._choices)
         prompt = sum(len(choice.prompt) for choice in firsts.values())

@@ -33,7 +33,7 @@ ENGINE = {
 
 
 class Metrics:
-    """One registry per application."""
+    """The metrics of one application, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

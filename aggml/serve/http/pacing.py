@@ -1,6 +1,6 @@
-"""Keeps the loop punctual: requests begin one by one, the garbage collector searches seldom.
+"""Keeps the event loop punctual: requests begin one by one, the garbage collector runs seldom.
 
-It also counts the requests under way, so that a server can wait for them. Not here: how many
+Here too: counting the requests under way, so that a server can wait for them. Not here: how many
 streams are woken in one turn (engine.py).
 """
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Door", "UnderWay", "collect_seldom"]
 
-YOUNG: Final = 700  # objects made before the youngest are searched for cycles, as Python has it
-# Searches of the youngest before what outlived them is searched too; 10 is Python's. Such a search
-# takes 2 to 3 ms with 48 requests under way, whatever there is to find, for all that they hold is
-# walked, and at most 5 to 7 after 60, 11 after 200 (trio); most cycles, those of requests that were
-# cancelled, are found by the first search.
+YOUNG: Final = 700  # new objects before the collector searches the youngest; Python's default
+# Searches of the youngest generation before the second is searched, too; Python's default is 10. A
+# search of the second takes 2 to 3 ms with 48 requests under way, whatever it finds, because it
+# walks all objects that they hold. With 60 it takes at most 5 to 7 ms, with 200 at most 11 ms
+# (trio). Most cycles come from cancelled requests; the search of the youngest finds those.
 SECOND: Final = 60
-# Such searches before all objects are: 10 to 15 ms.
+# Searches of the second generation before all objects are searched, which takes 10 to 15 ms.
 ALL: Final = 100
 
 
 class Door:
-    """Lets one request in with each turn of the loop: its way to the queue takes 0.4 ms."""
+    """Lets in one request in each turn of the loop; its way to the engine's queue takes 0.4 ms."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
@@ -40,14 +40,14 @@ class Door:
 
 
 class UnderWay:
-    """Counts POST requests, from their first byte to the last one of their answer."""
+    """Counts POST requests, from their first byte to the last byte of their answer."""
 
     def __init__(self) -> None:
         self.count = 0
         self._changed = anyio.Event()
 
     def counted(self, app: ASGIApp) -> ASGIApp:
-        """The application; its POST requests are counted."""
+        """Wrap the application so that its POST requests are counted."""
 
         async def call(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["method"] != "POST":
@@ -70,7 +70,7 @@ class UnderWay:
 
 
 def collect_seldom() -> None:
-    """Hide all present objects from the collector for good, and let it search seldom.
+    """Exempt all present objects from garbage collection for good, and collect seldom.
 
     Only for a process that serves and does nothing else.
     """

@@ -1,7 +1,7 @@
-"""Records: what a server does, as one value for each event, for whoever started it.
+"""Records of what a server does: one value for each event, for the program that started it.
 
-Here: an ASGI application around another that tells of each request. Not here: the servers
-(running.py), figures over time (metrics.py).
+Here: an ASGI application that wraps another one and reports each request. Not here: the servers
+(running.py), metrics (metrics.py).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Recorded"]
 
 
 class Recorded:
-    """An ASGI application whose requests are told of once they have ended.
+    """An ASGI application that reports each request once it has ended.
 
     Args:
-        app: answers them.
+        app: answers the requests.
         tell: gets "request" with method, path, status (None: the client had gone before there was
             one), bytes of the answer, and the seconds from the request to the last byte.
     """
@@ -33,7 +33,7 @@ class Recorded:
         self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, as ASGI wants."""
+        """Answer a request: the call that ASGI asks for."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

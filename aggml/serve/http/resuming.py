@@ -1,10 +1,10 @@
-"""A stream that one service has begun, and that another one goes on with.
+"""Lets one service go on with a stream that another one has begun and could not finish.
 
-Whoever stands in front of several services (`aggml.ray`) puts a `SoFar` into the extensions of an
-ASGI scope, under `RESUMING`. Then each message of a stream has a `Note` beside its events, which
-the one in front adds to the `SoFar`. If the service dies, the next one gets it with the same
-request: it computes from the prompt and the tokens that were sent, and sends what follows. Here:
-what is known of a stream. Not here: choices (choice.py), events (forms.py).
+A front, a program that passes requests on to several services (`aggml.ray`), puts a `SoFar` into
+the extensions of an ASGI scope, under `RESUMING`. Then each message of a stream has a `Note` beside
+its events, and the front adds it to the `SoFar`. If the service dies, the next one gets the `SoFar`
+with the same request. It computes from the prompt and the tokens that were sent, and sends the
+rest. Here: what is known of a stream. Not here: choices (choice.py), events (forms.py).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTE", "RESUMING", "Note", "Sent", "SoFar", "Write", "so_far_of"]
 
-RESUMING: Final = "aggml.resuming"  # in the extensions of a scope
-NOTE: Final = "aggml.note"  # in a message of the body
+RESUMING: Final = "aggml.resuming"  # key of the `SoFar` in the extensions of a scope
+NOTE: Final = "aggml.note"  # key of the `Note` in a message of the body
 
 
 class Note(NamedTuple):
-    """What an event tells its client.
+    """What an event has told its client.
 
     Attributes:
-        choice: the answer's, that it is about; None: none.
-        tokens: those of the choice that were not in an event before.
-        characters: how many of the choice's text the client has then.
+        choice: the number of the choice that the event is about; None: of none.
+        tokens: tokens of the choice that were in no event before.
+        characters: how many characters of the choice's text the client has after the event.
         ended: this is the last event of the choice; without a choice, of the stream.
     """
 
@@ -40,10 +40,10 @@ class Note(NamedTuple):
 
 
 class Write(Protocol):
-    """Sends events, with what they tell."""
+    """Sends events, with a note of what they tell."""
 
     def __call__(self, data: bytes, note: Note | None = None) -> Awaitable[None]:
-        """Send them."""
+        """Send the bytes of one or more events."""
         ...
 
 
@@ -61,12 +61,12 @@ class SoFar:
     """What a client has of a stream.
 
     Attributes:
-        name: of the answer, which stays the same.
-        created: when that was, in seconds since 1970.
-        seed: for a request without one, so that all services draw alike.
-        seconds: since the request came.
-        choices: by their numbers; the first event of each is sent.
-        ended: nothing follows.
+        name: the answer's id, which stays the same on all services.
+        created: when the answer began, in seconds since 1970.
+        seed: for a request without a seed, so that all services draw the same tokens.
+        seconds: how long ago the request came.
+        choices: by number, the choices whose first event is sent.
+        ended: whether the stream is complete.
     """
 
     name: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -77,7 +77,7 @@ class SoFar:
     ended: bool = False
 
     def add(self, note: Note) -> None:
-        """An event was sent."""
+        """Note that an event was sent."""
         if note.choice is None:
             self.ended = self.ended or note.ended
             return
@@ -87,12 +87,12 @@ class SoFar:
         sent.ended = note.ended
 
     def of(self, choice: int) -> Sent | None:
-        """What was sent of a choice; None: nothing, not even its first event."""
+        """The part of a choice that was sent; None: not even its first event."""
         return self.choices.get(choice)
 
 
 def so_far_of(scope: Mapping[str, object]) -> SoFar | None:
-    """What was sent of an answer; None: nobody in front wants to know."""
+    """The `SoFar` that a front has put into the scope; None: there is none."""
     extensions = scope.get("extensions")
     found = extensions.get(RESUMING) if isinstance(extensions, dict) else None
     return found if isinstance(found, SoFar) else None

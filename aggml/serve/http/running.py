@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Address", "check_free", "run", "run_hypercorn", "run_uvicorn", "until_stopped"]
 
-# Seconds that an idle connection stays open: longer than clients and proxies keep theirs (httpx 5,
-# many 60). Who closes first must be the client, or a request may be sent into a closed connection.
+# Seconds that an idle connection stays open. It is longer than clients and proxies keep theirs open
+# (httpx 5, many 60): if the server closed first, a client could send a request into a closed one.
 KEEP_ALIVE: Final = 75
-LAST: Final = 5  # seconds for the last bytes of answers, once all are made
+LAST: Final = 5  # seconds to send the last bytes, once all answers are computed
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Address:
     """Where a server listens, and how it runs.
 
     Attributes:
-        host, port: of TCP; port 0 takes a free one, which the log names.
+        host, port: the TCP address; port 0 takes a free port, which the log names.
         loop: asyncio runs under uvicorn, trio under hypercorn.
         log_level: "debug" logs each request.
-        tell: gets "listening" with the address and the models, each "request", and "stopped". The
-            log of requests is left out then.
+        tell: gets the events "listening" (with the address and the models), "request" and
+            "stopped". Requests are then not logged.
     """
 
     host: str = "127.0.0.1"
@@ -55,23 +55,24 @@ class Address:
     tell: Tell | None = None
 
     def logs_requests(self) -> bool:
-        """Whether the server writes a line for each."""
+        """Whether the server writes a line of log for each request."""
         return self.log_level == "debug" and self.tell is None
 
     def app(self, app: Starlette) -> Any:  # noqa: ANN401 an ASGI application
-        """The application as it is run here."""
+        """The application, wrapped in `Recorded` if events are wanted."""
         return app if self.tell is None else Recorded(app, self.tell)
 
     def listening(self, app: Starlette, url: str) -> None:
-        """Tell that requests are accepted."""
+        """Report that requests are accepted."""
         if self.tell is not None:
             self.tell({"event": "listening", "url": url, "models": app.state.service.names})
 
 
 async def until_stopped(service: Service, end: Callable[[], object]) -> None:
-    """End the server when the requests under way have ended; it listens until then.
+    """Wait for a signal, then for the requests under way, and end the server.
 
-    At a first signal new requests are answered with 503. A second one cuts the others off.
+    From the first signal on, new requests are answered with 503; the server listens until the end.
+    A second signal cuts off the requests under way.
     """
 
     async def drain() -> None:
@@ -95,11 +96,11 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            """Leave them to `until_stopped`: uvicorn stops listening at the first one."""
+            """Leave signals to `until_stopped`: uvicorn would stop listening at the first one."""
             yield
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Listen, and tell where."""
+            """Listen, and report the address."""
             await super().startup(sockets)
             if self.started:
                 where.listening(app, _url(self.servers[0].sockets[0].getsockname()))
@@ -124,7 +125,7 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
         tasks.start_soon(until_stopped, app.state.service, end)
         await server.serve()
         tasks.cancel_scope.cancel()
-    return 0 if server.started else 3  # as uvicorn's own command
+    return 0 if server.started else 3  # the status of uvicorn's own command
 
 
 async def run_hypercorn(app: Starlette, where: Address) -> int:
@@ -152,16 +153,16 @@ async def run_hypercorn(app: Starlette, where: Address) -> int:
 
 
 def _url(name: tuple[Any, ...]) -> str:
-    """Of the address of a socket."""
+    """The URL of a socket's address."""
     host, port = name[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def check_free(where: Address) -> None:
-    """See that a server can listen there, before models are loaded for minutes.
+    """Check that a server can listen there, before loading models takes minutes.
 
     Raises:
-        OSError: it cannot: the address is in use, or none of this machine, or not allowed.
+        OSError: the address is in use, not one of this machine, or not allowed.
     """
     try:
         found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
@@ -178,12 +179,12 @@ def run(options: Options, where: Address) -> int:
     """Load the models, then serve until a signal; returns the exit status.
 
     Raises:
-        ModelError: as `aggml.models.load`.
+        ModelError: as for `aggml.models.load`.
         OSError: the address is in use, or cannot be listened on for another reason.
         ModuleNotFoundError: the server is not installed (the extra ``serve`` brings both).
     """
-    # A thread turns prompts into tokens, and may hold the interpreter for this long before the loop
-    # goes on. The default, 5 ms, is more than the loop should ever be late.
+    # A thread that tokenizes prompts may hold the GIL for this many seconds before the event loop
+    # gets it. The default, 5 ms, is more than the loop should ever be late.
     sys.setswitchinterval(0.0005)
     check_free(where)
     app = application(options)

@@ -1,6 +1,6 @@
-"""The fields of requests that are built, under the names of OpenAI's API.
+"""The fields of requests that the service supports, under the names of OpenAI's API.
 
-Not here: other fields, reading bodies (fields.py), carrying a request out (app.py).
+Not here: all other fields, reading bodies (fields.py), carrying a request out (app.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = [
 ]  # fmt: skip
 
 MOST: Final = 256  # inputs in one request
-DOCUMENTS: Final = 1000  # in one request to rerank: as many as Cohere takes
-BEST: Final = 20  # tokens beside each one, with how probable they are
+DOCUMENTS: Final = 1000  # in one request to rerank; Cohere's limit
+BEST: Final = 20  # most tokens whose probabilities are told beside each token
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 _TextOrTokens = str | Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
 _Stop = Annotated[str, Meta(max_length=256)]
@@ -33,10 +33,10 @@ class RequestError(Exception):
     """A request that cannot be answered.
 
     Args:
-        status: of HTTP.
-        message: why.
-        field: the field of the request that is to blame.
-        code: OpenAI's word for it, if there is one.
+        status: the HTTP status.
+        message: the reason.
+        field: the field of the request that is wrong.
+        code: OpenAI's code of the error, if it has one.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     """What a stream contains beside the answer."""
 
     include_usage: bool | None = False
-    include_obfuscation: bool | None = None  # pads events; the answer is the same
+    include_obfuscation: bool | None = None  # would pad events; changes no answer
 
 
 class Generation(Struct, kw_only=True):
-    """The fields that both kinds of completion share, with those that vLLM and llama.cpp add."""
+    """The fields that completions and chats share, with those that vLLM and llama.cpp add."""
 
     model: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.8
@@ -75,7 +75,7 @@ class Generation(Struct, kw_only=True):
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
-    timeout: _Seconds | None = None  # until the answer must be complete
+    timeout: _Seconds | None = None  # by then the answer must be complete
 
     @property
     def stops(self) -> list[str]:
@@ -103,11 +103,11 @@ class Generation(Struct, kw_only=True):
         """Check that the fields fit together.
 
         Args:
-            limit: tokens of the answer.
-            vocabulary: how many tokens there are.
+            limit: the most tokens of the answer.
+            vocabulary: how many tokens the model knows.
 
         Raises:
-            RequestError: they do not.
+            RequestError: they do not fit.
         """
         if self.min_tokens > limit:
             raise RequestError(
@@ -125,16 +125,16 @@ class Completion(Generation, kw_only=True):
 
     prompt: Raw  # a text, a list of tokens, or a list of these: see prompts()
     max_tokens: Count = 16
-    best_of: Annotated[int, Meta(ge=1, le=16)] | None = None  # as many as are given back
+    best_of: Annotated[int, Meta(ge=1, le=16)] | None = None  # must equal n
     logprobs: Annotated[int, Meta(ge=0, le=BEST)] | None = None
 
     @property
     def told(self) -> int | None:
-        """As asked for."""
+        """``logprobs``."""
         return self.logprobs
 
     def check(self, limit: int, vocabulary: int) -> None:
-        """As every generation; and all answers that are made are given."""
+        """As for every generation; also, ``best_of`` may not ask for more answers than ``n``."""
         super().check(limit, vocabulary)
         if self.best_of not in (None, self.n):
             raise RequestError(
@@ -144,7 +144,7 @@ class Completion(Generation, kw_only=True):
 
 
 class Message(Struct, forbid_unknown_fields=True):
-    """A message of a conversation. Null and empty fields are taken: clients send answers back."""
+    """A message of a conversation. Null and empty fields are allowed, as answers have them."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -187,11 +187,11 @@ class Chat(Generation, kw_only=True):
 
     @property
     def told(self) -> int | None:
-        """As asked for; of none beside, if only the tokens themselves were asked for."""
+        """``top_logprobs``, if ``logprobs`` is true; 0: only the tokens themselves are reported."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self, limit: int, vocabulary: int) -> None:
-        """As every generation; and of what is told is known that it is."""
+        """As for every generation; also, ``top_logprobs`` needs ``logprobs``."""
         super().check(limit, vocabulary)
         if self.top_logprobs and not self.logprobs:
             raise RequestError(
@@ -203,7 +203,7 @@ class Chat(Generation, kw_only=True):
 class Embeddings(Struct, kw_only=True):
     """Texts to embed."""
 
-    input: Raw  # as the prompt of a completion
+    input: Raw  # of the same forms as the prompt of a completion
     model: str | None = None
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -211,7 +211,7 @@ class Embeddings(Struct, kw_only=True):
 
 
 class Document(Struct):
-    """A document to rank. Fields beside its text are taken and not looked at, as by Cohere."""
+    """A document to rank. Other fields than its text are ignored, as Cohere does."""
 
     text: str
 
@@ -222,7 +222,7 @@ class Rerank(Struct, kw_only=True):
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1, max_length=DOCUMENTS)]
     model: str | None = None
-    top_n: Count | None = None  # more than there are documents: all of them
+    top_n: Count | None = None  # more than the number of documents: all of them
     return_documents: bool = False
     timeout: _Seconds | None = None
 
@@ -233,7 +233,7 @@ class Rerank(Struct, kw_only=True):
 
 
 class Transcription(Struct, kw_only=True):
-    """The fields beside the file of ``/v1/audio/transcriptions``, which come as a form."""
+    """The fields of ``/v1/audio/transcriptions`` and ``translations`` beside the file."""
 
     model: str | None = None
     language: str | None = None
@@ -246,14 +246,14 @@ class Transcription(Struct, kw_only=True):
 
 
 def prompts(given: Raw, field: str) -> list[Raw]:
-    """One or several prompts, each not decoded yet: a million tokens take 25 ms.
+    """Split a field into its prompts without decoding them: decoding 1M tokens takes 25 ms.
 
     Args:
         given: the field's value.
         field: its name.
 
     Raises:
-        RequestError: there are none, or too many.
+        RequestError: there are no prompts, or too many.
     """
     text = bytes(given).lstrip()
     if text[:1] != b"[" or text[1:].lstrip()[:1] in b"0123456789-":
@@ -267,16 +267,16 @@ def prompts(given: Raw, field: str) -> list[Raw]:
 
 
 def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
-    """An input: a text, or a list of tokens.
+    """Decode an input: a text, or a list of tokens.
 
     Args:
         given: the input, not decoded yet.
         i: its number in the request.
-        most: the most tokens; of a longer list only the length is looked at.
+        most: the most tokens; a longer list is refused without decoding it.
         field: the field in which it stands.
 
     Raises:
-        RequestError: it is something else, or too long.
+        RequestError: the input is neither, or too long.
     """
     text = bytes(given).lstrip()
     tokens = text.count(b",") + 1

@@ -1,7 +1,6 @@
-"""Service: the models, opened once for all requests, and how the service ends.
+"""Service: opens the models once for all requests, and ends them.
 
-Here: options, opening, draining. Not here: the routes (app.py), what serves one model
-(../opening.py).
+Here: options, opening, draining. Not here: the routes (app.py), opening one model (../opening.py).
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ class Options:
     """The options of the service.
 
     Attributes:
-        models: files; those that continue text serve completions, encoders serve embeddings,
-            those with a rank head ranks, too, and models of speech transcriptions.
+        models: model files. Models that continue text serve completions, encoders embeddings,
+            encoders with a rank head also rerank, speech models transcriptions.
         devices: names of aggml devices, which share each model; none: the best one.
-        threads: for the computation; by default as many as there are usable cores.
+        threads: threads that compute; None: as many as there are usable cores.
         limits: how much each model may take.
-        deadline: seconds for a request that does not name its own.
-        drain: seconds for requests under way when the service stops.
+        deadline: seconds for a request that sets no ``timeout``.
+        drain: seconds that requests under way have when the service stops.
         api_key: what requests to /v1 must bring as ``Authorization: Bearer ...``; None: nothing.
-        collect_seldom: once the models are loaded, make the garbage collector search seldom
+        collect_seldom: whether the garbage collector runs seldom once the models are loaded
             (pacing.py). For a process that does nothing else.
         progress: called with the file, bytes loaded so far and bytes in all.
     """
@@ -61,7 +60,7 @@ class Options:
 
 @asynccontextmanager
 async def _beside(task: Callable[[], Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Run a task until the end of the block. What the block raises comes out as it is."""
+    """Run a task until the end of the block. Errors of the block come out without a group."""
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(task)
@@ -76,14 +75,14 @@ async def _beside(task: Callable[[], Coroutine[Any, Any, Any]]) -> AsyncIterator
 
 @dataclass(frozen=True)
 class Completions:
-    """A model that continues text, and its prompts and answers as text."""
+    """A model that continues text, and the encoder of its prompts."""
 
     model: Completer
     text: Text
 
 
 class Service:
-    """The models by name. Those asked for without a name are the first of their kind."""
+    """The models by name. A request that names no model gets the first that can answer it."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -101,7 +100,7 @@ class Service:
         o = self.options
         async with AsyncExitStack() as stack:
             for path in o.models:
-                # Each has a backend of its own, so no model waits for the queue of another one.
+                # Each model has a backend of its own, so it does not wait in another model's queue.
                 on = await stack.enter_async_context(computing(o.devices, o.threads))
                 await self._open(path, on, stack)
             if o.collect_seldom:
@@ -145,10 +144,10 @@ class Service:
         return [*self.completers, *self.embedders, *self.transcribers]
 
     async def drain(self, seconds: float) -> None:
-        """Answer new requests with 503 and wait for those under way; then cut the rest off.
+        """Answer new requests with 503 and wait for those under way; then cut off the rest.
 
-        The server must go on listening: a client that finds nobody cannot tell an end from a
-        failure.
+        The server must go on listening. A client that finds nobody listening could not tell an
+        orderly end from a failure.
         """
         self.stopping = True
         for completions in self.completers.values():
@@ -158,6 +157,6 @@ class Service:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """End the requests under way; they are told that the server has stopped."""
+        """End the requests under way with an error: the server has stopped."""
         for completions in self.completers.values():
             completions.model.engine.cut_off()

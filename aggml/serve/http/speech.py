@@ -1,7 +1,7 @@
-"""Recordings over HTTP: a form with a WAV file in, OpenAI's answers out.
+"""Recordings over HTTP: reads a form with a WAV file, writes answers as OpenAI does.
 
 Here: reading ``multipart/form-data``, the five forms of an answer, events. Not here: fields
-(schema.py), the route (app.py), what is said (../transcriber.py).
+(schema.py), the route (app.py), the transcription (../transcriber.py).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["answered", "events", "form_of", "options_of", "sound_of"]
 
 LARGEST_SOUND: Final = 64 << 20  # bytes: 35 minutes at 16,000 samples of 16 bits a second
 NUMBERS: Final = frozenset({"temperature", "stream", "timeout"})
-LISTS: Final = "[]"  # at the end of a name that may come several times
+LISTS: Final = "[]"  # ends the name of a field that may come several times
 
 
 async def form_of(request: Request) -> tuple[bytes, bytes]:
     """The file of a form, and its other fields as a JSON object.
 
     Raises:
-        RequestError: it is no form, or has no file.
-        TooLargeError: it is larger than `LARGEST_SOUND`.
+        RequestError: the body is no form, or has no file.
+        TooLargeError: the body is larger than `LARGEST_SOUND`.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
@@ -76,7 +76,7 @@ async def form_of(request: Request) -> tuple[bytes, bytes]:
 
 
 def _number(text: str) -> object:
-    """What a field of a number says, which comes as text; the text itself if it is none."""
+    """The value of a field that should be a number or a bool; the text if it is no JSON."""
     try:
         found: object = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -85,10 +85,10 @@ def _number(text: str) -> object:
 
 
 def sound_of(data: bytes) -> tuple[F32, int]:
-    """Samples and how many a second.
+    """The samples of a WAV file, and their rate in Hz.
 
     Raises:
-        RequestError: it is no WAV file.
+        RequestError: the data is no WAV file.
     """
     try:
         return read_wav(data)
@@ -97,10 +97,10 @@ def sound_of(data: bytes) -> tuple[F32, int]:
 
 
 def options_of(given: Transcription, model: Transcriber, *, translate: bool) -> dict[str, Any]:
-    """What `SpeechModel.transcribe` is asked for.
+    """The arguments of `SpeechModel.transcribe` for a request.
 
     Raises:
-        RequestError: a language or a task that the model does not know.
+        RequestError: the model does not know the language or the task.
     """
     known = model.model.languages
     if given.language is not None and given.language not in known:
@@ -114,14 +114,14 @@ def options_of(given: Transcription, model: Transcriber, *, translate: bool) -> 
         "language": given.language, "prompt": given.prompt,
         "task": "translate" if translate else "transcribe",
     }  # fmt: skip
-    # As OpenAI has it: 0 means that the model raises it where it is not sure.
+    # As with OpenAI, 0 lets the model raise the temperature where it is not sure.
     return options | ({"temperature": given.temperature} if given.temperature else {})
 
 
 def answered(
     form: str, segments: Sequence[Segment], seconds: float, *, translate: bool
 ) -> Response:
-    """The answer, in one piece."""
+    """The answer in one piece, in the asked form."""
     text = as_text(segments)
     if form == "json":
         return as_json({"text": text, "usage": {"type": "duration", "seconds": round(seconds, 2)}})
@@ -140,7 +140,7 @@ def answered(
 
 
 async def events(write: Write, segments: AsyncIterator[Segment]) -> None:
-    """An event for each segment, then one with the whole text."""
+    """Write an event for each segment, then one with the whole text."""
     found: list[Segment] = []
     async for segment in segments:
         piece = segment.text if found else segment.text.lstrip()

@@ -1,4 +1,4 @@
-"""Clients that hang up, and answers as server-sent events; on any ASGI server.
+"""Sends answers as server-sent events, and notices clients that hang up; on any ASGI server.
 
 Not here: the events themselves (forms.py).
 """
@@ -31,15 +31,15 @@ LARGEST: Final = 1 << 20  # bytes of a request's body: as JSON they take 2 ms to
 
 
 class HungUpError(Exception):
-    """The client has gone; nobody reads an answer."""
+    """The client has closed the connection; nobody reads an answer."""
 
 
 class TooLargeError(Exception):
-    """The body is larger than it may be."""
+    """The body of a request is larger than allowed."""
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first exception inside of the groups that task groups raise."""
+    """The first exception inside the groups that task groups raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -49,8 +49,8 @@ async def body_of(request: Request, most: int = LARGEST) -> bytes:
     """The body of a request.
 
     Raises:
-        TooLargeError: it goes on after ``most`` bytes.
-        HungUpError: the client has gone before its end.
+        TooLargeError: the body has more than ``most`` bytes.
+        HungUpError: the client went before the body was complete.
     """
     body = bytearray()
     try:
@@ -66,10 +66,10 @@ async def body_of(request: Request, most: int = LARGEST) -> bytes:
 
 @asynccontextmanager
 async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block once the client has gone; its body must have been read before.
+    """Cancel the block once the client has gone; the request's body must have been read before.
 
     Raises:
-        HungUpError: that happened.
+        HungUpError: the client has gone.
     """
     gone = False
 
@@ -91,7 +91,7 @@ async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
 class EventStream(Response):
     """Sends at once what ``produce`` writes. If the client goes, cancels it and calls ``gone``.
 
-    A note goes beside its events, if somebody in front wants it (resuming.py).
+    Each message has a note beside its events, if a front asks for it (resuming.py).
 
     Args:
         produce: gets a function that sends bytes; may call it from several tasks.
@@ -111,7 +111,7 @@ class EventStream(Response):
         self._gone = gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, as ASGI wants."""
+        """Send the events: the call that ASGI asks for."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         turn = anyio.Lock()
@@ -123,7 +123,7 @@ class EventStream(Response):
             async with turn:
                 try:
                     await send(body)
-                except OSError as error:  # servers differ: sending may fail first
+                except OSError as error:  # on some servers sending fails before `receive` tells it
                     raise HungUpError from error
 
         try:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Text"]
 
-LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
+LONG_TEXT: Final = 500  # characters; longer texts are tokenized in a thread
 
 
 class Text:
     """Encodes prompts and messages for one model.
 
     Args:
-        vocabulary: the model's.
-        template: messages to text.
+        vocabulary: the model's vocabulary.
+        template: turns messages into text.
     """
 
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
@@ -40,11 +40,11 @@ class Text:
         """Token ids of a prompt.
 
         Args:
-            prompt: a text, or tokens already.
-            field: of the request, where it stands.
+            prompt: a text, or a list of tokens.
+            field: the field of the request that holds the prompt.
 
         Raises:
-            RequestError: it has none, or some that the model does not know.
+            RequestError: it has no tokens, or tokens that the model does not know.
         """
         if isinstance(prompt, list):
             n = len(self.vocabulary.pieces)
@@ -60,20 +60,20 @@ class Text:
         return ids
 
     def begin(self) -> list[int]:
-        """The tokens for a request without a prompt: a new text begins.
+        """The prompt of a request without one: the token that begins a text.
 
         Raises:
-            RequestError: the model has no token for that.
+            RequestError: the model has no such token.
         """
         if self.vocabulary.bos is None:
             raise RequestError(400, "prompt: the model cannot begin without one", field="prompt")
         return [self.vocabulary.bos]
 
     async def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation that the assistant is to go on with.
+        """Token ids of a conversation, up to the begin of the assistant's next message.
 
         Raises:
-            RequestError: the model's template refuses it.
+            RequestError: the model's template refuses the conversation.
         """
         try:
             text = self._template.render(messages)
@@ -81,24 +81,24 @@ class Text:
             raise RequestError(400, f"messages: {error}", field="messages") from error
         words = self.vocabulary
         if words.bos is not None and words.add_bos:
-            text = text.removeprefix(words.pieces[words.bos])  # encode puts it there
+            text = text.removeprefix(words.pieces[words.bos])  # `encode` adds it
         return await self.encode(text, "messages")
 
 
 class Answer:
     """The text of an answer while its tokens arrive; ends at the first of the stop strings.
 
-    Text that may be the beginning of a stop string is held back until that is known.
+    Text that may be the beginning of a stop string is held back until more text decides.
 
     Args:
-        vocabulary: the model's.
+        vocabulary: the model's vocabulary.
         stops: the stop strings.
-        least: stop strings do not count if they end within so many first tokens.
+        least: stop strings that end within so many first tokens do not count.
 
     Attributes:
-        stopped: whether one of them has come.
-        begins: how many characters came before each token.
-        given: how many characters are certain.
+        stopped: whether a stop string has come.
+        begins: for each token, how many characters came before it.
+        given: how many characters `add` and `end` have returned.
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], least: int = 0) -> None:
@@ -113,7 +113,7 @@ class Answer:
         self.given = 0
 
     def add(self, tokens: Sequence[int]) -> str:
-        """The text that is certain now and was not given before."""
+        """Add tokens; returns the text that is now certain and was not returned before."""
         for token in tokens:
             if self.stopped:
                 break
@@ -126,7 +126,7 @@ class Answer:
         return self._let_go(final=self.stopped)
 
     def end(self) -> str:
-        """The rest of the text; no more tokens come."""
+        """Return the rest of the text: no more tokens come."""
         if not self.stopped:
             self._held += self._decoder.decode(b"", final=True)
             if len(self.begins) > self._least:
@@ -134,7 +134,7 @@ class Answer:
         return self._let_go(final=True)
 
     def _look(self) -> None:
-        past = self._past - self.given  # where a stop string that counts ends, at least
+        past = self._past - self.given  # stop strings count only if they end after this
         places = [self._held.find(stop, max(0, past - len(stop) + 1)) for stop in self._stops]
         found = [at for at in places if at >= 0]
         if found:
