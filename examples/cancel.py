@@ -1,6 +1,7 @@
-"""What becomes of the work when nobody waits for it any more.
+"""Cancelling an await aborts the work that nobody else waits for.
 
-Cancelling the last await of a `run` aborts the computation: a client that hung up burns no cores.
+When the last await of a `run` is cancelled, the computation is aborted. So a client that has hung
+up uses no cores.
 The backend and the graph stay usable, and the next run is healthy.
 """
 
@@ -28,7 +29,7 @@ async def main() -> None:
         with anyio.move_on_after(0.05) as scope:
             await future
         print("cancelled:", scope.cancelled_caught)
-        await be.synchronize()  # returns at once: the aborted work is not done to its end
+        await be.synchronize()  # returns at once: aborted work is not completed
         print("the Future raises:", type(future.exception()).__name__)
 
         other = aggml.new_tensor("f32", ne=(4,), name="other")

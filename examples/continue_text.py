@@ -1,7 +1,7 @@
 """Continue a text with a model of a GGUF file: ``python examples/continue_text.py MODEL.gguf``.
 
 Without a file it writes a small model of random weights first; its text is noise. generate.py is
-the whole program, with sampling options, several sequences and figures.
+the complete program, with sampling options, several sequences and measured speeds.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A function in Python as a node of a graph.
 
-It is called by a thread of the stream's own, never by a worker or the event loop. Tensors come as
-numpy arrays over their memory.
+A thread of the stream calls the function, never a worker or the event loop. The function gets
+tensors as numpy arrays over their memory.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Sentence embeddings as a service: requests arrive one by one and are computed in batches.
 
-Here: a demonstration, a command line, how late the event loop is meanwhile. Not here: the service
-and its model (minilm/). Run it without arguments for the demonstration, with --help for the
-rest.
+Here: a demonstration, a command line, measuring how late the event loop wakes meanwhile. Not here:
+the service and its model (minilm/). Run it without arguments for the demonstration; --help lists
+the options.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class InputError(Exception):
 
 
 class Lag:
-    """Milliseconds by which a ticker of 1 ms woke late.
+    """How many milliseconds late a task woke that sleeps 1 ms at a time.
 
     Attributes:
-        samples: one for each tick.
-        held: milliseconds that the loop's thread computed meanwhile, in the same order. The rest of
-            a sample is waiting for a core, which depends on other processes and on the host of a
+        samples: milliseconds late, one for each tick.
+        held: for each tick the milliseconds that the loop's thread computed. The rest of the
+            lateness is waiting for a core, which depends on other processes and on the host of a
             virtual machine.
     """
 
@@ -114,9 +114,9 @@ async def measured_lag() -> AsyncGenerator[Lag]:
 async def embed_all(
     embedder: Embedder, sentences: Sequence[str], *, clients: int = 256, report: bool = False
 ) -> F32:
-    """Embed many sentences, ``clients`` at a time; (len(sentences), 384) in their order."""
+    """Embed sentences, ``clients`` at a time: (len(sentences), 384), in the order given."""
     result = np.empty((len(sentences), WIDTH), np.float32)
-    # Similar lengths together: rows of a batch are as long as its longest sentence.
+    # Sorted by length: all rows of a batch are as long as its longest sentence.
     order = iter(sorted(range(len(sentences)), key=lambda i: len(sentences[i])))
     done = 0
 
@@ -144,8 +144,8 @@ async def embed_all(
 
 
 async def demonstrate(dtype: str, threads: int | None, seconds: float) -> None:
-    """Embed the built-in sentences, print the nearest pairs; then serve 64 clients for a while."""
-    # What is loaded stays: a full collection going through it all would hold the loop for 25 ms.
+    """Embed the built-in sentences, print the most similar pairs, then serve 64 clients."""
+    # Exempt loaded objects from garbage collection: searching all would hold the loop for 25 ms.
     gc.freeze()
     async with measured_lag() as lag:
         start = time.perf_counter()
@@ -163,7 +163,7 @@ async def demonstrate(dtype: str, threads: int | None, seconds: float) -> None:
 
 
 async def serve_clients(embedder: Embedder, *, clients: int, seconds: float) -> float:
-    """Let tasks embed the built-in sentences, each one at a time; sentences per second."""
+    """Let ``clients`` tasks embed the built-in sentences one by one; sentences per second."""
     count = 0
 
     async def client(seed: int) -> None:
@@ -178,7 +178,7 @@ async def serve_clients(embedder: Embedder, *, clients: int, seconds: float) -> 
         async with anyio.create_task_group() as tasks:
             for seed in range(clients):
                 tasks.start_soon(client, seed)
-                await anyio.lowlevel.checkpoint()  # they come one by one
+                await anyio.lowlevel.checkpoint()  # clients come one by one
     return count / (time.perf_counter() - start)
 
 
@@ -216,7 +216,7 @@ def _positive(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         description="Embed sentences with all-MiniLM-L6-v2. Without --sentences: a demonstration "
         "on built-in sentences, on asyncio and on trio.",
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (given.sentences is None) != (given.out is None):
         parser.error("--sentences and --out belong together")
     try:
-        # Devices are found and loaded, 30 ms, and the tokenizer, 20, before a loop waits for them.
+        # Finding devices takes 30 ms, loading the tokenizer 20 ms: do it before a loop would wait.
         aggml.get_device("CPU")
         load_tokenizer(model_folder())
         if given.sentences is None:
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except BaseException as error:
         cause = error
-        while isinstance(cause, BaseExceptionGroup):  # of a task group
+        while isinstance(cause, BaseExceptionGroup):  # as task groups raise it
             cause = cause.exceptions[0]
         if isinstance(cause, KeyboardInterrupt):
             return 130
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-# Told in one line; anything else is a fault of this program and shown as such.
+# Printed in one line. Any other exception is a bug of this program and gets a traceback.
 EXPECTED: Final = (InputError, ModelError, BatchError, aggml.AggmlError, OSError)
 
 

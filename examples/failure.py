@@ -1,7 +1,8 @@
-"""What an operation that fails does to the operations behind it.
+"""An operation fails: which later operations fail with it, and which do not.
 
-Wrong arguments raise at the call. What fails later fails its Future, and everything that would read
-what it did not write. Nothing else fails, and a new write cures the tensor.
+Wrong arguments raise at the call. An operation that fails later fails its Future, and so do all
+operations that would read the tensors it should have written. Nothing else fails, and a new write
+makes the tensor valid again.
 """
 
 import anyio
@@ -21,10 +22,10 @@ async def main() -> None:
         except aggml.LayoutMismatch as error:
             print("refused:", error)
 
-        device.fail_at(0)  # the next operation fails, as a broken device would make it
+        device.fail_at(0)  # the next operation fails, as on a broken device
         be.set(a, np.ones(4, np.float32))
         try:
-            await be.get(a)  # would read what the set did not write
+            await be.get(a)  # would read the tensor that `set` failed to write
         except aggml.AggmlError as error:
             print("failed:", type(error).__name__, "because of", repr(error.__cause__))
         await be.set(b, np.ones(4, np.float32))

@@ -1,8 +1,8 @@
 """The race checker finds an event that was forgotten between two backends.
 
 Two backends are two streams, and streams are unordered unless something orders them. Here one
-backend writes a tensor and another one reads it. `check_races` reports that, also when the timing
-happened to be lucky. It is for tests: it costs some microseconds for each operation.
+backend writes a tensor and another one reads it. `check_races` reports that even if the read
+happened to come after the write. It is for tests: it costs some microseconds for each operation.
 """
 
 import anyio
@@ -20,7 +20,7 @@ async def main() -> None:
         try:
             with aggml.check_races():
                 writer.set(t, ones)
-                await reader.get(t)  # nothing says that it comes after the set
+                await reader.get(t)  # nothing orders it after the set
         except aggml.RaceError as error:
             print("without an event:", error)
 

@@ -35,7 +35,7 @@ class Result:
     timing: Timing = field(default_factory=Timing)
 
     def as_json(self) -> dict[str, Any]:
-        """The report; one sequence is not put into a list."""
+        """The report as JSON; of one sequence, ids and text without a list around."""
         texts = ["" if self.vocabulary is None else self.vocabulary.decode(x) for x in self.ids]
         one = len(self.ids) == 1
         return {
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-# Told in one line; anything else is a fault of this program and shown as such.
+# Printed in one line. Any other exception is a bug of this program and gets a traceback.
 EXPECTED: Final = (ModelError, VocabularyError, aggml.AggmlError, OSError)
 
 

@@ -1,4 +1,4 @@
-"""The shortest program: describe a product, run it on the CPU, await the result."""
+"""The shortest program: describe a matrix product, run it on the CPU, await the result."""
 
 import anyio
 import numpy as np

@@ -1,6 +1,6 @@
 """SmolLM2 in two stages on a Ray cluster (`make demo` installs the model), three answers at once.
 
-Without a cluster Ray starts one of this machine alone; `RAY_ADDRESS=auto` takes the one that runs.
+Ray starts a cluster on this machine alone; with `RAY_ADDRESS=auto` it uses the one that runs.
 """
 
 import importlib.util

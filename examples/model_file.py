@@ -1,4 +1,4 @@
-"""Write a GGUF file, open it, and compute with its weights where they lie in the file.
+"""Write a GGUF file, open it, and compute with its weights in place in the mapped file.
 
 `map` copies nothing: the CPU reads the mapped pages. A device with memory of its own needs `load`.
 """
@@ -22,7 +22,7 @@ async def main() -> None:
             writer.add("general.architecture", "tiny")
             writer.add("tiny.block_count", 1)
             weight = rng.standard_normal((8, 256), np.float32)
-            await writer.add_tensor_async("output.weight", weight, "q8_0")  # quantized on the way
+            await writer.add_tensor_async("output.weight", weight, "q8_0")  # quantized here
 
         with await anyio.to_thread.run_sync(aggml.GGUFFile.open, path) as file:
             print(file.metadata["general.architecture"], list(file.tensors.values()))

@@ -1,7 +1,7 @@
 """Overlap transfers with computing: three backends of one device, put in order by events.
 
-While one chunk is computed, the next one comes in and the last one goes out. overlapped_transfer.py
-measures the same idea and draws it; a scheduler does it by itself (schedule.py).
+While one chunk is computed, the next one is uploaded and the one before is downloaded.
+overlapped_transfer.py measures and draws this; a scheduler does it by itself (schedule.py).
 """
 
 import anyio

@@ -1,7 +1,7 @@
 """Upload, compute, download of many chunks on three backends of a device: serial, overlapped.
 
-Here: rings of buffers, the events that put three streams in order, measuring. Not here: the short
-form of this (overlap.py), a scheduler, which does the same by itself (two_devices.py).
+Here: rings of buffers, the events that order three streams, measuring. Not here: the short form of
+this program (overlap.py), a scheduler, which does the same by itself (two_devices.py).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "measure"]
 
-ELEMENTS: Final = 1 << 14  # of a chunk
-RING: Final = 3  # buffers of each kind: one being filled, one in use, one to spare
+ELEMENTS: Final = 1 << 14  # elements of a chunk
+RING: Final = 3  # slots: one is filled, one computed, one fetched
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Report:
     """The measured times, in seconds."""
 
     chunks: int
-    stage: float  # the longest of the three, for all chunks
+    stage: float  # upload, compute or download of all chunks, without overlap
     serial: float
     overlapped: float
     trace: aggml.Trace
@@ -53,7 +53,7 @@ class Report:
 
 
 class Slot:
-    """One buffer of the ring: input, graph, result, and when each of them may be used again."""
+    """A place of the ring: input, graph, result, and the events after which each may be reused."""
 
     def __init__(self, compute: aggml.Backend) -> None:
         self.x = new_tensor("f32", ne=ELEMENTS, name="x")
@@ -64,13 +64,13 @@ class Slot:
 
 
 def device_of(stage_ms: float) -> SimDevice:
-    """An accelerator on which a chunk takes that long in each of the three stages."""
+    """An accelerator on which each of the three stages of a chunk takes ``stage_ms``."""
     per_second = 1e3 / stage_ms
     return SimDevice("SIM", bandwidth=4 * ELEMENTS * per_second, speed=ELEMENTS * per_second)
 
 
 async def serial(device: aggml.Device, chunks: Sequence[F32]) -> tuple[float, list[F32]]:
-    """One backend: each chunk goes all its way before the next begins. Seconds, results."""
+    """One backend: each chunk is done before the next begins. Returns seconds and results."""
     async with device.backend() as be:
         slot = Slot(be)
         await be.prepare(slot.graph)
@@ -80,7 +80,7 @@ async def serial(device: aggml.Device, chunks: Sequence[F32]) -> tuple[float, li
 
 
 async def overlapped(device: aggml.Device, chunks: Sequence[F32]) -> tuple[float, list[F32]]:
-    """Three backends: while one chunk is computed, the next comes in and the last goes out."""
+    """Three backends: a chunk is computed while the next comes in and the one before goes out."""
     async with device.backend() as up, device.backend() as compute, device.backend() as down:
         ring = [Slot(compute) for _ in range(RING)]
         for slot in ring:
@@ -89,7 +89,7 @@ async def overlapped(device: aggml.Device, chunks: Sequence[F32]) -> tuple[float
         begin = time.perf_counter()
         for k, chunk in enumerate(chunks):
             slot = ring[k % RING]
-            up.wait(slot.computed)  # of the chunk that was here before
+            up.wait(slot.computed)  # the chunk that was here before has been read
             up.set(slot.x, chunk)
             up.record(slot.filled)
             compute.wait(slot.filled)

@@ -18,7 +18,7 @@ async def main() -> None:
     x = rng.standard_normal(WIDTH, np.float32)
     async with aggml.get_device("CPU").backend() as be:
         for name in ("q8_0", "q6_K", "q4_K", "q4_0"):
-            blocks = await aggml.quantize_async(weights, name)  # uint8, a row's bytes in a row
+            blocks = await aggml.quantize_async(weights, name)  # uint8: a row of bytes for each row
             back = aggml.dequantize(blocks, name)
             error = np.sqrt(np.mean((back - weights) ** 2))
 

@@ -1,4 +1,4 @@
-"""One graph over two devices: the scheduler splits it, copies between them, and pipelines.
+"""One graph on two devices: the scheduler splits it, copies between them, and overlaps runs.
 
 Both devices are simulated, so this runs anywhere. two_devices.py does the same with a transformer,
 measures it and draws it.
@@ -24,7 +24,7 @@ async def main() -> None:
     a, b = SimDevice("A").backend(), SimDevice("B").backend()
     cpu = aggml.get_device("CPU").backend()  # the last one must be a CPU
     async with a, b, cpu, Scheduler([a, b, cpu], parallel=True) as scheduler:
-        for weight, home in ((first, a), (second, b)):  # work goes where the weights are
+        for weight, home in ((first, a), (second, b)):  # nodes are computed where their weights are
             home.alloc([weight]).usage = aggml.BufferUsage.WEIGHTS
             await home.set(weight, eye)
         print(scheduler.plan(graph))

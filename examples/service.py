@@ -1,7 +1,7 @@
 """A service over HTTP in your own program: ``python examples/service.py [MODEL.gguf [PORT]]``.
 
-`aggml serve` does the same from a shell; docs/serve.md says how to ask it. Without a file it serves
-a small model of random weights. Ctrl-C ends it.
+`aggml serve` does the same from a shell; docs/serve.md shows requests. Without a file it serves a
+small model of random weights. Ctrl-C ends it.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Draw what ran when: ``python examples/timeline.py`` writes timeline.svg and timeline.json.
+"""Draw operations over time: ``python examples/timeline.py`` writes timeline.svg and .json.
 
 The picture has a row for each stream. The JSON opens in a trace viewer, such as ui.perfetto.dev.
 """

@@ -1,7 +1,8 @@
 """One transformer over two simulated accelerators and the CPU, pipelined by the scheduler.
 
-Here: a small decoder whose first layers lie on one device and the rest on the other, embedding and
-head on the CPU; many batches in flight, compared with one device. Not here: real weights.
+Here: a small decoder whose first layers are on one device and the rest on the other, embedding and
+head on the CPU. Many batches are in flight; the rate is compared with one device's. Not here: real
+weights.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Report:
 
 
 class Decoder:
-    """Weights as tensors without memory, by layer, and the graph over them."""
+    """The weights by layer, as tensors without memory, and the graph that uses them."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(1)
@@ -109,7 +110,7 @@ class Decoder:
         }
 
     async def place(self, backends: list[aggml.Backend], cpu: aggml.Backend) -> None:
-        """The layers on ``backends`` in equal parts, the rest on the CPU."""
+        """Place the layers on ``backends`` in equal parts, the other weights on the CPU."""
         homes = dict.fromkeys((self.embedding, self.head), cpu)
         for i, weights in enumerate(self.layers):
             homes.update(dict.fromkeys(weights, backends[i * len(backends) // LAYERS]))
@@ -121,7 +122,7 @@ class Decoder:
 async def rate(
     n_devices: int, batches: int, stage_ms: float
 ) -> tuple[float, list[F32], aggml.Trace, str]:
-    """Batches per second over ``n_devices``, each half the model in ``stage_ms``."""
+    """Measure batches per second on ``n_devices``; half the model takes ``stage_ms`` on each."""
     decoder = Decoder()
     work = sum(operations(node) for node in decoder.graph.nodes)
     speed = work / 2 / (stage_ms / 1e3)

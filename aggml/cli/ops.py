@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["node_of", "ops", "supported"]
 
 CALLS: Final = Path(__file__).with_name("calls.json")
-#: Printed for ops without a call: those that run a user's function, and one that only fusion makes.
+#: For ops without a call: they run a user's function, or only compiling a graph makes them.
 NOT_TRIED: Final = "not tried"
 FLOATS: Final = ("f32", "f16", "bf16")
 

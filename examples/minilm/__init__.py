@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2, a sentence encoder: the names that programs import.
 
 Here: the names. Not here: the model (model.py), its weights (weights.py) and graph (graph.py),
-which sentence lies where (aggml.models.encoding), embedding for many tasks (embedder.py).
+how sentences share a batch (aggml.models.encoding), embedding for many tasks (embedder.py).
 """
 
 from __future__ import annotations

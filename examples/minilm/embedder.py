@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from aggml.models.encoding.packing import F32, Ids
 
-MAX_TOKENS: Final = 256  # of a sentence; what the model was trained for
-LONG_TEXT: Final = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
+MAX_TOKENS: Final = 256  # of a sentence; the model was trained with so many
+LONG_TEXT: Final = 2000  # characters; longer texts take over 0.5 ms, so a thread tokenizes them
 
 
 class Embedder:
@@ -36,8 +36,8 @@ class Embedder:
 
     Args:
         device: name of an aggml device.
-        dtype: type of the weight matrices: "f32", "bf16" or "q8_0".
-        threads: for the computation; by default as many as there are usable cores.
+        dtype: element type of the weight matrices: "f32", "bf16" or "q8_0".
+        threads: threads that compute; by default as many as there are usable cores.
         batch_tokens: a batch is full at this number of tokens.
         max_waiting: how many requests may be queued or computing; others wait their turn.
         folder: where model.safetensors and tokenizer.json are, if not in the installed package.
@@ -106,17 +106,17 @@ class Embedder:
         return await anyio.to_thread.run_sync(tokenize, self._tokenizer, text)
 
     async def embed_tokens(self, ids: Ids) -> F32:
-        """Embed what `tokens` gave; for the rest as `embed`."""
-        # A copy: the view of one vector would keep those of the whole batch.
+        """As `embed`, for the token ids that `tokens` gave."""
+        # A copy, because a view of one vector would keep the vectors of the whole batch.
         return (await self._batcher.submit(ids)).copy()
 
 
 @functools.cache
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The model's tokenizer, without padding, truncating at 256 tokens; one for all that ask.
+    """The model's tokenizer, without padding, truncating at 256 tokens; loaded once.
 
-    Takes 20 ms and keeps the GIL, so a loop waits even if another thread calls this: call it once
-    before the loop starts.
+    Loading takes 20 ms and keeps the GIL, so an event loop waits even if another thread loads. Call
+    this once before the loop starts.
 
     Raises:
         ModelError: the tokenizers package or the model's file is missing.
@@ -137,7 +137,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def tokenize(tokenizer: Tokenizer, text: str) -> Ids:
-    """Token ids of a sentence, [CLS] first, [SEP] last. Half a surrogate pair counts as U+FFFD."""
+    """Token ids of a sentence, [CLS] first, [SEP] last. A lone surrogate becomes U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
 """BERT's encoder as an aggml graph, with mean pooling and normalisation.
 
-Not here: the weights (weights.py), who runs the graph (model.py).
+Not here: the weights (weights.py), running the graph (model.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Program:
 async def build(w: Weights, shape: Shape) -> Program:
     """Build the graph of BERT's encoder, mean pooling and normalisation for one shape.
 
-    It takes 0.6 ms, so it gives way to the loop after each layer.
+    Building takes 0.6 ms, so it lets the event loop run other tasks after each layer.
     """
     rows, tokens, segments = shape.rows, shape.tokens, shape.segments
     total = rows * tokens
@@ -42,7 +42,8 @@ async def build(w: Weights, shape: Shape) -> Program:
     positions = aggml.new_tensor(DType.I32, ne=(total,), name="positions").set_input()
     member = aggml.new_tensor(DType.F32, ne=(segments, tokens, rows), name="member").set_input()
 
-    # Matrices of fewer bits: keys and values, too. On tiles attention then takes half the time.
+    # If matrices have fewer bits than f32, store keys and values in bf16. Processors with tile
+    # units (AMX) then need half the time for attention.
     narrow = w["encoder.layer.0.qkv.weight"].dtype is not DType.F32
     mask = _mask(member, shape) if shape.masked else None
     x = ops.add(
@@ -59,7 +60,8 @@ async def build(w: Weights, shape: Shape) -> Program:
         x = _layer_norm(w, f"{prefix}.output.LayerNorm", ops.add(y, x))
         await checkpoint()
 
-    # Sums over each sentence's tokens, then v / |v|: dividing by their number would change nothing.
+    # Sum over each sentence's tokens, then v / |v|. Dividing by the number of tokens would not
+    # change that.
     x = ops.cont(ops.transpose(ops.reshape_3d(x, WIDTH, tokens, rows)))
     sums = ops.mul_mat(x, ops.cont(ops.transpose(member)))  # [384, segments, rows]
     vectors = ops.scale(ops.rms_norm(sums, EPS), 1 / math.sqrt(WIDTH)).set_output()
@@ -77,8 +79,8 @@ def _layer_norm(w: Weights, name: str, x: Tensor) -> Tensor:
 def _mask(member: Tensor, shape: Shape) -> Tensor:
     """[tokens, tokens, 1, rows] f16: 0 between two tokens of one sentence, else -60000.
 
-    Finite, so that a token of padding, which is nobody's, has no row of -inf; after soft_max it is
-    0 all the same.
+    It is finite because a token of padding belongs to no sentence: its row would be all -inf. After
+    soft_max, -60000 gives 0 just as -inf does.
     """
     same = ops.mul_mat(member, member)  # 1 or 0
     mask = ops.cast(ops.scale_bias(same, 60000.0, -60000.0), DType.F16)
@@ -86,7 +88,7 @@ def _mask(member: Tensor, shape: Shape) -> Tensor:
 
 
 def _qkv(w: Weights, name: str, x: Tensor, *, narrow: bool) -> tuple[tuple[Tensor, int], ...]:
-    """Queries, keys, values: the rows they lie in, which 384 of these; ``narrow``: two in bf16."""
+    """Queries, keys, values: each a tensor, and which 384 of its row; ``narrow``: k, v in bf16."""
     if not narrow:
         qkv = _linear(w, name, x)
         return (qkv, 0), (qkv, 1), (qkv, 2)
@@ -96,7 +98,7 @@ def _qkv(w: Weights, name: str, x: Tensor, *, narrow: bool) -> tuple[tuple[Tenso
         rows = ops.view_2d(weight, WIDTH, n, weight.nb[1], weight.nb[1] * first)
         return ops.add(ops.mul_mat(rows, x), ops.view_1d(bias, n, bias.nb[0] * first))
 
-    # A product that is only wanted in bf16 stores it so.
+    # The product writes bf16 itself, because its f32 result is used by the cast alone.
     kv = ops.cast(part(WIDTH, 2 * WIDTH), DType.BF16)
     return (part(0, WIDTH), 0), (kv, 0), (kv, 1)
 

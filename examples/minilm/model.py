@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2: token ids of sentences in, vectors out.
 
-Here: placing the weights, a bounded cache of graphs, parts of a batch beside each other. Not here:
-the weights (weights.py), the graph (graph.py), which sentence lies where (aggml.models.encoding),
-tokenizing (embedder.py).
+Here: placing the weights, a bounded cache of graphs, computing parts of a batch at the same time.
+Not here: the weights (weights.py), the graph (graph.py), how sentences share a batch
+(aggml.models.encoding), tokenizing (embedder.py).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ MOST_WORKERS: Final = 16
 async def workers(
     device: str = "CPU", n_threads: int | None = None
 ) -> AsyncGenerator[list[Backend]]:
-    """Backends for `MiniLM.load`: on a CPU one for each thread, which are the same threads.
+    """Backends for `MiniLM.load`: on a CPU one for each thread. All of them share the threads.
 
-    Parts of a batch on streams of their own need not wait for each other; a thread whose own are
-    done helps with the others. Closed at the end.
+    Parts of a batch on different streams need not wait for each other. A thread without work of its
+    own stream helps with others. The backends are closed at the end.
     """
     on = aggml.get_device(device)
     count = 1
@@ -61,7 +61,7 @@ async def workers(
 
 @dataclass(slots=True)
 class _Worker:
-    """A backend and its graphs, the least recently used first."""
+    """A backend and its graphs, the least recently used graph first."""
 
     backend: Backend
     programs: OrderedDict[Shape, Program]
@@ -71,9 +71,9 @@ class MiniLM:
     """The model: ``await MiniLM.load([backend])``, then ``await model.embed([ids])``.
 
     Args:
-        backends: of one device; parts of a large batch are computed on them beside each other.
-        weights: placed on that device.
-        max_graphs: how many graphs each of them keeps.
+        backends: backends of one device; they compute parts of a large batch at the same time.
+        weights: the weights, placed on that device.
+        max_graphs: how many graphs each backend keeps.
     """
 
     def __init__(
@@ -96,8 +96,9 @@ class MiniLM:
 
         Args:
             backends: where to compute, at least one; must stay open while the model is used.
-            folder: holds model.safetensors; that of the installed package if not given.
-            dtype: of the matrices: f32, bf16, q8_0, or another that `aggml.quantize` makes.
+            folder: where model.safetensors is; None: the folder of the installed package.
+            dtype: element type of the matrices: f32, bf16, q8_0, or another that
+                `aggml.quantize` makes.
             progress: called with bytes placed so far and bytes in all.
 
         Raises:
@@ -109,14 +110,14 @@ class MiniLM:
         except OSError as error:
             raise ModelError(f"cannot read the model: {error}") from error
         leaves = leaves_of(DType.parse(dtype))
-        await checkpoint()  # making a hundred leaves takes a millisecond, placing them another
+        await checkpoint()  # making 100 leaves takes a millisecond, and placing them one more
         backend = backends[0]
         buffer = backend.alloc(list(leaves.values()))
         buffer.usage = aggml.BufferUsage.WEIGHTS
         done = 0
         total = sum(leaf.nbytes for leaf in leaves.values())
         for name, leaf in leaves.items():
-            # Pages are read, joined, converted: milliseconds, so not on the loop.
+            # Reading, joining and converting take milliseconds, so a thread does it.
             try:
                 data = await anyio.to_thread.run_sync(converted, name, file, leaf.dtype)
             except KeyError as error:
@@ -137,7 +138,7 @@ class MiniLM:
             Normalised vectors, (len(sentences), 384) float32.
 
         Raises:
-            AggmlError: the computation failed; its other parts were aborted.
+            AggmlError: a part of the computation failed; the other parts were aborted.
 
         Cancellation: aborts the computation.
         """
@@ -149,7 +150,7 @@ class MiniLM:
         first = await self._program(self._workers[0], shape.part(parts[0]))
         await checkpoint()
         arrays = fill(packing, sentences)
-        await checkpoint()  # each of these steps may take half a millisecond beside busy workers
+        await checkpoint()  # each step may take 0.5 ms while workers are busy
         vectors = np.empty((shape.rows, shape.segments, WIDTH), np.float32)
         if len(parts) == 1:
             await self._compute(self._workers[0], first, arrays, parts[0], vectors)
@@ -166,7 +167,7 @@ class MiniLM:
                     for worker in self._workers[: len(parts)]:
                         tasks.start_soon(serve, worker)
             except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None  # as of one part
+                raise group.exceptions[0] from None  # as if there were one part
         row, _, segment = zip(*packing.places, strict=True)
         return vectors[list(row), list(segment)]
 
@@ -180,7 +181,7 @@ class MiniLM:
         vectors = await worker.backend.run(
             program.graph, {**inputs, program.member: member}, program.vectors
         )
-        # The shape of a get leaves out outer extents of 1.
+        # The array that `get` makes has no outer extents of 1.
         out[rows.start : rows.stop] = np.asarray(vectors).reshape(len(rows), *out.shape[1:])
 
     async def _program(self, worker: _Worker, shape: Shape) -> Program:

@@ -1,4 +1,4 @@
-"""The weights of all-MiniLM-L6-v2: where they are installed, how the file is read, their types.
+"""The weights of all-MiniLM-L6-v2: finding their file, reading it, their element types.
 
 Here: the safetensors file, a leaf for each weight, conversion to the leaf's type. Not here: the
 graph (graph.py), placing the leaves on a device (model.py).
@@ -37,11 +37,11 @@ EPS: Final = 1e-12
 
 
 class ModelError(Exception):
-    """The model is not installed, or its file is not what it should be."""
+    """The model is not installed, or its file is damaged."""
 
 
 def model_folder() -> Path:
-    """Where the model's package keeps its files. It is not imported: it would bring in PyTorch.
+    """Where the model's package keeps its files. Importing it would import PyTorch, so we do not.
 
     Raises:
         ModelError: the package is not installed.
@@ -54,7 +54,7 @@ def model_folder() -> Path:
 
 
 def read_safetensors(path: Path) -> dict[str, F32]:
-    """Map a safetensors file; the float32 arrays are views of the mapping, nothing is read yet.
+    """Map a safetensors file; the float32 arrays are views of the mapping, no data is read yet.
 
     Raises:
         ModelError: ``path`` is no safetensors file or ends early.
@@ -80,7 +80,7 @@ def read_safetensors(path: Path) -> dict[str, F32]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The leaves that all graphs share, by the file's names; fused ones have names of their own."""
+    """The leaves that all graphs share, by the file's names; fused weights have other names."""
 
     leaf: Mapping[str, Tensor]
 
@@ -89,10 +89,11 @@ class Weights:
 
 
 def _type_of(name: str, dtype: DType) -> DType:
-    """The type of a layer's matrix.
+    """The element type of a layer's matrix.
 
-    With all of them in q8_0, a sentence of one odd word may be down to a cosine of 0.9976. It hurts
-    most where attention is decided, and in layer 4; with bf16 there the worst of 3000 is 0.9993.
+    With all matrices in q8_0, the vector of a sentence of one odd word may have a cosine of only
+    0.9976 to the exact one. The matrices of queries, keys and values, and layer 4, matter most:
+    with bf16 there, the worst of 3000 sentences has 0.9993.
     """
     if dtype is DType.Q8_0 and (".qkv." in name or ".layer.4." in name):
         return DType.BF16
@@ -133,7 +134,7 @@ def _source(name: str, file: Mapping[str, F32]) -> F32:
     if name == "embeddings.word":
         return file["embeddings.word_embeddings.weight"]
     if name == "embeddings.position":
-        # Every token is of type 0 here, so its row is added once and for all.
+        # All tokens have type 0 here, so that row is added to the positions now.
         kind = file["embeddings.token_type_embeddings.weight"][0]
         positions: F32 = file["embeddings.position_embeddings.weight"] + kind
         return positions
@@ -145,7 +146,7 @@ def _source(name: str, file: Mapping[str, F32]) -> F32:
 
 
 def converted(name: str, file: Mapping[str, F32], dtype: DType) -> npt.NDArray[np.generic]:
-    """The values of a leaf in its type."""
+    """The values of a leaf in its element type."""
     values = _source(name, file)
     if dtype is DType.F32:
         return values

@@ -1,6 +1,6 @@
 """A device for aggml in pure Python.
 
-Here: the functions that a plug-in exports. Not here: the device (device.py).
+Here: the functions that aggml's registry calls. Not here: the device (device.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _family = NumpyFamily()
 
 
 def aggml_backend_init() -> aggml.Family:
-    """The family, the same object each time."""
+    """The family; the same object at each call."""
     return _family
 
 
 def aggml_backend_score() -> int:
-    """How well this one suits the machine, among variants of one family; 0: not at all."""
+    """How well this plug-in suits the machine, among variants of a family; 0: not at all."""
     return 1

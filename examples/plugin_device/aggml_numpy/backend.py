@@ -1,7 +1,7 @@
 """The backend: transfers, plans and computing in the order of a stream.
 
-Arguments arrive validated; each hook returns a Future of the stream. Not here: the maths
-(kernels.py).
+`aggml.Backend` checks arguments before it calls the hooks here; each hook returns a Future of the
+stream. Not here: the kernels (kernels.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NumpyBackend", "NumpyPlan"]
 
-# An operand: the tensor, the bytes that hold it (None: the scratch of the run), where in them.
+# An operand: the tensor, the block of bytes that holds it (None: the run's scratch), its offset.
 Operand = tuple[aggml.Tensor, object, int]
 
 
@@ -34,7 +34,7 @@ class NumpyPlan(aggml.DevicePlan):
         self.work: list[tuple[aggml.Tensor, Operand, list[Operand]]] = []
 
     def run(self, scratch: object) -> None:
-        """Compute all nodes in order; on the stream's Python thread."""
+        """Compute all nodes in order; the stream calls this on its Python thread."""
 
         def array(operand: Operand) -> Array:
             tensor, block, offset = operand
@@ -50,8 +50,8 @@ class NumpyBackend(aggml.Backend):
     def __init__(self, device: NumpyDevice, *, max_queued: int | None = None) -> None:
         super().__init__(device, aggml.Stream(device.name), max_queued=max_queued)
 
-    # The memory can be addressed by this process, so the stream's own copies will do. A device
-    # with other memory calls its driver: from `Stream.call`, or from a native stream of its own.
+    # The process can address the memory, so the stream's own copies suffice. A device with other
+    # memory calls its driver: from `Stream.call`, or from a native stream of its own.
 
     def _set(self, tensor: aggml.Tensor, array: Array) -> aggml.Future[None]:
         return self.stream.copy(tensor, array, operation="set")
@@ -93,7 +93,7 @@ class NumpyBackend(aggml.Backend):
             if reason is not None:
                 raise aggml.Unsupported(f"[{self.device.name}] {node!r}: {reason}")
             if node.op not in VIEWS:
-                n = 1 if node.op == "cpy" else None  # its second source is only written
+                n = 1 if node.op == "cpy" else None  # the second source of cpy is only written
                 sources = [operand(src) for src in node.src[:n] if src is not None]
                 plan.work.append((node, operand(node), sources))
             yield

@@ -1,6 +1,6 @@
 """The device and its family.
 
-Not here: memory (memory.py), work (backend.py).
+Not here: memory (memory.py), streams of work (backend.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NumpyDevice(aggml.Device):
 
     Args:
         name: unique in the registry.
-        memory: bytes that it pretends to have.
+        memory: bytes that the device offers.
     """
 
     type = aggml.DeviceType.ACCEL  # so that best_device() never prefers it
@@ -38,11 +38,11 @@ class NumpyDevice(aggml.Device):
 
     @property
     def buffer_type(self) -> aggml.BufferType:
-        """Its only memory."""
+        """The only memory of the device."""
         return self._memory
 
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Free bytes and all bytes."""
         return self._memory.size - self._memory.used, self._memory.size
 
     def backend(
@@ -52,7 +52,7 @@ class NumpyDevice(aggml.Device):
         use_ref: bool = False,
         max_queued: int | None = None,
     ) -> NumpyBackend:
-        """A new stream of work; numpy decides about threads, and is its own reference."""
+        """A new backend. numpy chooses its threads, and each op has one kernel: both are ignored."""
         return NumpyBackend(self, max_queued=max_queued)
 
     def supports_op(self, tensor: aggml.Tensor) -> bool:
@@ -60,12 +60,12 @@ class NumpyDevice(aggml.Device):
         return problem(tensor) is None
 
     def supports_buffer_type(self, buffer_type: aggml.BufferType) -> bool:
-        """Its own memory only."""
+        """Only the memory of this device."""
         return buffer_type is self._memory
 
 
 class NumpyFamily(aggml.Family):
-    """One device."""
+    """The family of this one device."""
 
     name = "NUMPY"
     api_version = 1
@@ -76,7 +76,7 @@ class NumpyFamily(aggml.Family):
 
     @property
     def devices(self) -> Sequence[aggml.Device]:
-        """Exactly one."""
+        """The one device."""
         return self._devices
 
     def features(self) -> Mapping[str, str]:

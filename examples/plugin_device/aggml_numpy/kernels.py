@@ -1,4 +1,4 @@
-"""The ops of the device, in numpy: what each computes, and which nodes it can run.
+"""The kernels of the device, in numpy, and which nodes they can compute.
 
 Here: functions of arrays whose axes are in numpy order, ne[0] last. Not here: memory (memory.py).
 """
@@ -20,18 +20,18 @@ __all__ = ["KERNELS", "VIEWS", "problem"]
 Array = np.ndarray[Any, Any]
 
 
-#: Nodes at which nothing is computed.
+#: Ops that compute nothing: their nodes are views or leaves.
 VIEWS = frozenset({"none", "view", "reshape", "permute", "transpose"})
 
 
 def _floats(node: aggml.Tensor, n: int) -> tuple[float, ...]:
-    """The first parameters of a node, those that are floats."""
+    """The first ``n`` parameters of a node, which are floats."""
     return struct.unpack_from(f"{n}f", node.op_params)
 
 
 def _mul_mat(_: aggml.Tensor, src: Sequence[Array]) -> Array:
     a, b = src
-    for axis in (0, 1):  # one matrix of a serves several of b
+    for axis in (0, 1):  # repeat the matrices of a: each is used with several of b
         a = np.repeat(a, b.shape[axis] // a.shape[axis], axis)
     product: Array = np.matmul(b, a.swapaxes(2, 3))
     return product
@@ -84,7 +84,7 @@ KERNELS: dict[str, Callable[[aggml.Tensor, Sequence[Array]], Array]] = {
 
 
 def problem(node: aggml.Tensor) -> str | None:
-    """Why there is no kernel for this node; None if there is."""
+    """Why no kernel can compute this node; None if one can."""
     if node.op in VIEWS:
         return None
     if node.op not in KERNELS:

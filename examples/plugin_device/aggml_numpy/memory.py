@@ -1,6 +1,6 @@
-"""Memory of the device: arrays of bytes that nobody else may touch.
+"""Memory of the device: arrays of bytes that no other device may use.
 
-Here: a type of memory, and tensors seen as arrays. Not here: transfers (backend.py).
+Here: a type of memory, and numpy arrays over tensors. Not here: transfers (backend.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class NumpyMemory(aggml.BufferType):
-    """Private memory of one device; the CPU's kernels are kept out, as ``is_host`` is False."""
+    """Memory of one device alone: ``is_host`` is False, so the CPU device does not use it."""
 
     alignment = 64
 
@@ -35,11 +35,11 @@ class NumpyMemory(aggml.BufferType):
 
     @property
     def max_size(self) -> int:
-        """All that there is."""
+        """All memory of the device may be one buffer."""
         return self.size
 
     def alloc_buffer(self, size: int) -> aggml.Buffer:
-        """A new buffer; its bytes go when nobody refers to it, queued work included."""
+        """A new buffer. Its bytes are freed with the last reference; queued work holds one, too."""
         with self._lock:
             if self.used + size > self.size:
                 raise aggml.AllocFailed(
@@ -59,7 +59,7 @@ class NumpyMemory(aggml.BufferType):
 
 
 def seen(tensor: aggml.Tensor, block: object, offset: int) -> Array:
-    """A tensor as an array over the bytes that hold it: its axes in numpy order, its strides."""
+    """A tensor as a numpy array over its bytes: the axes in numpy order, with its strides."""
     return np.ndarray(
         tensor.ne[::-1], tensor.dtype.numpy, cast("Array", block), offset, tensor.nb[::-1]
     )
