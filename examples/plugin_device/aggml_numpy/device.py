@@ -52,7 +52,7 @@ class NumpyDevice(aggml.Device):
         use_ref: bool = False,
         max_queued: int | None = None,
     ) -> NumpyBackend:
-        """A new backend. numpy chooses its threads, and each op has one kernel: both are ignored."""
+        """A new backend; n_threads and use_ref have no effect: numpy has one kernel for each op."""
         return NumpyBackend(self, max_queued=max_queued)
 
     def supports_op(self, tensor: aggml.Tensor) -> bool:

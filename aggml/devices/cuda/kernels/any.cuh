@@ -20,7 +20,7 @@ DEV bool is_quantized(i64 type)
     }
 }
 
-// Group g of a row of a quantized type.
+// Group g (32 elements) of a row of a quantized type, as f32.
 DEV_CALL void unpack_any(i64 type, const char *row, i64 g, float *out)
 {
     Group o;

@@ -1,4 +1,4 @@
-// Gradients: silu_back by elements, rms_norm_back, soft_max_back, cross_entropy_loss_back by rows.
+// Gradients: silu_back for each element; rms_norm_back, soft_max_back, cross_entropy_loss_back for each row.
 // computes: silu_back by silu_back of 2 operands, for each element
 // computes: rms_norm_back by rms_norm_back of 2 operands, for each row
 // computes: soft_max_back by soft_max_back of 2 operands, for each row
@@ -39,7 +39,7 @@ KERNEL(rms_norm_back, 256, Node<2>)
     }
 }
 
-// src: gradient, the softmax
+// src: gradient, result of soft_max
 KERNEL(soft_max_back, 256, Node<2>)
 {
     const i64 rows = row_count(n.dst), width = n.dst.ne[0];

@@ -1,5 +1,5 @@
-// add, sub, mul, div with b repeated over a, add1, scale: f32, f16, bf16; weighed sums of experts. Sums of quantized a
-// are in quantize.cu.
+// add, sub, mul and div with b repeated over a, add1, acc, scale, on f32, f16 and bf16; weighted sums of experts. Not
+// here: sums with a quantized a (quantize.cu).
 #include "common.cuh"
 
 DEV float combine(i64 op, float a, float b)
@@ -13,13 +13,13 @@ DEV float combine(i64 op, float a, float b)
     }
 }
 
-// Element e of a row of b that may be shorter.
+// The element of a row of b, which may be shorter, that meets element e of a.
 DEV i64 place(i64 e, i64 n)
 {
     return n == 1 ? 0 : modulo(e, n);
 }
 
-// As the walk of unary.cu. All f32, or by type.
+// Rows as in the `walk` of unary.cu; ALL_F32: all tensors are f32, else each is read by its type.
 template <bool ALL_F32> DEV void walk(const Node<2> &n)
 {
     const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x, width = n.dst.ne[0];
@@ -71,7 +71,7 @@ KERNEL(scale_f32, 256, Node<1>)
     }
 }
 
-// acc: the part of a is the result and the first operand.
+// acc: dst and src[0] are the part of a to which b is added.
 KERNEL(acc_f32, 256, Node<2>)
 {
     Node<2> sum = n;
@@ -79,8 +79,9 @@ KERNEL(acc_f32, 256, Node<2>)
     walk<true>(sum);
 }
 
-// Results of experts times their weights, summed in their order, and two sums behind; rounded as by ops of their own.
-// src: [columns, used, tokens], [1, used, tokens], and what is added (data 0: nothing). A block for 256 columns.
+// Results of experts times their weights, summed in the order of the experts, plus up to two more summands. Rounded as
+// if each op were a node of its own. src: results [columns, used, tokens], weights [1, used, tokens], the two summands
+// (data 0: none). A block computes 256 columns.
 KERNEL(weigh, 256, Node<4>)
 {
     const Tensor &x = n.src[0], &weights = n.src[1];

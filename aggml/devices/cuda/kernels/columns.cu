@@ -22,7 +22,7 @@ DEV float element(i64 type, const char *row, i64 e)
     }
 }
 
-// A warp for each 32 elements. src: rows; the Acts of all of them go to scratch + aux[0].
+// A warp for each 32 elements. src: rows of b; their Acts are written to scratch + aux[0].
 KERNEL(quantize_columns, 256, Node<1>)
 {
     const Tensor &b = n.src[0];
@@ -44,7 +44,7 @@ KERNEL(quantize_columns, 256, Node<1>)
     }
 }
 
-// Expert of a slot, -1 where there is none.
+// The expert of a slot, -1 if it has none.
 DEV int expert_at(const Tensor &ids, i64 slot, i64 slots)
 {
     if (slot >= slots) return -1;
@@ -60,7 +60,7 @@ DEV int expert_at(const Tensor &ids, i64 slot, i64 slots)
 KERNEL(group_slots, 256, Node<3>)
 {
     if (n.fault[0] != 0) return;
-    __shared__ int before[8], own[8]; // slots of experts before, of this one; by warp
+    __shared__ int before[8], own[8]; // for each warp: slots of the experts before, of this expert
     const Tensor &ids = n.src[2];
     const int experts = (int)n.src[0].ne[2], slots = (int)slots_of(n);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
@@ -99,7 +99,7 @@ KERNEL(group_slots, 256, Node<3>)
     }
 }
 
-// The parts of a product whose depth was split over blocks, in order. aux[2], aux[4]: see part_of
+// Adds the parts of a product whose depth was split over blocks, in order. aux[2], aux[4]: see part_of
 template <int N> DEV void add_all(const Node<N> &n)
 {
     const i64 all = count(n.dst);

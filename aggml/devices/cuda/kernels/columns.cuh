@@ -1,7 +1,7 @@
-// Columns of b in mul_mat and mul_mat_id: how many there are, where they lie, and where their results are stored.
+// Columns of b in mul_mat and mul_mat_id: how many there are, where they are, and where their results are stored.
 //
-// mul_mat: slot s is column s of a batch. mul_mat_id: slot s is [s % used, s / used] of ids, and columns of one expert
-// are brought together by a table in scratch: start[experts + 1], then the slots in the order of their experts.
+// mul_mat: slot s is column s of a batch. mul_mat_id: slot s is element [s % used, s / used] of ids. A table in
+// scratch groups the slots of each expert: start[experts + 1], then the slots in the order of their experts.
 #pragma once
 #include "common.cuh"
 
@@ -13,8 +13,8 @@ struct __align__(16) Act {
 
 struct Columns {
     const char *a;    // the matrix
-    i64 first, count; // slots order[first] .. or first ..
-    const int *order; // 0: as they come
+    i64 first, count; // slots order[first] .. order[first + count - 1], or first .. first + count - 1
+    const int *order; // 0: no table, slots are in sequence
     i64 batch;
 };
 
@@ -38,7 +38,7 @@ DEV i64 table_bytes(const Node<3> &n)
     return (4 * (n.src[0].ne[2] + 1 + slots_of(n)) + 255) / 256 * 256;
 }
 
-// mul_mat: matrices of a batch; a repeats over those of b.
+// mul_mat: the columns of matrix number `batch` of b; the matrices of a repeat over those of b.
 DEV Columns columns_of(const Node<2> &n, i64 batch)
 {
     const Tensor &a = n.src[0], &b = n.src[1];
@@ -56,8 +56,8 @@ DEV Columns columns_of(const Node<2> &n, i64 batch)
     return c;
 }
 
-// mul_mat_id: tile number `tile` of all experts' tiles of `width` columns; none: count is 0. Every warp of the block
-// asks: its lanes look at 32 experts at a time.
+// mul_mat_id: tile number `tile` of all experts' tiles of `width` columns; count is 0 if there is no such tile. Every
+// warp of the block must call this: its lanes look at 32 experts at a time.
 DEV Columns columns_of(const Node<3> &n, i64 tile, int width)
 {
     const int *start = starts(n);
@@ -68,7 +68,7 @@ DEV Columns columns_of(const Node<3> &n, i64 tile, int width)
     c.first = 0;
     c.a = n.src[0].data;
     c.batch = 0;
-    int before = 0; // tiles of the experts that were looked at
+    int before = 0; // tiles of the experts before e0
     for (int e0 = 0; e0 < experts; e0 += 32) {
         const int e = e0 + lane, first = e < experts ? start[e] : 0, here = e < experts ? start[e + 1] - first : 0;
         const int tiles = (here + width - 1) / width;
@@ -81,7 +81,7 @@ DEV Columns columns_of(const Node<3> &n, i64 tile, int width)
         end += before;
         const u32 beyond = __ballot_sync(0xffffffffu, tile < end);
         if (beyond != 0) {
-            const int at = __popc(~beyond & (beyond - 1)); // the first lane whose tiles end behind this one
+            const int at = __popc(~beyond & (beyond - 1)); // the first lane whose tiles end after this tile
             const int left = (int)tile - __shfl_sync(0xffffffffu, end - tiles, at);
             const int its = __shfl_sync(0xffffffffu, here, at);
             c.a += (e0 + at) * n.src[0].nb[2];
@@ -100,7 +100,7 @@ DEV i64 slot_at(const Columns &c, i64 j)
     return c.order != 0 ? c.order[c.first + j] : c.first + j;
 }
 
-// Row of b (of all of its rows in order) of a slot.
+// The row of b that a slot needs, counted over all rows of b.
 DEV i64 row_of(const Node<2> &n, const Columns &c, i64 slot)
 {
     return c.batch * n.src[1].ne[1] + slot;
@@ -157,14 +157,14 @@ struct Shape {
     }
 };
 
-// The part of the depth that a block computes, in units of 32: all of it, or a part if other blocks compute the rest.
-// add_parts then adds their sums.
+// The part of the depth that a block computes, in units of 32: all of it, or less if other blocks compute the rest. In
+// that case add_parts adds the sums of all parts.
 struct Part {
     i64 begin, end;
-    float *sums; // 0: the result itself
+    float *sums; // 0: this part is all, so its sums are the result
 };
 
-// aux[2]: parts, aux[3]: 32s of each, aux[4]: where their sums begin in scratch
+// aux[2]: number of parts, aux[3]: depth of each in units of 32, aux[4]: offset of their sums in scratch
 template <int N> DEV Part part_of(const Node<N> &n, i64 which)
 {
     const i64 all = (n.src[0].ne[0] + 31) / 32;
@@ -181,7 +181,7 @@ template <int N> DEV float *sums_at(const Node<N> &n, const Columns &c, const Pa
     return part.sums + (c.batch * n.dst.ne[1] + slot) * n.dst.ne[0];
 }
 
-// S: which rows and columns of the tile a warp computes
+// Writes the sums of a tile. S tells which rows and columns of it a warp computes.
 template <class S, int N>
 DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const S &shape, i64 row, i64 first,
                     const float sum[S::I][S::J][4])
@@ -202,14 +202,14 @@ DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const 
     }
 }
 
-// --- what comes after a product: a sum, or a gated unit, with the element of another tensor that lies there
+// --- fused after a product: a sum or a gated unit with the element of another tensor at the same place
 
 DEV float swiglu(float gate, float up)
 {
     return gate / (1.0f + expf(-gate)) * up;
 }
 
-// aux[3]: the op, 0: none; aux[4]: the other tensor, f32; aux[5]: whether it is the first operand; aux[6]: its nb[1]
+// aux[3]: the op, 0: none; aux[4]: the other tensor, f32; aux[5]: whether that is the first operand; aux[6]: its nb[1]
 DEV float after(const Node<2> &n, i64 row, i64 slot, float x)
 {
     if (n.aux[3] == 0) return x;
@@ -225,7 +225,7 @@ DEV float after(const Node<3> &, i64, i64, float x)
 
 // --- two products with the same columns, and their gated unit
 
-// aux[3]: the op, aux[4]: the other matrix, of the shape of src[0], aux[5]: whether that one is the gate
+// aux[3]: the op, aux[4]: the other matrix, of the shape of src[0], aux[5]: whether the other matrix gives the gate
 
 template <int N> DEV const char *other_matrix(const Node<N> &n, const Columns &c)
 {
@@ -244,7 +244,7 @@ template <int N> DEV void put(const Node<N> &n, const Columns &c, i64 row, i64 s
 
 // --- mul_mat_id with few slots: each by itself
 
-// The matrix of a slot's expert, and the slot as the only column; false: it has none.
+// The matrix of a slot's expert, and the slot as the only column; false: the slot has no expert.
 DEV bool column_of_slot(const Node<3> &n, i64 slot, Columns &c)
 {
     const i64 used = n.src[2].ne[0];
@@ -257,7 +257,7 @@ DEV bool column_of_slot(const Node<3> &n, i64 slot, Columns &c)
     return id >= 0;
 }
 
-// A warp's rows of the result of a slot without an expert.
+// Writes zeros to a warp's rows of the result of a slot without an expert.
 DEV void zero_rows(const Node<3> &n, const Columns &c, i64 slot, i64 row, int rows)
 {
     const int lane = threadIdx.x & 31;

@@ -1,8 +1,8 @@
 // What all kernels share: the parameter, element types, sums over a warp and a block.
 //
 // A file is compiled by NVRTC for a GPU, without any header of CUDA's, and by g++ against the shim of the tests, which
-// defines AGGML_HOST. So: kernels begin with KERNEL, dynamic shared memory is SHARED, instructions of PTX have a twin
-// in C++. Blocks that use warps are whole warps, all lanes of which reach every *_sync.
+// defines AGGML_HOST. Therefore kernels begin with KERNEL, dynamic shared memory is declared with SHARED, and PTX
+// instructions have a twin in C++. Blocks that use warps consist of whole warps; all lanes reach every *_sync.
 #pragma once
 
 typedef signed char i8;
@@ -22,9 +22,10 @@ typedef unsigned long long u64;
 #define SHARED(T, name) extern __shared__ __align__(16) char shared_bytes[]; T *name = (T *)shared_bytes
 #endif
 
-// What every kernel begins with. From sm_90 on it may be launched while the kernel before it runs (programmatic
-// dependent launch): it lets the next one be launched as soon as all its own blocks are there, and touches no memory
-// before the kernel before it has ended. That one has waited, too, so all earlier ones have ended as well.
+// Every kernel begins with this. From sm_90 on a kernel may be launched while the kernel before it still runs
+// (programmatic dependent launch). This lets the next kernel be launched as soon as all blocks of this one have
+// started, then waits until the kernel before has ended. That kernel has waited, too, so all earlier ones have ended as
+// well.
 DEV void wait_for_kernel_before()
 {
 #ifdef AGGML_HOST
@@ -36,7 +37,7 @@ DEV void wait_for_kernel_before()
 }
 
 #define KERNEL(name, threads, Args) KERNEL_OF(name, threads, 1, Args)
-// Of which so many blocks have to fit a multiprocessor: it bounds the registers.
+// A kernel of which `blocks` blocks have to fit a multiprocessor: this bounds its registers.
 #define KERNEL_OF(name, threads, blocks, Args) \
     DEV void name##_of(const Args &n); \
     ENTRY(name, threads, blocks, Args) \
@@ -49,7 +50,7 @@ DEV void wait_for_kernel_before()
 #define NANF (__int_as_float(0x7fc00000))
 #define INF (__int_as_float(0x7f800000))
 
-// ggml's numbers
+// ggml's numbers of the element types
 enum {
 #define AGK_TYPE(NAME, id, ...) NAME = id,
 #include "types.def"
@@ -61,7 +62,7 @@ enum {
 #undef AGK_OP
 };
 
-// Strides in bytes, as everywhere; data is 0 where an operand is not given.
+// Strides are in bytes, as in ggml; data is 0 if an operand is not given.
 struct Tensor {
     char *data;
     i64 ne[4], nb[4];
@@ -74,7 +75,7 @@ template <int N> struct Node {
     int p[16]; // op_params
     i64 aux[8];
     char *scratch;
-    i64 *fault; // see Kernels.launches
+    i64 *fault; // where errors are reported: see Kernels.launches in launch.py
     i64 op;
 };
 
@@ -127,7 +128,7 @@ DEV void from_float(float x, float *p) { *p = x; }
 DEV void from_float(float x, half_t *p) { p->bits = float_to_half(x); }
 DEV void from_float(float x, bf16_t *p) { p->bits = float_to_bf16(x); }
 
-// By the number of a type that is the same for the whole grid.
+// An element of f32, f16 or bf16, by the number of its type, which is the same for the whole grid.
 DEV float load(i64 type, const char *p)
 {
     if (type == F32) return *(const float *)p;
@@ -148,7 +149,7 @@ DEV float f32_at(const char *p)
     return *(const float *)p;
 }
 
-// --- places
+// --- offsets of elements, in bytes
 
 DEV i64 at(const Tensor &t, i64 i0, i64 i1, i64 i2, i64 i3)
 {
@@ -215,7 +216,7 @@ DEV i64 at(const Tensor &t, const Index &i)
     return at(t, i.i0, i.i1, i.i2, i.i3);
 }
 
-// The place that shows at i where t repeats.
+// The offset of the element of t at i, if t repeats in all dimensions.
 DEV i64 at_repeated(const Tensor &t, const Index &i)
 {
     return at(t, modulo(i.i0, t.ne[0]), modulo(i.i1, t.ne[1]), modulo(i.i2, t.ne[2]), modulo(i.i3, t.ne[3]));
@@ -240,7 +241,7 @@ template <class T> DEV T warp_sum(T v)
     return v;
 }
 
-// NaN is ignored.
+// The largest number; NaN is ignored.
 DEV float warp_max(float v)
 {
 #pragma unroll
@@ -248,7 +249,7 @@ DEV float warp_max(float v)
     return v;
 }
 
-// Over a block of one dimension; every thread has the result. May be called again and again.
+// The sum over a block of one dimension; every thread gets it. May be called repeatedly.
 template <class T> DEV T block_sum(T v)
 {
     __shared__ T part[32];

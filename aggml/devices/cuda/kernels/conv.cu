@@ -1,9 +1,9 @@
-// im2col, im2col_3d: every window of an image as a row; im2col_back: the gradient of it. A thread for each element.
+// im2col, im2col_3d: every window of an image as a row; im2col_back: its gradient. A thread for each element.
 // computes: im2col im2col_3d by im2col of 2 operands, for each element
 // computes: im2col_back by im2col_back of 2 operands, for each element
 #include "common.cuh"
 
-// Index 0 is the width; unused dimensions have one element and one place.
+// Arrays are indexed by dimension, 0 is the width. Unused dimensions have one element and one window.
 struct Geometry {
     i64 in[3], step[3], kernel[3], out[3], stride[3], pad[3], dilation[3];
     i64 channels, channel_step, batch, batch_step;
@@ -70,7 +70,7 @@ KERNEL(im2col, 256, Node<2>)
     }
 }
 
-// src: gradient, kernel (extents only). All windows that saw an element, in the order of the kernel.
+// src: gradient, kernel (extents only). Adds the gradients of all windows that contain an element, in kernel order.
 KERNEL(im2col_back, 256, Node<2>)
 {
     const Tensor &grad = n.src[0], &y = n.dst;

@@ -1,6 +1,6 @@
-// Convolutions without a matrix in between: conv_2d, conv_2d_dw, conv_3d, the transposed ones, col2im_1d.
+// Convolutions without im2col: conv_2d, conv_2d_dw, conv_3d, the transposed ones, col2im_1d.
 //
-// A thread for each element of the result, the sum in the order of the scalar kernels. src: kernel, b
+// A thread for each element of the result, which adds in the order of the CPU's scalar kernels. src: kernel, b
 // computes: conv_2d conv_2d_dw by conv_2d of 2 operands, for each element
 // computes: conv_3d by conv_3d of 2 operands, for each element
 // computes: conv_transpose_1d conv_transpose_2d by conv_transpose of 2 operands, for each element
@@ -96,7 +96,7 @@ KERNEL(conv_transpose, 256, Node<2>)
     }
 }
 
-// src: columns [oc * K, T]; params: 0 stride, 1 oc, 2 cut off at both ends
+// src: columns [oc * K, T]; params: 0 stride, 1 oc, 2 elements cut off at each end
 KERNEL(col2im_1d, 256, Node<1>)
 {
     const Tensor &a = n.src[0], &y = n.dst;

@@ -1,6 +1,7 @@
 // pool_1d, pool_2d: the largest element, or the mean, of each window; pool_2d_back. A thread for each element.
 //
-// A mean in two dimensions counts what lies outside as zeros, one in one dimension leaves it out, as in ggml.
+// As in ggml, a mean over two dimensions counts elements outside of the image as zeros; over one dimension it leaves
+// them out.
 // computes: pool_1d pool_2d by conv_pool of 1 operand, for each element
 // computes: pool_2d_back by pool_2d_back of 2 operands, for each element
 #include "common.cuh"
@@ -44,7 +45,7 @@ KERNEL(conv_pool, 256, Node<1>)
     }
 }
 
-// src: gradient, forward input. All windows that hold the element, in their order.
+// src: gradient, input of the pooling. Adds the gradients of all windows that contain an element, in their order.
 KERNEL(pool_2d_back, 256, Node<2>)
 {
     const Tensor &grad = n.src[0], &a = n.src[1], &y = n.dst;

@@ -1,4 +1,4 @@
-// upscale: an image seen at another resolution: nearest, bilinear (also with a filter), bicubic. A thread a pixel.
+// upscale: an image at another resolution: nearest, bilinear (also antialiased), bicubic. A thread for each pixel.
 // options: --fmad=false
 // computes: upscale by upscale of 1 operand, for each element
 #include "common.cuh"
@@ -40,7 +40,7 @@ DEV float bilinear(const Sampler &s, i64 i0, i64 i1)
            pixel(s, x0, y0 + 1) * (1.0f - dx) * dy + pixel(s, x0 + 1, y0 + 1) * dx * dy;
 }
 
-// Keys' cubic with a = -0.75: the weight of pixel i of the four around a place dx behind the second.
+// Keys' cubic with a = -0.75: the weight of pixel i of four, for a point dx after the second pixel.
 DEV float cubic(float dx, int i)
 {
     const float a = -0.75f, t = fabsf(dx + 1.0f - (float)i);

@@ -1,11 +1,11 @@
-// cpy, cont, dup, and the copies of concat and repeat: elements in logical order into another layout, type or shape.
+// cpy, cont, dup, and the copies of concat and repeat: elements in logical order to another layout, type or shape.
 #include "any.cuh"
 
 struct Word16 {
     u64 low, high;
 };
 
-// Rows of one shape, merged, of words of one size.
+// Copies rows of words of one size. A smaller source repeats.
 template <class W> DEV void walk(const Node<1> &n)
 {
     const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x, width = n.dst.ne[0];
@@ -64,7 +64,7 @@ template <class W> DEV void turn(const Node<1> &n)
 KERNEL(transpose_2, 256, Node<1>) { turn<u16>(n); }
 KERNEL(transpose_4, 256, Node<1>) { turn<u32>(n); }
 
-// Blocks of aux[0] bytes, in logical order; extents are of blocks, shapes may differ. aux[1]: bytes of a word.
+// Copies blocks of aux[0] bytes in logical order. Extents count blocks; shapes may differ. aux[1]: bytes of a word.
 KERNEL(copy_blocks, 256, Node<1>)
 {
     const i64 all = count(n.dst), size = n.aux[0];
@@ -84,13 +84,13 @@ KERNEL(copy_blocks, 256, Node<1>)
 DEV void convert(i64 from, const char *x, i64 to, char *y)
 {
     const float v = from == I32 ? (float)*(const int *)x : load(from, x);
-    if (to == I32) // NaN and values that do not fit give the least integer, as the x86 instruction does
+    if (to == I32) // NaN and values out of range give the least integer, as cvttss2si of x86 does
         *(int *)y = v >= -2147483648.0f && v < 2147483648.0f ? (int)v : -2147483647 - 1;
     else
         store(to, y, v);
 }
 
-// One shape, merged.
+// For source and result of one shape.
 KERNEL(convert_rows, 256, Node<1>)
 {
     const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x;
@@ -116,7 +116,7 @@ KERNEL(convert_any, 256, Node<1>)
     }
 }
 
-// A thread for each 32 elements; source rows are without gaps.
+// A thread for each 32 elements; elements of a source row have no gaps.
 KERNEL(from_quantized, 128, Node<1>)
 {
     const i64 all = count(n.dst) / 32;

@@ -1,4 +1,4 @@
-// diag_mask_inf, diag_mask_zero: what lies beyond element n_past + row becomes -inf, or 0.
+// diag_mask_inf, diag_mask_zero: elements of a row after number n_past + row become -inf, or 0.
 // computes: diag_mask_inf diag_mask_zero by diag_mask of 1 operand, for each element
 #include "common.cuh"
 

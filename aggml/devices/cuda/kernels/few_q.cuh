@@ -1,23 +1,24 @@
-// What a warp has of a product of a quantized matrix with few columns: rows come to shared memory in loads of 16 bytes,
-// are taken apart there, and meet the columns in dp4a. Not here: which rows a warp has, where results go
-// (mul_mat_q.cu).
+// A warp's part of a product of a quantized matrix with few columns: it copies rows to shared memory in loads of 16
+// bytes, unpacks them there, and multiplies them by the columns with dp4a. Not here: which rows a warp has, where
+// results go (mul_mat_q.cu).
 #pragma once
 #include "columns.cuh"
 #include "quant.cuh"
 
 enum {
     CHUNK = 32 * 32 / Block<TYPE>::n * Block<TYPE>::bytes, // bytes of 32 groups of a row
-    VECTORS = (CHUNK + 30) / 16,                           // of 16 bytes that they touch, wherever they begin
+    VECTORS = (CHUNK + 30) / 16,                           // of 16 bytes that a chunk touches at most
     WARPS = 4
 };
 
-// Rows of a warp: what is read of the columns serves all of them.
+// rows: the rows of a warp, which share the loads of the columns. each: vectors of 16 bytes that a lane loads.
 template <int N> struct Width {
     static const int rows = CHUNK > 700 || N > 4 ? 2 : 4, each = (rows * VECTORS + 31) / 32;
 };
 
-// 16 bytes at multiples of 16 of rows a, a + nb, .. from `at` on, a warp's together; none that lies beyond a row. What
-// is before or behind a row in them belongs to the same buffer, whose size is a multiple of 16.
+// Loads the chunk of rows a, a + nb, .. that begins at byte `at`, as aligned vectors of 16 bytes, by all lanes
+// together. No vector beyond the end of a row is read. Bytes before or after a row that a vector contains belong to the
+// same buffer, whose size is a multiple of 16.
 template <int N> DEV void fetch(uint4 v[Width<N>::each], const char *a, i64 nb, int last, i64 at, i64 bytes)
 {
     const int lane = threadIdx.x & 31;
@@ -50,16 +51,16 @@ DEV float dot(const Group &o, int4 low, int4 high, float4 scale)
 template <int N> struct Few {
     enum { ROWS = Width<N>::rows, EACH = Width<N>::each };
     uint4 staged[WARPS][ROWS * VECTORS];
-    float parts[WARPS][ROWS * N]; // what each warp has of the results
+    float parts[WARPS][ROWS * N]; // each warp's sums
 };
 
-// What 32 groups of all rows, which are staged, add to the sums. `there`: whether this lane's group is one.
+// Adds the products of 32 groups of all rows, which are in shared memory. `there`: whether this lane has a group.
 template <int N>
 DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N>::rows], const Act *const x[N], i64 g0,
                     bool there)
 {
     enum { ROWS = Width<N>::rows };
-    const int mine = there ? threadIdx.x & 31 : 0; // else what lies there is no block
+    const int mine = there ? threadIdx.x & 31 : 0; // else: the bytes of this lane are no block
     Group o[ROWS];
     if (N > 2) {
 #pragma unroll
@@ -74,7 +75,7 @@ DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N
         for (int r = 0; r < ROWS; ++r) {
             if (N <= 2 && j == 0) {
                 unpack_staged<TYPE>(rows[r], mine, o[r]);
-                if (N == 1) __syncwarp(); // one row after the other, in fewer registers
+                if (N == 1) __syncwarp(); // one row after the other takes fewer registers
             }
             const float value = dot(o[r], low, high, scale);
             sum[r][j] += there ? value : 0.0f;
@@ -83,7 +84,7 @@ DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N
     }
 }
 
-// A warp's part of rows a, a + nb, .. times columns x: into parts. With `split` it has every fourth 32 groups.
+// Writes a warp's sums of rows a, a + nb, .. times columns x to `parts`. With `split`, a warp has every fourth chunk.
 template <int N>
 DEV void few_parts(Few<N> &f, const char *a, i64 nb, int last, const Act *const x[N], i64 groups, bool split)
 {
@@ -125,7 +126,7 @@ DEV void few_parts(Few<N> &f, const char *a, i64 nb, int last, const Act *const 
     }
 }
 
-// The warps that have the same rows: of a block, or one.
+// A barrier of the warps that have the same rows: those of the block with `split`, else one warp.
 DEV void meet(bool split)
 {
     if (split)
@@ -134,7 +135,7 @@ DEV void meet(bool split)
         __syncwarp();
 }
 
-// Result number `which` of a warp's rows and columns.
+// Result number `which` of a warp's rows and columns; with `split`, the sum over the warps.
 template <int N> DEV float total_of(const Few<N> &f, int which, bool split)
 {
     float total = f.parts[split ? 0 : threadIdx.x >> 5][which];

@@ -1,7 +1,7 @@
 // Shared by the kernels of attention: which rows a block has, and which mask, slope and sink a row has.
 //
-// A row is a query of one of the heads that share a head of K: row r is query r / group, head r % group of them. Not
-// here: products and sums (flash_attn_ext.cu, flash_attn_ext_tiles.cu).
+// `group` heads of Q share a head of K; a block computes rows of all of them: row r is query r / group of head
+// r % group. Not here: products and sums (flash_attn_ext.cu, flash_attn_ext_tiles.cu).
 #pragma once
 #include "any.cuh"
 
@@ -23,7 +23,7 @@ DEV Task task_of(const Node<5> &n, i64 plane)
     return t;
 }
 
-// One row: where it lies, its mask, its slope and sink.
+// One row: its query and head, its mask, its slope (ALiBi) and its sink.
 struct Row {
     i64 query, head;
     const char *mask;
@@ -50,7 +50,7 @@ DEV float *out_at(const Node<5> &n, const Task &t, const Row &row)
     return (float *)(n.dst.data + at(n.dst, 0, row.head, row.query, t.batch));
 }
 
-// e^(x - most), or 0 where no key was seen.
+// e^(x - most), or 0 if no key was seen yet.
 DEV float weight(float x, float most)
 {
     return most == -INF ? 0.0f : expf(x - most);

@@ -1,7 +1,7 @@
 // flash_attn_ext without tiles: heads of any width. src: q, k, v, mask, sinks
 #include "flash.cuh"
 
-// Any width: a block for each row, in f32. Shared: q, a tile of aux[0] keys or values, their weights, the result.
+// A block for each row, in f32. Shared memory: q, a tile of aux[0] keys or values, their weights, the result.
 KERNEL(attend_rows, 128, Node<5>)
 {
     SHARED(float, memory);
@@ -58,7 +58,7 @@ KERNEL(attend_rows, 128, Node<5>)
             for (int e = threadIdx.x; e < dv; e += blockDim.x) {
                 float x = o[e] * shrink;
                 for (int key = 0; key < here; ++key) {
-                    if (s[key] != -INF) x += weight(s[key], top) * tile[key * width + e]; // else it may be no number
+                    if (s[key] != -INF) x += weight(s[key], top) * tile[key * width + e]; // else the value may be NaN
                 }
                 o[e] = x;
             }

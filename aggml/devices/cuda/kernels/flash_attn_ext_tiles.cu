@@ -2,11 +2,12 @@
 // 2018; Dao et al., 2022), with ALiBi, softcap and sinks.
 //
 // A warp has 16 rows with all their columns. Keys may be split over blocks; then the last block of a tile of rows
-// combines the parts. A module is compiled for WIDTH columns of V, BF16_TILES or not, and BLOCKS: with quantized K and
-// V, which take long to compile, or without. Wider rows: flash_attn_ext_wide.cu. src: q, k, v, mask, sinks
+// combines the parts. A module is compiled for WIDTH columns of V, for products of bf16 or not (BF16_TILES), and with
+// or without quantized K and V (BLOCKS), which take long to compile. Wider rows: flash_attn_ext_wide.cu. src: q, k, v,
+// mask, sinks
 #include "flash_tiles.cuh"
 
-// Columns of V up to which a thread holds its queries: with 128 it takes more registers than there are from sm_100 on.
+// Up to so many columns of V a thread keeps its queries in registers. From sm_100 on there are too few for 128.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 enum { MOST_HELD = 64 };
 #else
@@ -14,7 +15,7 @@ enum { MOST_HELD = 128 };
 #endif
 enum { BF16_HERE = BF16_TILES, HELD = WIDTH <= MOST_HELD ? WIDTH / 16 : 1 }; // HELD: steps of 16 elements
 
-// Words of one step of all rows of a warp times the same of 32 keys. key: where this lane loads from.
+// One step of depth: words of all rows of a warp times the same words of 32 keys. key: where this lane loads from.
 DEV void score_step(float s[4][4], const u32 a[4], const u32 *key, int stride)
 {
 #pragma unroll
@@ -26,7 +27,7 @@ DEV void score_step(float s[4][4], const u32 a[4], const u32 *key, int stride)
     }
 }
 
-// The queries of a warp: in registers where they are not too many, else they are read with each tile.
+// The queries of a warp: in registers if they fit, else read from shared memory for each tile.
 struct Queries {
     const u32 *mine; // words of this thread's first row
     int stride;
@@ -50,7 +51,7 @@ struct Queries {
         }
     }
 
-    // Of the warp's 16 rows with a tile of keys.
+    // Scores of the warp's 16 rows with a tile of keys.
     __device__ __forceinline__ void scores(float s[4][4], const u32 *keys) const
     {
         const int lane = threadIdx.x & 31;
@@ -72,7 +73,8 @@ struct Queries {
     }
 };
 
-// grid: tiles of rows, heads of K in all batches, splits of the keys. aux: see sources_of. Shared: queries, then tiles.
+// grid: tiles of rows, heads of K in all batches, splits of the keys. aux: see sources_of. Shared memory: queries,
+// tiles.
 KERNEL(attend_tiles, 128, Node<5>)
 {
     SHARED(u32, memory);

@@ -1,21 +1,22 @@
-// flash_attn_ext on tensor cores with rows of more than 128 elements, up to 576 of K and 512 of V (latent attention):
-// the sums of 16 such rows are more than a warp has registers for.
+// flash_attn_ext on tensor cores with rows of more than 128 elements, up to 576 of K and 512 of V (latent attention): a
+// warp has too few registers for the sums of 16 such rows.
 //
-// So SHARE warps, two or four, have the same 16 rows: each makes the scores of its part of 32 keys, finds those of the
-// others in shared memory, and adds up 128 columns of V. Where V is the first columns of K, a tile of keys is the tile
-// of values, too. A module is compiled for SHARE, BF16_TILES or not, and BLOCKS or not, as flash_attn_ext_tiles.cu.
+// So SHARE warps, two or four, have the same 16 rows. Each computes the scores of its part of 32 keys, reads those of
+// the other warps from shared memory, and sums 128 columns of V. If V is the first columns of K, a tile of keys serves
+// as the tile of values, too. A module is compiled for SHARE, BF16_TILES and BLOCKS, as flash_attn_ext_tiles.cu is.
 // src: q, k, v, mask, sinks
 #include "flash_tiles.cuh"
 
 enum { BF16_HERE = BF16_TILES, COLUMNS = 128, SCORES = KEYS + 4 }; // SCORES: floats of a row of scores
-enum { OWN = KEYS / 8 / SHARE };                                   // times 8 keys whose scores a warp makes
+enum { OWN = KEYS / 8 / SHARE };                                   // a warp computes the scores of 8 OWN keys
 
 struct Queries {
     const u32 *queries; // of the 16 rows
     float *shared;      // their scores
     int stride;
 
-    // Of the 16 rows with this warp's keys, which begin at `keys`. A load brings two times 8 keys, or 8 of two steps.
+    // Scores of the 16 rows with this warp's keys, which begin at `keys`. A load brings 16 keys of one step of depth,
+    // or 8 keys of two steps.
     __device__ __forceinline__ void own_scores(float s[OWN][4], const u32 *keys) const
     {
         const int lane = threadIdx.x & 31;
@@ -36,7 +37,7 @@ struct Queries {
         }
     }
 
-    // Of the 16 rows with a tile of keys. Every thread of the block comes here.
+    // Scores of the 16 rows with a tile of keys. Every thread of the block must call this.
     __device__ __forceinline__ void scores(float s[4][4], const u32 *keys) const
     {
         const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, part = (threadIdx.x >> 5) % SHARE;
@@ -48,7 +49,7 @@ struct Queries {
 #pragma unroll
             for (int r = 0; r < 4; ++r) to[r / 2 * 8 * SCORES + 8 * j + r % 2] = mine[j][r];
         }
-        __syncthreads(); // they are read before the barriers of the next tile
+        __syncthreads(); // the barriers of the next tile come after all reads below
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
 #pragma unroll
@@ -57,8 +58,8 @@ struct Queries {
     }
 };
 
-// grid: tiles of rows, 16 for SHARE warps, heads of K in all batches, splits of the keys. aux: see sources_of.
-// Shared: queries, scores, then tiles.
+// grid: tiles of rows (16 rows for SHARE warps), heads of K in all batches, splits of the keys. aux: see sources_of.
+// Shared memory: queries, scores, tiles.
 KERNEL(attend_wide, 256, Node<5>)
 {
     SHARED(u32, memory);

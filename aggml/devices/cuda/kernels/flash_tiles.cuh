@@ -29,8 +29,8 @@ template <bool BF16> DEV void multiply(float d[4], const u32 a[4], const u32 b[2
         mma_half(d, a, b);
 }
 
-// Elements e .. e + 7 of a row of a plain type to 4 words of shared memory, under way or there; zeros beyond width, and
-// all where it is not wanted.
+// Brings elements e .. e + 7 of a row of a plain type to 4 words of shared memory; the copy may be asynchronous.
+// Elements beyond width are zeros; all are if they are not wanted.
 template <bool BF16>
 DEV void bring8(u32 *to, i64 type, const char *row, i64 e, i64 width, bool aligned, bool wanted)
 {
@@ -50,7 +50,7 @@ DEV void bring8(u32 *to, i64 type, const char *row, i64 e, i64 width, bool align
     *(uint4 *)to = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-// A tile of K or V: those of the rows first .. first + KEYS - 1 that `wanted` names, zeros for the others.
+// Brings a tile of K or V: of the rows first .. first + KEYS - 1 those whose bit is set in `wanted`, zeros for others.
 template <bool BF16>
 DEV void bring_rows(u32 *tile, int stride, const Tensor &x, const char *rows, i64 first, u32 wanted, bool aligned)
 {
@@ -76,7 +76,7 @@ DEV void bring_rows(u32 *tile, int stride, const Tensor &x, const char *rows, i6
     }
 }
 
-// Queries first_row .. of a block as rows of `stride` words; zeros beyond the last one.
+// Brings the queries of a block, from first_row on, as rows of `stride` words; zeros after the last row.
 template <bool BF16>
 DEV void bring_queries(u32 *queries, int stride, int tile_rows, const Node<5> &n, const Task &t, i64 first_row)
 {
@@ -94,7 +94,7 @@ DEV void bring_queries(u32 *queries, int stride, int tile_rows, const Node<5> &n
     }
 }
 
-// What the mask adds to a tile of keys, -inf beyond `end`. Returns a bit for each key that any row of the warp sees.
+// The mask's summands for a tile of keys, -inf from `end` on. Returns a bit for each key that any row of the warp sees.
 DEV u32 bring_bias(float bias[4][4], const Row rows[2], const bool real[2], i64 first, i64 end)
 {
     const int member = threadIdx.x & 3;
@@ -126,14 +126,14 @@ struct Sources {
     bool aligned;
 };
 
-// The first tile from `first` on that any row of the block sees, and which of its keys are wanted: a cache of
-// keys has places that nobody wrote yet, and 0 times NaN is NaN. Beyond the last one: end or more. Every thread asks,
-// and if there is one, all have finished with the tile before.
+// Finds the first tile from `first` on with a key that any row of the block sees, and tells which keys those are; end
+// or more if there is none. Other keys are not read: a cache may hold NaN where nothing was written yet, and 0 times
+// NaN is NaN. Every thread must call this. If a tile is found, all threads have finished with the tile before.
 DEV i64 find_tile(u32 *wanted, const Sources &x, const Row rows[2], const bool real[2], i64 first)
 {
     const int warp = threadIdx.x >> 5;
     for (; first < x.end; first += KEYS) {
-        float bias[4][4]; // looked up again when the tile is there: kept, it takes more registers than there are
+        float bias[4][4]; // looked up again when the tile has come: there are too few registers to keep it
         const u32 mine = bring_bias(bias, rows, real, first, x.end);
         if ((threadIdx.x & 31) == 0) x.seen[warp] = mine;
         if (__syncthreads_or(mine != 0)) break;
@@ -152,7 +152,7 @@ template <bool BF16> DEV void bring_tile(const Sources &x, int stage, i64 first,
     bring_rows<BF16>(x.values + stage * KEYS * x.v_stride, x.v_stride, x.v, x.v_rows, first, wanted, x.aligned);
 }
 
-// The two rows of a thread, 8 apart; beyond the last one the last again, which is not real.
+// The two rows of a thread, 8 apart. `real` is false after the last row; the last one then stands in.
 DEV void rows_of(Row rows[2], bool real[2], const Node<5> &n, const Task &t, i64 first)
 {
 #pragma unroll
@@ -175,7 +175,8 @@ template <int COLUMNS> DEV void clear(Sums<COLUMNS> &x)
     for (int c = 0; c < COLUMNS / 8; ++c) x.o[c][0] = x.o[c][1] = x.o[c][2] = x.o[c][3] = 0.0f;
 }
 
-// Scores to weights p, which are the left operand of the next product; sums so far shrink as the largest score grows.
+// Turns scores into weights p, the left operand of the next product. Sums so far are scaled down if the largest score
+// grows.
 template <bool BF16, int COLUMNS>
 DEV void soften(u32 p[4][2], float s[4][4], const float bias[4][4], const Task &t, Sums<COLUMNS> &x)
 {
@@ -228,8 +229,8 @@ DEV void add_values(Sums<COLUMNS> &x, const u32 p[4][2], const u32 *values, int 
     }
 }
 
-// The rows of this thread from column `from` on, or their parts where keys are split: sums, the largest, the sum of
-// weights.
+// Writes the rows of this thread from column `from` on. If keys are split, it writes the block's part of them instead:
+// sums, the largest score, the sum of weights.
 template <int COLUMNS>
 DEV void write_rows(const Node<5> &n, const Task &t, const Row rows[2], const bool real[2], Sums<COLUMNS> &x, i64 first,
                     int from)
@@ -281,9 +282,9 @@ DEV bool is_last_block(const Node<5> &n)
     return __syncthreads_or(last) != 0;
 }
 
-// Brings together the parts that all blocks wrote of this block's rows. A warp takes 128 columns of a row. Each lane
-// works out the weights of some splits, and hands them to the others. Nothing is passed in: what was known before the
-// walk over the keys would take registers during it.
+// Combines the parts that all blocks wrote of this block's rows. A warp takes 128 columns of a row. Each lane computes
+// the weights of some splits and hands them to the other lanes. Values known before the walk over the keys are computed
+// again instead of passed in: they would take registers during the walk.
 DEV void combine_parts(const Node<5> &n, int tile_rows)
 {
     const Task t = task_of(n, blockIdx.y);
@@ -322,8 +323,8 @@ DEV void combine_parts(const Node<5> &n, int tile_rows)
     }
 }
 
-// The sources of a block. aux: words of a row of q and k in shared memory, keys of a split, whether rows of k and v are
-// at multiples of 16 bytes, stages, whether v has the rows of k. room: of the tiles.
+// The sources of a block. aux: words of a row of q and k in shared memory, keys of a split, whether rows of k and v
+// begin at multiples of 16 bytes, stages, whether v has the same rows as k. room: where the tiles are.
 DEV Sources sources_of(const Node<5> &n, const Task &t, u32 *room, int columns)
 {
     const Tensor &k = n.src[1], &v = n.src[2];
@@ -342,8 +343,8 @@ DEV Sources sources_of(const Node<5> &n, const Task &t, u32 *room, int columns)
     return x;
 }
 
-// Walks the tiles of a block's keys. body.scores(s, keys): scores of all rows of the warp. Where there are two stages,
-// a tile is computed when the next one is under way.
+// Walks the tiles of a block's keys. body.scores(s, keys) computes the scores of all rows of the warp. With two stages,
+// a tile is computed while the next one is loaded.
 template <bool BF16, int COLUMNS, class Body>
 DEV void walk(const Body &body, const Sources &x, const Task &t, const Row rows[2], const bool real[2],
               Sums<COLUMNS> &sums, i64 begin, int from)

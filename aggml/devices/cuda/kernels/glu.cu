@@ -1,4 +1,4 @@
-// Gated units: f(x) * g. Operands are x and g themselves, halves of a row or tensors; f32 and f16.
+// Gated units: f(x) * g, f32 and f16. src: x and g, which are two tensors or the halves of each row.
 #include "common.cuh"
 
 DEV float gelu(float x)

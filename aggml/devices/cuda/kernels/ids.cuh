@@ -1,4 +1,4 @@
-// Rows named by indices: what get_rows, set_rows and their like share.
+// Rows named by indices: shared by get_rows, set_rows and similar ops.
 #pragma once
 #include "common.cuh"
 
@@ -8,7 +8,8 @@ DEV i64 id_at(const Tensor &ids, i64 i0, i64 i1, i64 i2)
     return ids.type == I64 ? *(const i64 *)p : *(const int *)p;
 }
 
-// Where set_rows puts row i of `rows` in dst, for a whole block; 0 if a later row goes there, too.
+// Where set_rows puts row i of `rows` in dst; 0 if a later row goes to the same place. All threads of a block call
+// this.
 DEV char *place_of(const Tensor &dst, const Tensor &ids, i64 rows, const Index &i)
 {
     const i64 j1 = modulo(i.i2, ids.ne[1]), j2 = modulo(i.i3, ids.ne[2]), id = id_at(ids, i.i1, j1, j2);

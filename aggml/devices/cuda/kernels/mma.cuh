@@ -1,4 +1,5 @@
-// Products of 16 x 8 on tensor cores, d += a b, with fragments as in the PTX manual; sm_75 makes them of smaller ones.
+// Products of 16 x 8 on tensor cores, d += a b, with fragments as in the PTX manual; sm_75 composes them of smaller
+// ones.
 #pragma once
 #include "common.cuh"
 
@@ -8,7 +9,7 @@ template <> struct Type<float> { static const int number = F32; };
 template <> struct Type<half_t> { static const int number = F16; };
 template <> struct Type<bf16_t> { static const int number = BF16; };
 
-// Two neighbours of a fragment of T.
+// Two neighbouring elements of a fragment of T, in a word.
 template <class T> DEV u32 pair_of(float low, float high)
 {
 #if !defined(AGGML_HOST) && __CUDA_ARCH__ >= 800
@@ -37,7 +38,7 @@ DEV void mma_int8(int d[4], const u32 a[4], const u32 b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
 #pragma unroll
-    for (int half = 0; half < 2; ++half) { // of the depth; then the lower 8 rows
+    for (int half = 0; half < 2; ++half) { // halves of the depth; in each, the upper and the lower 8 rows
         asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
                      : "+r"(d[0]), "+r"(d[1])
                      : "r"(a[2 * half]), "r"(b[half]));
@@ -69,8 +70,8 @@ DEV void mma_half(float d[4], const u32 a[4], const u32 b[2])
 }
 
 #if !defined(AGGML_HOST) && __CUDA_ARCH__ < 800
-// sm_75 has no products of bf16: lanes fetch what they need from each other. A loop, since unrolled
-// it takes minutes to compile.
+// sm_75 has no products of bf16: lanes get the elements of others by shuffles. This is a loop because it takes minutes
+// to compile if unrolled.
 DEV float4 bf16_by_shuffles(float4 d, uint4 a, uint2 b)
 {
     const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3;
@@ -111,7 +112,7 @@ DEV void mma_bf16(float d[4], const u32 a[4], const u32 b[2])
 #endif
 }
 
-// A tile of rows of 16 words, plus 4 so that lanes of a fragment fall into different banks; a step of depth is 8 words.
+// A row of a tile: 16 words, plus 4 so that the lanes of a fragment access different banks. A step of depth is 8 words.
 typedef u32 TileRow[20];
 
 // Rows row .. row + 15 of a, step s.
@@ -124,7 +125,7 @@ DEV void load_a(u32 a[4], const TileRow *tile, int row, int s)
     a[3] = tile[row + group + 8][word + 4];
 }
 
-// Columns column .. column + 7 of b, which lie as rows.
+// Columns column .. column + 7 of b, each of which is a row of the tile.
 DEV void load_b(u32 b[2], const TileRow *tile, int column, int s)
 {
     const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, word = 8 * s + member;

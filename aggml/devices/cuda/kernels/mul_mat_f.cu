@@ -1,8 +1,8 @@
 // Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
 //
-// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 64 columns, f16 and bf16 on tensor
-// cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add. The depth is split over blocks where there
-// are few tiles. Not here: f16 and bf16 with 9 to 64 columns (mul_mat_f_ring.cu).
+// Few columns: a warp computes two rows, its lanes go along the depth. Many: tiles of 64 rows by 64 columns, f16 and
+// bf16 on tensor cores (b is rounded to the type of a, as in ggml), f32 by fused multiply-add. The depth is split over
+// blocks if there are few tiles. Not here: f16 and bf16 with 9 to 64 columns (mul_mat_f_ring.cu).
 #include "columns.cuh"
 #include "mma.cuh"
 
@@ -11,7 +11,7 @@ template <class T> DEV float b_element(i64 type, const char *column, i64 k)
     return type == F32 ? ((const float *)column)[k] : to_float(((const T *)column)[k]);
 }
 
-// 16 bytes, and as many elements of a column as there are of T in them.
+// A vector of 16 bytes, and its elements of T.
 template <class T> union Sixteen {
     enum { V = 16 / sizeof(T) };
     uint4 words;
@@ -37,8 +37,8 @@ template <class T> DEV void elements_of(float y[16 / sizeof(T)], i64 type, const
 
 enum { ROWS = 2 }; // of a warp
 
-// Sums of rows a[] times columns x[], of a warp's lanes together. aux[1]: whether rows of a and of b are at multiples
-// of 16 bytes
+// Sums of rows a[] times columns x[], by all lanes of a warp. aux[1]: whether rows of a and of b begin at multiples of
+// 16 bytes
 template <class T, int N, class Args>
 DEV void few_sums(float sum[ROWS][N], const Args &n, const char *const a[ROWS], const char *const x[N])
 {
@@ -112,7 +112,7 @@ template <class T, int N, class Args> DEV void few(const Args &n, const Columns 
     }
 }
 
-// The gated unit of two products with one column: rows row .. of two matrices of one shape.
+// The gated unit of two products with one column: ROWS rows, from `row` on, of two matrices of the same shape.
 template <class T, class Args> DEV void pair(const Args &n, const Columns &c, i64 row)
 {
     const i64 slot = slot_at(c, 0);
@@ -148,7 +148,7 @@ template <class T> DEV void pair_1(const Node<2> &n)
     if (row < n.dst.ne[0]) pair<T>(n, columns_of(n, 0), row);
 }
 
-// grid: rows / 8, slots. PAIR: of two matrices, as pair_1
+// grid: rows / 8, slots. PAIR: the gated unit of two matrices, as in pair_1
 template <class T, bool PAIR> DEV void id_columns(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
@@ -207,7 +207,7 @@ template <class T> DEV void fetch(u32 out[8], const char *row, i64 type, i64 k, 
     }
 }
 
-// As in mul_mat_q.cu. aux[1]: whether all rows are at multiples of 16 bytes
+// The tile that begins at `row` and column `first`. aux[1]: whether all rows begin at multiples of 16 bytes
 template <class T, class Args>
 DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
@@ -263,7 +263,8 @@ DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 fi
     write_tile(n, c, part, shape, row, first, sum);
 }
 
-// f32: 128 threads, each 8 rows by 4 columns of the tile, 16 apart, so that lanes fall into different banks.
+// f32: 128 threads, each with 8 rows (8 apart) by 4 columns (16 apart) of the tile, so that lanes access different
+// banks.
 template <class Args> DEV void tile_f32(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     enum { K = 16 };

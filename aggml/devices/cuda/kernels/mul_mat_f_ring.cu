@@ -1,28 +1,28 @@
 // Products of 9 to 64 columns with a matrix of f16 or bf16, by a ring of stages (ring.cuh); b is f32 or of the type of
 // a.
 //
-// A stage is 64 rows by 64 of the depth, as it lies in memory, and as much of the columns. Fragments of the matrix come
-// from it by ldmatrix; columns of f32 are rounded to the type of a on their way to the tensor cores, as in ggml. Not
-// here: fewer and more columns, f32 (mul_mat_f.cu).
+// A stage is 64 rows by 64 elements of the depth, as they are in memory, and the same depth of the columns. Fragments
+// of the matrix are loaded from it by ldmatrix. Columns of f32 are rounded to the type of a before the tensor cores get
+// them, as in ggml. Not here: fewer and more columns, f32 (mul_mat_f.cu).
 #include "ring.cuh"
 
-enum { DEEP = 64 }; // elements of a stage
+enum { DEEP = 64 }; // elements of the depth of a stage
 
-// Rows are padded by 16 bytes, so that 8 of them fall into different banks; columns of f32 are padded by 32.
+// Rows are padded by 16 bytes, so that 8 of them fall into different banks; columns of f32 are padded by 32 bytes.
 template <int WIDE> struct Stage {
     __align__(16) u32 a[TILE][DEEP / 2 + 4];
-    __align__(16) float b[WIDE][DEEP + 8]; // or of T, in rows as those of a
+    __align__(16) float b[WIDE][DEEP + 8]; // or elements of T, in rows of the size of those of a
 };
 
-// What a thread brings: every 16th row, and every 8th or 16th column, one vector of 16 bytes each. Stages come in their
-// order.
+// What a thread loads of each stage: a vector of 16 bytes of every 16th row, and of every 8th or 16th column. Stages
+// are loaded in order.
 struct Source {
     const char *a, *b;  // the next vector of its first row, of its first column
     i64 a_step, b_step; // to its next row, its next column
-    i64 left;           // of the depth
-    Place to_a, to_b;   // in the first stage of the ring
-    int rows, columns;  // of the tile, from its first on
-    bool wide, whole;   // columns are f32; each vector is aligned, and lies in the depth or beyond it
+    i64 left;           // elements of the depth still to load
+    Place to_a, to_b;   // destinations in the first stage of the ring
+    int rows, columns;  // of the tile, from this thread's first row or column on
+    bool wide, whole;   // columns are f32; each vector is aligned and wholly inside or outside of the depth
 };
 
 template <class T, int WIDE>
@@ -47,7 +47,7 @@ DEV Source source(const Node<2> &n, const Columns &c, Stage<WIDE> *ring, i64 beg
     return x;
 }
 
-// 16 bytes of elements of T, of which `there` are in the depth, under way or there; zeros for the others.
+// Brings 16 bytes of elements of T, maybe asynchronously. The first `there` of them are in the depth, others are zeros.
 template <class T> DEV void bring16(Place place, void *to, const char *from, i64 there, bool whole)
 {
     enum { V = 16 / sizeof(T) };
@@ -64,7 +64,7 @@ template <class T> DEV void bring16(Place place, void *to, const char *from, i64
     }
 }
 
-// EVERY: a thread loads every EVERY-th column. BYTES: of a row of columns in shared memory
+// A thread loads every EVERY-th column. BYTES: size of a column in shared memory
 template <class T, int EVERY, int BYTES, int WIDE> DEV void bring_columns(Source &x, Stage<WIDE> &t, int ahead)
 {
     enum { PER = 128 / EVERY }; // vectors of a column
@@ -143,7 +143,7 @@ DEV void multiply(float sum[2][WIDE / 8][4], const Stage<WIDE> &t, const Halves<
     }
 }
 
-// The tile that begins at `row` and column `first`. aux[1]: whether all rows are at multiples of 16 bytes, aux[5]:
+// The tile that begins at `row` and column `first`. aux[1]: whether all rows begin at multiples of 16 bytes, aux[5]:
 // stages of the ring
 template <class T, int WIDE> DEV void tile(const Node<2> &n, const Columns &c, const Part &part, i64 row, i64 first)
 {

@@ -1,16 +1,16 @@
 // Products with a matrix of the quantized type TYPE: mul_mat and mul_mat_id on columns that are int8 (columns.cu).
 //
-// Few columns: warps along the depth, lanes a group of 32 each, dp4a. Their limit is how many lines of memory the loads
-// of a warp touch. Blocks have odd sizes, so a warp copies 32 groups of some rows to shared memory in loads of 16
-// bytes and unpacks them there, while the next 32 groups are being loaded. Many: tiles of 64 rows by 64 columns on
-// tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave multiprocessors
-// without work, the depth is split over blocks. Not here: 9 to 32 columns (mul_mat_q_ring.cu).
+// Few columns: a warp goes along the depth, each lane multiplies a group of 32 elements by dp4a. The number of cache
+// lines that a warp's loads touch limits its speed. Blocks have odd sizes, so a warp copies 32 groups of some rows to
+// shared memory in loads of 16 bytes and unpacks them there, while the next 32 groups are loaded. Many columns: tiles
+// of 64 rows by 64 columns on tensor cores; each 32 of the depth are multiplied as integers and then scaled. If there
+// are fewer tiles than multiprocessors, the depth is split over blocks. Not here: 9 to 32 columns (mul_mat_q_ring.cu).
 // for each type: quantized
 #include "few_q.cuh"
 #include "mma.cuh"
 
-// Rows row .. times columns first .. first + N - 1 (those beyond count are not written). With `split` the warps of a
-// block have the same rows and every fourth 32 groups each; else rows of their own.
+// Some rows, from `row` on, times columns first .. first + N - 1; columns beyond count are not written. With `split`,
+// the warps of a block have the same rows and every fourth 32 groups each; else each warp has rows of its own.
 template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first, bool split)
 {
     enum { ROWS = Width<N>::rows };
@@ -25,7 +25,7 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
     }
     few_parts<N>(f, c.a + row * nb, nb, last, x, groups, split);
     meet(split);
-    // A thread for each result: what follows the product takes registers once, not for each of them.
+    // A thread for each result: the op that is fused after the product then needs registers for one result only.
     const int mine = split ? threadIdx.x : threadIdx.x & 31, r = mine / N, j = mine % N;
     if (r < ROWS && row + r < m && first + j < c.count) {
         put(n, c, row + r, slot_at(c, first + j), total_of(f, mine, split));
@@ -33,7 +33,7 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
     meet(split);
 }
 
-// The gated unit of two products with one column: rows row .. of two matrices of one shape.
+// The gated unit of two products with one column: some rows, from `row` on, of two matrices of the same shape.
 template <class Args> DEV void pair(const Args &n, const Columns &c, i64 row, bool split)
 {
     enum { ROWS = Width<1>::rows };
@@ -73,7 +73,8 @@ template <int N> DEV void few_columns(const Node<2> &n)
     }
 }
 
-// Memory is kept busy by the bytes in flight: 16 warps with 2 KiB each (on other GPUs the kernel takes more registers).
+// Enough bytes must be in flight to keep the memory busy: four blocks are 16 warps with 2 KiB each. On GPUs with three
+// blocks here, the kernel takes more registers.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
 enum { FIT = 3 };
 #else
@@ -81,7 +82,7 @@ enum { FIT = 4 };
 #endif
 
 KERNEL_OF(few_1, 128, FIT, Node<2>) { few_columns<1>(n); }
-// Three blocks leave NVFP4 one register short, and IQ4_XS two on sm_75.
+// With three blocks, NVFP4 would lack one register, and IQ4_XS two on sm_75.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { FIT_2 = TYPE == NVFP4 || TYPE == IQ4_XS ? 2 : 3 };
 #else
@@ -89,7 +90,7 @@ enum { FIT_2 = TYPE == NVFP4 ? 2 : 3 };
 #endif
 
 KERNEL_OF(few_2, 128, FIT_2, Node<2>) { few_columns<2>(n); }
-// grid: as of few_1
+// grid: as few_1
 KERNEL_OF(pair_1, 128, FIT, Node<2>)
 {
     bool split;
@@ -100,7 +101,7 @@ KERNEL_OF(pair_1, 128, FIT, Node<2>)
 KERNEL_OF(few_4, 128, 2, Node<2>) { few_columns<4>(n); }
 KERNEL_OF(few_8, 128, 2, Node<2>) { few_columns<8>(n); }
 
-// grid: rows / aux[2], slots. PAIR: of two matrices, as pair_1
+// grid: rows / aux[2], slots. PAIR: the gated unit of two matrices, as in pair_1
 template <bool PAIR> DEV void id_columns(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
@@ -120,10 +121,10 @@ template <bool PAIR> DEV void id_columns(const Node<3> &n)
 }
 
 KERNEL_OF(id_few, 128, FIT, Node<3>) { id_columns<false>(n); }
-// Four blocks leave it some registers short in five types.
+// With four blocks, five types would lack some registers.
 KERNEL_OF(id_pair, 128, 3, Node<3>) { id_columns<true>(n); }
 
-enum { STEPS = 2 }; // 32s of the depth of a tile
+enum { STEPS = 2 }; // depth of a tile in units of 32
 
 // A tile in shared memory: codes, scales, minima of a; codes, scales, sums of b.
 struct Staged {
@@ -132,7 +133,7 @@ struct Staged {
     float a_d[TILE][STEPS][2], a_m[TILE][STEPS][2], b_d[TILE][STEPS], b_s[TILE][STEPS][2];
 };
 
-// What a thread brings: 32 elements of a row of a, and of a column.
+// What a thread loads for a tile: 32 elements of a row of a, and 32 of a column.
 struct Brought {
     Group a;
     Act b;
@@ -199,7 +200,7 @@ DEV void multiply(float sum[Shape::I][Shape::J][4], const Staged &t, const Shape
     }
 }
 
-// The tile that begins at `row` and column `first`; the next data is loaded while the tensor cores multiply the last.
+// The tile that begins at `row` and column `first`. Data for the next step is loaded while the tensor cores multiply.
 template <class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     enum { I = Shape::I, J = Shape::J };

@@ -1,8 +1,8 @@
 // Products of 9 to 32 columns with a matrix of the quantized type TYPE, by a ring of raw stages (ring.cuh).
 //
-// A stage is 64 rows of 4 or 8 groups of 32, blocks as they are, and the same groups of the columns. A lane takes one
-// group of its row apart; the codes go to tensor cores by way of shared memory that belongs to the warp, the scales by
-// shuffles. Not here: fewer and more columns (mul_mat_q.cu).
+// A stage is 64 rows of 4 or 8 groups of 32 elements, as raw blocks, and the same groups of the columns. A lane unpacks
+// one group of its row. The codes reach the tensor cores through shared memory of the warp, the scales by shuffles. Not
+// here: fewer and more columns (mul_mat_q.cu).
 // for each type: quantized
 #include "quant.cuh"
 #include "ring.cuh"
@@ -11,11 +11,11 @@ enum {
     PER_BLOCK = Block<TYPE>::n / 32,
     GROUPS = PER_BLOCK > 4 ? PER_BLOCK : 4, // of a stage
     BYTES = GROUPS / PER_BLOCK * Block<TYPE>::bytes,
-    VECTORS = (BYTES + 30) / 16, // of 16 bytes that they touch, wherever they begin
-    PITCH = VECTORS | 1          // so that rows fall into different banks
+    VECTORS = (BYTES + 30) / 16, // of 16 bytes that these bytes touch at most
+    PITCH = VECTORS | 1          // odd, so that rows fall into different banks
 };
 
-// Rows of b are padded by 16 bytes, for the same reason.
+// Vectors of a column in a stage. Columns are padded by one vector, also because of the banks.
 enum { ACTS = 3 * GROUPS };
 
 template <int WIDE> struct Stage {
@@ -23,15 +23,16 @@ template <int WIDE> struct Stage {
     __align__(16) uint4 b[WIDE][ACTS + 1];
 };
 
-// Codes of two groups of 32 rows of a warp, 8 words each, and 4 more.
+// Codes of two groups of the 32 rows of a warp: 8 words a group, and 4 words of padding.
 typedef u32 Codes[32][20];
 
-// What a thread brings: every fourth vector of two rows, every eighth of a column or two. Stages come in their order.
+// What a thread loads of each stage: every fourth vector of two rows, every eighth of one or two columns. Stages are
+// loaded in order.
 template <int WIDE> struct Source {
     enum { COLUMNS = WIDE / 16 };
     const char *a[2], *b[COLUMNS];
-    int bytes, acts[COLUMNS]; // that are left of a row, of a column
-    Place to_a, to_b;         // in the first stage of the ring
+    int bytes, acts[COLUMNS]; // bytes still to load of a row, of each column
+    Place to_a, to_b;         // destinations in the first stage of the ring
 };
 
 template <int WIDE>
@@ -88,11 +89,11 @@ template <int WIDE> DEV void bring(Source<WIDE> &x, int slot)
     }
 }
 
-// 32 rows of a warp by 8 columns of a group.
+// Adds the products of one group: 32 rows of a warp by 8 columns.
 DEV void add_products(float sum[2][4], const u32 a[2][4], const u32 b[2], const float d[2][2][2],
                       const float m[2][2][2], const Act *const column[2])
 {
-    float both[2]; // halves of the columns, where one minimum serves them
+    float both[2]; // sums of both halves of the columns, if one minimum serves both
 #pragma unroll
     for (int z = 0; z < 2; ++z) both[z] = Block<TYPE>::mins ? column[z]->s[0] + column[z]->s[1] : 0.0f;
 #pragma unroll
@@ -118,8 +119,8 @@ DEV void add_products(float sum[2][4], const u32 a[2][4], const u32 b[2], const 
     }
 }
 
-// Two groups of 32 rows, taken apart: lane l has row l % 16 of each 16 and group l / 16, so that two lanes meet a bank
-// of shared memory and not four.
+// Scales and minima of two groups of 32 rows. Lane l has rows l % 16 and 16 + l % 16 of group l / 16, so that two lanes
+// access a bank of shared memory at once, and not four.
 struct Pair {
     float d[2][2], m[2][2];
 };
@@ -141,7 +142,7 @@ DEV void take_apart(Pair &o, Codes codes, const char *const raw[2], int g)
     __syncwarp();
 }
 
-// Number `which` of the two, group g of a stage.
+// Multiplies group number `which` of the two, which is group g of the stage.
 template <int WIDE>
 DEV void multiply(float sum[2][WIDE / 8][4], const Stage<WIDE> &t, const Codes codes, const Halves<WIDE> &shape,
                   int which, int g, const Pair &o)
@@ -184,10 +185,11 @@ DEV void multiply(float sum[2][WIDE / 8][4], const Stage<WIDE> &t, const Codes c
 // The tile that begins at `row` and column `first`. aux[5]: stages of the ring
 template <int WIDE> DEV void tile(const Node<2> &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
-    SHARED(Codes, codes); // of each warp; behind them the ring
+    SHARED(Codes, codes); // of each warp; the ring follows
     Stage<WIDE> *ring = (Stage<WIDE> *)(codes + 4);
     const Halves<WIDE> shape;
-    // The groups of a pair: where four make a block, or less, with one between them, since neighbours meet in banks.
+    // The two groups of a pair are APART groups from each other. In a stage of four groups that is 2, because
+    // neighbours would access the same banks.
     enum { APART = GROUPS == 4 ? 2 : 1, NEXT = GROUPS == 4 ? 1 : 2 };
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, mine = shape.to_row + lane % 16;
     const i64 last = n.dst.ne[0] - 1, begin = part.begin / GROUPS;

@@ -2,15 +2,16 @@
 // computes: norm rms_norm l2_norm by norm_rows of 1 operand, for each row
 #include "columns.cuh"
 
-// What follows the norm: aux[0] and aux[1] are 0, or rows of factors and of summands. Rounded as by ops of their own.
+// Fused after the norm: aux[0] and aux[1] are 0, or rows of factors and of summands. Rounded as if they were ops of
+// their own.
 DEV float after(const Node<1> &n, i64 e, float x)
 {
     if (n.aux[0] != 0) x = __fmul_rn(x, ((const float *)n.aux[0])[e]);
     return n.aux[1] != 0 ? __fadd_rn(x, ((const float *)n.aux[1])[e]) : x;
 }
 
-// Elements e .. e + 3 of a row, which 8 lanes have 32 of, as int8: the bits of quantize_columns. All lanes of a warp
-// come here; `there`: whether this lane has elements.
+// Quantizes elements e .. e + 3 of a row to int8, bit for bit as quantize_columns; 8 lanes have the 32 elements of an
+// Act. All lanes of a warp must call this; `there`: whether this lane has elements.
 DEV void quantize4(Act *acts, i64 e, const float x[4], bool there)
 {
     float largest = 0.0f;
@@ -37,7 +38,7 @@ DEV void quantize4(Act *acts, i64 e, const float x[4], bool there)
     if (mine % 4 == 0) to.s[mine / 4] = d * (float)sum;
 }
 
-// A thread's share of sum (x - mean)^2 of a row, of sum x where SQUARES is not set; `four`: four elements at a time.
+// A thread's share of a row's sum of (x - mean)^2 with SQUARES, else of x. `four`: loads four elements at a time.
 template <bool SQUARES> DEV float share(const float *x, i64 width, float mean, bool four)
 {
     float sum = 0.0f;
@@ -45,7 +46,7 @@ template <bool SQUARES> DEV float share(const float *x, i64 width, float mean, b
         for (i64 e = threadIdx.x; e < width; e += blockDim.x) sum += SQUARES ? (x[e] - mean) * (x[e] - mean) : x[e];
         return sum;
     }
-#pragma unroll 4 // what a row of 4096 takes is under way together
+#pragma unroll 4 // all loads of a row of 4096 are in flight together
     for (i64 e = 4 * threadIdx.x; e < width; e += 4 * blockDim.x) {
         const float4 v = *(const float4 *)(x + e);
         if (SQUARES) {
@@ -58,8 +59,9 @@ template <bool SQUARES> DEV float share(const float *x, i64 width, float mean, b
     return sum;
 }
 
-// Sums are of f32, in the order that the block gives them; two passes for the variance, so that nothing cancels.
-// aux[2]: 0, or where the rows go as int8, too, for the products behind; then they are aligned, and whole 32s.
+// Sums are f32, in the order that the block gives them. The variance takes two passes, which avoids cancellation.
+// aux[2]: 0, or where the rows are also written as int8 (Act), for the products that follow. They are then aligned, and
+// their width is a multiple of 32.
 KERNEL(norm_rows, 256, Node<1>)
 {
     const i64 rows = row_count(n.dst), width = n.dst.ne[0];

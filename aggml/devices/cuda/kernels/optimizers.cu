@@ -1,4 +1,4 @@
-// opt_step_adamw and opt_step_sgd: one step of an optimizer, over the parameters themselves. A thread an element.
+// opt_step_adamw and opt_step_sgd: one step of an optimizer, in place. A thread for each element.
 // computes: opt_step_adamw by opt_step_adamw of 5 operands, for each element
 // computes: opt_step_sgd by opt_step_sgd of 3 operands, for each element
 #include "common.cuh"

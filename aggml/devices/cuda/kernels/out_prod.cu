@@ -3,7 +3,7 @@
 
 enum { WIDE = 32, COLUMNS = 32, DEPTH = 32 };
 
-// grid: 32 of i, 32 of j, matrices; block: 32 of i, 8 warps with 4 of j each.
+// grid: 32 values of i, 32 of j, matrices. block: lanes have the 32 values of i, each of 8 warps has 4 values of j.
 KERNEL(out_prod, 256, Node<2>)
 {
     __shared__ float tile[DEPTH][WIDE + 1];

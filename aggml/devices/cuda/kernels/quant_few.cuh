@@ -10,7 +10,7 @@ DEV float half_of_e4m3(u32 code)
     return __uint_as_float((exponent + 119) << 23 | fraction << 20);
 }
 
-// Digit of base 3 of four bytes, brought up by a power of 3.
+// One base-3 digit of each of four bytes, minus 1. Multiplying by `power`, a power of 3, selects the digit.
 DEV int digits(u32 bytes, u32 power)
 {
     u32 even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu, odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;

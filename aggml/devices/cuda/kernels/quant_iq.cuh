@@ -1,4 +1,4 @@
-// Types whose codes are points of a codebook, most with signs of their own: iq1, iq2, iq3.
+// Types whose codes are points of a codebook, most with separate signs: iq1, iq2, iq3.
 #pragma once
 #include "quant_words.cuh"
 
@@ -42,7 +42,7 @@ DEV u32 even_signs(u32 seven)
     return seven | (u32)(__popc(seven) & 1) << 7;
 }
 
-// Eight values of a codebook of 2-bit levels: the bytes of `table` at the levels.
+// Eight values of a codebook of 2-bit levels: each level selects a byte of `table`.
 DEV void point8(u32 point, u32 table, int *q0, int *q1)
 {
     *q0 = (int)__byte_perm(table, 0, nibbles_of_pairs(point & 255));

@@ -7,7 +7,7 @@ DEV float half_of_e8m0(u32 e)
     return __uint_as_float(e < 2 ? 0x200000u << e : (e - 1) << 23);
 }
 
-// q4_0 to q5_1, and what looks its codes up in a table.
+// q4_0 to q5_1, and the types that look up their codes in a table: iq4_nl, mxfp4.
 template <int T> DEV void unpack_nibbles(const char *p, Group &o)
 {
     const int qs = T == Q4_1 ? 4 : T == Q5_0 ? 6 : T == Q5_1 ? 8 : T == MXFP4 ? 1 : 2;

@@ -1,7 +1,7 @@
-// What every quantized type is brought to, and how words come out of its blocks.
+// The form to which every quantized type is unpacked (Group), and reading words from blocks.
 //
-// The codes are made 4 at a time in words. Not here: the types themselves (quant_*.cuh), which of them is meant
-// (quant.cuh).
+// Codes are computed 4 at a time, as the bytes of a word. Not here: the types themselves (quant_*.cuh), choosing one of
+// them (quant.cuh).
 #pragma once
 #include "common.cuh"
 
@@ -28,8 +28,8 @@ template <int T> struct Block;
     BLOCK_##scale(NAME, block, size, minimum)
 #include "types.def"
 
-// How a type unpacks group s (of 32 elements) of the block at p, whose m is 0 before. WHOLE: the words that the block
-// touches may be read whole.
+// Begins a type's function that unpacks group s (of 32 elements) of the block at p. o.m is 0 beforehand. WHOLE: see
+// unpack in quant.cuh.
 #define UNPACK(symbol) template <bool WHOLE> DEV void unpack_##symbol(const char *p, int s, Group &o)
 
 // Both halves have one scale.
@@ -38,7 +38,7 @@ DEV void scale_all(Group &o, float d)
     o.d[0] = o.d[1] = d;
 }
 
-// --- words out of blocks, by what their addresses are multiples of
+// --- words from blocks; the number in a name is the alignment of the address in bytes
 
 DEV u32 byte_at(const char *p)
 {
@@ -65,8 +65,8 @@ DEV u32 word4(const char *p)
     return *(const u32 *)p;
 }
 
-// Eight words from an even address. WHOLE: out of nine that are aligned, whatever lies around them, which in shared
-// memory is half the work.
+// Eight words from an even address. WHOLE: from nine aligned words, some of whose bytes are outside; in shared memory
+// this is half the work.
 template <bool WHOLE> DEV void words8(const char *p, u32 out[8])
 {
     if (!WHOLE) {
@@ -97,27 +97,27 @@ DEV int minus4(u32 codes, u32 each) // both below 128
     return (int)(((codes | 0x80808080u) - each) ^ 0x80808080u);
 }
 
-DEV u32 spread1(u32 bits) // 4 bits to the lowest bits of 4 bytes
+DEV u32 spread1(u32 bits) // 4 bits become the lowest bits of 4 bytes
 {
     return (bits & 15) * 0x00204081u & 0x01010101u;
 }
 
-DEV u32 spread2(u32 byte) // 4 pairs of bits to 4 bytes
+DEV u32 spread2(u32 byte) // 4 pairs of bits become 4 bytes
 {
     return (byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303u;
 }
 
-DEV u32 nibbles_of_pairs(u32 byte) // 4 pairs of bits to 4 nibbles
+DEV u32 nibbles_of_pairs(u32 byte) // 4 pairs of bits become 4 nibbles
 {
     byte = (byte | byte << 4) & 0x0f0fu;
     return (byte | byte << 2) & 0x3333u;
 }
 
-DEV u32 nibbles_of_threes(u32 bits) // 4 triples of bits to 4 nibbles
+DEV u32 nibbles_of_threes(u32 bits) // 4 triples of bits become 4 nibbles
 {
     return (bits & 7) | (bits & 0x38) << 1 | (bits & 0x1c0) << 2 | (bits & 0xe00) << 3;
 }
-// The table of 16 bytes at the low and at the high nibbles of a word.
+// Looks up the low and the high nibbles of a word in a table of 16 bytes, t0 to t3.
 DEV void lookup16(u32 codes, u32 t0, u32 t1, u32 t2, u32 t3, int *low, int *high)
 {
     const u32 even = __byte_perm(__byte_perm(t0, t1, codes & 0x7777u), __byte_perm(t2, t3, codes & 0x7777u),

@@ -1,6 +1,6 @@
 // Writing blocks of the quantized type TYPE: cpy, set_rows, and sums of quantized tensors and floats.
 //
-// A thread makes a block: its floats lie in local memory, which is slow, but the searches for scales take longer.
+// A thread makes a block. Its floats are in local memory, which is slow, but the searches for scales take longer.
 // options: --fmad=false
 // for each type: written
 #include "ids.cuh"
@@ -15,7 +15,7 @@ KERNEL(cpy, 64, Node<1>)
         float x[Block<TYPE>::n];
         Index i = element_index(n.src[0], b * block);
 #pragma unroll 1
-        for (int k = 0; k < block; ++k) { // logical order: the next row begins where this one ends
+        for (int k = 0; k < block; ++k) { // in logical order: after the end of a row comes the next one
             x[k] = load(n.src[0].type, n.src[0].data + at(n.src[0], i));
             if (++i.i0 < n.src[0].ne[0]) continue;
             i = element_index(n.src[0], b * block + k + 1);

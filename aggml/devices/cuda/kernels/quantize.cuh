@@ -1,14 +1,14 @@
-// From 32 or 256 floats to a block: every type that cpy, set_rows and add write.
+// Quantizes 32 to 256 floats to a block, for every type that cpy, set_rows and add write.
 //
-// Step by step what native/formats/quant*.c does, sums from the first element to the last, and compiled without fused
-// multiply-add, so that the bytes are the same. Each type of types.def that ops write has its put_<symbol> in one of
-// the files below. Not here: quantizers that take an importance matrix, which no op runs.
+// The functions take the same steps as native/formats/quant*.c, add from the first element to the last, and are
+// compiled without fused multiply-add, so that the bytes are the same. Each type of types.def that ops write has its
+// put_<symbol> in one of the files below. Not here: quantizers that take an importance matrix, which no op runs.
 #pragma once
 #include "quantize_few.cuh"
 #include "quantize_k.cuh"
 #include "quantize_legacy.cuh"
 
-// A block of a quantized type.
+// Writes a block of a quantized type.
 template <int T> DEV void put_block(const float *x, char *y)
 {
 #define PUT_0(NAME, symbol) // a plain type

@@ -5,7 +5,7 @@
 CONSTANT i8 iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 CONSTANT i8 fp4_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// The level nearest to x, the higher of two as near.
+// The level nearest to x; of two that are equally near, the higher one.
 DEV int nearest_iq4(float x)
 {
     int low = 0, high = 15;
@@ -32,7 +32,8 @@ DEV void sums_iq4(const float *x, const float *weight, float inverse, float *pro
     }
 }
 
-// The scale with the least error of those `trials` around that of the extreme; codes are those of the first.
+// The scale with the least error: trials go up to `trials` steps around the scale of the extreme. Codes are computed
+// with *first_inverse, the inverse of the first scale.
 DEV float fit_iq4(const float *x, int trials, float *first_inverse)
 {
     const float most = extreme(32, x), first = -127.0f;

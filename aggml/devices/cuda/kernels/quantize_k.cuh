@@ -96,7 +96,7 @@ DEV void put_q45_k(bool five, const float *x, char *y)
 DEV void put_q4_k(const float *x, char *y) { put_q45_k(false, x, y); }
 DEV void put_q5_k(const float *x, char *y) { put_q45_k(true, x, y); }
 
-// agk_fit_levels_one_by_one of 16 elements and levels -4 .. 3.
+// agk_fit_levels_one_by_one for 16 elements and levels -4 .. 3.
 DEV float fit_q3(const float *x)
 {
     const float most = extreme(16, x);
@@ -196,7 +196,7 @@ DEV void put_q6_k(const float *x, char *y)
         scales[g] = d * (float)scale;
     }
 #pragma unroll 1
-    for (int i = 0; i < 64; ++i) { // elements i % 32 + 32 k of half i / 32
+    for (int i = 0; i < 64; ++i) { // elements i % 32 + 32 k, k = 0 .. 3, of half i / 32 of the block
         const float *z = x + i / 32 * 128 + i % 32;
         const float *scale = scales + i / 32 * 8 + i % 32 / 16;
         int code[4];

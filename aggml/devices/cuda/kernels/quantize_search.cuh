@@ -1,6 +1,6 @@
 // The searches for scales and codes that several types share, step by step as in native/formats/quant_search.c.
 //
-// Sums go from the first element to the last. Not here: what is searched for in one type alone (quantize_*.cuh).
+// Sums go from the first element to the last. Not here: searches of one type alone (quantize_*.cuh).
 #pragma once
 #include "common.cuh"
 
@@ -9,7 +9,7 @@ DEV int clampi(int x, int least, int most)
     return x < least ? least : x > most ? most : x;
 }
 
-// Halves to even; see agk_nearest.
+// Rounds to the nearest integer, halves to even; see agk_nearest.
 DEV int nearest(float x)
 {
     return (int)(__float_as_uint(x + 12582912.0f) & 0x7fffffu) - 0x400000;
@@ -57,7 +57,7 @@ DEV float squares(const float *x, int n)
     return sum;
 }
 
-// agk_fit_affine for weights |x| (q2_K), or root mean square + |x| (q4_K, q5_K). Returns the scale.
+// agk_fit_affine with the weights |x| (q2_K), or root mean square + |x| (q4_K, q5_K). Returns the scale.
 DEV float fit_affine(int n, int top, const float *x, float first, float step_size, int steps, bool absolute,
                           float *minimum)
 {
@@ -118,21 +118,22 @@ DEV float fit_affine(int n, int top, const float *x, float first, float step_siz
     return d;
 }
 
-// Codes for the scale and minimum as they are stored. A scale of 0 leaves those of the search: all such are 0 but where
-// the stored scale vanishes, which fit_affine's own codes would fill; blocks of so small numbers are 0 here.
+// A code for the scale and minimum as they are stored. If the stored scale is 0, native/formats keeps the codes of its
+// search. Those are 0, too, unless a scale that was not 0 became 0 when it was stored. Only for blocks of such small
+// numbers the codes differ: here they are 0.
 DEV int affine_code(float x, float d, float minimum, int top)
 {
     return d == 0.0f ? 0 : clampi(nearest((x + minimum) / d), 0, top);
 }
 
-// agk_fit_levels for weights x^2.
+// agk_fit_levels with the weights x^2.
 DEV float fit_levels(int n, int top, const float *x)
 {
     const float most = extreme(n, x);
     if (fabsf(most) < 1e-15f) return 0.0f;
     float d = 0.0f, gain = 0.0f;
 #pragma unroll 1
-    for (int k = 0; k < 19; ++k) { // 0 first, then -9 .. 9 without it
+    for (int k = 0; k < 19; ++k) { // step 0 first, then -9 .. 9 without 0
         const int step = k == 0 ? 0 : k < 10 ? k - 10 : k - 9;
         const float inverse = step == 0 ? -(float)top / most : -((float)top + 0.1f * (float)step) / most;
         float product = 0.0f, square = 0.0f;

@@ -1,7 +1,7 @@
 // Recurrences over the tokens of a sequence: ssm_conv, ssm_scan, rwkv_wkv6 and 7, gated_linear_attn, gated_delta_net.
 //
-// Results hold all outputs first, then states. Where a row of a state answers by itself a warp keeps it in registers,
-// lanes along the row (up to 256 elements); where columns do, a thread keeps its column in the result.
+// Results hold all outputs first, then states. If each row of a state gives one output, a warp keeps a row in
+// registers, lanes along the row (up to 256 elements). If each column does, a thread keeps its column in the result.
 #include "common.cuh"
 
 enum { PARTS = 8 }; // elements of a row that a lane keeps
@@ -25,7 +25,7 @@ KERNEL(ssm_conv, 256, Node<2>)
     }
 }
 
-// Copies of a row behind the outputs, `back` tokens before the end.
+// Copies of a row's states, which follow the outputs: as it was 0, 1, .. kept - 1 tokens before the end.
 struct Snapshots {
     float *first;
     i64 step, kept;
@@ -160,7 +160,7 @@ KERNEL(wkv7, 128, Node<7>)
     }
 }
 
-// src q, k [d, hk, t, s], v [d, h, t, s], g [1 or d, h, t, s], beta [1, h, t, s], state [v][k] of each. A warp a row.
+// src q, k [d, hk, t, s], v [d, h, t, s], g [1 or d, h, t, s], beta [1, h, t, s], states [v][k]. A warp for each row.
 KERNEL(delta, 128, Node<6>)
 {
     const Tensor &tq = n.src[0], &tk = n.src[1], &v = n.src[2], &g = n.src[3];

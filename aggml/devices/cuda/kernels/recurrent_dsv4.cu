@@ -48,8 +48,8 @@ DEV void divide_lines(float *c, i64 size, i64 along, i64 across, float eps)
     }
 }
 
-// src mixes [(2 + n) n, t], scale [3], base -> [n, n, t]: a softmax of each row, then rows and columns are brought to a
-// sum of 1 in turn (Sinkhorn). A thread a token; n is at most 16.
+// src mixes [(2 + n) n, t], scale [3], base -> [n, n, t]: a softmax of each row, then columns and rows are divided by
+// their sums in turn (Sinkhorn). A thread for each token; n is at most 16.
 KERNEL(dsv4_hc_comb, 64, Node<3>)
 {
     const Tensor &mixes = n.src[0], &base = n.src[2];

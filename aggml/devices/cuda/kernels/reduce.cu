@@ -1,13 +1,13 @@
 // sum, sum_rows, mean, argmax, count_equal, cumsum, cross_entropy_loss.
 //
-// Totals in two launches: partial sums of blocks as double in scratch, then these in order, so that a result does not
-// depend on which block was first.
+// Totals take two launches. The first writes the sum of each block to scratch, as double. The second adds them in
+// order, so that the result does not depend on which block was first.
 // computes: sum_rows mean by sum_rows of 1 operand, for each row of source 0
 // computes: argmax by argmax of 1 operand, for each row of source 0
 // computes: cumsum by cumsum of 1 operand, for each row of source 0 in a warp
 #include "common.cuh"
 
-// sum: a block adds what its threads pass by.
+// sum: each block writes the sum of the elements of its threads.
 KERNEL(sum_parts, 256, Node<1>)
 {
     const i64 all = count(n.src[0]);
@@ -52,7 +52,7 @@ KERNEL(entropy_parts, 256, Node<2>)
     }
 }
 
-// One block. aux: number of parts, rows to divide by (0: none)
+// Adds the parts, by one block. aux: number of parts; number of rows to divide by, 0: no division
 KERNEL(total, 256, Node<1>)
 {
     double sum = 0.0;
@@ -80,7 +80,7 @@ KERNEL(sum_rows, 256, Node<1>)
     }
 }
 
-// The last of the largest; NaN is passed over. A block for each row.
+// The index of the largest element, the last of equal ones; NaN is ignored. A block for each row.
 KERNEL(argmax, 256, Node<1>)
 {
     const Tensor &a = n.src[0];

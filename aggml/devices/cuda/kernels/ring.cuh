@@ -3,7 +3,7 @@
 //
 // A block has 64 rows by WIDE columns. A warp has 32 of the rows, all columns, and every other step of the depth: each
 // load from the columns serves 32 rows, and the sums of the two warps with the same rows are added in the end. Not
-// here: what lies in a stage (mul_mat_q_ring.cu, mul_mat_f_ring.cu), which products come here (mul_mat.py).
+// here: the contents of a stage (mul_mat_q_ring.cu, mul_mat_f_ring.cu), which products come here (mul_mat.py).
 #pragma once
 #include "columns.cuh"
 #include "mma.cuh"
@@ -17,7 +17,7 @@ template <int WIDE> struct Halves {
         const int warp = threadIdx.x >> 5;
         to_row = warp % 2 * 32;
         to_column = 0;
-        half = warp / 2; // of the steps
+        half = warp / 2; // which half of the steps this warp has
         group = (threadIdx.x & 31) >> 2;
         member = threadIdx.x & 3;
     }
@@ -65,7 +65,7 @@ template <int WIDE> DEV void clear(float sum[2][WIDE / 8][4])
     }
 }
 
-// The sums of both halves of the steps, by way of `room`, to the result or to the sums of a part.
+// Adds the sums of both halves of the steps through `room`, and writes them to the result or to the sums of a part.
 template <int WIDE>
 DEV void meet_and_write(const Node<2> &n, const Columns &c, const Part &part, const Halves<WIDE> &shape, i64 row,
                         i64 first, float sum[2][WIDE / 8][4], float *room)

@@ -1,7 +1,8 @@
 // rope and rope_back: pairs of each row are turned by an angle that grows with the position; all modes, f32 and f16.
 //
-// A thread turns one pair in several heads of a token: angles are worked out in double, once for all of them. What
-// set_rows would write behind it may go straight to its rows. Queries, keys and the rows of values may be one launch.
+// A thread turns one pair in several heads of a token: the angle is computed in double, once for all of them. If a
+// set_rows follows, the result can go straight to its rows. One launch may compute queries, keys and the rows of
+// values.
 #include "set_rows.cuh"
 
 enum { N_DIMS = 1, MODE = 2, FREQ_SCALE = 6, EXT_FACTOR = 7, SECTIONS = 11, OFFSET = 15 };
@@ -16,7 +17,7 @@ DEV double double_of(i64 bits)
 #endif
 }
 
-// Which of four positions pair i turns with, and where its section begins.
+// Which of the four positions of a token turns pair i, and the pair at which its section begins.
 DEV int position_of(const int *p, i64 i, i64 *begin)
 {
     const int *s = p + SECTIONS;
@@ -27,9 +28,9 @@ DEV int position_of(const int *p, i64 i, i64 *begin)
     return place < s1 ? 0 : place < s2 ? 1 : place < s3 ? 2 : 3;
 }
 
-// aux, doubles: log2 of the step from one frequency to the next, YaRN's low and high pair, magnitude.
-// grid: pairs / 32, tokens and batches; block: 32 pairs, 8 of the heads. src: a, positions, factors; with Node<4>: ids,
-// and a token's heads go to the row that its id names.
+// aux, as doubles: log2 of the factor from one frequency to the next, YaRN's low and high pair, magnitude.
+// grid: pairs / 32, tokens and batches. block: 32 pairs, 8 heads. src: a, positions, factors. Node<4> also has ids: a
+// token's heads go to the row that its id names.
 template <class T, int N> DEV void turn(const Node<N> &n)
 {
     const bool to_rows = N == 4;
@@ -39,7 +40,7 @@ template <class T, int N> DEV void turn(const Node<N> &n)
     const i64 dims = vision ? 2 * (i64)p[N_DIMS] : p[N_DIMS], half = dims / 2, offset = p[OFFSET];
     const i64 i = (i64)blockIdx.x * 32 + threadIdx.x, planes = a.ne[2] * a.ne[3];
     const i64 type = to_rows ? n.dst.type : sizeof(T) == 4 ? F32 : F16, size = type == F32 ? 4 : 2;
-    const i64 head = to_rows ? a.ne[0] * size : n.dst.nb[1]; // bytes from one to the next
+    const i64 head = to_rows ? a.ne[0] * size : n.dst.nb[1]; // bytes from one head to the next
     for (i64 plane = blockIdx.y; plane < planes; plane += gridDim.y) {
         i64 i3, i2, begin = 0;
         divide(plane, a.ne[2], &i3, &i2);
@@ -56,7 +57,7 @@ template <class T, int N> DEV void turn(const Node<N> &n)
             const double ramp = ((double)i - low) / fmax(0.001, high - low);
             const double kept = mix * (1.0 - fmin(1.0, fmax(0.0, ramp)));
             freq *= (double)param(p, FREQ_SCALE) * (1.0 - kept) + kept;
-            const double turns = position * freq * 0.15915494309189533577; // full turns do not count
+            const double turns = position * freq * 0.15915494309189533577; // only the fraction of a turn counts
             const float angle = (float)((turns - rint(turns)) * 6.28318530717958647693);
             const float magnitude = (float)double_of(n.aux[3]), c = cosf(angle) * magnitude;
             const float s = (n.op == OP_rope_back ? -sinf(angle) : sinf(angle)) * magnitude;
@@ -69,7 +70,7 @@ template <class T, int N> DEV void turn(const Node<N> &n)
                 store(type, to + second * size, v * s + w * c);
             }
         }
-        // What is not turned is copied by the same threads.
+        // The same threads copy the elements that are not turned.
         for (i64 i1 = threadIdx.y; i1 < a.ne[1]; i1 += blockDim.y) {
             const T *from = (const T *)(x + i1 * a.nb[1]);
             char *to = y + i1 * head;
@@ -92,13 +93,13 @@ KERNEL(rope_to_rows, 256, Node<4>)
     if (n.fault[0] == 0) turn<float>(n);
 }
 
-struct Step { // of a decoder: the rope of queries, that of keys with its rows in the cache, the rows of values
+struct Step { // a token of a decoder: rope of queries, rope of keys to rows of the cache, rows of values to the cache
     Node<3> queries;
     Node<4> keys;
     Node<2> values;
 };
 
-// grid: that of the larger rope, times 3: queries, keys, values.
+// grid: as for the larger rope; z: 0 for queries, 1 for keys, 2 for values.
 KERNEL(rope_and_rows, 256, Step)
 {
     if (blockIdx.z == 0) {

@@ -1,15 +1,15 @@
 // get_rows, set_rows, get_rows_back: rows named by indices, of any type.
 //
-// A first launch looks at all indices; if one is out of range, those after it do nothing.
+// A first launch checks all indices; if one is out of range, the launches after it do nothing.
 #include "any.cuh"
 #include "set_rows.cuh"
 
-// One block. src[0]: the indices. aux: number of rows; whether negative indices stand for none.
+// One block. src[0]: the indices. aux: number of rows; whether a negative index is allowed and names no row.
 KERNEL(check_ids, 256, Node<1>)
 {
     const Tensor &ids = n.src[0];
     const i64 all = count(ids), rows = n.aux[0];
-    i64 first = all; // the first that is wrong
+    i64 first = all; // this thread's first wrong index
     for (i64 e = threadIdx.x; e < all && first == all; e += blockDim.x) {
         const Index i = element_index(ids, e);
         const i64 id = id_at(ids, i.i0, i.i1, i.i2);
@@ -54,7 +54,7 @@ KERNEL(get_rows, 256, Node<2>)
     }
 }
 
-// A block for each row of b. Quantized ones are in quantize.cu.
+// A block for each row of b. Not here: quantized rows (quantize.cu).
 KERNEL(set_rows, 256, Node<2>)
 {
     if (n.fault[0] != 0) return;
@@ -62,7 +62,7 @@ KERNEL(set_rows, 256, Node<2>)
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) set_row(n, row, threadIdx.x, blockDim.x);
 }
 
-// A thread for each element of the result, which adds rows in their order. src: a, ids
+// A thread for each element of the result; it adds rows of a in order. src: a, ids
 KERNEL(get_rows_back, 256, Node<2>)
 {
     if (n.fault[0] != 0) return;
@@ -94,8 +94,8 @@ KERNEL(add_id, 256, Node<3>)
     }
 }
 
-// Of each token the values that sorted indices name, divided by their sum, which is at least p[0] and at most p[1].
-// src: [1, all, tokens], ids [used, tokens]. A warp for each token; the sum is that of sum_rows.
+// For each token the values that sorted indices name, divided by their sum, which is clamped to p[0] .. p[1]. src:
+// values [1, all, tokens], ids [used, tokens]. A warp for each token; it adds in the order of sum_rows.
 KERNEL(shares, 32, Node<2>)
 {
     const Tensor &a = n.src[0], &ids = n.src[1];

@@ -2,9 +2,9 @@
 // computes: sample by sample of 3 operands, for each row of source 0
 // computes: penalize by penalize of 3 operands, for each row of source 0
 //
-// The token has to be that of the CPU (native/lower/sample.c has the same operations and says why): weights are
-// integers, and what makes them is rounded after each operation. A thread has a run of the candidates: sums of runs,
-// then a walk of each run from the sum before it.
+// The token must be the one that the CPU draws. Therefore weights are integers, and the operations that compute them
+// are rounded one by one; native/lower/sample.c has the same operations and says why. A thread has a run of consecutive
+// candidates. It needs the sum of all runs before its own, then walks its run from there.
 #include "scan.cuh"
 
 enum { WHOLE = 42 };
@@ -47,7 +47,7 @@ DEV u64 weight_at(const Row &r, i64 i, double temperature)
     return weight_of(__ddiv_rn(__dadd_rn((double)value, -(double)r.best), temperature));
 }
 
-// Of this thread's candidates below `most`.
+// The sum of the weights of this thread's candidates that are among the first `most`.
 DEV u64 sum_of(const Row &r, i64 most, double temperature)
 {
     u64 sum = 0;
@@ -55,7 +55,7 @@ DEV u64 sum_of(const Row &r, i64 most, double temperature)
     return sum;
 }
 
-// How many of the first `most` sums, each of all weights so far, are below `bound`; by a whole block.
+// How many of the first `most` running sums of weights are below `bound`; `mine`: this thread's sum. By a whole block.
 DEV i64 sums_below(const Row &r, i64 most, double temperature, u64 bound, u64 mine)
 {
     u64 sum = sum_before(mine);
@@ -68,11 +68,11 @@ DEV i64 sums_below(const Row &r, i64 most, double temperature, u64 bound, u64 mi
     return block_sum(below);
 }
 
-// How many of the first `kept` are at least so many times as probable as the first; by a whole block.
+// How many first candidates, of `kept`, are at least `share` times as probable as the first of all. By a whole block.
 DEV i64 enough_of(const Row &r, i64 kept, double share)
 {
     const double least = __dmul_rn(share, (double)((u64)1 << WHOLE));
-    __shared__ u64 less; // the first that is not
+    __shared__ u64 less; // the first candidate that is not
     if (threadIdx.x == 0) less = (u64)kept;
     __syncthreads();
     for (i64 i = r.first; i < r.last && i < kept; ++i) {

@@ -1,5 +1,5 @@
-// Sums of what comes before a thread, over a block: for kernels that find places or bounds. Not here: the sum of all
-// (common.cuh).
+// Exclusive prefix sums over the threads of a block, for kernels that compute positions or bounds. Not here: the sum of
+// all threads (common.cuh).
 #pragma once
 #include "common.cuh"
 

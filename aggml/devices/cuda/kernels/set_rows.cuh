@@ -1,9 +1,9 @@
-// set_rows for rows of f32, f16 and bf16: what rows.cu and rope.cu share. Not here: quantized rows (quantize.cu).
+// set_rows for rows of f32, f16 and bf16, shared by rows.cu and rope.cu. Not here: quantized rows (quantize.cu).
 #pragma once
 #include "ids.cuh"
 
-// Writes row `row` of the rows in src[0] where src[1] names it, by all threads of a block: this one is number `thread`
-// of `threads`. Of rows that go to one place the last one wins.
+// Writes row `row` of src[0] to the row that src[1] names, by all threads of a block; this one is number `thread` of
+// `threads`. If several rows go to the same place, the last one wins.
 DEV void set_row(const Node<2> &n, i64 row, int thread, int threads)
 {
     const Tensor &b = n.src[0];

@@ -1,10 +1,10 @@
-// pad (zeros, or circular), pad_reflect_1d, roll: elements of f32 seen at other places.
+// pad (zeros, or circular), pad_reflect_1d, roll: f32 elements move to other indices.
 // computes: pad pad_reflect_1d roll by shape_pad of 1 operand, for each element
 #include "common.cuh"
 
 enum { CIRCULAR = 8 };
 
-// What place i of dimension d shows; -1 is nothing, a zero.
+// The source index for index i of dimension d; -1: none, the result is 0.
 DEV i64 shown(const Node<1> &n, int d, i64 i)
 {
     const i64 m = n.src[0].ne[d];

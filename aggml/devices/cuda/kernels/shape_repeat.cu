@@ -1,8 +1,8 @@
-// repeat_back: the sum over what a repeat made equal. repeat itself is a copy (shape.py).
+// repeat_back: the sum over all elements that repeat copied from one. Not here: repeat, which is a copy (shape.py).
 // computes: repeat_back by repeat_back of 1 operand, for each element
 #include "common.cuh"
 
-// A thread for each element of the result; what is added comes in the order of the source.
+// A thread for each element of the result; it adds in the order of the source.
 KERNEL(repeat_back, 256, Node<1>)
 {
     const Tensor &a = n.src[0], &y = n.dst;

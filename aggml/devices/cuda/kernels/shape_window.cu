@@ -2,7 +2,7 @@
 // computes: win_part win_unpart get_rel_pos add_rel_pos by shape_window of 3 operands, for each element
 #include "common.cuh"
 
-// src: a, pw, ph (the last two of add_rel_pos alone)
+// src: a, pw, ph (pw and ph for add_rel_pos alone)
 KERNEL(shape_window, 256, Node<3>)
 {
     const Tensor &a = n.src[0], &y = n.dst;
@@ -18,7 +18,7 @@ KERNEL(shape_window, 256, Node<3>)
             const i64 size = n.p[0], across = (y.ne[1] + size - 1) / size;
             const i64 window = i.i2 / size * across + i.i1 / size;
             *(float *)to = f32_at(a.data + at(a, i.i0, i.i1 % size, i.i2 % size, window));
-        } else if (n.op == OP_get_rel_pos) { // bits are copied, of bf16 as well
+        } else if (n.op == OP_get_rel_pos) { // copies bits, so bf16 works, too
             const i64 distance = y.ne[1] - 1 - i.i1 + i.i2;
             *(u16 *)to = *(const u16 *)(a.data + i.i0 * a.nb[0] + distance * a.nb[1]);
         } else {

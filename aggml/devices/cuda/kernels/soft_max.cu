@@ -1,4 +1,5 @@
-// soft_max over rows of f32: scale, mask (f16 or f32), ALiBi, sinks; and its gradient. A block for each row.
+// soft_max over rows of f32, with scale, mask (f16 or f32), ALiBi and sinks. A block for each row. Not here: its
+// gradient (backward.cu).
 // computes: soft_max by soft_max of 3 operands, for each row
 #include "common.cuh"
 

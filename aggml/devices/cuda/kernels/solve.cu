@@ -1,7 +1,7 @@
-// solve_tri: A x = b with A lower triangular, by forward substitution. A first launch looks for zeros on diagonals.
+// solve_tri: A x = b with A lower triangular, by forward substitution. A first launch looks for zeros on the diagonals.
 #include "common.cuh"
 
-// One block. Leaves a fault of kind 2: place on the diagonal, matrix.
+// One block. Leaves a fault of kind 2 for the first zero: index on the diagonal, number of the matrix.
 KERNEL(check_diagonal, 256, Node<1>)
 {
     const Tensor &a = n.src[0];

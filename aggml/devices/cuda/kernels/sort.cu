@@ -1,8 +1,8 @@
-// argsort and top_k of rows that fit shared memory, 4096 keys: a bitonic sort by a block for each row. The first one
-// alone is found without sorting. Not here: longer rows (sort_long.cu), what a key is (sort.cuh).
+// argsort and top_k of rows of at most 4096 keys, which fit shared memory: a block for each row sorts it (bitonic
+// sort). top_k of 1 needs no sorting. Not here: longer rows (sort_long.cu), keys (sort.cuh).
 #include "sort.cuh"
 
-// top_k of 1: the least key alone.
+// top_k of 1: finds the least key.
 KERNEL(sort_first, 512, Node<1>)
 {
     SHARED(u64, keys);
@@ -25,7 +25,7 @@ KERNEL(sort_first, 512, Node<1>)
     }
 }
 
-// aux: keys, a power of two; whether descending.
+// aux: number of keys, a power of two; whether to sort in descending order.
 KERNEL(sort_shared, 512, Node<1>)
 {
     SHARED(u64, keys);

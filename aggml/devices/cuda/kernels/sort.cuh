@@ -1,7 +1,7 @@
-// Keys of sort.cu and sort_long.cu: an element of f32 as a number that ascends in the wanted order.
+// Keys of sort.cu and sort_long.cu: an f32 element as a number of 32 bits that ascends in the wanted order.
 //
-// With its index below it, a key is one of 64 bits: keys are distinct, equal values keep their order, NaN comes last,
-// and -0 equals 0.
+// A key of 64 bits has the element's index in its lower half. So keys are distinct and equal values keep their order.
+// NaN comes last, and -0 equals 0.
 #pragma once
 #include "common.cuh"
 
@@ -20,7 +20,7 @@ DEV u64 key_of(const char *p, i64 index, bool descending)
     return (u64)value_key(p, descending) << 32 | (u64)index;
 }
 
-// By a block: `size` keys, a power of two, in ascending order.
+// Sorts `size` keys, a power of two, in ascending order, by a whole block.
 DEV void bitonic(u64 *keys, i64 size)
 {
     __syncthreads();

@@ -1,14 +1,14 @@
-// argsort and top_k of rows beyond 4096, by many blocks for each row: of a vocabulary of 128K by 63.
+// argsort and top_k of rows of more than 4096 elements, by many blocks for each row: 63 for a vocabulary of 128K.
 //
-// top_k selects: three launches count digits of 11, 11 and 10 bits, each only among the keys that begin as the wanted
-// one does, which makes the k-th key known; one more collects what is less, the last one adds as many equal ones as are
-// wanted, the first of them, and sorts these k. argsort is a stable radix sort of four digits of 8 bits: count, add up,
-// move.
-// grid: parts of a row, rows from aux[0] on. Scratch: for each of these rows the words that the kernels name.
+// top_k is a radix selection. Three launches count the digits of 11, 11 and 10 bits of the keys, each only among keys
+// whose higher digits are those of the k-th key; then the k-th key is known. One more launch collects the keys that are
+// less. The last one adds the first keys equal to the k-th, as many as are missing, and sorts these k keys. argsort is
+// a stable radix sort with four digits of 8 bits; each pass counts, adds up and moves.
+// grid: parts of a row, rows from aux[0] on. Scratch: for each of these rows the words listed below.
 #include "scan.cuh"
 #include "sort.cuh"
 
-// MOST: k of a selection
+// EACH: elements of a thread. PART: elements of a block. MOST: the largest k of a selection
 enum { THREADS = 256, EACH = 8, PART = THREADS * EACH, BINS = 2048, DIGITS = 256, MOST = 4096 };
 
 struct Long {
@@ -29,17 +29,17 @@ DEV Long row_of(const Node<1> &n)
     return r;
 }
 
-// --- top_k: u32 bins[3][BINS], what is less, k found, how many equal ones each part has; then u64 keys[k].
+// --- top_k: u32 bins[3][BINS], number of lesser keys, one unused word, number of equal keys in each part; u64 keys[k]
 
 enum { LESS = 3 * BINS, EQUAL = 3 * BINS + 2 };
 
-// aux: first row, words of a row, where keys begin, k, pass
+// aux: first row, words of scratch for a row, word at which keys begin, k, pass
 DEV u32 *words_of(const Node<1> &n)
 {
     return (u32 *)n.scratch + blockIdx.y * n.aux[1];
 }
 
-// The first `passes` digits of the k-th key, and its place among the keys that begin so, from 1 on.
+// The first `passes` digits of the k-th key, and its rank, from 1 on, among the keys that begin with them.
 DEV void resolve(const u32 *words, int passes, u32 k, u32 *prefix, u32 *left)
 {
     __shared__ u32 found[2];
@@ -118,7 +118,7 @@ KERNEL(select_less, 256, Node<1>)
     if (threadIdx.x == 0) words[EQUAL + blockIdx.x] = equal;
 }
 
-// A block for each row; aux[5]: parts, aux[6]: k, rounded up to a power of two.
+// A block for each row; aux[5]: number of parts, aux[6]: k, rounded up to a power of two.
 KERNEL(select_sort, 256, Node<1>)
 {
     __shared__ u64 keys[MOST];
@@ -126,7 +126,7 @@ KERNEL(select_sort, 256, Node<1>)
     u32 *words = words_of(n), wanted, left;
     const i64 k = n.aux[3];
     resolve(words, 3, (u32)k, &wanted, &left);
-    u32 taken = (u32)k - left; // what is less
+    u32 taken = (u32)k - left; // number of lesser keys
     const u64 *given = (const u64 *)(words + n.aux[2]);
     for (i64 e = threadIdx.x; e < n.aux[6]; e += THREADS) keys[e] = e < taken ? given[e] : ~(u64)0;
     __syncthreads();
@@ -183,7 +183,7 @@ KERNEL(first_of_all, 256, Node<1>)
 }
 
 // --- argsort: u32 counts[DIGITS][parts], then u64 keys[2][width]
-// aux[3]: whether descending, aux[4]: pass, aux[5]: parts
+// aux[3]: whether to sort in descending order, aux[4]: pass, aux[5]: number of parts
 
 struct Radix {
     u32 *counts;
@@ -229,11 +229,11 @@ KERNEL(radix_count, 256, Node<1>)
     s.counts[threadIdx.x * n.aux[5] + blockIdx.x] = bins[threadIdx.x];
 }
 
-// A block for each row: of each count the sum of those before it.
+// A block for each row: replaces each count by the sum of the counts before it.
 KERNEL(radix_add, 256, Node<1>)
 {
     u32 *counts = words_of(n);
-    const i64 parts = n.aux[5]; // a thread has a digit
+    const i64 parts = n.aux[5]; // each thread has one digit
     u32 sum = 0;
     for (i64 p = 0; p < parts; ++p) sum += counts[threadIdx.x * parts + p];
     u32 before = sum_before(sum);
@@ -244,7 +244,7 @@ KERNEL(radix_add, 256, Node<1>)
     }
 }
 
-// A warp has 256 keys in a row, 32 at a time; lanes of one digit tell their order by votes.
+// A warp has 256 consecutive keys, 32 at a time. Lanes with the same digit find their order by votes.
 KERNEL(radix_move, 256, Node<1>)
 {
     __shared__ u32 seen[THREADS / 32][DIGITS];
@@ -274,7 +274,7 @@ KERNEL(radix_move, 256, Node<1>)
         __syncwarp();
     }
     __syncthreads();
-    u32 base = s.counts[threadIdx.x * n.aux[5] + blockIdx.x]; // a thread has a digit
+    u32 base = s.counts[threadIdx.x * n.aux[5] + blockIdx.x]; // each thread has one digit
 #pragma unroll
     for (int w = 0; w < THREADS / 32; ++w) {
         const u32 here = seen[w][threadIdx.x];

@@ -3,7 +3,7 @@
 #pragma once
 #include "common.cuh"
 
-// Where something lies in shared memory: to be found once, and then to be counted on from.
+// An address in shared memory: converted once, then advanced by addition.
 #ifdef AGGML_HOST
 typedef char *Place;
 DEV Place place_of(void *p)
@@ -24,9 +24,9 @@ DEV Place place_of(void *p)
 }
 #endif
 
-// Four matrices of 8 x 8 elements of 16 bits. Lane l says where row l % 8 of matrix l / 8 begins (16 bytes, aligned).
-// It gets of each matrix two neighbours of row l / 4, those of column 2 (l % 4) on; turned, of column l / 4, those of
-// row 2 (l % 4) on.
+// Loads four matrices of 8 x 8 elements of 16 bits. Lane l passes the address of row l % 8 of matrix l / 8 (16 bytes,
+// aligned). It gets two neighbours of each matrix: row l / 4, columns 2 (l % 4) and the next. If TURNED it gets column
+// l / 4, rows 2 (l % 4) and the next.
 template <bool TURNED> DEV void load_matrices(u32 r[4], const u32 *row)
 {
 #ifdef AGGML_HOST
@@ -46,8 +46,8 @@ template <bool TURNED> DEV void load_matrices(u32 r[4], const u32 *row)
 #endif
 }
 
-// Copies 16 bytes to shared memory, asynchronously until they are waited for. Where they are not wanted, stores zeros
-// and does not read the source. On sm_75 the copy is synchronous.
+// Starts to copy 16 bytes to shared memory; wait_for_copies waits for them. If they are not wanted, stores zeros and
+// does not read the source. On sm_75 the copy is synchronous.
 DEV void copy_async_to(Place to, const void *from, bool wanted)
 {
 #ifdef AGGML_HOST

@@ -1,4 +1,4 @@
-// Functions of one operand: abs .. leaky_relu of ops.def, on f32, f16, bf16 of any strides.
+// Functions of one operand: the ops abs .. leaky_relu of ops.def, on f32, f16 and bf16 with any strides.
 #include "common.cuh"
 
 DEV float gelu(float x)
@@ -8,7 +8,7 @@ DEV float gelu(float x)
     return x / (1.0f + expf(-2.0f * 0.79788456f * x * (1.0f + 0.044715f * x * x)));
 }
 
-// What is beyond the range of f16 counts as infinite, since ggml's table is one of f16.
+// x beyond the range of f16 counts as infinite, because ggml looks the function up in a table indexed by f16.
 DEV float gelu_quick(float x)
 {
     if (fabsf(x) >= 65520.0f) x = copysignf(INF, x);
@@ -62,7 +62,7 @@ DEV float apply(i64 op, const int *p, float v)
     }
 }
 
-// A walk over rows: 4 elements a thread, a block apart, so that loads come together and are coalesced.
+// Applies the op to rows. A thread has 4 elements, one block apart: its loads are in flight together and coalesced.
 template <class T> DEV void walk(const Node<1> &n)
 {
     const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x;
@@ -81,7 +81,7 @@ template <class T> DEV void walk(const Node<1> &n)
         for (int k = 0; k < 4; ++k) {
             const i64 e = i0 + k * blockDim.x;
             const float r = apply(n.op, n.p, v[0]);
-            v[0] = v[1], v[1] = v[2], v[2] = v[3]; // no index that is not known: v stays in registers
+            v[0] = v[1], v[1] = v[2], v[2] = v[3]; // constant indices keep v in registers
             if (e < n.dst.ne[0]) from_float(r, (T *)(y + e * n.dst.nb[0]));
         }
     }

@@ -2,7 +2,7 @@
 // for each type: quantized
 #include "quant.cuh"
 
-// A thread for each 32 elements; rows of the source are without gaps.
+// A thread for each 32 elements. Blocks of a source row have no gaps.
 KERNEL(unpack_rows, 128, Node<1>)
 {
     const i64 groups = n.dst.ne[0] / 32, all = groups * n.dst.ne[1];
