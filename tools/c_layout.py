@@ -1,4 +1,4 @@
-"""Checks of C that clang-format does not make: long comments, tables, files and functions, heads.
+"""Checks C for what clang-format does not: lengths of lines, files and functions; heads of files.
 
     python tools/c_layout.py [ROOT]
 
@@ -23,7 +23,7 @@ COLUMNS, LINES, OF_A_FUNCTION = 120, 400, 80
 ENDINGS = (".c", ".h", ".cpp", ".def", ".cu", ".cuh")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _FILE = re.compile(r"(?<![\w.<*-])[\w/-]+\.(?:c|h|cpp|def|cu|cuh|py|md|cmake)\b(?!\()")
-#: Not of this repository: programs and libraries that comments compare with.
+#: Files of other programs and libraries, which comments may name.
 ELSEWHERE = {"asm/hwcap.h", "llama.cpp"}
 
 
@@ -51,7 +51,7 @@ def functions(lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def faults(name: str, text: str, exists: set[str]) -> Iterator[str]:
-    """What is wrong in one file; ``exists`` has each file of the repository and its endings."""
+    """The faults of one file; ``exists`` has each file of the repository, see `endings`."""
     lines = text.splitlines()
     for i, line in enumerate(lines, 1):
         if len(line) > COLUMNS:
@@ -65,7 +65,7 @@ def faults(name: str, text: str, exists: set[str]) -> Iterator[str]:
         yield f"{name}:1: no comment says what is here"
     for comment in _COMMENT.finditer(text):
         for found in _FILE.finditer(comment[0]):
-            # `kernels/<isa>/to_f32.c` and `mul_mat.h, _bytes.h` are ends of names.
+            # The end of a name is enough, as in `kernels/<isa>/to_f32.c`, `mul_mat.h, _bytes.h`.
             if found[0].startswith(("/", "_")):
                 known = any(name.endswith(found[0]) for name in exists)
             else:
@@ -76,7 +76,7 @@ def faults(name: str, text: str, exists: set[str]) -> Iterator[str]:
 
 
 def endings(names: list[str]) -> set[str]:
-    """Each path, and what is left of it without its first folders: so comments name files."""
+    """Each path, whole and without its first folders: comments name files in all these ways."""
     parts = (name.split("/") for name in names)
     return {"/".join(path[i:]) for path in parts for i in range(len(path))}
 

@@ -39,7 +39,7 @@ RUNS = 2
 
 
 def opened(variant: str, n_threads: int) -> aggml.Backend:
-    """A backend of that variant."""
+    """A CPU backend that runs this variant."""
     device: Any = aggml.get_device("CPU")  # only its own backend() takes an instruction set
     if variant == "ref":
         backend: aggml.Backend = device.backend(n_threads=n_threads, use_ref=True)
@@ -49,7 +49,7 @@ def opened(variant: str, n_threads: int) -> aggml.Backend:
 
 
 def problem_of(case: Case, backends: dict[int, aggml.Backend]) -> str | None:
-    """What is wrong with a case on one variant, None if nothing is."""
+    """The fault of a case on one variant; None if there is none."""
     first: list[bytes] | None = None
     for n_threads, backend in backends.items():
         for run in range(RUNS):
@@ -66,7 +66,7 @@ def problem_of(case: Case, backends: dict[int, aggml.Backend]) -> str | None:
 
 
 def refusal_problem(case: Case, backend: aggml.Backend) -> str | None:
-    """The same of a call that must fail."""
+    """The fault of a call that must fail; None if it fails."""
     try:
         if case.stage == "build":
             build(case)
@@ -79,7 +79,7 @@ def refusal_problem(case: Case, backend: aggml.Backend) -> str | None:
 
 @dataclass(frozen=True)
 class Part:
-    """What a process found: its share of the cases, on one variant."""
+    """The result of one process: its share of the cases, on one variant."""
 
     variant: str
     cases: int
@@ -88,7 +88,7 @@ class Part:
 
 
 def check(variant: str, k: int, of: int) -> Part:
-    """Cases ``k``, ``k + of``, ... of all on one variant."""
+    """Check cases ``k``, ``k + of``, ... on one variant."""
     cases, refused = list(op_cases())[k::of], list(refused_cases())[k::of]
     backends = {n: opened(variant, n) for n in THREADS}
     problems = {
@@ -107,12 +107,12 @@ def check(variant: str, k: int, of: int) -> Part:
 
 
 def main(variants: list[str]) -> int:
-    """Prints what it found; how many cases failed."""
+    """Print the faults; returns how many cases failed."""
     begin = time.monotonic()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     width = cores or 1
     failed = 0
-    # Spawned: a fork has none of the threads of its parent's pools.
+    # Spawned, because a forked process lacks the threads of its parent's pools.
     with ProcessPoolExecutor(width, mp_context=get_context("spawn")) as pool:
         shares = {v: [pool.submit(check, v, k, width) for k in range(width)] for v in variants}
         for variant, futures in shares.items():

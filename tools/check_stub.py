@@ -1,7 +1,7 @@
-"""Compares aggml/native/_native*.pyi with the module, names by stubtest, arguments by signatures.
+"""Compares aggml/native/_native*.pyi with the module: names by stubtest, arguments by signatures.
 
-stubtest does not know the functions of nanobind as functions, and reports each of them. These
-reports are left out; names, order and defaults of arguments are compared here instead. Not here:
+stubtest does not recognize the functions of nanobind as functions and reports each of them. These
+reports are ignored; names, order and defaults of arguments are compared here instead. Not here:
 types, which nanobind erases.
 """
 
@@ -28,7 +28,7 @@ NATURE_OF_NANOBIND = re.compile(
 
 
 def stubtest() -> Iterator[str]:
-    """What stubtest finds and nanobind cannot help."""
+    """The reports of stubtest that are not caused by nanobind."""
     command = [sys.executable, "-m", "mypy.stubtest", "--concise", _native.__name__]
     done = subprocess.run(command, capture_output=True, text=True)
     for line in (done.stdout + done.stderr).splitlines():
@@ -37,7 +37,7 @@ def stubtest() -> Iterator[str]:
 
 
 def arguments(function: ast.FunctionDef) -> list[str]:
-    """Names in order, with "=" where there is a default and the marks "/" and "*"."""
+    """The names of arguments in order, "=" after one with a default, and the marks "/" and "*"."""
     given = function.args
     plain = [*given.posonlyargs, *given.args]
     needed = len(plain) - len(given.defaults)
@@ -63,7 +63,7 @@ def signatures(tree: ast.Module) -> Iterator[str]:
             overloads: tuple[tuple[str, ...], ...] = getattr(function, "__nb_signature__", ())
             if len(overloads) != 1 or stub.decorator_list:
                 continue
-            # Defaults stand as \0, \1, ... in the text.
+            # In the text \0, \1, ... stand for the defaults.
             text = re.sub(r"\\\d+", "...", overloads[0][0])
             real = ast.parse(text + ": ...").body[0]
             assert isinstance(real, ast.FunctionDef)
@@ -73,7 +73,7 @@ def signatures(tree: ast.Module) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints what differs; the exit code says whether anything does."""
+    """Print all differences; the exit status tells whether there are any."""
     found = [
         *stubtest(),
         *(line for stub in STUBS for line in signatures(ast.parse(stub.read_text()))),

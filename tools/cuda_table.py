@@ -1,7 +1,7 @@
 """Writes docs/cuda-ops.md: every recorded op and combination of types, done or missing on CUDA.
 
-It asks `CudaKernels.supports` for each node. A test compares the page with the answers, so that the
-loss of a type shows. Not here: whether the numbers are right (tests/devices/cuda/test_kernels.py).
+It asks `CudaKernels.supports` about each node. A test compares the page with the answers, so the
+loss of a type is noticed. Not here: whether results are right (tests/devices/cuda/test_kernels.py).
 
     python tools/cuda_table.py          write the page
     python tools/cuda_table.py --check  fail if it is out of date
@@ -38,7 +38,7 @@ missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an import
 
 
 def own() -> list[Tensor]:
-    """Nodes of ops that ggml has not, so that nothing of them is recorded."""
+    """Nodes of ops that ggml does not have: there are no recorded cases of these."""
     a, ids = new_tensor("f32", ne=(9, 2)), new_tensor("i32", ne=(4, 2))
     return [
         ops.sample(a, ids, new_tensor("f64", ne=(5, 2))),
@@ -47,7 +47,7 @@ def own() -> list[Tensor]:
 
 
 def page() -> str:
-    """The whole page."""
+    """The text of the page."""
     kernels = CudaKernels()
     cases: dict[str, int] = defaultdict(int)
     kinds: dict[str, dict[str, bool]] = defaultdict(dict)
@@ -73,7 +73,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, or compares it."""
+    """Write the page, or compare it."""
     text = page()
     if sys.argv[1:] == ["--check"]:
         return 0 if PAGE.read_text() == text else 1

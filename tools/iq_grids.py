@@ -1,7 +1,7 @@
 """Write quant_iq_grid_2.def and quant_iq_grid_3.def: codebooks of the IQ types, from gguf.
 
 Each point is one number. The level of its first element is in the lowest bits: two bits for each
-level (iq2, iq1), or three (iq3). Points keep their order, because blocks hold their positions.
+level (iq2, iq1), or three (iq3). Points keep their order, because blocks store their indices.
 """
 
 from __future__ import annotations

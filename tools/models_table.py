@@ -2,8 +2,8 @@
 
     python tools/models_table.py
 
-It computes the files of random weights of tests/models, whose logits and tokens by llama.cpp are
-recorded. Not here: the bounds that tests hold them to (tests/models/test_architectures.py).
+It runs the models of random weights of tests/models, for which llama.cpp's logits and tokens are
+recorded. Not here: the bounds that tests check (tests/models/test_architectures.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def rows() -> list[str]:
 
 
 def main() -> None:
-    """Writes the table."""
+    """Write the table."""
     sys.path.append(str(ROOT / "tests"))
     text = PAGE.read_text(encoding="utf-8")
     table = "".join(anyio.run(rows))

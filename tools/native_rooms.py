@@ -20,7 +20,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent.parent / "aggml" / "native"
 
-#: From the ground up: a room uses those before it.
+#: From the lowest up: a room may use the rooms before it.
 ROOMS = {
     "table": "ops, types, features, variants of kernels; the choice",
     "formats": "element types: their blocks, plain conversions, quantizers",
@@ -33,7 +33,7 @@ ROOMS = {
 }
 ORDER = list(ROOMS)
 SOURCES = {".c", ".h", ".cpp", ".def"}
-#: The table names every variant, so that nothing else has to; the linker finds them above it.
+#: This file alone names every variant, so it calls functions of rooms above its own: not counted.
 NAMES_ALL = "table/dispatch.c"
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -53,7 +53,7 @@ def sources() -> list[Path]:
 
 
 def included(path: Path) -> list[Path]:
-    """What a file includes of aggml/native: first from its own folder, then from the root."""
+    """The files of aggml/native that a file includes, sought in its folder, then in the root."""
     found = []
     for name in _INCLUDE.findall(path.read_text()):
         for folder in (path.parent, NATIVE):
@@ -67,7 +67,7 @@ def included(path: Path) -> list[Path]:
 
 
 def arrows() -> dict[tuple[str, str], list[str]]:
-    """Which rooms include which others, with the includes themselves."""
+    """For each pair of rooms of which one includes the other: the includes."""
     out: dict[tuple[str, str], list[str]] = {}
     for path in sources():
         for target in included(path):
@@ -93,7 +93,7 @@ def upward(found: dict[tuple[str, str], list[str]]) -> list[str]:
 
 
 def symbols(build: Path) -> dict[str, tuple[set[str], set[str]]]:
-    """Of each object of a build, by its source: what it defines, what it wants."""
+    """For each object of a build, by its source: symbols it defines, undefined symbols it uses."""
     out: dict[str, tuple[set[str], set[str]]] = {}
     for path in build.rglob("*.o"):
         _, found, name = str(path).partition("aggml/native/")
@@ -106,13 +106,13 @@ def symbols(build: Path) -> dict[str, tuple[set[str], set[str]]]:
             *_, kind, symbol = line.split()
             (wanted if kind == "U" else defined).add(symbol)
         source = name.removesuffix(".o")
-        if (NATIVE / source).exists():  # a build keeps the objects of files that have gone
+        if (NATIVE / source).exists():  # a build may still have objects of deleted files
             out[source] = (defined, wanted)
     return out
 
 
 def calls(build: Path) -> dict[tuple[str, str], list[str]]:
-    """Which rooms call which others, with the names."""
+    """For each pair of rooms of which one calls the other: the names of the functions."""
     objects = symbols(build)
     home = {name: source for source, (defined, _) in objects.items() for name in defined}
     out: dict[tuple[str, str], list[str]] = {}
@@ -131,7 +131,7 @@ def calls(build: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def preprocessed(path: Path, *folders: Path, before: Path | None = None) -> str:
-    """The text of a file, behind that of `before`, for all instruction sets at once."""
+    """The preprocessed text of a file after `before`, for all instruction sets at once."""
     command = [os.environ.get("CC", "cc"), "-E", "-P", "-std=c11", "-x", "c"]
     command += [f"-I{folder}" for folder in (*folders, NATIVE)]
     table = (NATIVE / "table" / "isas.def").read_text()
@@ -141,9 +141,9 @@ def preprocessed(path: Path, *folders: Path, before: Path | None = None) -> str:
 
 
 def variants() -> list[tuple[str, str]]:
-    """Every kernel and instruction set of kernels.def, whatever macros its lines are made by."""
+    """Every kernel and instruction set of kernels.def, with all its macros expanded."""
     table = NATIVE / "table"
-    lists = table / "mul_mat_types.h"  # of types, which lines of products are made for
+    lists = table / "mul_mat_types.h"  # lists of types, for the lines of products
     return _VARIANT.findall(preprocessed(table / "kernels.def", before=lists))
 
 
@@ -156,9 +156,9 @@ def types() -> frozenset[str]:
 def files_of(kernel: str, isa: str) -> list[Path]:
     """The files that agk_<kernel>_<isa> may be defined in: native/README.md has the rule.
 
-    The longest beginning of the kernel's name that names a file of the folder, or the beginning of
-    one: a product of many types has a file for each kind of type. A file that is named after one
-    type holds only this type.
+    The longest beginning of the kernel's name decides that is a file's name in the folder, or the
+    beginning of one: a product of many types has a file for each group of types. A file that is
+    named after one type holds only this type.
     """
     name = re.sub(r"^mm_", "mul_mat_", kernel)
     folder = NATIVE / "kernels" / isa
@@ -183,7 +183,7 @@ def address(symbol: str) -> list[Path]:
 
 
 def main() -> int:
-    """Run by hand, and by make check-c."""
+    """Run the command line; make check-c does, too."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("symbol", nargs="*", help="agk_<kernel>_<isa>")
     parser.add_argument("--objects", type=Path, help="a build folder, whose calls are read as well")

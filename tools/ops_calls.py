@@ -1,8 +1,8 @@
 """Writes aggml/cli/calls.json: for each op some recorded calls of its builders, without the data.
 
-`aggml ops` builds them again with other types and asks a device about each node. Of a group of
-calls that differ in numbers alone one is enough: those are kept whose operands differ in rank, with
-the longest rows that blocks of quantized types divide. Not here: asking (aggml/cli/ops.py).
+`aggml ops` builds the calls again with other types and asks a device about each node. Of calls that
+take the same operands with the same types one is kept, preferably with rows that blocks of
+quantized types divide. Not here: asking a device (aggml/cli/ops.py).
 
     python tools/ops_calls.py          write the file
     python tools/ops_calls.py --check  fail if it is out of date
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from corpus_loader import Case
 
 FILE = ROOT / "aggml" / "cli" / "calls.json"
-MOST = 3  # calls of an op
-#: ggml aborts in the first one, the recorded calls of the second one have views, and the last two
-#: are no ops of ggml.
+MOST = 3  # most calls of an op
+#: Calls written by hand. ggml aborts in flash_attn_back, so none is recorded; the recorded calls of
+#: cpy have views; the last two are no ops of ggml.
 OURS: dict[str, dict[str, Any]] = {
     "flash_attn_back": {
         "builder": "flash_attn_back",
@@ -69,20 +69,20 @@ OURS: dict[str, dict[str, Any]] = {
 
 
 def plain(case: Case) -> bool:
-    """Whether all operands are whole tensors, and nothing is done to the node afterwards."""
+    """Whether no operand is a view, and the case is nothing but one call of a builder."""
     whole = all(not value.via and value.storage == value.name for value in case.inputs)
     return whole and not case.steps and not case.modify and hasattr(ops, case.op)
 
 
 def worth(case: Case) -> tuple[int, ...]:
-    """Calls with more operands of f32 first, then those whose rows quantized types divide."""
+    """How good a call is: not in place, many f32 operands, rows that quantized blocks divide."""
     rows = [math.gcd(value.ne[0], 256) for value in case.inputs if value.type != "i32"]
     plain = sum(value.type == "f32" for value in case.inputs)
     return (not case.inplace, plain, len(case.inputs), min(rows, default=0))
 
 
 def chosen() -> dict[str, list[dict[str, Any]]]:
-    """Calls by op, in the order of the table."""
+    """The calls of each op, in the order of ops.def."""
     found: dict[str, list[dict[str, Any]]] = {}
     for op in OPS:
         cases = sorted((x for x in op_cases() if x.node == op and plain(x)), key=worth)[::-1]
@@ -104,7 +104,7 @@ def chosen() -> dict[str, list[dict[str, Any]]]:
 
 
 def page() -> str:
-    """The whole file: a line for each op."""
+    """The text of the file: a line for each op."""
     lines = [f"{json.dumps(op)}: {json.dumps(calls)}" for op, calls in chosen().items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

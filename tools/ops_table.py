@@ -38,8 +38,8 @@ NATIVE = ROOT / "aggml" / "native"
 KERNELS = NATIVE / "kernels"
 ISAS = [name for name, *_ in _native.isas() if name != "scalar"]
 CUDA = CudaKernels()
-CALLS = 6  # recorded calls that are tried for each builder, of different operand types
-# Builders without recorded calls: what one of their nodes is called, and the types of operands.
+CALLS = 6  # most recorded calls tried for each builder; their operand types differ
+# Builders without recorded calls: the op of their node, and the types of operands.
 UNRECORDED = {
     **{
         f"map_custom{n}{suffix}": (f"map_custom{n}", "all: any")
@@ -87,7 +87,7 @@ def has_kernel(isa: str, op: str, group: str) -> bool:
 
 
 def nodes_of(end: Tensor) -> Iterator[Tensor]:
-    """``end`` and all nodes it comes from."""
+    """``end`` and all nodes that it depends on."""
     seen, rest = set[Tensor](), [end]
     while rest:
         node = rest.pop()
@@ -98,7 +98,7 @@ def nodes_of(end: Tensor) -> Iterator[Tensor]:
 
 
 def runs(case: Case) -> bool:
-    """Whether a call can be built, and the CPU computes all of its nodes."""
+    """Whether a call can be built and the CPU computes all its nodes."""
     try:
         return all(node_problem(node) is None for node in nodes_of(build(case).out))
     except (AggmlError, AssertionError):
@@ -111,7 +111,7 @@ def on_cuda(case: Case) -> bool:
 
 
 def with_type(case: Case, name: str, kind: DType) -> Case:
-    """The case with another type of one operand, and of what shares its storage."""
+    """The case with another type of one operand, and of all operands that share its storage."""
     inputs = tuple(
         dataclasses.replace(value, type=kind.type_name)
         if name in {value.name, value.storage}
@@ -122,11 +122,11 @@ def with_type(case: Case, name: str, kind: DType) -> Case:
 
 
 def accepted(cases: Iterable[Case]) -> dict[str, set[DType]]:
-    """For each operand the types that some call runs with."""
+    """For each operand the types with which any of the calls runs."""
     found: dict[str, set[DType]] = defaultdict(set)
     for case in cases:
         if any(view.op == "view" for value in case.inputs for view in value.via):
-            continue  # strides in bytes belong to one type
+            continue  # strides in bytes fit one type only
         for value in case.inputs:
             for kind in DType:
                 if kind not in found[value.name] and runs(with_type(case, value.name, kind)):
@@ -135,7 +135,7 @@ def accepted(cases: Iterable[Case]) -> dict[str, set[DType]]:
 
 
 def different(cases: Iterable[Case]) -> Iterator[Case]:
-    """Cases whose operands have types that no earlier one had together."""
+    """The first case for each combination of operand types."""
     seen: set[tuple[str, ...]] = set()
     for case in cases:
         types = tuple(value.type for value in case.inputs)
@@ -145,7 +145,7 @@ def different(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def listed(kinds: set[DType]) -> str:
-    """Types in a few words: most ops take all quantized ones except a few, or none."""
+    """Types in a few words: most ops take no quantized type, or all except a few."""
     if kinds == set(DType):
         return "any"
     words = [kind.type_name for kind in DType if kind in kinds and kind not in QUANTIZED]
@@ -160,7 +160,7 @@ def listed(kinds: set[DType]) -> str:
 
 
 def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
-    """The line of one builder."""
+    """The line of one builder in the table."""
     place = "yes" if name.endswith("_inplace") or any(case.inplace for case in cases) else ""
     if not cases and name in UNRECORDED:
         node, kinds = UNRECORDED[name]
@@ -183,7 +183,7 @@ def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """The text of the page."""
     by_op: dict[str, list[Case]] = defaultdict(list)
     for case in op_cases():
         if not case.steps:
@@ -202,7 +202,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, or compares it."""
+    """Write the page, or compare it."""
     text = page()
     if sys.argv[1:] == ["--check"]:
         return 0 if PAGE.read_text() == text else 1

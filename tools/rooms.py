@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: From the ground up: a room uses rooms of the rows below its own, and no other of its own row.
+#: From the lowest up: a room may use rooms of the rows below its own, and no other of its own row.
 ROWS: list[dict[str, str]] = [
     {"errors": "what can go wrong"},
     {"native": "the module in C", "process": "locks, signals, who is alive"},
@@ -80,7 +80,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
         yield from (name for name in names if name in known)
 
 
-#: Rooms above the face that the face names for type checkers, and imports when they are asked for.
+#: Modules above `aggml` that `aggml` imports for type checkers, and else only when they are used.
 NAMED: set[str] = {"aggml.models"}
 
 
@@ -101,7 +101,7 @@ def room_of(module: str, package: str) -> str:
 
 
 def arrows(uses: dict[str, set[str]], package: str) -> dict[tuple[str, str], list[str]]:
-    """(room, the room it uses) with the imports that say so."""
+    """(room, the room it uses) with the imports that make it so."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, others in uses.items():
         for other in sorted(others):
@@ -140,7 +140,7 @@ def circles(uses: dict[str, set[str]]) -> list[list[str]]:
 
 
 def faults(package: Path) -> list[str]:
-    """What is wrong, a line each."""
+    """The faults, a line for each."""
     uses = imports(package)
     told = [
         f"{room} has no row in tools/rooms.py"
@@ -153,7 +153,7 @@ def faults(package: Path) -> list[str]:
 
 
 def needed(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The arrows that do not follow from others: those that are drawn."""
+    """The arrows that do not follow from others; only these are drawn."""
     below: dict[str, set[str]] = {}
     for room, other in sorted(pairs, key=lambda pair: ROW.get(pair[0], 0)):
         below.setdefault(room, set()).update({other} | below.get(other, set()))
@@ -198,7 +198,7 @@ def svg(pairs: set[tuple[str, str]]) -> str:
 
 
 def main() -> int:
-    """Draw, and say what is wrong."""
+    """Draw, and print the faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", nargs="?", type=Path, default=ROOT / "aggml")
     parser.add_argument("--svg", type=Path, help="write the drawing there, and no text")

@@ -19,7 +19,7 @@ LIST = re.compile(r"(?<=tools/type_names.py.\n)(?:        \w+ = \d+\n)*")
 
 
 def main() -> int:
-    """Writes the list, or compares it."""
+    """Write the list, or compare it."""
     names = "".join(f"        {row.key} = {row.id}\n" for row in TYPES.values())
     text = FILE.read_text()
     new = LIST.sub(names, text, count=1)

@@ -3,9 +3,9 @@
     python tools/way.py           # counts, the first time and again
     python tools/way.py --calls   # each function that is entered
 
-A move goes from the room of one function to that of the next one that is entered; a climb is a move
-to a row above (the rows of tools/rooms.py). Returning to a caller is neither: what counts is where
-the work goes on. Not here: what is native, numpy.
+If the next function that is entered belongs to another room, that is a move; a climb is a move to a
+row above (the rows of tools/rooms.py). Returning to a caller is neither: what counts is where the
+work goes on. Not counted: native functions, numpy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Way(NamedTuple):
 
     @property
     def moves(self) -> list[tuple[Call, Call]]:
-        """The steps from one room to another."""
+        """The moves from one room to another."""
         pairs = zip(self.calls, self.calls[1:], strict=False)
         return [(a, b) for a, b in pairs if a.room != b.room]
 
@@ -60,7 +60,7 @@ class Way(NamedTuple):
 
 
 def way_of(function: Callable[[], object]) -> Way:
-    """Call a function and note which functions of the package are entered meanwhile."""
+    """Call a function and note all functions of the package that are entered meanwhile."""
     calls: list[Call] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -79,7 +79,7 @@ def way_of(function: Callable[[], object]) -> Way:
 
 
 def ways() -> dict[str, Way]:
-    """Of runs and computations of one small graph, the first time and again."""
+    """The ways of `run` and `graph_compute` with one small graph, the first time and again."""
     import numpy as np
 
     import aggml
@@ -108,7 +108,7 @@ def ways() -> dict[str, Way]:
 
 
 def _finish(coroutine: Coroutine[object, object, T]) -> T:
-    """Run a coroutine that waits for nothing but its next turn; only its own calls count."""
+    """Run a coroutine that only yields to the loop, without a loop: only its own calls count."""
     try:
         while True:
             if coroutine.send(None) is not None:
@@ -136,7 +136,7 @@ async def _scheduled() -> dict[str, Way]:
         backend.alloc([w])
         await backend.set(w, np.ones((4, 8), np.float32))
         ones = np.ones((2, 8), np.float32)
-        # Planned by the first submission, prepared by the second, repeated by the third.
+        # The first submission plans, the second prepares, the third repeats.
         for turn in ("first", "second", "again"):
             futures: list[aggml.Future[object]] = []
             submission = scheduler.submit(graph, {"x": ones}, "y")
@@ -146,10 +146,10 @@ async def _scheduled() -> dict[str, Way]:
 
 
 def scheduled() -> dict[str, Way]:
-    """Of submissions of one small graph to a scheduler of one backend.
+    """The ways of `Scheduler.submit` with one small graph and one backend.
 
-    Planning gives way to the loop by a clock: on a busy machine more often, which would be counted
-    as more climbs. Here a slice does not end.
+    Planning yields to the event loop whenever a slice of time is over. On a busy machine that would
+    happen more often and count as more climbs. So slices last 60 s here.
     """
     from aggml.stream import slices
 

@@ -28,17 +28,17 @@ def _compile(folder: str, module: str, arch: str) -> tuple[str, float, int]:
 
 
 def current(folder: Path, arch: str) -> list[Path]:
-    """The files in the folder that belong to today's sources; others are of older ones."""
+    """The files in the folder that belong to the present sources."""
     cubins = Cubins(folder, shipped=folder)
     found = [sorted(folder.glob(f"{cubins.stem(name, arch)}-nvrtc*.cubin")) for name in modules()]
     return [paths[-1] for paths in found if paths]
 
 
 def fill(folder: Path, arch: str, processes: int | None = None) -> int:
-    """Compile what is missing; returns how many modules there are."""
+    """Compile the missing modules; returns how many modules there are."""
     cubins = Cubins(folder, shipped=folder)
     left = [name for name in modules() if cubins.find(name, arch) is None]
-    # NVRTC compiles one text at a time in each process.
+    # NVRTC compiles one source at a time in a process.
     width = processes or os.cpu_count() or 1
     with ProcessPoolExecutor(width, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_compile, str(folder), name, arch) for name in left]
@@ -49,7 +49,7 @@ def fill(folder: Path, arch: str, processes: int | None = None) -> int:
 
 
 def main() -> int:
-    """0: all are there; 1: there is no NVRTC."""
+    """Run the command line; returns 0, or 1 if there is no NVRTC."""
     folder, arch = Path(sys.argv[1]), (sys.argv[2:] or ["90"])[0]
     if nvrtc_version() is None:
         print("nvidia-cuda-nvrtc is not installed: pip install 'aggml[cuda]'", file=sys.stderr)

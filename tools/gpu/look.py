@@ -1,4 +1,4 @@
-"""Shows what this machine has, and whether its driver loads every kernel.
+"""Shows the machine and its software, and whether the driver loads every kernel.
 
     python tools/gpu/look.py environment
     python tools/gpu/look.py load
@@ -23,9 +23,9 @@ _PACKAGES = (
     "ml_dtypes", "torch", "triton", "nvidia-cuda-nvrtc", "nvidia-cublas",
     "nvidia-nccl-cu13",
 )  # fmt: skip
-#: Of CUfunction_attribute.
+#: Values of CUfunction_attribute.
 _LOCAL_BYTES, _REGISTERS = 3, 4
-#: Kernels that the fake driver is given.
+#: Modules to load if the driver is the fake one.
 _FEW = ("glu", "norm", "sort")
 
 
@@ -43,7 +43,7 @@ def environment() -> int:
             print(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             print(name, "-")
-    import cuda  # a namespace: a package of that name elsewhere would hide cuda.core
+    import cuda  # a namespace package: another package `cuda` would hide cuda.core
 
     import aggml
     from aggml.devices.cuda import driver, nccl
@@ -73,7 +73,7 @@ def _checked(call: str, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401 - of a 
 
 
 def _load(driver: Any, image: bytes) -> tuple[int, int, int]:  # noqa: ANN401
-    """Load a module and each kernel in it, which the driver would else put off.
+    """Load a module and each kernel in it: else the driver would load kernels at first use.
 
     Returns:
         How many kernels, the most registers of a thread, the most bytes of local memory.
@@ -96,7 +96,7 @@ def _load(driver: Any, image: bytes) -> tuple[int, int, int]:  # noqa: ANN401
 
 
 def load() -> int:
-    """Every module; 1 if the driver refuses one, or a cubin is missing."""
+    """Load every module; returns 1 if the driver refuses one, or a cubin is missing."""
     _fake_driver()
     from aggml.devices.cuda import driver as devices
     from aggml.devices.cuda.compile import Cubins
@@ -116,7 +116,7 @@ def load() -> int:
     for name in _FEW if FAKE else modules():
         try:
             count, registers, local = _load(driver, kernels.module(name, arch))
-        except Exception as problem:  # told, and the next one is loaded
+        except Exception as problem:  # print it, and go on with the next module
             wrong += 1
             print(f"WRONG {name}: {problem}", flush=True)
             continue

@@ -4,9 +4,9 @@
 
 FOLDER gets run.sh, all.tar.xz and their sum. The archive holds this environment's packages as they
 are installed here, aggml with its compiled module (and those of other Pythons, ``--module``) and
-with the cubins as shipped ones, and the tests, benchmarks and tools of the checkout. Not in it:
-numpy, which is as large as the rest, the recorded corpus, which lies in the checkout, NVRTC. Not
-here: cubins (cubins.py), what is done with all this (run.sh, run.py).
+with the cubins, and the tests, benchmarks and tools of the checkout. Not in the archive: numpy,
+which is as large as the rest; the recorded corpus, which is read from the checkout; NVRTC. Not
+here: making cubins (cubins.py), using the archive (run.sh, run.py).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["DISTRIBUTIONS", "pack"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Whose installed files go along; the Makefile installs these for the other Python.
+#: Packages whose installed files are packed; the Makefile installs these for the other Python.
 DISTRIBUTIONS = (
     "anyio", "click", "idna", "typing_extensions", "trio", "attrs", "sortedcontainers", "outcome",
     "sniffio", "pytest", "pluggy", "iniconfig", "packaging", "pygments", "pytest-timeout",
     "hypothesis", "ml_dtypes", "gguf", "pyyaml", "tqdm", "cuda-core", "cuda-bindings",
     "cuda-pathfinder",
 )  # fmt: skip
-#: As the extra "cuda" has them, which would bring NVRTC, too.
+#: Packages of the extra "cuda"; the extra itself would add NVRTC.
 _LIMITS = {"cuda-bindings": ">=13.0.3,<14", "cuda-core": ">=1.0,<2"}
 _LEFT_OUT = {".pyc", ".pyx", ".pxd", ".pyi", ".a"}
-#: Of the checkout; their results, pictures and the corpus stay.
+#: Folders of the checkout that are packed, without results, pictures and the corpus.
 _TREE = ("tests", "benchmarks", "examples", "tools", "pyproject.toml", "README.md")
 
 
 def _installed(name: str) -> Iterator[tuple[Path, str]]:
-    """Files of a distribution and their names below site-packages; scripts stay."""
+    """The files of a distribution and their names in site-packages, without scripts."""
     distribution = importlib.metadata.distribution(name)
     for file in distribution.files or ():
         path = Path(str(distribution.locate_file(file)))
@@ -51,7 +51,7 @@ def _installed(name: str) -> Iterator[tuple[Path, str]]:
 
 
 def _package(modules: list[Path]) -> Iterator[tuple[Path, str]]:
-    """aggml as a wheel has it: Python, kernels, tables, no C; the compiled modules."""
+    """The files of aggml that a wheel has: Python, kernels, tables, compiled modules; no C."""
     from aggml.native import _native
 
     for path in sorted((_ROOT / "aggml").rglob("*")):
@@ -79,7 +79,7 @@ def _tree() -> Iterator[tuple[Path, str]]:
 
 
 def pack(folder: Path, cubins: list[Path], modules: list[Path], preset: int = 9) -> int:
-    """Write the bundle; returns its bytes."""
+    """Write the bundle; returns its size in bytes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     content = {f"site/{name}": path for path, name in _package(modules)}
@@ -104,7 +104,7 @@ def pack(folder: Path, cubins: list[Path], modules: list[Path], preset: int = 9)
 
 
 def main() -> int:
-    """1: the bundle is larger than ``--most``."""
+    """Run the command line; returns 1 if the bundle is larger than ``--most``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, nargs="?", default=_ROOT / "build/gpu-bundle")
     parser.add_argument("--names", action="store_true", help="print what has to be installed")

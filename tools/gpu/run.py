@@ -1,11 +1,11 @@
 """Verifies and measures aggml on a GPU, step by step: ``python tools/gpu/run.py verify``.
 
-Also ``full`` (full figures), or steps by name, as ``sanitize soak``. Each step is a process with a
-time limit of its own; one that hangs is stopped with a dump of its stacks, and the next one begins.
-``$OUT`` gets log.txt, results.jsonl (of steps) and figures.jsonl, line by line. With ``FAKE=1`` all
-of it runs on the fake driver of tests/devices/cuda. Needs Python alone: the rest is what it tests.
-
-Not here: what the steps do (look.py, the tests, benchmarks/gpu.py), unpacking (run.sh).
+Also ``full`` (all measurements), or groups and steps by name, such as ``sanitize soak``. A step is a
+process with a time limit. If it hangs, it is stopped with a dump of its stacks, and the next one
+begins. ``$OUT`` gets log.txt, results.jsonl (of steps) and figures.jsonl, line by line. ``FAKE=1``
+runs all steps on the fake driver of tests/devices/cuda. This file needs nothing but Python, because
+all else is under test. Not here: what the steps do (look.py, the tests, benchmarks/gpu.py),
+unpacking (run.sh).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 __all__ = ["GROUPS", "Step", "perform", "steps"]
 
 _TREE = Path(__file__).resolve().parents[2]
-_TAIL = 20  # lines of a step's output that the terminal gets
-_LEFT = 30.0  # seconds that a step leaves for each later one, if they have an end together
+_TAIL = 20  # last lines of a step's output that are printed
+_LEFT = 30.0  # seconds that a step leaves for each later step, if --seconds limits them together
 _DEVICE = "tests/devices/cuda/device"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, and after how many seconds it is stopped."""
+    """A command, and the seconds after which it is stopped."""
 
     name: str
     seconds: float
@@ -38,7 +38,7 @@ class Step:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-#: Steps that one word stands for.
+#: Groups of steps, by name.
 GROUPS = {
     "verify": ["environment", "load", "quick", "corpus", "device", "faults"],
     "full": ["figures", "joined", "sums"],
@@ -48,7 +48,7 @@ GROUPS["all"] = [*GROUPS["verify"], *GROUPS["full"], *GROUPS["sanitize"], "soak"
 
 
 def _pytest(*arguments: str) -> list[str]:
-    """No plug-ins but those carried: the machine's own may warn, and warnings are errors here."""
+    """pytest with packed plug-ins only: others may warn, and warnings are errors here."""
     return [
         sys.executable, "-m", "pytest", "-q", "-p", "anyio.pytest_plugin", "-p", "pytest_timeout",
         "-p", "no:cacheprovider", "-o", "filterwarnings=default", "-o",
@@ -66,7 +66,7 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
         "AGGML_TEST_CUDA": "fake" if fake else "gpu",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
-    # On the fake driver kernels are compiled by g++ one by one: a few will do.
+    # For the fake driver g++ compiles kernels one by one, so only a few are tested.
     few = {"AGGML_CORPUS_GROUPS": "norm,glu"} if fake else {}
     some = {"AGGML_CORPUS_GROUPS": "unary,norm,mul_mat_id,soft_max,rows"}
     on_a_gpu = ("models", "fused", "weighed", "strided", "kernels_on_it", "conformance")
@@ -85,7 +85,7 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
             "joined", 240, _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_joined.py"),
             few | {"FAKE_CUDA_DEVICES": "2"},
         ),
-        Step(  # a machine with one GPU, or without the wheel of NCCL, skips all of them
+        Step(  # skipped on a machine with one GPU, or without the wheel of NCCL
             "sums", 120, _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_nccl.py"),
             {"FAKE_CUDA_DEVICES": "2"},
         ),
@@ -106,7 +106,7 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """First with a dump of the stacks, which Python's fault handler writes; then for good."""
+    """Abort a process, so that Python's fault handler dumps its stacks; if that fails, kill it."""
     for number in (signal.SIGABRT, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -119,7 +119,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def perform(step: Step, out: Path, seconds: float) -> dict[str, object]:
-    """Run a step for so many seconds at most; its output goes to log.txt as it is printed."""
+    """Run a step for at most ``seconds``; its output goes to log.txt while it runs."""
     path = out / "log.txt"
     start = time.monotonic()
     with path.open("ab") as log:
@@ -155,7 +155,7 @@ def perform(step: Step, out: Path, seconds: float) -> dict[str, object]:
 
 
 def main() -> int:
-    """How many steps went wrong; a tool that is not here is told, and is no failure."""
+    """Run steps; returns how many failed. A missing tool is reported and is no failure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="*", default=["verify"], help="groups and steps")
     parser.add_argument("--seconds", type=float, default=0, help="for all of them together")
@@ -169,7 +169,7 @@ def main() -> int:
         parser.error(f"no step is called {', '.join(unknown)}; there are {', '.join(known)}")
     end = time.monotonic() + given.seconds if given.seconds else float("inf")
     told = []
-    there = [name for name in names if name in known]  # others are of a GPU alone
+    there = [name for name in names if name in known]  # the fake driver lacks some
     for i, name in enumerate(there):
         left = end - time.monotonic() - _LEFT * (len(there) - 1 - i)
         limit = min(known[name].seconds, left)
