@@ -1,6 +1,6 @@
 """``python -m benchmarks``: measures, prints a table, writes JSON and a chart.
 
-Not here: the benchmarks, one file each.
+Not here: the benchmarks, which have a file each.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PACKAGES: Final = (
 
 
 def usable_cores() -> int:
-    """As many as this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -86,7 +86,7 @@ class Bench:
         self.roofline = roofline.Roofline(given.threads)
 
     def part(self, name: str) -> list[Row]:
-        """The rows of one benchmark, on both loops where they matter."""
+        """The rows of one benchmark, on asyncio and trio where the loop matters."""
         if name == roofline.PART:
             return roofline.measure(self.roofline, quick=self.quick)
         if name in (awaits.PART, lag.PART, growth.PART):
@@ -177,7 +177,7 @@ def _default_out(given: argparse.Namespace, cpu: str, isa: str) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line; returns the exit status."""
     parser = _parser()
     given = parser.parse_args(arguments)
     unknown = [name for name in given.parts if name not in PARTS]
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress(f"part {i + 1} of {len(parts)}, after {spent:.0f} s: {part} ...")
         try:
             found = bench.part(part)
-        except Exception as error:  # the others are measured all the same
+        except Exception as error:  # go on with the other parts
             traceback.print_exc()
             failed.append(part)
             bench.missing.append(f"{part} failed: {type(error).__name__}: {error}")
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _summary(rows: Sequence[Row], seconds: float) -> str:
-    """What to read first: how many budgets are kept, and which are not."""
+    """A summary: how many budgets are kept, and which are missed."""
     judged = [(row, *verdict) for row in rows for verdict in row.judged()]
     missed = [(row, budget, actual) for row, budget, actual in judged if not budget.kept(actual)]
     lines = [f"{len(judged) - len(missed)} of {len(judged)} budgets kept, in {seconds:.0f} s"]

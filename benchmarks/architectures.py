@@ -2,10 +2,10 @@
 
     python -m benchmarks.architectures [NAME ...] [--threads 2] [--type q8_0] [--json FILE]
 
-Most models are those whose logits tests/models compares, 16 times as wide: converted folders with
-random weights. Models that cannot be widened so have sizes that exist (sized_models.py). The turns
-of both programs are interleaved, so that a busy machine slows both; the fastest turn of each
-counts. Not here: one model of a real size (generation.py).
+Most models are converted folders with random weights: those whose logits tests/models compares, but
+16 times as wide. Models that cannot be widened have the sizes of real ones (sized_models.py). The
+two programs take turns, so that other load slows both; the fastest turn of each counts. Not here:
+one model of a real size (generation.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIZES: Final = (
     "hidden_size", "intermediate_size", "head_dim", "moe_intermediate_size", "vocab_size",
     "shared_expert_intermediate_size", "shared_intermediate_size", "query_pre_attn_scalar",
 )  # fmt: skip
-#: Their tensors do not all grow with the width.
+#: Cases that cannot be widened: not all their tensors grow with the width.
 UNEVEN: Final = (
     "deepseek2", "deepseek2-groups", "deepseek2-lite", "deepseek3", "deepseek3-yarn",
     "granitehybrid", "granitehybrid-dense", "mamba2", "mamba2-tied", "qwen3next",
@@ -50,13 +50,13 @@ EXPERTS: Final = 8
 
 @dataclass(frozen=True)
 class _Size:
-    """What `Peer` asks of a model."""
+    """The properties of a model that `Peer` needs."""
 
     vocabulary: int
 
 
 def _wider(told: dict[str, Any]) -> dict[str, Any]:
-    """A case of random_folders, wider; as many heads, layers and experts as before."""
+    """A case of random_folders, wider; the numbers of heads, layers and experts stay."""
     config = {
         k: x * WIDER if k in SIZES and x is not None else x for k, x in told["config"].items()
     }
@@ -78,7 +78,7 @@ def _wider(told: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _measured(path: Path, threads: int, vocabulary: int) -> dict[str, Any]:
-    """Tokens per second of both, and their ratios."""
+    """Tokens per second of both programs, and their ratios."""
     peer = Peer(path, threads, _Size(vocabulary))  # type: ignore[arg-type]  # asks for no more
     ids = np.random.default_rng(0).integers(3, vocabulary, PROMPT).tolist()
     best: dict[str, list[float]] = {"prompt": [np.inf, np.inf], "decode": [np.inf, np.inf]}

@@ -1,4 +1,4 @@
-"""numpy and PyTorch on the cases of cases.py, served to another process.
+"""numpy and PyTorch as peers for the cases of cases.py, in a process of their own.
 
 Not here: ggml (ggml.py).
 """

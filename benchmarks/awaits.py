@@ -1,8 +1,8 @@
 """What it costs to await native work, beside anyio.to_thread.run_sync on the same loop.
 
-Three rows per loop: a tiny graph; 200 us of work, from its end to the resumed task, also beside a
-bare C thread; a worker that had fallen asleep. Also how long a call of `run` holds the loop. Not
-here: work done meanwhile.
+Each loop has three comparisons: a tiny graph; 200 us of work, measured from its end to the resumed
+task, also compared with a bare C thread; a worker that had fallen asleep. A further row tells how
+long a call of `run` holds the loop. Not here: work done meanwhile.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def _after_work(be: Backend, loop: str, rounds: int) -> list[Row]:
 
 async def _asleep(be: Backend, graph: Graph, loop: str, rounds: int) -> list[Row]:
     async def ours() -> float:
-        await anyio.sleep(0.01)  # workers spin for some hundred microseconds
+        await anyio.sleep(0.01)  # it spins for some hundred microseconds, then sleeps
         start = time.perf_counter()
         await be.graph_compute(graph)
         return time.perf_counter() - start
@@ -151,7 +151,7 @@ def _compare(what: str, found: dict[str, list[float]], budget: float) -> Row:
 
 
 async def _graph_of(be: Backend, seconds: float) -> Graph:
-    """A graph that takes about this long: one product, its columns fitted by trying."""
+    """A graph that takes about this long: one product; its columns are added until it does."""
     w = aggml.new_tensor("f32", ne=(256, 256), name="w")
     be.alloc([w])
     await be.memset(w, 0)

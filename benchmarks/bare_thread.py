@@ -63,7 +63,7 @@ void end(pthread_t thread) { pthread_join(thread, NULL); }
 
 
 class BareThread:
-    """The thread, from `with` to its end."""
+    """The thread; it runs until the end of its `with` block."""
 
     def __enter__(self) -> Self:
         compiler = shutil.which("cc")
@@ -89,7 +89,7 @@ class BareThread:
         os.close(self._told)
 
     async def sample(self, seconds: float, loop_name: str) -> float:
-        """Seconds from the end of so much work to the first line of the callback."""
+        """Seconds from the end of that much work to the first line of the callback."""
         if loop_name.startswith("trio"):
             import trio
 

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 PART: Final = "busy"
 DTYPE: Final = "q8_0"
-MANY: Final = 7000  # rows of 64 that gelu takes some 200 us for
-STEPS: Final = 24  # in a turn: about half a second
+MANY: Final = 7000  # rows of 64; gelu takes some 200 us for them
+STEPS: Final = 24  # tokens in a turn, which takes about half a second
 ROUNDS: Final = 9
-MOST: Final = 0.2  # of the throughput, beyond what the burner took
-# Ends with its parent, even if that is killed.
+MOST: Final = 0.2  # largest share of the throughput lost, beyond the burner's share
+# The burner ends with its parent, even if that is killed.
 BURN: Final = "import ctypes\nctypes.CDLL(None).prctl(1, 9)\nwhile True: pass"
 
 
 async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
-    """Two rows."""
+    """A row for the graph, and one for tokens."""
     if not hasattr(os, "sched_setaffinity"):
         missing.append(f"{PART}: this system pins no process to a core")
         return []
@@ -53,7 +53,7 @@ async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]
 
 
 def _small_and_large() -> Graph:
-    """20 times 25 nodes of some 0.3 us, one behind the other, and one of some 200 us."""
+    """20 times: 25 nodes of some 0.3 us, one after the other, then one node of some 200 us."""
     weights = aggml.new_tensor(DType.F32, ne=(64, 64), name="weights")
     many = aggml.new_tensor(DType.F32, ne=(64, MANY), name="many")
     y = aggml.new_tensor(DType.F32, ne=(64,), name="x")
@@ -133,7 +133,7 @@ async def _tokens(threads: int, *, quick: bool, missing: list[str]) -> list[Row]
 
 
 async def _beyond(work: Callable[[], Awaitable[None]], rounds: int) -> float:
-    """The median over rounds of a turn in quiet and one beside the burner."""
+    """The share of throughput lost beside the burner, minus its share of the processor: median."""
     found = []
     with _burner() as burner:
         await work()
@@ -153,11 +153,11 @@ async def _beyond(work: Callable[[], Awaitable[None]], rounds: int) -> float:
 
 @contextlib.contextmanager
 def _burner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that burns the first usable core, stopped."""
+    """A process that can burn the first usable core; it is stopped at first."""
     with subprocess.Popen([sys.executable, "-c", BURN]) as process:
         try:
             os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
-            time.sleep(0.3)  # until it burns
+            time.sleep(0.3)  # until it has begun
             process.send_signal(signal.SIGSTOP)
             yield process
         finally:
@@ -165,5 +165,5 @@ def _burner() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _processor_time(pid: int) -> float:
-    """Seconds of processor time that a process had."""
+    """Seconds of processor time that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9

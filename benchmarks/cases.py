@@ -1,4 +1,4 @@
-"""What the kernel benchmarks compute: cases that every contender understands, and their data.
+"""The cases of the kernel benchmarks, which every contender understands, and their data.
 
 A case is a dict, so it can be sent to another process. Its data follow from its seed; quantized
 weights come from a file. Not here: the contenders, which compute the cases.
@@ -19,12 +19,12 @@ BASE_ROWS: Final = 64
 
 
 def mul_mat(dtype: str, m: int, n: int, k: int, copies: int = 1) -> Case:
-    """Weights [k, m] times activations [k, n], ``copies`` times with weights of their own."""
+    """Weights [k, m] times activations [k, n], ``copies`` times, each with other weights."""
     return {"op": "mul_mat", "dtype": dtype, "m": m, "n": n, "k": k, "copies": copies}
 
 
 def attention(dtype: str, head: int, *, causal: bool, tokens: int = 512) -> Case:
-    """Every query sees every key, or those before it; 2048 values of head width in all."""
+    """Attention of queries to all keys, or to earlier ones; all heads together have 2048 values."""
     heads = 2048 // head
     return {
         "op": "attention", "dtype": dtype, "head": head, "heads": heads, "tokens": tokens,
@@ -48,7 +48,7 @@ def elementwise(op: str, *ne: int) -> Case:
 
 
 def operations(case: Case) -> float:
-    """Multiplications and additions that are needed; of causal attention half of all."""
+    """The multiplications and additions needed; causal attention needs half of all."""
     if case["op"] == "mul_mat":
         return float(2 * case["m"] * case["n"] * case["k"] * case["copies"])
     if case["op"] == "attention":
@@ -60,7 +60,7 @@ def operations(case: Case) -> float:
 
 
 def floats(seed: int, *shape: int) -> F32:
-    """Standard normal, the same for every contender."""
+    """Standard normal numbers, the same for every contender."""
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
@@ -70,12 +70,12 @@ def base_rows(case: Case) -> F32:
 
 
 def repeated(rows: np.ndarray[Any, Any], m: int) -> np.ndarray[Any, Any]:
-    """``m`` rows made of these."""
+    """``m`` rows: ``rows``, repeated."""
     return np.ascontiguousarray(np.tile(rows, (-(-m // len(rows)), 1))[:m])
 
 
 def activations(case: Case) -> F32:
-    """(n, k)."""
+    """The activations of a product, (n, k)."""
     return floats(2, case["n"], case["k"])
 
 
@@ -86,36 +86,36 @@ def heads(case: Case) -> tuple[F32, F32, F32]:
 
 
 def queries(case: Case) -> F32:
-    """(sequences, heads, 1, head): what asks in "context"."""
+    """The queries of "context", (sequences, heads, 1, head)."""
     return floats(3, case["sequences"], case["heads"], 1, case["head"])
 
 
 def cache_rows(case: Case) -> F32:
-    """The rows that keys are made of, then those of values, in "context"."""
+    """The rows that the keys of "context" are made of, then those of the values."""
     return floats(4, 2 * BASE_ROWS, case["kv_heads"] * case["head"])
 
 
 def filled(rows: np.ndarray[Any, Any], case: Case) -> np.ndarray[Any, Any]:
-    """A whole cache of these rows: (sequences, keys, ...)."""
+    """A whole cache made of these rows, (sequences, keys, ...)."""
     one = repeated(rows, case["keys"])
     return np.ascontiguousarray(np.broadcast_to(one, (case["sequences"], *one.shape)))
 
 
 def mask(case: Case) -> np.ndarray[Any, np.dtype[np.float16]]:
-    """(queries, keys): 0 or -inf."""
+    """The causal mask, (queries, keys): 0 or -inf."""
     seen = np.tri(case["tokens"], dtype=bool)
     return np.where(seen, np.float16(0), np.float16(-np.inf))
 
 
 def scale(case: Case) -> float:
-    """The factor of the scores."""
+    """The factor of the attention scores."""
     return 1 / math.sqrt(case["head"])
 
 
 def values(case: Case) -> F32:
-    """The input of an elementwise case, numpy order."""
+    """The input of an elementwise case, in numpy order."""
     return floats(6, *reversed(case["ne"]))
 
 
 EPS: Final = 1e-5
-SAMPLE: Final = 512  # results compared, the first ones
+SAMPLE: Final = 512  # so many results, the first ones, are compared

@@ -21,7 +21,7 @@ COLOURS: Final = {
     "onnxruntime": "#54a24b",
 }  # fmt: skip
 OTHER: Final = "#9d755d"
-WIDEST: Final = 1.2  # share that is drawn
+WIDEST: Final = 1.2  # largest share that is drawn
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
@@ -33,8 +33,8 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     need("matplotlib")
     module("matplotlib").use("Agg")
     plt = module("matplotlib.pyplot")
-    rows = [row for row in rows if row.part != "ops"]  # hundreds, too many to be seen
-    # Shares of time, and what stands beside the lag, are no speeds.
+    rows = [row for row in rows if row.part != "ops"]  # hundreds of rows: too many to read
+    # Rows of "%" and of "lag" are no speeds, so ratios to peers make no sense there.
     speeds = [row for row in rows if row.unit != "%" and row.part != "lag"]
     beside = [(row, name) for row in speeds for name in row.peers]
     shares = [(row, name) for row in rows for name in row.roofs]
@@ -53,7 +53,7 @@ def _ratios(axes: Any, beside: list[tuple[Row, str]]) -> None:
         ratio = row.value / row.peers[name]
         ratio = 1 / ratio if row.unit in LESS_IS_BETTER else ratio
         colour = next((c for known, c in COLOURS.items() if name.startswith(known)), OTHER)
-        axes.barh(y, ratio - 1, left=1, color=colour)  # on a log axis bars begin at 1
+        axes.barh(y, ratio - 1, left=1, color=colour)  # on a log axis bars begin at ratio 1
         axes.text(max(ratio, 1) * 1.03, y, f"{ratio:.2g}", va="center", fontsize=6)
         limit = next((b.limit for b in row.budgets if b.of == name), None)
         if limit is not None:
@@ -69,7 +69,7 @@ def _shares(axes: Any, shares: list[tuple[Row, str]]) -> None:
     for y, (row, name) in enumerate(shares):
         share = row.value / row.roofs[name]
         axes.barh(y, share, color="#b279a2" if name in ("read", "a copy") else "#e45756")
-        # Text beyond the axes would take the room of the bars.
+        # Text beyond the axes would make the bars shorter.
         axes.text(min(share + 0.01, WIDEST - 0.07), y, f"{share:.0%}", va="center", fontsize=6)
         limit = next((b.limit for b in row.budgets if b.of == name), None)
         if limit is not None:

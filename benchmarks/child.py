@@ -1,7 +1,7 @@
 """A peer in a process of its own, stopped while others are measured.
 
-A peer that crashes ends its own process, not the run. Its threads may spin when their work is done;
-while the process is stopped they get no core. Not here: the peers (ggml.py, arrays.py,
+A peer that crashes ends its own process, not the run. Its threads may spin when their work is done,
+but they take no core while the process is stopped. Not here: the peers (ggml.py, arrays.py,
 llamacpp.py).
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
-PATIENCE = 90  # seconds for one call; the longest of them, loading a model, takes a few
+PATIENCE = 90  # seconds for one call; the longest, loading a model, takes a few seconds
 
 
 class ChildError(Exception):
@@ -33,11 +33,11 @@ class ChildError(Exception):
 
 
 class Child:
-    """``python -m MODULE`` that calls `serve`; `call` asks it for one of its functions.
+    """A process ``python -m MODULE`` that calls `serve`; `call` runs one of its functions.
 
     Args:
-        module: which.
-        environment: added to that of this process.
+        module: the module that runs.
+        environment: variables, in addition to those of this process.
     """
 
     def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
@@ -53,10 +53,10 @@ class Child:
         )
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the child's function ``name`` returns; it runs only meanwhile.
+        """Call the child's function ``name``; returns its result. The child runs only meanwhile.
 
         Raises:
-            ChildError: it raised, or the process ended.
+            ChildError: the function raised, or the process ended.
         """
         asked, answered = self._process.stdin, self._process.stdout
         assert asked is not None
@@ -66,7 +66,7 @@ class Child:
         try:
             asked.write(json.dumps([name, arguments]) + "\n")
             asked.flush()
-            # One line answers a call, so nothing of it waits in a buffer of ours.
+            # A call is answered with one line, so no more data waits in our buffer.
             if not select.select([answered], [], [], PATIENCE)[0]:
                 self._process.kill()
                 raise ChildError(f"said nothing for {PATIENCE} s")
@@ -106,8 +106,8 @@ class Child:
 
 
 def serve(functions: Mapping[str, Callable[..., Any]]) -> None:
-    """In the child: answer calls until the parent is gone. What libraries print goes to stderr."""
-    if sys.platform == "linux":  # a stopped process would not see that its parent has ended
+    """In the child: answer calls until the parent has gone. Output of libraries goes to stderr."""
+    if sys.platform == "linux":  # a stopped process would not notice that its parent has ended
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -116,7 +116,7 @@ def serve(functions: Mapping[str, Callable[..., Any]]) -> None:
         answer: list[Any]
         try:
             answer = [True, functions[name](*arguments)]
-        except Exception as error:  # told to the parent, whatever it is
+        except Exception as error:  # report any exception to the parent
             traceback.print_exc()
             answer = [False, f"{type(error).__name__}: {error}"]
         answers.write(json.dumps(answer) + "\n")

@@ -61,7 +61,7 @@ async def _narrow(floats: np.ndarray, name: str) -> None:
 
 
 async def _copy(source: np.ndarray, threads: int) -> None:
-    """A share for each thread, into memory made anew; numpy copies without the GIL."""
+    """Copy with numpy, a part in each thread, into new memory; numpy releases the GIL."""
     target = np.empty_like(source)
     shares = zip(np.array_split(source, threads), np.array_split(target, threads), strict=True)
 

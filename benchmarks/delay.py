@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-_SPIN = 1.5e-4  # a sleep ends about 0.1 ms late
+_SPIN = 1.5e-4  # seconds; a sleep ends about 0.1 ms late
 
 
 def _at(due: float) -> None:
@@ -25,7 +25,7 @@ def _at(due: float) -> None:
 
 
 def _pass_on(source: socket.socket, to: socket.socket, seconds: float) -> None:
-    """Each piece ``seconds`` after it came, until the end."""
+    """Pass on each piece ``seconds`` after it came, until the end."""
     pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
     def deliver() -> None:
@@ -50,7 +50,7 @@ def _pass_on(source: socket.socket, to: socket.socket, seconds: float) -> None:
 
 
 def main() -> None:
-    """Serves until it is killed."""
+    """Run the proxy until it is killed."""
     port, to, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     with socket.create_server(("127.0.0.1", port)) as listening:
         while True:

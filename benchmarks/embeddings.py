@@ -27,7 +27,7 @@ PART = "embeddings"
 SIZES = ((1, 14), (32, 32), (64, 122))
 OURS = ("f32", "bf16", "q8_0")
 LLAMA_CPP = ("f32", "q8_0")
-TOKENS = 1024  # that llama.cpp computes together: each sees all, so more would only be slower
+TOKENS = 1024  # in a batch of llama.cpp: each looks at all of them, so more would be slower
 PEERS: dict[str, Callable[[int], peers.Compute]] = {
     "onnxruntime f32": peers.onnxruntime,
     "PyTorch f32": lambda threads: peers.pytorch("f32", threads),
@@ -37,7 +37,7 @@ PEERS: dict[str, Callable[[int], peers.Compute]] = {
 
 @dataclass
 class Contender:
-    """Embeds a batch of token ids (batch, tokens); says in how many seconds, and gives vectors."""
+    """Embeds token ids of (batch, tokens); returns the seconds that it took, and the vectors."""
 
     name: str
     compute: Callable[[np.ndarray], Awaitable[tuple[float, np.ndarray]]]
@@ -45,9 +45,9 @@ class Contender:
 
 
 async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) -> list[Row]:
-    """Rows for all contenders that are here; the names of the others go to ``missing``.
+    """Rows for all installed contenders; the names of the others go to ``missing``.
 
-    Only of sizes whose name contains ``match``.
+    Only sizes whose name contains ``match`` are measured.
     """
     rows: list[Row] = []
     async with AsyncExitStack() as stack:
@@ -92,7 +92,7 @@ def _peer(name: str, blocking: peers.Compute) -> Contender:
 
 
 def _llama_cpp(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
-    """In a process, since it may crash; with the packing of weights that it survives."""
+    """llama.cpp in a process, because it may crash, with the first packing that it survives."""
     path = str(model_files.minilm_file(dtype))
     for packing in ("all", "none"):
         child = Child("benchmarks.llamacpp")
@@ -120,8 +120,8 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
     rng = np.random.default_rng(batch)
     ids = rng.integers(1000, 30000, (batch, tokens))
     ids[:, 0], ids[:, -1] = 101, 102  # [CLS], [SEP]
-    rounds = 2 if quick else 4 if batch * tokens > 3000 else 7  # of the largest 15 s each
-    repeats = max(1, min(30, 3000 // (batch * tokens)))  # large ones are long enough by themselves
+    rounds = 2 if quick else 4 if batch * tokens > 3000 else 7  # the largest takes 15 s a round
+    repeats = max(1, min(30, 3000 // (batch * tokens)))  # samples of large sizes are long enough
     seconds: dict[str, list[float]] = {x.name: [] for x in contenders}
     vectors: dict[str, np.ndarray] = {}
     dead: list[str] = []

@@ -29,7 +29,7 @@ async def measure(*, quick: bool, missing: list[str]) -> list[Row]:
     async with aggml.get_device("CPU").backend(n_threads=1) as be:
         x = aggml.new_tensor("f32", ne=(4,), name="x").set_input()
         builds = []
-        for _ in range(9):  # a full collection falls into one or two of them
+        for _ in range(9):  # a full garbage collection falls into one or two of them
             start = time.perf_counter()
             chain(x)
             builds.append((time.perf_counter() - start) / NODES)
@@ -66,7 +66,7 @@ def chain(x: aggml.Tensor) -> aggml.Tensor:
 
 
 def _beside(what: str, seconds: float, theirs: float | None, limit_us: float | None) -> Row:
-    """Judged by microseconds where the limit is one, else by 1.5 times ggml's figure."""
+    """A row whose budget is ``limit_us``; without that, 1.5 times ggml's figure."""
     us = seconds * 1e6
     if theirs is None:
         return absolute(PART, what, us, "us", None if limit_us is None else ("<=", limit_us))

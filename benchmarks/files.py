@@ -1,9 +1,9 @@
-"""Tokens per second of files as people use them: llama.cpp's mixtures of types at real shapes.
+"""Tokens per second with files as people use them: llama.cpp's mixtures of types, real shapes.
 
-They are compared with llama.cpp and ik_llama.cpp, in turns on the same files. ik_llama.cpp runs
-twice: with weights as stored, and repacked (its option -rtr). generation.py measures the rows and
-has the same ones. Not here: which matrix has which type (model_files.py), how peers are called
-(llamacpp.py, ik_llamacpp.py).
+aggml is compared with llama.cpp and ik_llama.cpp, in turns on the same files. ik_llama.cpp runs
+twice: with weights as stored, and repacked (its option -rtr). generation.py measures and makes the
+rows. Not here: which matrix has which type (model_files.py), how peers are called (llamacpp.py,
+ik_llamacpp.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.timing import Row
 
 PART: Final = "files"
-# Name, module, packings: what the peer is asked for, and what is noted if it is what came of it.
+# Name, module, packings: packings to try in turn, and a note for the row if that one is used.
 PEERS: Final[tuple[tuple[str, str, Mapping[str, str]], ...]] = (
     (PEER, "benchmarks.llamacpp", PACKINGS),
     ("ik_llama.cpp", "benchmarks.ik_llamacpp", {"none": ""}),
@@ -60,7 +60,7 @@ async def measure(
 def _peers(
     path: Path, threads: int, shape: Shape, stack: ExitStack, missing: list[str]
 ) -> dict[str, Peer]:
-    """Those that could load the file; the others are noted as missing."""
+    """The peers that could load the file; the others are noted as missing."""
     found: dict[str, Peer] = {}
     for name, module, packings in PEERS:
         peer = Peer(path, threads, shape, packings, module=module, name=name)

@@ -2,9 +2,9 @@
 
 A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together (tg128
 x 8), in turns of a few steps. Our steps are those of examples/generate.py at temperature 0: each
-step takes the best token and feeds it to the next step. llama.cpp is fed random tokens and takes
+step takes the best token and feeds it to the next step. llama.cpp is fed random tokens and chooses
 none. Not here: the files (model_files.py), how peers are driven (llamacpp.py, ik_llamacpp.py),
-files as people have them (files.py).
+files with mixtures of types (files.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOGETHER: Final = 8
 CTX: Final = 1024
 PACKINGS: Final = {"all": "", "CPU_REPACK": "without AMX", "none": "weights as they lie"}
 
-# Of the bytes per second that memory gives; and no row is below llama.cpp.
+# Least shares of the bytes per second that memory gives. Also, no row may be slower than llama.cpp.
 SHARES: Final = {"tg128": 0.88, "tg128 x 8": 0.75}
 
 
@@ -75,15 +75,15 @@ async def measure(
 
 
 class Peer:
-    """A peer with a model; with the first packing of weights that it survives.
+    """A peer with a model, with the first packing of weights that does not end its process.
 
     Args:
-        path: of the model.
+        path: the file of the model.
         threads: how many.
-        shape: of the model.
-        packings: how weights may be packed, as the peer names it, and what is noted about it.
-        module: what serves the peer.
-        name: of the peer, for notes.
+        shape: the shape of the model.
+        packings: the packings of weights to try, by the peer's names, each with a note for the row.
+        module: the module that runs in the peer's process.
+        name: the peer's name, for notes.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Peer:
         self.note = "; ".join(tried)
 
     def call(self, name: str, *arguments: Any) -> float | None:
-        """Seconds; None if it is not here or died, which is noted."""
+        """The seconds that a call took; None if the peer is missing or died, which is noted."""
         if self.child is None:
             return None
         try:
@@ -137,7 +137,7 @@ class Peer:
 
 
 async def _generate(model: Decoder, ids: list[int], first: int, steps: int) -> list[int]:
-    """Take the best token so many times, with one step queued behind the one that is awaited."""
+    """Take the best token ``steps`` times; while one step is awaited, the next is queued."""
     ahead = await model.follow([first] * len(ids), ids)
     for at in range(first + 1, first + steps):
         step, ahead = ahead, await model.follow([at] * len(ids))
@@ -148,7 +148,7 @@ async def _generate(model: Decoder, ids: list[int], first: int, steps: int) -> l
 
 @dataclass
 class _Spans:
-    """Seconds of ours and theirs, and the limits of the machine measured meanwhile."""
+    """Seconds of aggml and of the peers, and the machine's limits measured meanwhile."""
 
     ours: list[float] = field(default_factory=list)
     theirs: dict[str, list[float]] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class _Spans:
 
 @dataclass(frozen=True)
 class Case:
-    """A file: the part and the name of its rows, the type or mixture, the shape, where it is."""
+    """A file: the part and the name of its rows, the type or mixture, the shape, the path."""
 
     part: str
     name: str
@@ -168,7 +168,7 @@ class Case:
 
 @dataclass
 class Measurement:
-    """One file, ours and all peers in turns: a row for the prompt, two for steps."""
+    """Measures one file, with aggml and all peers in turns: a row for the prompt, two for steps."""
 
     case: Case
     threads: int
@@ -205,11 +205,11 @@ class Measurement:
         return found
 
     async def _steps(self, model: Decoder, n: int) -> _Spans:
-        """STEPS steps of ``n`` sequences, SLICE of ours and SLICE of theirs in turns."""
+        """STEPS steps of ``n`` sequences; aggml and each peer take SLICE steps in turn."""
         found = _Spans()
         steps = 2 * SLICE if self.quick else STEPS
         ids = np.random.default_rng(n).integers(0, self.case.shape.vocabulary, (steps, n)).tolist()
-        await _generate(model, ids[0], 0, 1)  # its graph is built
+        await _generate(model, ids[0], 0, 1)  # builds the graph
         for peer in self.peers.values():
             peer.call("begin")
         last = ids[0]
@@ -235,7 +235,7 @@ class Measurement:
                 found.roofs.setdefault(name, []).append(self.roofline.peak(name))
 
     def _compute_roofs(self, found: _Spans, tokens: int) -> dict[str, float]:
-        """Tokens per second if every unit were busy; the output is computed for one token alone."""
+        """Tokens per second if every unit were busy; logits are computed for one token only."""
         shape = self.case.shape
         output = shape.vocabulary * shape.width
         attention = shape.layers * 2 * shape.width * tokens * tokens / 2
@@ -243,7 +243,7 @@ class Measurement:
         return {name: median(x) * tokens / (2 * products) for name, x in found.roofs.items()}
 
     def _bytes_of_a_step(self, n: int) -> float:
-        """Weights once, keys and values of each sequence, on average."""
+        """Bytes that a step reads on average: weights once, keys and values of each sequence."""
         streamed = model_files.streamed_bytes(self.case.dtype, self.case.shape)
         kv = 2 * 2 * self.case.shape.head * self.case.shape.kv_heads * self.case.shape.layers
         return streamed + n * kv * STEPS / 2

@@ -40,7 +40,7 @@ def _libraries() -> list[Any]:
     found = []
     for name in ("ggml-base", "ggml-cpu", "ggml"):
         stem = f"libggml{name.removeprefix('ggml')}"
-        # A wheel has copies where there were links: the one with the number is what others link to.
+        # A wheel has copies in place of links; other libraries link to the numbered one.
         paths = sorted(folder.glob(f"{stem}.so.[0-9]")) or sorted(folder.glob(f"{stem}.*"))
         if not paths:
             raise MissingPeerError(f"{folder} has no lib{name}")
@@ -49,7 +49,7 @@ def _libraries() -> list[Any]:
 
 
 class GGML:
-    """The functions that are called, with their C types."""
+    """The functions of libggml that the benchmarks call, with their C types."""
 
     def __init__(self) -> None:
         base, cpu, _ = _libraries()
@@ -105,7 +105,7 @@ class GGML:
 
 
 def context_of(g: GGML, size: int) -> int:
-    """A context for tensors and graphs of so many bytes, their data elsewhere."""
+    """A context of so many bytes for tensors and graphs, without their data."""
     context: int = g.init(_InitParams(size, None, True))
     return context
 
@@ -117,7 +117,7 @@ def _typed(function: Any, result: Any, *arguments: Any) -> Any:
 
 
 def tiny_nodes(nodes: int, rounds: int) -> dict[str, float]:
-    """Seconds per node of a chain of scales of 4 elements, one thread.
+    """Seconds per node of a chain of scale nodes of 4 elements, on one thread.
 
     Returns:
         "build" (tensors and graph), "allocate" (plan and place), "run" (the median round).
@@ -166,11 +166,11 @@ class Kernel:
     """One case, ready to run.
 
     Args:
-        case: what.
+        case: the case.
         type_id: ggml's number of the case's dtype.
         rows: a .npy file with the weights' base rows as uint8, or "".
         threads: how many.
-        without: names of kinds of buffers that weights may not go into.
+        without: names of buffer types that weights may not use.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Kernel:
             if buffer and g.supports(self.backend, ends[0]):
                 self.packed = name
                 break
-            # A tensor cannot leave its buffer: begin anew with the next kind.
+            # A tensor cannot leave its buffer, so start again with the next buffer type.
             if buffer:
                 g.buffer_free(buffer)
             g.free(self._weights)

@@ -1,9 +1,9 @@
-"""A device of ggml awaited, against the same library called in a thread (anyio.to_thread).
+"""A device of ggml, awaited, compared with the same library called in a thread (anyio).
 
     nice -n -10 python -m benchmarks.ggml_devices --out benchmarks/results/amd-epyc-zen4-4-ggml.json
 
-Here: the time of one tiny graph, and the lag of the loop while large ones run. Not here: servers
-(ggml_servers.py), kernels.
+Here: the time of one tiny graph, and the lag of the event loop while large graphs run. Not here:
+servers (ggml_servers.py), kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Params(ctypes.Structure):
 
 
 class Direct:
-    """A product of squares on ggml's CPU, by its own functions, memory in ggml's context."""
+    """A product of square matrices on ggml's CPU, by ggml's own functions."""
 
     def __init__(self, folder: Path, n: int, threads: int) -> None:
         base: Any = ctypes.CDLL(str(folder / "libggml-base.so"))
@@ -65,7 +65,7 @@ class Direct:
         self._compute = base.ggml_backend_graph_compute
 
     def compute(self) -> None:
-        """Once, without the GIL."""
+        """Compute the product once, without the GIL."""
         self._compute(self._backend, self._graph)
 
 
@@ -102,7 +102,7 @@ ROUNDS, WINDOW = 30, 1.0
 
 
 async def _ways(folder: Path, be: Any, n: int, threads: int) -> dict[str, Any]:
-    """The same product awaited and in a thread."""
+    """The same product, awaited and in a thread."""
     direct = Direct(folder, n, threads)
     a, b = aggml.new_tensor("f32", ne=(n, n)), aggml.new_tensor("f32", ne=(n, n))
     graph = aggml.Graph(aggml.ops.mul_mat(a, b))
@@ -161,7 +161,7 @@ async def _servers(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints the figures as JSON."""
+    """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/ggml-0.3.36/bin"))
     parser.add_argument("--out", type=Path, help="a file for the figures")

@@ -1,7 +1,7 @@
-"""Servers of ggml's RPC: what issuing ahead saves, and how two of them overlap.
+"""Servers of ggml's RPC: the time that issuing ahead saves, and how two servers overlap.
 
-Here: servers in other processes of this machine, near and behind a line with a delay. Not here: the
-lag of the loop (ggml_devices.py).
+Issuing ahead: operations are sent before the earlier ones are done. The servers are processes of
+this machine, some behind a proxy with a delay. Not here: the lag of the loop (ggml_devices.py).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def server(folder: Path, *, round_trip: float = 0.0) -> Iterator[Any]:
     """The device of a new server, one thread of ggml's CPU.
 
     Args:
-        folder: of the libraries, with the server.
-        round_trip: seconds that the way there and back takes longer.
+        folder: where ggml's libraries and the server's program are.
+        round_trip: seconds that the proxy adds to the way there and back.
     """
     port, near = _port(), _port()
     options = ["--port", str(port), "--threads", "1", "--device", "CPU"]
@@ -75,18 +75,18 @@ def server(folder: Path, *, round_trip: float = 0.0) -> Iterator[Any]:
             process.wait()
 
 
-# -- ahead
+# -- issuing ahead
 
 
 def _triple(be: GgmlBackend, x: Tensor, y: Tensor, graph: Graph, data: Any) -> Any:
-    """A future of the result."""
+    """Set, compute, get; returns the Future of the result."""
     be.set(x, data)
     be.graph_compute(graph)
     return be.get(y)
 
 
 async def _block(device: Any, *, issue_ahead: bool) -> dict[int, list[float]]:
-    """Microseconds of one and of three times set, a tiny graph, get; one await."""
+    """Microseconds of one, and of three, times set, tiny graph, get; only the last is awaited."""
     be = GgmlBackend(device, taken(device.native.stream("ahead", 1, issue_ahead)), None)
     x = aggml.new_tensor("f32", ne=(4,))
     y = ops.scale(x, 2.0)
@@ -106,7 +106,7 @@ async def _block(device: Any, *, issue_ahead: bool) -> dict[int, list[float]]:
 
 
 async def ahead(device: Any) -> dict[str, Any]:
-    """Both ways in turns, one backend at a time."""
+    """Measure with and without issuing ahead in turns, one backend at a time."""
     found: dict[tuple[bool, int], list[list[float]]] = {}
     for block in range(BLOCKS):
         for way in (block % 2 == 0, block % 2 != 0):
@@ -141,11 +141,11 @@ class _Stage:
         self.weights = w
 
     async def fill(self) -> None:
-        """The weights."""
+        """Set the weights."""
         await self.be.set(self.weights, np.random.default_rng(0).random((K, K), np.float32) / K)
 
     def start(self, data: Any) -> Any:
-        """One item; a future."""
+        """Start one item; returns the Future of its result."""
         self.be.set(self.x, data)
         self.be.graph_compute(self.graph)
         return self.be.get(self.y)

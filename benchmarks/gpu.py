@@ -1,8 +1,8 @@
 """``python -m benchmarks.gpu``: transfers, overlap, latency, plans, kernels, decoding of one GPU.
 
-Writes results/GPU.json. PyTorch is measured beside it where it is installed with CUDA. Without a
-GPU it says what is missing. Not here: the CPU (__main__.py), kernels (gpu_kernels.py), the models
-(gpu_model.py), failing (gpu_faults.py).
+Writes results/GPU.json. PyTorch is measured, too, if it is installed with CUDA. Without a GPU the
+program says what is missing. Not here: the CPU (__main__.py), kernels (gpu_kernels.py), the models
+(gpu_model.py), failures (gpu_faults.py).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Missing(Exception):
 
 
 def find_device(name: str | None) -> Device:
-    """The GPU of that name, or the first.
+    """The GPU of that name, or the first GPU.
 
     Raises:
-        Missing: there is none.
+        Missing: there is no such GPU.
     """
     from aggml.devices.cuda import driver
 
@@ -95,7 +95,7 @@ async def transfers(device: Device, *, quick: bool) -> list[Row]:
 
 
 async def overlap(device: Device, *, quick: bool) -> list[Row]:
-    """Upload, compute and download by three backends at once, against the longest of them alone."""
+    """Upload, compute and download on three backends at once, compared with the longest alone."""
     n, rounds, depth = (MIB, 3, 4) if quick else (64 * MIB, 5, 32)
     kind = device.host_buffer_type
     assert kind is not None
@@ -131,7 +131,7 @@ async def overlap(device: Device, *, quick: bool) -> list[Row]:
 
 
 async def latency(device: Device, loop: str, *, quick: bool) -> list[Row]:
-    """From submitting to the resumed task, of a graph of one tiny node."""
+    """The time from submitting a graph of one tiny node to the resumed task."""
     async with device.backend() as be:
         x = leaf(be, "f32", (32,), "x")
         await be.prepare(graph := Graph(ops.add(x, x)))
@@ -140,7 +140,7 @@ async def latency(device: Device, loop: str, *, quick: bool) -> list[Row]:
 
 
 async def relaunch(device: Device, *, quick: bool) -> list[Row]:
-    """A plan of 1,000 tiny nodes, once more: the call, and the whole of it."""
+    """Running a plan of 1,000 tiny nodes again: the time of the call, and until the end."""
     async with device.backend() as be:
         x = leaf(be, "f32", (32,), "x")
         y = x
@@ -161,7 +161,7 @@ async def relaunch(device: Device, *, quick: bool) -> list[Row]:
 
 
 async def decode(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
-    """Llamas, see gpu_model.py."""
+    """Tokens per second of llamas, see gpu_model.py."""
     roof = await bandwidth(device, quick=quick)
     return await decoding(device, roof, quick=quick, missing=missing)
 
@@ -172,7 +172,7 @@ def resident() -> int:
 
 
 async def soak(device: Device, *, quick: bool) -> list[Row]:
-    """Submissions one after the other, and the memory that they leave behind."""
+    """Many submissions one after the other, and the memory that is not freed afterwards."""
     n = 400 if quick else 100_000
     async with device.backend() as be:
         x = aggml.new_tensor("f32", ne=(64,), name="x")
@@ -197,7 +197,7 @@ async def soak(device: Device, *, quick: bool) -> list[Row]:
 
 
 def faults(device: Device, missing: list[str]) -> list[Row]:
-    """Out of memory, an illegal address and a lost device, in a process that they may end."""
+    """Out of memory, an illegal address and a lost device, in a process that may crash."""
     digits = re.search(r"\d+$", device.name)
     command = [sys.executable, "-m", "benchmarks.gpu_faults", digits[0] if digits else "0"]
     root = Path(__file__).resolve().parent.parent
@@ -213,13 +213,13 @@ def faults(device: Device, missing: list[str]) -> list[Row]:
 def measure(
     device: Device, *, quick: bool, missing: list[str], found: Callable[[Row], object] = id
 ) -> list[Row]:
-    """All parts, in turn; a part that fails is told, and the next one is measured.
+    """Measure all parts in turn. A part that fails is reported, and the next one begins.
 
     Args:
         device: a GPU.
-        quick: sizes that say nothing of speed.
+        quick: small sizes, whose speeds mean nothing.
         missing: gets a line for each figure that could not be measured.
-        found: is given each row as soon as its part is through.
+        found: called with each row as soon as its part is done.
     """
     rows: list[Row] = []
     parts: list[tuple[str, str, Callable[[], Awaitable[list[Row]]]]] = [
@@ -236,7 +236,7 @@ def measure(
         progress(name)
         try:
             of_part = anyio.run(part, backend=loop)
-        except Exception as error:  # of a machine that was never seen before
+        except Exception as error:  # any error: the machine may be unlike all known ones
             traceback.print_exc()
             missing.append(f"{name}, {loop}: {type(error).__name__}: {error}")
             continue
@@ -247,7 +247,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; 1 where there is nothing to measure on."""
+    """Measure and write; returns 1 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--device", help="the device, such as CUDA1 (default: the first GPU)")
     parser.add_argument(

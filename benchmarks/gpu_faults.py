@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu_faults``: the errors of a GPU that has no memory, or fails.
+"""``python -m benchmarks.gpu_faults``: the errors of a GPU that runs out of memory, or fails.
 
 It runs in a process of its own, because after such a failure no other work of the process survives.
 Not here: each call of the driver failing once (tests/devices/cuda/device/test_faults.py).
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Wild", "check"]
 
-#: The node that is to fail.
+#: The name of the node that fails.
 WILD = "wild"
 
 
 class Wild(CudaKernels):
-    """The package's kernels; those of one node write where no memory is."""
+    """The package's kernels, but those of one node write to an address without memory."""
 
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
-        """As ever, with another address for a node of that name."""
+        """The usual launches; a node of that name gets a wrong address."""
 
         def where(tensor: Tensor) -> int:
             return 1 << 40 if tensor is node and node.name == WILD else address(tensor)
@@ -46,7 +46,7 @@ async def check(device: CUDADevice) -> list[str]:
     """Fail in each way; returns a list of the things that went wrong.
 
     Args:
-        device: nothing else uses it, and its node of that name fails.
+        device: a device for this alone, whose node of that name fails.
     """
     wrong: list[str] = []
     x = aggml.new_tensor("f32", ne=(64,), name="x")
@@ -65,14 +65,14 @@ async def check(device: CUDADevice) -> list[str]:
         pass
     if not (await be.run(good, None, good.ends[0]) == 2).all():
         wrong.append("after running out of memory a sum is wrong")
-    with be.batch():  # in one step: the context may be lost before another call is made
+    with be.batch():  # in one batch: the context may be lost before another call
         before = be.run(good, None, good.ends[0])
         failing, after = be.graph_compute(bad), be.run(good, None, good.ends[0])
     try:
         if not (await before == 2).all():
             wrong.append("the sum before the failure is wrong")
     except DeviceError:
-        pass  # it was under way when the context was lost
+        pass  # this one was under way when the context was lost
     for name, future in (("the one that failed", failing), ("the one behind it", after)):
         try:
             await future
@@ -90,7 +90,7 @@ async def check(device: CUDADevice) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all failures were as they should be."""
+    """Run the command line; returns 0 if all failures were as expected."""
     from aggml.devices.cuda import CUDADevice, driver
 
     ordinal = int((sys.argv[1:] if arguments is None else arguments)[0])

@@ -26,7 +26,7 @@ MIB: Final = 1 << 20
 
 
 async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
-    """mat-vec against the copy bandwidth, bf16 GEMM and attention against PyTorch."""
+    """Compare mat-vec with the copy bandwidth, bf16 GEMM and attention with PyTorch."""
     from aggml.devices.cuda import CUDADevice
 
     rows = []
@@ -50,7 +50,7 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
         rows += _beside_torch(
             "GEMM bf16", 2 * size**3, seconds, partial(_torch_gemm, size), missing
         )
-        wide = leaf(be, "f32", (size, size), "wide")  # as nodes give it: rounded on the way in
+        wide = leaf(be, "f32", (size, size), "wide")  # as nodes make it; the kernel rounds it
         seconds = await per_node(be, partial(_products, [a], wide), rounds)
         what = "GEMM bf16 by f32"
         if math.isinf(seconds):
@@ -97,7 +97,7 @@ def _beside_torch(
 
 
 def _torch_seconds(work: Callable[[], object]) -> float:
-    """By difference of depths, as `by_difference`."""
+    """Seconds with PyTorch, by the difference of long and short submissions (`by_difference`)."""
     torch = module("torch")
 
     found: dict[int, list[float]] = {depth: [] for depth in DEPTHS}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DTYPES", "decoding"]
 
 DTYPES: Final = ("q4_0", "q8_0", "bf16")
-#: About 1 and 8 billion, as Llama 3.
+#: Shapes with about 1 and 8 billion weights, as Llama 3.
 SHAPES: Final = {
     "1 B": Shape(2048, 16, 32, 8, 8192, 128256),
     "8 B": Shape(4096, 32, 32, 8, 14336, 128256),
@@ -86,12 +86,12 @@ async def _seconds(model: Decoder, n: int, steps: int) -> float:
 async def decoding(
     device: Device, roof: float, *, quick: bool, missing: list[str], dtypes: Sequence[str] = DTYPES
 ) -> list[Row]:
-    """Tokens per second of one sequence and of eight, beside the limit of the copy bandwidth.
+    """Tokens per second of one sequence and of eight, with the limit that the copy bandwidth sets.
 
     Args:
         device: a GPU.
         roof: GB/s of a copy within the device.
-        quick: a model of no use.
+        quick: a tiny model, whose speed means nothing.
         missing: gets a line for each figure that could not be measured.
         dtypes: types of the matrices.
     """

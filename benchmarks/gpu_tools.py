@@ -28,7 +28,7 @@ MIB: Final = 1 << 20
 
 
 async def timed(rounds: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Median seconds of ``work``, after two that do not count."""
+    """Median seconds of ``work``, after two runs that do not count."""
     found = []
     for i in range(rounds + 2):
         start = time.perf_counter()
@@ -39,7 +39,7 @@ async def timed(rounds: int, work: Callable[[], Awaitable[object]]) -> float:
 
 
 def leaf(be: Backend, dtype: str, ne: Sequence[int], name: str) -> Tensor:
-    """A tensor in memory of the backend, of random numbers: a GPU is faster on zeros."""
+    """A tensor in memory of the backend, with random numbers: with zeros a GPU is faster."""
     tensor = aggml.new_tensor(dtype, ne=tuple(ne), name=name)
     be.alloc([tensor])
     if dtype == "i8":
@@ -91,21 +91,21 @@ def plain_copies(n: int, rounds: int, ordinal: int) -> tuple[float, float]:
         checked(driver.cuMemFreeHost(host))
 
 
-#: How often a piece of work is done in a short and in a long submission.
+#: How many pieces of work a short and a long submission have.
 DEPTHS: Final = (1, 5)
 
 
 async def by_difference(
     rounds: int, submit: Callable[[int], Awaitable[object]], depths: tuple[int, int] = DEPTHS
 ) -> float:
-    """Seconds of one piece of work: of a long submission less a short one, by the pieces between.
+    """Seconds of one piece of work: the difference of a long and a short submission, per piece.
 
-    What a submission costs by itself (the call, the wake-up: 20 to 60 us) is in both, and goes out.
-    Short and long ones take turns, so that a busy moment hits both.
+    Both contain the fixed cost of a submission (the call, the wake-up: 20 to 60 us), which cancels
+    out. Short and long ones take turns, so that a busy moment hits both.
 
     Args:
-        rounds: of each, after two that do not count.
-        submit: does so many pieces in one submission.
+        rounds: how many of each, after two that do not count.
+        submit: does the given number of pieces in one submission.
         depths: how many pieces a short and a long one have.
     """
     found: dict[int, list[float]] = {depth: [] for depth in depths}
@@ -116,16 +116,16 @@ async def by_difference(
             if i >= 2:
                 found[depth].append(time.perf_counter() - start)
     short, long = (median(found[depth]) for depth in depths)
-    # Noise larger than the work leaves no difference: then the whole is an upper bound.
+    # If noise exceeds the difference, the long submission gives an upper bound.
     return (long - short) / (depths[1] - depths[0]) if long > short else long / depths[1]
 
 
 async def per_node(be: Backend, make: Callable[[], Sequence[Tensor]], rounds: int) -> float:
-    """Seconds of each of some nodes, by difference; inf where the device cannot run them.
+    """Seconds of one node, by difference; inf if the device cannot run it.
 
     Args:
-        be: where.
-        make: gives new nodes, as many each time.
+        be: the backend.
+        make: gives new nodes, the same number each time.
         rounds: see `by_difference`.
     """
     graphs = {depth: Graph(*[node for _ in range(depth) for node in make()]) for depth in DEPTHS}

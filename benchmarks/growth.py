@@ -1,8 +1,8 @@
-"""The cost of one more among many: futures, streams, backends, inputs, calls, from 1 to 10,000.
+"""The cost of one object among many: futures, streams, backends, inputs, calls; 1 to 10,000.
 
-Each curve is the cost of one object, in microseconds, where there are 1, 10, 100, 1,000 and 10,000
-of them. Among 10,000 it may cost at most twice as much as among 100. The figure is the best of
-several rounds, which leaves out time that other processes take. Not here: counted work
+Each curve is the cost of one object, in microseconds, if there are 1, 10, 100, 1,000 or 10,000 of
+them. Among 10,000 it may cost at most twice as much as among 100. The figure is the best of several
+rounds, which leaves out time that other processes take. Not here: counted work
 (tests/stream/test_growth.py).
 """
 
@@ -53,7 +53,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
 
 async def _quiet(curve: Callable[[int], Awaitable[float]], n: int) -> float:
     gc.collect()
-    gc.disable()  # a full collection among 10,000 objects is no cost of the last one
+    gc.disable()  # a full garbage collection is no cost of one object
     try:
         return await curve(n)
     finally:
@@ -61,9 +61,9 @@ async def _quiet(curve: Callable[[int], Awaitable[float]], n: int) -> float:
 
 
 async def _waiters(n: int, *, give_up: bool) -> float:
-    """A task waits for each of n Futures of one stream. All get done, or all tasks are cancelled.
+    """n tasks wait for a Future each, all of one stream. All get done, or all tasks are cancelled.
 
-    The time from then until the last task has ended.
+    Seconds for each task, from then until the last task has ended.
     """
     stream = aggml.Stream("s")
     start = time.perf_counter()
@@ -85,7 +85,7 @@ async def _waiters(n: int, *, give_up: bool) -> float:
 
 
 async def _streams(n: int) -> float:
-    """A task waits for each of n Futures; one more gets done: the time until its task goes on."""
+    """n tasks wait for a Future each; one more gets done: seconds until its callback runs."""
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     one = aggml.Stream("one")
     spans: list[float] = []
@@ -112,7 +112,7 @@ async def _streams(n: int) -> float:
 
 
 async def _waits(n: int) -> float:
-    """Streams that wait for one: to enqueue the wait, and to go on."""
+    """n streams wait for another one: seconds for each, from enqueuing the waits to their end."""
     first = aggml.Stream("first")
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     with first.hold():
@@ -125,7 +125,7 @@ async def _waits(n: int) -> float:
 
 
 async def _joined(n: int) -> float:
-    """One submission of n streams, as `let_wait` in a batch makes it."""
+    """A batch makes n streams wait in one submission (`let_wait`): seconds for each."""
     first = aggml.Stream("first")
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     start = time.perf_counter()
@@ -138,7 +138,7 @@ async def _joined(n: int) -> float:
 
 
 async def _delays(n: int) -> float:
-    """Streams that sleep, and are aborted."""
+    """n streams sleep and are aborted: seconds for each."""
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     start = time.perf_counter()
     futures = [stream.delay(3600) for stream in streams]
@@ -150,7 +150,7 @@ async def _delays(n: int) -> float:
 
 
 async def _ended(n: int) -> float:
-    """Twenty delays of 1 us on each of n streams, to the end of the last."""
+    """n streams with 20 delays of 1 us each: seconds for each delay, until the last ends."""
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     with ExitStack() as held:
         for stream in streams:
@@ -163,7 +163,7 @@ async def _ended(n: int) -> float:
 
 
 async def _backends(n: int) -> float:
-    """A tiny graph on one, awaited, its worker falling asleep in between; n others are open."""
+    """Seconds of a tiny graph on one backend whose worker has fallen asleep; n others are open."""
     device = aggml.get_device("CPU")
     async with AsyncExitStack() as open_:
         for _ in range(n):
@@ -183,7 +183,7 @@ async def _backends(n: int) -> float:
 
 
 async def _inputs(n: int) -> float:
-    """Seconds of one run."""
+    """A run with n inputs: seconds for each input."""
     async with aggml.get_device("CPU").backend() as be:
         inputs = [aggml.new_tensor("f32", ne=(4,)) for _ in range(n)]
         ends = [ops.scale(x, 2.0) for x in inputs]
@@ -197,7 +197,7 @@ async def _inputs(n: int) -> float:
 
 
 async def _calls(n: int) -> float:
-    """Functions in Python, queued on one stream."""
+    """n Python functions are queued on one stream: seconds for each."""
     stream = aggml.Stream("s")
     with stream.hold():
         last = [stream.call(int) for _ in range(n)][-1]

@@ -19,7 +19,7 @@ UBATCH: Final = 512
 
 
 class _Served:
-    """What the parent may call: one model."""
+    """The functions that the parent calls; they use one model."""
 
     def __init__(self) -> None:
         self.c: Any = None
@@ -29,7 +29,7 @@ class _Served:
         self._at = 0
 
     def load(self, path: str, threads: int, sequences: int, ctx: int, packing: str) -> int:
-        """Load a model; packing "all" is the option -rtr, "none" leaves weights as they lie."""
+        """Load a model; packing "all" is the option -rtr, "none" keeps weights as stored."""
         need("ik_llama_cpp")
         self.c = c = module("ik_llama_cpp._ctypes_api")
         c.llama_backend_init()
@@ -45,7 +45,7 @@ class _Served:
         how.n_ctx = ctx
         self.one = c.llama_init_from_model(model, how)
         how.n_ctx, how.n_seq_max = ctx * sequences, sequences
-        how.flash_attn = False  # of several sequences it ends the process: GGML_ASSERT(S > 0)
+        how.flash_attn = False  # else several sequences end the process: GGML_ASSERT(S > 0)
         self.several = c.llama_init_from_model(model, how)
         if not self.one or not self.several:
             raise RuntimeError("ik_llama.cpp makes no context")
@@ -54,20 +54,20 @@ class _Served:
         return found
 
     def prompt(self, ids: list[int]) -> float:
-        """Seconds for a prompt in an empty context."""
+        """Process a prompt in an empty context; returns the seconds."""
         self.c.llama_kv_cache_clear(self.one)
         start = time.perf_counter()
         self._decode(self.one, ids, range(len(ids)), [0] * len(ids), 1)
         return time.perf_counter() - start
 
     def begin(self) -> None:
-        """Steps begin at the first position again."""
+        """Let steps begin at the first position again."""
         for context in (self.one, self.several):
             self.c.llama_kv_cache_clear(context)
         self._at = 0
 
     def steps(self, ids: list[list[int]]) -> float:
-        """Seconds for one token of each sequence, as many times as there are lists."""
+        """Compute a step for each list of tokens, one token a sequence; returns the seconds."""
         start = time.perf_counter()
         for tokens in ids:
             n = len(tokens)
@@ -83,7 +83,7 @@ class _Served:
         sequences: Sequence[int],
         last: int,
     ) -> None:
-        """Compute tokens; logits of the ``last`` ones, which are waited for."""
+        """Compute tokens and the logits of the ``last`` of them; waits for the result."""
         batch = self.batch
         batch.n_tokens = len(ids)
         for i, (token, position, sequence) in enumerate(

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from benchmarks.cases import Case
 
 
-PLAIN: Final = ("f32", "f16", "bf16")  # types that PyTorch multiplies
+PLAIN: Final = ("f32", "f16", "bf16")  # element types that PyTorch can multiply
 
 
 class Peers:
-    """The processes, and which of them take part in the case at hand."""
+    """The peers' processes, and which of them take part in the present case."""
 
     def __init__(self, threads: int, missing: list[str]) -> None:
         self._threads, self._missing = threads, missing
@@ -59,7 +59,7 @@ class Peers:
                 if case["op"] != "mul_mat" or len(without) == 2:
                     self._fail("ggml", str(error))
                     return
-                # Its AMX kernels are known to crash: without them, as on machines that lack AMX.
+                # ggml's AMX kernels are known to crash, so ggml runs as on machines without AMX.
                 self.notes.append(f"ggml {error}" + "".join(f" also without {x}" for x in without))
                 continue
             self.taking_part.append("ggml")
@@ -77,7 +77,7 @@ class Peers:
             self.taking_part.append(name)
 
     def run(self, name: str) -> float | None:
-        """Seconds; None if it died, which is noted."""
+        """The seconds of a run; None if the peer died, which is noted."""
         try:
             return float(self._call(name, "run"))
         except ChildError as error:
@@ -85,7 +85,7 @@ class Peers:
             return None
 
     def values(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The first results; None if it died, which is noted."""
+        """The first results; None if the peer died, which is noted."""
         try:
             return np.array(self._call(name, "values"), np.float32)
         except ChildError as error:
@@ -93,7 +93,7 @@ class Peers:
             return None
 
     def finish(self) -> None:
-        """Give the memory of the case back."""
+        """Free the memory of the case."""
         for name in list(self._children):
             try:
                 self._call(name, "close")

@@ -42,8 +42,8 @@ OTHERS: Final = (
     "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
 )  # fmt: skip
 PACKED: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q4_K", "q5_K", "q6_K", "q3_K", "q2_K", "iq4_xs")
-MODELS: Final = {"8B": (32, 8, 128), "0.5B": (14, 2, 64)}  # heads, heads of keys, their width
-STREAMED: Final = 512 << 20  # bytes of weights that a mat-vec goes through: more than caches hold
+MODELS: Final = {"8B": (32, 8, 128), "0.5B": (14, 2, 64)}  # heads, heads of keys, width of a head
+STREAMED: Final = 512 << 20  # bytes of weights that a mat-vec reads: more than caches hold
 
 
 def all_cases(part: str) -> dict[str, Case]:
@@ -105,7 +105,7 @@ async def measure(
     return rows
 
 
-# -- ours
+# -- aggml
 
 
 class Ours:
@@ -126,7 +126,7 @@ class Ours:
         self.graph = Graph(*ends)
 
     async def prepare(self) -> None:
-        """Place, pack, fill; one run, so that nothing is left to be done."""
+        """Place tensors, pack weights, fill; then one run, so that nothing is left to prepare."""
         if self._weights:
             assert self._stored is not None
             self.be.alloc(self._weights).usage = BufferUsage.WEIGHTS
@@ -139,7 +139,7 @@ class Ours:
         await self.be.graph_compute(self.graph)
 
     async def run(self) -> float:
-        """Seconds, until the task goes on."""
+        """The seconds of a run, until the task goes on."""
         start = time.perf_counter()
         await self.be.graph_compute(self.graph)
         return time.perf_counter() - start
@@ -197,7 +197,7 @@ class Ours:
 
 
 def _store(case: Case, path: Path) -> np.ndarray[Any, Any] | None:
-    """Weights' base rows, or keys and values, converted; also in a file."""
+    """The base rows of weights, or keys and values, converted; also written to a file."""
     if case["op"] == "mul_mat":
         made = _converted(cases.base_rows(case), case["dtype"])
     elif case["op"] == "attention":
@@ -216,7 +216,7 @@ def _converted(rows: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return rows
     if name in PLAIN:
         return rows.astype(np.float16 if name == "f16" else ml_dtypes.bfloat16)
-    # Types of very few bits are made with weights of the columns; all alike here.
+    # Quantizing to very few bits needs an importance of each column: equal ones here.
     return aggml.quantize(rows, name, imatrix=np.ones(rows.shape[-1], np.float32))
 
 
@@ -238,7 +238,7 @@ async def _row(
             heights[name].append(sample())
         spans["ours"].append(await _least(ours, part))
         for name in list(peers.taking_part):
-            peers.run(name)  # its threads wake up, its caches fill
+            peers.run(name)  # so that its threads are awake and its caches filled
             seconds = peers.run(name)
             if seconds is not None:
                 spans.setdefault(name, []).append(seconds)
@@ -261,21 +261,21 @@ async def _row(
 
 
 def _goes_on(rounds: int, seconds: float, *, quick: bool) -> bool:
-    """Whether there is one more: many of small cases, three where a peer takes seconds."""
+    """Whether to do another round: up to 25 of small cases, 3 if a peer takes seconds."""
     if quick:
         return rounds < 2
     return rounds < 3 or (rounds < 5 and seconds < 6) or (rounds < 25 and seconds < 1.5)
 
 
 async def _least(ours: Ours, part: str) -> float:
-    """One sample of ours; where caches and clocks matter, one before it does not count."""
+    """One sample of aggml; except for GEMM, a run before it fills caches and does not count."""
     if part != GEMM:
         await ours.run()
     return await ours.run()
 
 
 def _amount(part: str, case: Case) -> tuple[float, str]:
-    """What is counted, in 1e9, and its unit: operations, or bytes of weights, or bytes moved."""
+    """The amount of a case in 1e9, and the unit of its rate: operations, or bytes moved."""
     if part == MATVEC:
         size = DType.parse(case["dtype"]).row_size(case["k"]) * case["m"] * case["copies"]
         return size / 1e9, "GB/s"
@@ -287,12 +287,12 @@ def _amount(part: str, case: Case) -> tuple[float, str]:
 
 
 def _row_bytes(case: Case) -> int:
-    """Bytes of a key of all heads."""
+    """Bytes of one key, all heads together."""
     return DType.parse(case["dtype"]).row_size(case["kv_heads"] * case["head"])
 
 
 def _kind(case: Case) -> str:
-    """The arithmetic that a case is made of."""
+    """The unit of the processor that computes a case."""
     if case["op"] == "attention":
         return "bf16" if case["dtype"] == "bf16" else "f32"
     return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(case["dtype"], "int8")
@@ -316,7 +316,7 @@ def _roofs(part: str, case: Case, roofline: Roofline) -> dict[str, Callable[[], 
 
 
 def _shares(part: str, case: Case, roofline: Roofline) -> tuple[Budget, ...]:
-    """The share of the machine's limit that is asked for; less on tiles, which memory feeds."""
+    """Demanded shares of the machine's limits; lower with tiles, because memory bounds them."""
     dtype = case.get("dtype", "")
     bf16 = roofline.best("bf16")
     tiles = bf16.endswith("tiles")

@@ -1,7 +1,7 @@
 """How late a 1 ms ticker is while all cores compute embeddings or tokens, new shapes included.
 
-Tasks keep the service of examples/embed.py busy with sentences of ever different lengths. Not here:
-the throughput (embeddings.py).
+Tasks keep the service of examples/embed.py busy with sentences whose lengths vary. Not here: the
+throughput (embeddings.py).
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ WORDS = [
 
 
 async def measure(loop: str, *, quick: bool) -> list[Row]:
-    """Lag on the running loop, idle and busy."""
+    """Rows of the lag on the running loop, idle and under several loads."""
     seconds = 2.0 if quick else 10.0
     async with embed.measured_lag() as idle:
         await anyio.sleep(seconds / 4)
     async with embed.measured_lag() as beside:
         with _busy_processes():
             await anyio.sleep(seconds / 2)
-    gc.freeze()  # as a server would: a full collection of all that is loaded takes 25 ms
+    gc.freeze()  # as a server would: a full garbage collection takes 25 ms
     async with minilm.Embedder() as embedder, embed.measured_lag() as lag:
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
                 for seed in range(64):
                     tasks.start_soon(_client, embedder, seed)
-                    await anyio.lowlevel.checkpoint()  # they come one by one
+                    await anyio.lowlevel.checkpoint()  # clients come one by one
     generating = await _generating(seconds / 2)
     rows = []
     for load, ticks, limits in (
         ("idle", idle, {}),
-        # What this machine gives to anyone whose cores are busy, the library apart.
+        # The lag on this machine with all cores busy, without aggml.
         ("beside busy processes", beside, {}),
         ("all cores computing", lag, LIMITS),
         ("generating eight sequences", generating, LIMITS),
@@ -82,7 +82,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
             names, embed.quantiles(ticks.samples), embed.quantiles(ticks.held), strict=True
         ):
             what = f"1 ms ticker, {load}, {name}, {loop}"
-            # Beside: how much of a tick the loop itself computed. The rest waited for a core.
+            # How much of the lag the loop itself computed; the rest is waiting for a core.
             peers = {"the loop's own work": held}
             budgets = [Budget("", *limits[name])] if name in limits else []
             more = {"ticks": len(ticks.samples)}
@@ -91,7 +91,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
 
 
 async def _generating(seconds: float) -> embed.Lag | None:
-    """Lag while prompts of 300 tokens are continued eightfold; none without the gguf package."""
+    """Lag while a prompt of 300 tokens is continued by 8 sequences; None without package gguf."""
     try:
         path = model_files.llama_file("q8_0")
     except MissingPeerError:
@@ -100,7 +100,7 @@ async def _generating(seconds: float) -> embed.Lag | None:
     async with aggml.get_device("CPU").backend() as backend:
         with await open_model(path) as file:
             model = await load_decoder(backend, file, ctx=512, sequences=8)
-        await model.prefill(0, prompt[:1])  # weights are read from the file
+        await model.prefill(0, prompt[:1])  # reads the weights from the file
         async with embed.measured_lag() as lag:
             with anyio.move_on_after(seconds):
                 while True:
@@ -112,7 +112,7 @@ async def _generating(seconds: float) -> embed.Lag | None:
 
 @contextmanager
 def _busy_processes() -> Iterator[None]:
-    """One for each core, counting."""
+    """Run a busy process for each core until the end of the block."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     burn = [sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(burn) for _ in range(cores or 1)]

@@ -1,4 +1,4 @@
-"""llama.cpp's own server in a process: ``python -m benchmarks.llama_server MODEL ...``.
+"""Runs llama.cpp's own server: ``python -m benchmarks.llama_server MODEL ...``.
 
 Not here: the clients (service.py).
 """
@@ -21,7 +21,7 @@ def main() -> None:
     given.n_parallel = slots
     given.n_ctx = slots * ctx
     given.port = 0
-    given.cache_prompt = False  # prompts are new ones, all of them
+    given.cache_prompt = False  # no prompt comes twice
     server = x.Server(given)
     print(f"on {server.listening_address}", flush=True)
     threading.Event().wait()

@@ -1,4 +1,4 @@
-"""llama.cpp, as llama-cpp-python carries it, served to another process: prompts, steps, logits.
+"""llama.cpp of llama-cpp-python, called from another process: prompts, steps, logits.
 
 Not here: the comparison (generation.py, embeddings.py).
 """
@@ -33,11 +33,11 @@ class Session:
     Args:
         path: a GGUF file.
         threads: how many.
-        sequences: how many there may be.
-        ctx: positions of each.
+        sequences: the most sequences.
+        ctx: positions of each sequence.
         packing: one of PACKINGS.
-        embeddings: pooled vectors instead of logits; no causal order.
-        pooling: how vectors are pooled, of llama.cpp's kinds; by default the mean.
+        embeddings: pooled vectors instead of logits; attention is not causal.
+        pooling: llama.cpp's number of a way of pooling; by default the mean.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Session:
     def decode(
         self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int], last: int
     ) -> None:
-        """Compute tokens; logits of the ``last`` ones."""
+        """Compute tokens, and the logits of the ``last`` of them."""
         batch = self.batch
         batch.n_tokens = len(ids)
         for i, (token, position, sequence) in enumerate(
@@ -112,7 +112,7 @@ def _repacked() -> Any:
 
 
 class _Served:
-    """What the parent may call: one session at a time."""
+    """The functions that the parent calls; one session at a time."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -129,7 +129,7 @@ class _Served:
         return self._session.vocabulary
 
     def prompt(self, ids: list[int]) -> float:
-        """Seconds for a prompt in an empty context."""
+        """Process a prompt in an empty context; returns the seconds."""
         self.session.clear()
         start = time.perf_counter()
         self.session.decode(ids, range(len(ids)), [0] * len(ids), 1)
@@ -137,12 +137,12 @@ class _Served:
         return time.perf_counter() - start
 
     def begin(self) -> None:
-        """Steps begin at the first position again."""
+        """Let steps begin at the first position again."""
         self.session.clear()
         self._at = 0
 
     def steps(self, ids: list[list[int]]) -> float:
-        """Seconds for one token of each sequence, as many times as there are lists."""
+        """Compute a step for each list of tokens, one token a sequence; returns the seconds."""
         session = self.session
         start = time.perf_counter()
         for tokens in ids:
@@ -153,7 +153,7 @@ class _Served:
         return time.perf_counter() - start
 
     def embedder(self, path: str, threads: int, sequences: int, batch: int, packing: str) -> None:
-        """Load a model for batches of so many sequences, of ``batch`` tokens together."""
+        """Load a model for batches of so many sequences, which have ``batch`` tokens in all."""
         each = batch // sequences
         self._session = Session(
             path, threads, sequences, each, packing, embeddings=True, batch=batch

@@ -24,8 +24,9 @@ from benchmarks.make_logits import vectors
 from benchmarks.peers import module
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
-FOLLOWED: Final = 24  # greedy tokens of llama.cpp
-#: llama.cpp looks at the two best experts of each group, also where DeepSeek-V2 looks at one.
+FOLLOWED: Final = 24  # greedy tokens that are compared
+#: Cases for which llama.cpp differs from transformers: it rates a group of experts by its two best,
+#: also for DeepSeek-V2, where the best one counts.
 OTHERWISE: Final = ("deepseek2-groups",)
 SMALL: Final = {
     "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -145,7 +146,7 @@ ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 
 
 def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """What transformers writes for a model: its config and the names of its tensors."""
+    """The config, and the names and shapes of the tensors, that transformers writes for a model."""
     transformers = module("transformers")
     numpy_file = module("safetensors").safe_open
     config = transformers.AutoConfig.for_model(kind, **{**SMALL, **changes})
@@ -161,7 +162,7 @@ def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[st
 
 
 def _computed(folder: Path, auto: str, texts: list[list[int]]) -> list[Any]:
-    """What transformers computes of each text alone: logits, hidden values, or a rank."""
+    """The results of transformers for each text alone: logits, hidden values, or a rank."""
     transformers, torch = module("transformers"), module("torch")
     model = getattr(transformers, auto).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
@@ -177,7 +178,7 @@ def _computed(folder: Path, auto: str, texts: list[list[int]]) -> list[Any]:
 
 
 def _continued(folder: Path, ids: list[int]) -> Any:
-    """The greedy tokens of transformers, where llama.cpp computes something else."""
+    """The greedy tokens of transformers, for cases in `OTHERWISE`."""
     taken: list[int] = []
     for _ in range(FOLLOWED):
         (logits,) = _computed(folder, "AutoModelForCausalLM", [[*ids, *taken]])
@@ -186,7 +187,7 @@ def _continued(folder: Path, ids: list[int]) -> Any:
 
 
 def _llama_cpp(path: Path, ids: list[int]) -> tuple[Any, Any]:
-    """llama.cpp's logits of the last tokens of a converted file, and its greedy tokens."""
+    """llama.cpp's logits of the last 8 tokens with a converted file, and its greedy tokens."""
     session = Session(str(path), threads=1, ctx=512, packing="none")
     session.decode(ids, range(len(ids)), [0] * len(ids), len(ids))
     rows = [session.logits(i) for i in range(len(ids))]

@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks.llamacpp import Session
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
-FOLLOWED: Final = 64  # tokens that llama.cpp takes greedily after the prompt
+FOLLOWED: Final = 64  # greedy tokens of llama.cpp after the prompt
 
 
 def vectors(path: str, texts: list[list[int]], name: str) -> np.ndarray[Any, Any]:
-    """Pooled vectors, each of a text alone."""
+    """The pooled vector of each text alone."""
     pooling = {"bert-cls": 2, "bert-rank": 2}.get(name, 1)
     session = Session(path, threads=1, ctx=512, packing="none", embeddings=True, pooling=pooling)
     rows = []

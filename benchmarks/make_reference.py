@@ -97,7 +97,7 @@ def embeddings(sentences: list[str]) -> np.ndarray:
     model = torch_model("f32")
     rows = []
     with torch.inference_mode():
-        for sentence in sentences:  # one by one: no padding, so nothing else can matter
+        for sentence in sentences:  # one by one: without padding, other sentences have no influence
             tokens = tokenizer(
                 sentence, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
             )

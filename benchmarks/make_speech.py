@@ -1,4 +1,4 @@
-"""Makes tests/models/speech.npz: what whisper.cpp and faster-whisper make of sound.
+"""Makes tests/models/speech.npz: results of whisper.cpp and faster-whisper for test sounds.
 
 Run by hand, in a Python that can import both (`pip install --no-deps pywhispercpp==1.5.1
 faster-whisper==1.2.1`), after ``make .venv/has-weights``:
@@ -39,7 +39,7 @@ class _Options(ctypes.Structure):
 
 
 def _library() -> ctypes.CDLL:
-    """whisper.cpp of pywhispercpp."""
+    """The library of whisper.cpp that pywhispercpp carries."""
     found = importlib.util.find_spec("_pywhispercpp")
     assert found is not None, "pywhispercpp is not installed"
     assert found.origin is not None
@@ -52,10 +52,10 @@ def _library() -> ctypes.CDLL:
 
 
 def logits(path: Path, samples: speech_file.F32, vocabulary: int) -> list[Any]:
-    """Logits after the first tokens, and after each of those that follow."""
+    """Logits after the first tokens, and after each further token."""
     c = _library()
     options = c.whisper_context_default_params()
-    # Its flash attention looks at 1536 rows of 1500: the others are zeros, and take their share.
+    # Its flash attention looks at 1536 keys, not 1500; the other 36 are zeros and get weights, too.
     options.flash_attn = False
     opened = c.whisper_init_from_file_with_params(str(path).encode(), options)
     whisper = ctypes.c_void_p(opened)
@@ -68,7 +68,7 @@ def logits(path: Path, samples: speech_file.F32, vocabulary: int) -> list[Any]:
         given = (ctypes.c_int * len(ids))(*ids)
         assert c.whisper_decode(whisper, given, len(ids), past, 2) == 0
         past += len(ids)
-        rows = c.whisper_get_logits(whisper)  # only the last row is written
+        rows = c.whisper_get_logits(whisper)  # only the last row has logits
         found.append(np.ctypeslib.as_array(rows, (len(ids), vocabulary))[-1, KEPT].copy())
     return found
 
@@ -78,7 +78,7 @@ def main() -> None:
     spec = importlib.util.find_spec("faster_whisper")
     assert spec is not None, "faster-whisper is not installed"
     assert spec.submodule_search_locations
-    file = Path(spec.submodule_search_locations[0]) / "feature_extractor.py"  # needs numpy alone
+    file = Path(spec.submodule_search_locations[0]) / "feature_extractor.py"  # needs numpy only
     told = importlib.util.spec_from_file_location("feature_extractor", file)
     assert told is not None
     assert told.loader is not None

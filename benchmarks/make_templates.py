@@ -1,4 +1,4 @@
-"""Makes tests/models/templates.json: what transformers makes of chat templates.
+"""Makes tests/models/templates.json: chats as transformers renders them with templates.
 
 Run by hand (``python -m benchmarks.make_templates``) where transformers is installed, when
 tests/models/templates.py changes. Not here: the comparison (tests/models/test_templates.py).

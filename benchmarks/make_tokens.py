@@ -1,8 +1,8 @@
 """Makes vocabularies and the tokens that llama.cpp makes with them, for tests/models.
 
 Run by hand (``python -m benchmarks.make_tokens``) where llama-cpp-python and tokenizers are
-installed, when the texts of tests/models/torture.py or the known cuts change. Not here: the
-comparison (tests/models/test_cuts.py).
+installed, when the texts of tests/models/torture.py or the known ways of cutting texts change. Not
+here: the comparison (tests/models/test_cuts.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _unigram(texts: list[str]) -> dict[str, Any]:
 
 
 def _words(texts: list[str]) -> dict[str, Any]:
-    """A vocabulary of letters, without their bytes, learned from words without gaps."""
+    """A BPE vocabulary of letters, not bytes, learned from words without the spaces between."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(byte_fallback=True))
@@ -68,7 +68,7 @@ def _words(texts: list[str]) -> dict[str, Any]:
 def _tokens(
     c: Any, path: Path, texts: tuple[str, ...], *, special: bool = False
 ) -> list[list[int]] | None:
-    """Of each text; None if llama.cpp does not know the file's way of cutting."""
+    """The tokens of each text; None if llama.cpp does not know the file's way of cutting texts."""
     about = c.llama_model_default_params()
     about.vocab_only = True
     model = c.llama_model_load_from_file(str(path).encode(), about)

@@ -1,4 +1,4 @@
-"""Makes tests/models/trained.json: what peers make of trained weights.
+"""Makes tests/models/trained.json: the results of peers with trained weights.
 
 Greedy tokens of llama.cpp, vectors of transformers, hashes of the arrays that torch reads. Run by
 hand (``python -m benchmarks.make_trained``) after ``make .venv/has-weights`` where torch,
@@ -30,7 +30,7 @@ FOLLOWED: Final = {"stories15M": 64, "tinyllama": 24}
 
 
 def _greedy(path: Path, text: str, n: int) -> dict[str, Any]:
-    """Tokens of a text, and those that llama.cpp takes after them."""
+    """The tokens of a text, and the greedy tokens of llama.cpp after them."""
     session = Session(str(path), threads=2, ctx=512, packing="none")
     vocabulary = session.c.llama_model_get_vocab(session.model)
     raw, room = text.encode(), (session.c.llama_token * 512)()
@@ -67,7 +67,7 @@ def _vectors(folder: Path) -> list[list[float]]:
 
 
 def _hashes(found: dict[str, Any]) -> dict[str, int]:
-    """Of each array's bytes."""
+    """A hash of the bytes of each array."""
     return {name: zlib.crc32(np.ascontiguousarray(x).tobytes()) for name, x in found.items()}
 
 

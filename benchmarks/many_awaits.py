@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 def resident() -> int:
-    """Bytes of this process that lie in memory."""
+    """Bytes of resident memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) << 10
@@ -56,7 +56,7 @@ class Worker:
         be.set(self.kept, vector(1)).get()
 
     def queue(self, dice: random.Random) -> tuple[str, aggml.Future[Any], Any]:
-        """A name, a Future, and the result that the Future must have."""
+        """Queue an operation; returns its name, its Future, and the result that it must have."""
         value = dice.randrange(1000)
         what = dice.choices(["run", "get", "call", "fail", "delay"], [8, 4, 1, 1, 1])[0]
         if what == "run":
@@ -76,7 +76,7 @@ def vector(start: int) -> Array:
 
 
 class Soak:
-    """The work of one kind of loop, in several threads, until so many awaits are over."""
+    """The work with one kind of loop, in several threads, until a number of awaits are done."""
 
     def __init__(self, loop: str, awaits: int, seed: int) -> None:
         self.loop, self.awaits, self.seed = loop, awaits, seed
@@ -111,7 +111,7 @@ class Soak:
                 try:
                     work = self.handed.popleft()
                     counts["taken over"] += 1
-                except IndexError:  # another thread was faster
+                except IndexError:  # another thread has taken it
                     continue
             else:
                 work = dice.choice(self.workers).queue(dice)
@@ -148,7 +148,7 @@ class Soak:
                 tasks.start_soon(self.client, dice, self.counts[i])
 
     def run(self) -> bool:
-        """All of it; prints the figures. Whether all was right."""
+        """Do all the work and print the figures; returns whether all results were right."""
         self.tasks: dict[int, Any] = {}
         threads = [
             threading.Thread(
@@ -162,7 +162,7 @@ class Soak:
         for share in range(1, 11):
             while self.total() < self.awaits * share // 10 and any(t.is_alive() for t in threads):
                 time.sleep(0.05)
-                for worker in self.workers:  # of waits that were cancelled: kept until asked for
+                for worker in self.workers:  # failures of cancelled waits are kept until asked for
                     self.counts[0]["unseen"] += len(worker.be.stream.failures())
             marks.append(resident() >> 10)
         for thread in threads:

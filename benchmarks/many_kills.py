@@ -1,6 +1,6 @@
-"""``python -m benchmarks.many_kills``: whatever dies under a pipeline on Ray, are answers right?
+"""``python -m benchmarks.many_kills``: parts of a pipeline on Ray die. Are the answers right?
 
-In each round some generations run side by side, and at a random token one of these is killed or
+In each round some generations run at the same time, and at a random token one of these is killed or
 cut: a stage's process; a raylet, the daemon of a node, and all of its processes with it; the
 driver's connections to the stages; the driver's connections to Ray's GCS. In the last round it is
 the driver's own raylet. Each generation must give the tokens that one machine gives, or raise an
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-# Ray ends a program that has not reached the GCS for a minute: on a machine under load that is less
-# than it takes to connect again.
+# Ray ends a program that has not reached the GCS for a minute. On a machine under load connecting
+# again takes longer.
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
 import ray
 from ray.cluster_utils import Cluster
@@ -44,7 +44,7 @@ TOKENS = 32
 GENERATIONS = 4
 NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 128 << 20}
 VICTIMS = ("stage", "raylet", "connections", "gcs")
-WAIT = 240.0  # seconds for a generation: one that never ends is counted, too
+WAIT = 240.0  # seconds for a generation, so that one that hangs is counted, too
 
 
 def cut_to(port: int) -> int:
@@ -62,13 +62,13 @@ def cut_to(port: int) -> int:
                 with socket.socket(fileno=os.dup(int(entry.name))) as found:
                     found.shutdown(socket.SHUT_RDWR)
                 n += 1
-        except OSError:  # it was closed meanwhile
+        except OSError:  # the connection was closed meanwhile
             continue
     return n
 
 
 class Rounds:
-    """The rounds: what was killed, what was answered."""
+    """The rounds, with counts of the victims and of the answers."""
 
     def __init__(self, cluster: Any, model: Any, wanted: list[int], seed: int) -> None:
         self.cluster = cluster
@@ -81,7 +81,7 @@ class Rounds:
         self.dead: Any = None  # a node whose raylet was killed in this round
 
     async def one(self, doomed: int | None, victim: str) -> None:
-        """A generation; at its token ``doomed`` the victim dies."""
+        """Run a generation; at its token ``doomed`` the victim dies."""
         got: list[int] = []
         how = "right"
         try:
@@ -103,7 +103,7 @@ class Rounds:
         self.answered[how] += 1
 
     async def kill(self, victim: str) -> None:
-        """Kill it, without a word to anybody."""
+        """Kill a victim, or cut its connections, without warning."""
         self.killed[victim] += 1
         stages = self.model._decoder.stages
         if victim == "stage":
@@ -111,7 +111,7 @@ class Rounds:
                 with anyio.fail_after(30):
                     pid = await result(self.dice.choice(stages.actors).pid.remote())
             except (RayError, TimeoutError):
-                return  # it is dead already
+                return  # the stage is dead already
             os.kill(pid, signal.SIGKILL)
         elif victim == "raylet":
             doomed = self.dice.choice(sorted(self.cluster.worker_nodes, key=str))
@@ -131,7 +131,7 @@ class Rounds:
             for i in range(GENERATIONS):
                 tasks.start_soon(self.one, doomed if i == 0 else None, victim)
         dead, self.dead = self.dead, None
-        if dead is not None:  # another node joins
+        if dead is not None:  # another node replaces it
             self.cluster.remove_node(dead, allow_graceful=False)
             self.cluster.add_node(**NODE, resources={"worker": 4})
 
@@ -142,7 +142,7 @@ def _kill(node: Any) -> None:
 
 
 def in_store() -> float:
-    """Bytes in the object stores."""
+    """Bytes in Ray's object stores."""
     have: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
     left: Any = ray.available_resources()  # type: ignore[no-untyped-call]
     return float(have.get("object_store_memory", 0) - left.get("object_store_memory", 0))

@@ -3,7 +3,7 @@
 Parts: ``overhead``, a token's time beyond what one backend takes, for each stage; ``efficiency``,
 the share of the time in which the busiest of simulated stages computes; ``replicas``, tokens per
 second of 1 to 16 simulated pipelines of one stage. All stages are on this machine; with ``--nodes
-4`` on four of Ray's nodes, which are processes of this machine. Not here: what dies
+4`` on four of Ray's nodes, which are processes of this machine. Not here: failures
 (many_kills.py), the tests (tests/ray).
 """
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 PLACE = {"CPU": 0.01}
 PROMPT = list(range(40, 60))
 TOKENS = 100
-SPEED = 2e8  # of simulated stages: two layers take about 16 ms for a token
+SPEED = 2e8  # operations/s of simulated stages: two layers take about 16 ms a token
 PARTS = ("overhead", "efficiency", "replicas")
 
 
 def simulated() -> aggml.Backend:
-    """The backend of a stage that takes real time, but no core."""
+    """The simulated backend of a stage: it takes time, but uses no core."""
     return SimDevice("SIM", memory=1 << 30, speed=SPEED).backend()
 
 
@@ -49,7 +49,7 @@ async def taken(model: Any, tokens: int = TOKENS) -> list[int]:
 
 
 async def pace(model: Any) -> float:
-    """Seconds from token to token, the median."""
+    """The median of the seconds from token to token."""
     await taken(model, 8)
     tokens = model.generate(PROMPT, max_tokens=TOKENS, stop_ids=[])
     times = [time.perf_counter() async for _ in tokens]
@@ -57,7 +57,7 @@ async def pace(model: Any) -> float:
 
 
 async def together(model: Any, n: int, tokens: int) -> float:
-    """Seconds that n generations take, side by side."""
+    """The seconds that n generations take at the same time."""
     begin = time.perf_counter()
     async with anyio.create_task_group() as tasks:
         for _ in range(n):
@@ -130,7 +130,7 @@ async def run(parts: list[str]) -> dict[str, dict[str, float]]:
 
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[Cluster]:
-    """A cluster of this machine, with this process as its driver."""
+    """A Ray cluster on this machine, with this process as its driver."""
     node: Any = {"num_cpus": 8, "object_store_memory": 128 << 20, "include_dashboard": False}
     made: Any = Cluster(initialize_head=True, head_node_args=node)
     try:

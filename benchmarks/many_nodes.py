@@ -1,4 +1,4 @@
-"""``python -m benchmarks.many_nodes``: what bounds pipelines and replicas on 8 to 1,000 nodes.
+"""``python -m benchmarks.many_nodes``: the limits of pipelines and replicas on 8 to 1,000 nodes.
 
 A simulation, event by event, from measured constants: no cluster of that size was at hand. Not
 here: what a pipeline costs on this machine (many_machines.py).
@@ -12,10 +12,10 @@ import itertools
 from dataclasses import dataclass, replace
 
 HOP = 0.78e-3  # seconds that a stage adds to a token: stages on four Ray nodes of one Zen 4
-SUBMIT = 0.68e-3  # seconds of the driver for a step: one message out, one in, a token drawn
+SUBMIT = 0.68e-3  # seconds of the driver for a step: it sends, receives, and draws a token
 WIRE = 1.25e9  # bytes/s between nodes: 10 Gbit/s
-READ = 40e9  # bytes/s that a node reads its weights with
-FLOPS = 4e12  # operations/s of a node on bytes
+READ = 40e9  # bytes/s at which a node reads weights
+FLOPS = 4e12  # operations/s of a node, on int8
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Case:
     """A model on a pipeline.
 
     Attributes:
-        nbytes: of all weights.
-        parameters: two operations each for a token.
-        width: elements of a value that goes from stage to stage, f32.
+        nbytes: bytes of all weights.
+        parameters: number of weights; each takes two operations for a token.
+        width: f32 elements of the vector that goes from stage to stage for a token.
         stages: nodes of a pipeline.
-        sequences: at a time, shared by the steps under way.
-        micro_batches: steps under way.
+        sequences: sequences at a time; the steps under way share them.
+        micro_batches: steps that are under way at a time.
     """
 
     nbytes: float
@@ -40,12 +40,12 @@ class Case:
 
     @property
     def batch(self) -> int:
-        """Sequences of a step."""
+        """Sequences in one step."""
         return -(-self.sequences // self.micro_batches)
 
     @property
     def compute(self) -> float:
-        """Seconds of a stage for a step: it reads its weights, or it is bound by arithmetic."""
+        """Seconds that a stage computes for a step, bound by reading weights or by arithmetic."""
         share = 1 / self.stages
         return share * max(self.nbytes / READ, 2 * self.parameters * self.batch / FLOPS)
 
@@ -58,7 +58,7 @@ class Case:
 def simulate(case: Case, steps: int = 400) -> tuple[float, float]:
     """Tokens per second of all sequences, and seconds from token to token of one of them."""
     order = itertools.count()
-    free = [0.0] * case.stages  # when each stage has done what it began
+    free = [0.0] * case.stages  # when each stage is done with its work so far
     driver = 0.0
     done: list[float] = []
     events = [(0.0, next(order), i, -1) for i in range(case.micro_batches)]
@@ -83,7 +83,7 @@ def simulate(case: Case, steps: int = 400) -> tuple[float, float]:
 
 
 def bound(case: Case) -> str:
-    """What a step waits for longest."""
+    """The resource that limits a step."""
     shares = {
         "weights": case.nbytes / READ / case.stages,
         "arithmetic": 2 * case.parameters * case.batch / FLOPS / case.stages,

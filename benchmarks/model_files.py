@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-MEAN: Final = 1  # of llama.cpp's kinds of pooling
-BASE: Final = 512  # rows of random numbers; a matrix is made of them, turned by a different number
+MEAN: Final = 1  # llama.cpp's number of mean pooling
+BASE: Final = 512  # random rows; each matrix repeats them, beginning at another row
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Shape:
     kv_heads: int = 6
     inner: int = 4096
     vocabulary: int = 32000
-    tied: bool = False  # the embeddings of the tokens are the output's weights, too
+    tied: bool = False  # token embeddings are the weights of the output, too
 
     @property
     def head(self) -> int:
@@ -45,11 +45,11 @@ class Shape:
 
     @property
     def output(self) -> str:
-        """The matrix that makes logits."""
+        """The name of the matrix that computes logits."""
         return "token_embd" if self.tied else "output"
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows, columns) under GGUF's names."""
+        """(rows, columns) of each matrix, by GGUF's name."""
         kv = self.head * self.kv_heads
         found = {"token_embd": (self.vocabulary, self.width)}
         if not self.tied:
@@ -67,13 +67,13 @@ class Shape:
         return found
 
     def norms(self) -> list[str]:
-        """Names of the vectors, all of the model's width."""
+        """The names of the vectors; all have the model's width."""
         blocks = range(self.layers)
         names = (f"blk.{i}.{part}_norm" for i in blocks for part in ("attn", "ffn"))
         return ["output_norm", *names]
 
     def streamed(self) -> int:
-        """Weights that every token is multiplied by."""
+        """How many weights every token is multiplied by."""
         return sum(m * k for name, (m, k) in self.matrices().items() if self.multiplies(name))
 
     def multiplies(self, matrix: str) -> bool:
@@ -87,7 +87,7 @@ MIXTURES: Final = {
     "Q4_0": "q4_0", "Q8_0": "q8_0", "IQ4_XS": "iq4_xs", "Q4_K_M": "q4_K", "Q5_K_M": "q5_K",
     "Q6_K": "q6_K",
 }  # fmt: skip
-# What the quantizer writes in place of a type with blocks of 256 if rows are no multiple of 256.
+# If rows are no multiple of 256, the quantizer writes these in place of types with blocks of 256.
 FALLBACKS: Final = {"q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0", "iq4_xs": "iq4_nl"}
 
 
@@ -103,7 +103,7 @@ def type_of(matrix: str, dtype: str, shape: Shape) -> str:
 
 
 def _of_mixture(matrix: str, dtype: str, shape: Shape) -> str:
-    """The same for rows that are a multiple of 256: the rules of llama.cpp for models below 70B."""
+    """The type if rows are a multiple of 256: the rules of llama.cpp for models below 70B."""
     most = MIXTURES[dtype]
     if matrix == shape.output:
         return "q8_0" if most == "q8_0" else "q6_K"
@@ -131,8 +131,8 @@ def streamed_bytes(dtype: str, shape: Shape) -> float:
 
 LARGE: Final = Shape()
 SMALL: Final = Shape(width=512, layers=2, heads=4, kv_heads=2, inner=1024, vocabulary=2048)
-# Matrices of real models, and as many layers as make 0.4 to 0.6 billion weights: Qwen2.5 0.5B whole
-# (896 is no multiple of 256), of 1.5B 8 layers of 28, of Llama 3.1 8B 2 of 32.
+# Matrices of real models, with so many layers that there are 0.4 to 0.6 billion weights: all of
+# Qwen2.5 0.5B (896 is no multiple of 256), 8 of 28 of Qwen2.5 1.5B, 2 of 32 of Llama 3.1 8B.
 REAL: Final = {
     "0.5B": Shape(896, 24, 14, 2, 4864, 151936, tied=True),
     "1.5B": Shape(1536, 8, 12, 2, 8960, 32000),
@@ -144,9 +144,9 @@ def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) ->
     """A file with all matrices of one type; made at the first call.
 
     Args:
-        dtype: of the matrices.
-        shape: of the model.
-        vocabulary: with names for the tokens, each a word of its own, so that it can be served.
+        dtype: the type of the matrices, or a mixture.
+        shape: the shape of the model.
+        vocabulary: whether tokens have names, each a word of its own, so that it can be served.
     """
     mark = hashlib.sha256(repr(asdict(shape)).encode()).hexdigest()[:8]
     words = "-words" * vocabulary
@@ -155,7 +155,7 @@ def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) ->
 
 
 def _made(name: str, write: Callable[[Path], None]) -> Path:
-    """The file of that name; `aggml.GGUFWriter` puts it there whole or not at all."""
+    """The file of that name, made if it is missing. `GGUFWriter` leaves no incomplete file."""
     path = CACHE / name
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def _write_llama(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> N
 
 
 def tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Names and random values: matrices as rows of bytes (f32 as they are), vectors of ones."""
+    """Names and values: random matrices as rows of bytes (f32 and f16 as such), vectors of ones."""
     base: dict[tuple[int, str], np.ndarray[Any, Any]] = {}
     for i, (name, (m, k)) in enumerate(shape.matrices().items()):
         key = k, type_of(name, dtype, shape)
@@ -213,7 +213,7 @@ def tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any
 
 
 def stored(rows: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Rows of f32 in another type: bytes, but for f32 and f16."""
+    """Rows of f32 in another type: as bytes, except f32 and f16."""
     if dtype == "f16":
         return rows.astype(np.float16)
     if dtype == "f32":

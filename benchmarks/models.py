@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Behind all others: an example must not hide an installed package.
+# At the end of the path: an example must not hide an installed package.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed

@@ -24,12 +24,12 @@ Build = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Operand:
-    """One tensor that is given.
+    """One input tensor.
 
     Attributes:
-        dtype: its type; quantized ones are made of f32.
+        dtype: its element type; data of quantized types are made from f32.
         ne: its extents.
-        fill: "normal", "positive", "small" (normal, a tenth), "ids:N" (numbers below N), "rows:N"
+        fill: "normal", "positive", "small" (a tenth of normal), "ids:N" (numbers below N), "rows:N"
             (distinct ones), "mask" (0 or -inf), "triangle", "adamw", "sgd".
     """
 
@@ -40,12 +40,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class OpCase:
-    """One row.
+    """The case of one row.
 
     Attributes:
         inputs: the operands, in the order in which ``build`` takes them.
-        copies: how many nodes one run computes, each into memory of its own; many where one would
-            be too short to be timed.
+        copies: how many nodes one run computes, each into memory of its own; many if one would be
+            too short to be timed.
     """
 
     inputs: tuple[Operand, ...]
@@ -59,7 +59,7 @@ def given(dtype: str, *ne: int, fill: str = "normal") -> Operand:
 
 
 def data(operand: Operand, number: int) -> np.ndarray[Any, Any]:
-    """Numpy order; of quantized types the bytes of rows."""
+    """The data of an operand in numpy order; rows of quantized types as bytes."""
     shape, rng = tuple(reversed(operand.ne)), np.random.default_rng(number + 1)
     kind, _, most = operand.fill.partition(":")
     if kind == "rows":
@@ -75,7 +75,7 @@ def data(operand: Operand, number: int) -> np.ndarray[Any, Any]:
         made = np.where(np.tri(shape[-2], shape[-1]) > 0, np.float32(0), np.float32(-np.inf))
         made = np.broadcast_to(made, shape)
     else:
-        # Tiled: drawing millions of numbers for each row would take longer than measuring it.
+        # Repeated: drawing millions of random numbers would take longer than measuring.
         count = math.prod(shape)
         base = rng.standard_normal(min(count, 1 << 16), np.float32)
         made = np.resize(base, count).reshape(shape)

@@ -1,7 +1,7 @@
 """The part "ops" in ggml: the cases of op_cases.py as graphs of libggml, in a process of its own.
 
-Here: an object whose methods are ggml's builders, called with plain Python values. Not here: ours
-(ops.py), the library (ggml.py).
+Here: an object whose methods are ggml's builders, called with plain Python values. Not here:
+aggml's side (ops.py), the library (ggml.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from benchmarks.op_cases import OpCase
 
-SAMPLE: Final = 4096  # results compared, evenly spread
+SAMPLE: Final = 4096  # so many results, evenly spread, are compared
 
 
 class Builders:
@@ -33,23 +33,23 @@ class Builders:
         self._g, self._context = g, context
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        function = self._g.base[f"ggml_{name}"]  # made anew: those of GGML have their own types
+        function = self._g.base[f"ggml_{name}"]  # a new object: those of GGML have C types set
         function.restype = c_void_p
         return lambda *given: int(function(c_void_p(self._context), *map(_as_c, given)))
 
     def param(self, x: int) -> int:
-        """x, marked as a parameter."""
+        """Mark x as a parameter; returns it."""
         self._g.base.ggml_set_param(c_void_p(x))
         return x
 
     def sinks(self, x: int, sinks: int) -> int:
-        """Attention with sinks."""
+        """Add sinks to an attention node; returns the node."""
         self._g.base.ggml_flash_attn_ext_add_sinks(c_void_p(x), c_void_p(sinks))
         return x
 
 
 def _as_c(value: Any) -> Any:
-    """As wide as a register where the type behind it is narrower: nobody looks at the rest."""
+    """A C argument. Integers are 64 bits wide: a callee that takes fewer ignores the others."""
     if isinstance(value, float):
         return c_float(value)
     if isinstance(value, str):
@@ -87,7 +87,7 @@ class Graph:
             g.expand(self._graph, end)
 
     def run(self, times: int) -> list[float]:
-        """Seconds of each."""
+        """The seconds of each run."""
         found = []
         for _ in range(times):
             start = time.perf_counter()
@@ -96,7 +96,7 @@ class Graph:
         return found
 
     def values(self) -> list[float]:
-        """Results, evenly spread, if they are f32 without gaps."""
+        """Some results, evenly spread, if they are f32 without gaps."""
         end = self._ends[0]
         if not self._g.base.ggml_is_contiguous(c_void_p(end)):
             return []
@@ -108,7 +108,7 @@ class Graph:
         return found
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Free the memory of the case."""
         self._g.buffer_free(self._buffer)
         self._g.free(self._context)
         self._g.backend_free(self._backend)

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from benchmarks.roofline import Roofline
 
 PART: Final = "ops"
-MOMENT: Final = 0.05  # seconds for each contender of a row, and three turns at least
-TURN: Final = 0.003  # seconds of a turn: what is shorter runs several times
+MOMENT: Final = 0.05  # seconds for each contender of a row, but at least three turns
+TURN: Final = 0.003  # seconds of a turn; shorter cases run several times in it
 
 
 class Builders:
-    """`aggml.ops`, with the names that differ in ggml."""
+    """`aggml.ops`, and functions for which ggml has other names."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ops, name)
 
     def param(self, x: Tensor) -> Tensor:
-        """x, marked as a parameter."""
+        """Mark x as a parameter; returns it."""
         return x.set_param()
 
     def sinks(self, x: Tensor, sinks: Tensor) -> Tensor:
-        """Attention with sinks."""
+        """Add sinks to an attention node; returns the node."""
         return ops.flash_attn_ext_add_sinks(x, sinks)
 
 
@@ -58,7 +58,7 @@ class Ours:
         self.graph = Graph(*self._ends)
 
     async def prepare(self) -> None:
-        """Place, fill; one run, so that nothing is left to be done."""
+        """Place and fill tensors; then one run, so that nothing is left to prepare."""
         await self.be.prepare(self.graph)
         for number, (operand, tensor) in enumerate(
             zip(self.case.inputs, self._inputs, strict=True)
@@ -69,7 +69,7 @@ class Ours:
         await self.be.graph_compute(self.graph)
 
     async def run(self, times: int) -> list[float]:
-        """Seconds of each, from its first instruction to its last."""
+        """The seconds of each run, from the first instruction of the graph to the last."""
         found = []
         for _ in range(times):
             future = self.be.graph_compute(self.graph)
@@ -78,7 +78,7 @@ class Ours:
         return found
 
     async def values(self) -> np.ndarray[Any, Any] | None:
-        """Results, evenly spread, if they are f32."""
+        """Some results, evenly spread, if they are f32."""
         got = (await self.be.get(self._ends[0])).ravel()
         if self._ends[0].dtype is not aggml.DType.F32:
             return None
@@ -91,7 +91,7 @@ class Ours:
 
 
 class _Peer:
-    """ggml's process, made anew when it has died."""
+    """ggml's process; a new one is started when it has died."""
 
     def __init__(self, threads: int, missing: list[str]) -> None:
         self._threads, self._missing = threads, missing
@@ -105,7 +105,7 @@ class _Peer:
         self._drop()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What it answers; None if it cannot, which is noted."""
+        """Call a function of the process; None if that fails, which is noted."""
         if self._child is None:
             self._child = Child("benchmarks.op_ggml", {"GGML_NO_BACKTRACE": "1"})
         try:
@@ -118,7 +118,7 @@ class _Peer:
             return None
 
     def prepare(self, what: str) -> bool:
-        """Whether it can compute this."""
+        """Prepare a case; returns whether ggml can compute it."""
         self.note = ""
         self.call("prepare", what, self._threads)
         if not self.note:
@@ -198,5 +198,5 @@ async def _row(
 
 
 def _times(found: list[float]) -> int:
-    """How often it runs in a turn; the first of the first turn wakes it up and does not count."""
+    """How often a case runs in a turn; the first run of all wakes threads and does not count."""
     return 2 if not found else max(1, min(100, int(TURN / (min(found) + 1e-9))))

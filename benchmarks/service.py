@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 PART: Final = "service"
 PEER: Final = "llama.cpp server"
 CLIENTS: Final = (1, 4, 16, 64)
-GAP: Final = 0.5  # seconds between two requests of a client, in the mean
-PROMPT: Final = (16, 192)  # tokens
+GAP: Final = 0.5  # mean seconds between two requests of a client
+PROMPT: Final = (16, 192)  # tokens, at least and at most
 ANSWER: Final = (16, 96)
 SLOTS: Final = 32
 CTX: Final = 512
 PATIENCE: Final = 120
-BEGUN: Final = 40  # seconds until answers have begun in all slots; prompts come at once
-# Its flash attention, batch size, unified cache, polling: no setting made a difference of 6 %.
+BEGUN: Final = 40  # most seconds until answers have begun in all slots: all prompts come at once
+# Changing its flash attention, batch size, unified cache or polling made less than 6 % difference.
 NOTE: Final = "the peer as its wheel is built: AVX2; part generation has one for this processor"
 
 
 @dataclass
 class Seen:
-    """What the clients of one window saw; times in seconds."""
+    """The clients' observations in one window; times in seconds."""
 
     tokens: int = 0
     answers: int = 0
@@ -57,10 +57,10 @@ class Seen:
 
 
 class Server:
-    """A server in a process of its own, stopped unless it is asked.
+    """A server in a process of its own, which is stopped except in ``with`` blocks.
 
     Args:
-        command: prints "on http://HOST:PORT" once it is ready.
+        command: the command of a server that prints "on http://HOST:PORT" once it is ready.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class Server:
         raise MissingPeerError(f"a server was not ready after {PATIENCE} s")
 
     def memory(self) -> int:
-        """Bytes that its process holds; 0 where there is no /proc."""
+        """Bytes of resident memory of the process; 0 if there is no /proc."""
         try:
             pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii")
         except OSError:
@@ -94,13 +94,13 @@ class Server:
         return int(pages.split()[1]) * mmap.PAGESIZE
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         self._process.kill()
         self._process.wait()
         self._said.close()
 
     def __enter__(self) -> Self:
-        """Let it run."""
+        """Let the server run until the end of the block."""
         self._process.send_signal(signal.SIGCONT)
         return self
 
@@ -112,7 +112,7 @@ class Server:
 async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) -> list[Row]:
     """Tokens per second, and times to the first and between tokens, for each number of clients.
 
-    Only numbers for which "N clients" contains ``match``.
+    Only numbers N for which "N clients" contains ``match`` are measured.
     """
     need("httpx")
     shape = model_files.SMALL if quick else model_files.LARGE
@@ -149,7 +149,7 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
 
 
 def _first(error: BaseException) -> str:
-    """What it was, out of the groups of task groups."""
+    """The first error inside exception groups, as text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
@@ -167,7 +167,7 @@ async def _level(
         try:
             with server:
                 found = await load.run(warm, seconds)
-        except Exception as error:  # whatever a peer does, it must not end the run
+        except Exception as error:  # an error of a peer must not end the run
             if not name:
                 raise
             missing.append(f"{name}, {_named(clients)}: {_first(error)}")
@@ -204,7 +204,7 @@ def _row(
 
 
 async def lines_of(answer: Any) -> AsyncIterator[bytes]:
-    """Lines of an answer as they come; httpx's own end at U+2028 too, which JSON may hold."""
+    """Lines of an answer as they come. httpx ends lines at U+2028, too, which JSON may contain."""
     rest = b""
     async for piece in answer.aiter_bytes():
         *lines, rest = (rest + piece).split(b"\n")
@@ -216,10 +216,10 @@ class Load:
     """Clients of one server.
 
     Args:
-        address: of the server.
+        address: the address of the server.
         clients: how many.
         vocabulary: prompts are drawn from so many tokens.
-        seed: of lengths, tokens and times.
+        seed: decides lengths, tokens and times.
     """
 
     def __init__(self, address: str, clients: int, vocabulary: int, *, seed: int) -> None:
@@ -230,7 +230,7 @@ class Load:
         self._seen = Seen()
 
     async def run(self, warm: float, window: float) -> Seen:
-        """What is seen in a window, after ``warm`` seconds and once all are under way."""
+        """The observations of a window. It begins after ``warm`` seconds, when all are under way."""
         httpx = module("httpx")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._clients)
         found: list[Seen] = []
@@ -247,7 +247,7 @@ class Load:
             self._seen = Seen()
             await anyio.sleep(window)
             found.append(self._seen)
-            self._seen = Seen()  # of those that are cut off now
+            self._seen = Seen()  # for requests that are cut off now
             tasks.cancel_scope.cancel()
         return found[0]
 

@@ -1,7 +1,7 @@
-"""Files of models at sizes that exist, with random weights: for architectures.py.
+"""Files of models with the sizes of real ones and random weights, for architectures.py.
 
-Folders of these do not grow by one factor: they have states, or vectors in place of keys. So they
-are written as GGUF at once, with fewer layers and fewer experts than the models have. Not here:
+These models have states, or vectors in place of keys, so they cannot be widened by one factor. They
+are written directly as GGUF, with fewer layers and experts than the real models have. Not here:
 measuring.
 """
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYERS: Final = 8
-VOCABULARY: Final = 8192  # a larger one would be most of the file
+VOCABULARY: Final = 8192  # with a larger one, embeddings would be most of the file
 
 
 class Shapes(NamedTuple):
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
-        metadata: by key without the architecture.
-        whole: shapes in numpy order of tensors beside the layers.
-        layer: the same of each layer's.
-        single: layers that are not like the others, by number.
-        layers: how many.
+        metadata: values by key, without the architecture in front.
+        whole: shapes, in numpy order, of the tensors that belong to no layer.
+        layer: shapes of the tensors of each layer.
+        single: shapes for layers that are not like the others, by number.
+        layers: number of layers.
     """
 
     metadata: dict[str, Any]
@@ -39,7 +39,7 @@ class Shapes(NamedTuple):
 
 
 def _mamba2(width: int = 1024, heads: int = 32, state: int = 128) -> Shapes:
-    """Of mamba2-370m: heads of 64, one group."""
+    """mamba2-370m: heads of 64, one group."""
     inner = 2 * width
     channels = inner + 2 * state
     return Shapes(
@@ -70,7 +70,7 @@ def _mamba2(width: int = 1024, heads: int = 32, state: int = 128) -> Shapes:
 
 
 def _rwkv7(width: int = 1024) -> Shapes:
-    """Of rwkv7-g1-0.4b: heads of 64, thin matrices of rank 64 and 128."""
+    """rwkv7-g1-0.4b: heads of 64, low-rank matrices of rank 64 and 128."""
     ranks = {"w": 64, "a": 64, "v": 64, "g": 128}
     vectors = ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")
     square = ("key", "value", "receptance", "output")
@@ -116,7 +116,7 @@ def _ends(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def _gated(width: int, inner: int, end: str = "") -> dict[str, tuple[int, ...]]:
-    """A gated unit: a layer's own, or its shared expert's."""
+    """A gated unit: the layer's only one, or its shared expert."""
     return {
         f"ffn_gate{end}.weight": (inner, width),
         f"ffn_up{end}.weight": (inner, width),
@@ -125,7 +125,7 @@ def _gated(width: int, inner: int, end: str = "") -> dict[str, tuple[int, ...]]:
 
 
 def _experts(width: int, inner: int, n: int, shared: int) -> dict[str, tuple[int, ...]]:
-    """Experts with their router, and the one that all tokens go through."""
+    """Experts, their router, and the shared expert."""
     return {
         "ffn_gate_inp.weight": (n, width),
         "ffn_gate_exps.weight": (n, inner, width),
@@ -136,7 +136,7 @@ def _experts(width: int, inner: int, n: int, shared: int) -> dict[str, tuple[int
 
 
 def _deepseek2(query_rank: int = 0, *, sigmoid: bool = False) -> Shapes:
-    """Of DeepSeek-V2-Lite, 16 experts of its 64; with a vector for queries as the larger ones."""
+    """DeepSeek-V2-Lite with 16 of its 64 experts; queries are low-rank, as in larger models."""
     width, heads, rank, plain, turned, value, n = 2048, 16, 512, 128, 64, 128, 16
     key = plain + turned
     query = {
@@ -188,7 +188,7 @@ def _deepseek2(query_rank: int = 0, *, sigmoid: bool = False) -> Shapes:
 
 
 def _qwen3next(width: int = 2048) -> Shapes:
-    """Of Qwen3-Next-80B-A3B, 32 experts of its 512: three layers with states, then attention."""
+    """Qwen3-Next-80B-A3B with 32 of its 512 experts: 3 layers with states, then attention."""
     heads, kv_heads, head, n, inner = 16, 2, 256, 32, 512
     keys, values = 16 * 128, 32 * 128
     nets: dict[str, tuple[int, ...]] = {
@@ -245,7 +245,7 @@ def _qwen3next(width: int = 2048) -> Shapes:
 
 
 def _granitehybrid(width: int = 2048) -> Shapes:
-    """Of granite-4.0-h-micro: states in all layers but the last of these four."""
+    """granite-4.0-h-micro: states in all of these four layers but the last."""
     heads, kv_heads, head = 32, 8, 64
     inner, of_scan, state = 2 * width, 64, 128
     channels = inner + 2 * state
@@ -293,7 +293,7 @@ def _granitehybrid(width: int = 2048) -> Shapes:
     )
 
 
-#: Cases by name: the architecture, what the file holds.
+#: Cases by name: the architecture, the contents of the file.
 MODELS: Final = {
     "mamba2-370m": ("mamba2", _mamba2()),
     "rwkv7-0.4b": ("rwkv7", _rwkv7()),
@@ -305,7 +305,7 @@ MODELS: Final = {
 
 
 def write(path: Path, name: str, dtype: str) -> Path:
-    """A GGUF file of the case; matrices of ``dtype``, all else f32."""
+    """Write a GGUF file of the case, with matrices of ``dtype`` and all else f32."""
     architecture, shapes = MODELS[name]
     rng = np.random.default_rng(0)
     tensors = dict(shapes.whole)

@@ -1,9 +1,9 @@
 """``python -m benchmarks.soak``: aggml.serve with clients that hang up, and short deadlines.
 
 The clients hang up on 30 % of the requests, and 10 % have a deadline that is too short. Every other
-answer must be complete, and the one that a lone client got. It reports memory and the lag of the
-server's loop.
-The exit status is 1 if an answer was wrong or missing. Not here: how fast it is (service.py).
+answer must be complete and equal to the answer that a lone client got. The program reports memory
+and the lag of the server's loop. Its exit status is 1 if an answer was wrong or missing. Not here:
+speed (service.py).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ HANG_UP: Final = 0.3
 TOO_LATE: Final = 0.1
 CLIENTS: Final = 48
 POOL: Final = 40  # different requests
-MEASURED: Final = 8  # times that memory is measured
-LEAD: Final = 2e-3  # of the best logit
-#: What the metrics say when no sequence holds memory.
+MEASURED: Final = 8  # how often memory is measured
+LEAD: Final = 2e-3  # by which the best logit leads
+#: The line of the metrics that shows that no sequence holds memory.
 PAGES_FREE: Final = re.compile(r"^aggml_pages_used\{.*\} 0\.0$", re.MULTILINE)
-PATIENCE: Final = 1200  # seconds: what a busy machine takes long for is not wrong
+PATIENCE: Final = 1200  # seconds; a slow answer on a busy machine is no error
 
 
 async def pool_of(path: Path, seed: int) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ async def pool_of(path: Path, seed: int) -> list[dict[str, Any]]:
     Rounding in products and attention depends on the number of rows, and so on the other requests:
     logits differ by up to 3e-4.
     """
-    from benchmarks.models import load_decoder, open_model  # not before all is installed
+    from benchmarks.models import load_decoder, open_model  # needs optional packages
 
     random = np.random.default_rng(seed)
     pool: list[dict[str, Any]] = []
@@ -73,7 +73,7 @@ class Soak:
     """One run against one server.
 
     Args:
-        server: is asked.
+        server: the server to ask.
         pool: requests to choose from.
         requests: how many.
         seed: decides which clients hang up, and when.
@@ -92,7 +92,7 @@ class Soak:
         self.wrong: list[str] = []
 
     async def run(self) -> None:
-        """Ask for all, CLIENTS at a time."""
+        """Send all requests, CLIENTS at a time."""
         httpx = module("httpx")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=CLIENTS)
         async with httpx.AsyncClient(
@@ -164,20 +164,20 @@ class Soak:
 
 
 def _modest() -> None:
-    """Clients on machines of their own would not take the server's cores; here they may, least."""
+    """Lower the priority of the clients: on other machines they would take no core from it."""
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, 0, 10)  # this thread, on Linux
 
 
 def late(metrics: str, share: float) -> float:
-    """Milliseconds that the loop was late at most in ``share`` of all cases, by its histogram."""
+    """How many milliseconds late the loop was at most in ``share`` of all cases (histogram)."""
     found = re.findall(r'aggml_loop_lag_seconds_bucket\{le="([^"]+)"\} ([\d.e+]+)', metrics)
     total = float(found[-1][1])
     return next(float(le) * 1e3 for le, n in found if float(n) >= share * total)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument(
         "--requests", type=int, default=2000, metavar="N", help="how many requests (2000)"
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             command = ["-m", "aggml", "serve", str(path), "--port", "0", "--loop", loop]
             command += ["--threads", str(given.threads), "--slots", "16"]
-            command += ["--deadline", str(PATIENCE)]  # for those that name none
+            command += ["--deadline", str(PATIENCE)]  # for requests without one
             server = Server([*command, "--ctx", "1024", "--kv-memory", "8"])
             try:
                 soak = Soak(server, pool, given.requests, given.seed)

@@ -28,11 +28,11 @@ Sample = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True)
 class Budget:
-    """What a figure must be: ``sign`` ("<=" or ">=") and ``limit``.
+    """The demanded bound of a figure: ``sign`` ("<=" or ">=") and ``limit``.
 
     Attributes:
-        of: a peer of the row (the ratio to it is meant), a roof (the share of it), or "" (the value
-            itself).
+        of: the bound holds for the ratio to this peer of the row, for the share of this roof, or,
+            if "", for the value itself.
     """
 
     of: str
@@ -40,7 +40,7 @@ class Budget:
     limit: float
 
     def kept(self, actual: float) -> bool:
-        """Whether ``actual`` is within it."""
+        """Whether ``actual`` keeps the bound."""
         return actual <= self.limit if self.sign == "<=" else actual >= self.limit
 
 
@@ -51,9 +51,9 @@ class Row:
     Attributes:
         part: the benchmark, as the command line names it.
         what: name of the measurement.
-        unit: of ``value``, ``peers`` and ``roofs``.
-        peers: name to figure, measured in turns with ``value``.
-        roofs: name to a limit of the machine, measured in the same turns.
+        unit: the unit of ``value``, ``peers`` and ``roofs``.
+        peers: figures by the peer's name, measured in turns with ``value``.
+        roofs: limits of the machine by name, measured in the same turns.
         note: a remark for the reader: a peer that died, a build that was left out.
     """
 
@@ -68,7 +68,7 @@ class Row:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def actual(self, of: str) -> float | None:
-        """The figure that a budget ``of`` this is about; None if it was not measured."""
+        """The figure that a budget with this ``of`` bounds; None if it was not measured."""
         if not of:
             return self.value
         beside = {**self.peers, **self.roofs}.get(of)
@@ -127,7 +127,7 @@ def absolute(
 
 
 async def interleaved(samples: Mapping[str, Sample], rounds: int) -> dict[str, list[float]]:
-    """Take samples of each in turn, ``rounds`` times, after a tenth as many that do not count."""
+    """Take samples in turn, ``rounds`` of each, after a tenth as many that do not count."""
     found: dict[str, list[float]] = {name: [] for name in samples}
     warm = rounds // 10 + 1
     for index in range(rounds + warm):
@@ -144,7 +144,7 @@ def progress(text: str) -> None:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value."""
+    """The median."""
     return statistics.median(values)
 
 
@@ -208,7 +208,7 @@ def _figure(value: float, unit: str = "") -> str:
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:
-    """What the figures depend on: processor, its best instruction set, cores, load, versions."""
+    """Facts that figures depend on: processor, its best instruction set, cores, load, versions."""
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.is_file():

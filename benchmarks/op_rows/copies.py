@@ -1,4 +1,4 @@
-"""Rows of ops that move elements: types, orders, shapes, rows picked by numbers."""
+"""Rows of ops that move elements: to other types, orders and shapes, or rows by index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUANTIZED: Final = (
 
 
 def copies(found: Cases) -> None:
-    """From type to type, and into another order."""
+    """Copies from type to type, and to another order."""
     for name, to in PLAIN:
         fill = "ids:100" if name == "i32" else "normal"
         both(
@@ -101,7 +101,7 @@ def copies(found: Cases) -> None:
 
 
 def shapes(found: Cases) -> None:
-    """Joined and repeated."""
+    """Ops that join and repeat tensors."""
     for dim in range(3):
         both(
             found,
@@ -144,7 +144,7 @@ def shapes(found: Cases) -> None:
 
 
 def padded_and_cut(found: Cases) -> None:
-    """Padded, rolled, cut into windows."""
+    """Ops that pad, roll, and cut into windows."""
     both(
         found,
         "pad",
@@ -239,7 +239,7 @@ def positions_and_masks(found: Cases) -> None:
 
 
 def rows_by_number(found: Cases) -> None:
-    """get_rows, set_rows and the gradient."""
+    """get_rows, set_rows, get_rows_back."""
     ids = given("i32", 1024, fill="ids:4096")
     for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K"):
         both(

@@ -17,7 +17,7 @@ GATED: Final = tuple(name for name, op in OPS.items() if op.stage == "GATED")
 
 
 def binary(found: Cases) -> None:
-    """Two operands, the second one also repeated, permuted, of other types."""
+    """Ops of two operands; the second one also repeated, permuted, or of other types."""
     a = given("f32", *LARGE)
     for name in BINARY:
         two = lambda o, x, y, name=name: getattr(o, name)(x, y)  # noqa: E731
@@ -63,7 +63,7 @@ def binary(found: Cases) -> None:
 
 
 def unary(found: Cases) -> None:
-    """One operand."""
+    """Ops of one operand."""
     for name in UNARY:
         fill = "positive" if name in ("log", "sqrt") else "normal"
         both(
@@ -101,7 +101,7 @@ def unary(found: Cases) -> None:
 
 
 def glu(found: Cases) -> None:
-    """Gates: halves of a row, or two operands."""
+    """Gated units of the halves of a row, or of two operands."""
     for name in GATED:
         both(found, name, [given("f32", *LARGE)], lambda o, x, name=name: getattr(o, name)(x))
         split = lambda o, x, y, name=name: getattr(o, f"{name}_split")(x, y)  # noqa: E731

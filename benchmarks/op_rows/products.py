@@ -1,4 +1,4 @@
-"""Rows of products and attention, small and odd ones: those of models are in kernels.py."""
+"""Rows of small and odd products and attention; those of models are in kernels.py."""
 
 from __future__ import annotations
 

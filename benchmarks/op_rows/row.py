@@ -1,4 +1,4 @@
-"""Makes a row of the part "ops": its name, its sizes from outside of L2 and in cache."""
+"""Makes the rows of a case of the part "ops": one with data outside of L2, one in cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def both(
     small: bool = True,
     tiny: list[Operand] | None = None,
 ) -> None:
-    """A row as given, and one in cache: ``tiny``, or (1024, 4) where inputs are LARGE."""
+    """Add a row with these inputs, and one in cache: ``tiny``, or (1024, 4) for LARGE inputs."""
     found[f"{name} {shape(inputs[0].ne)}"] = OpCase(tuple(inputs), build)
     if tiny is None and small:
         tiny = [Operand(x.dtype, _smaller(x.ne), x.fill) for x in inputs]
@@ -39,5 +39,5 @@ def _smaller(ne: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def shape(ne: tuple[int, ...]) -> str:
-    """As it stands in names."""
+    """A shape as text, for names."""
     return " x ".join(map(str, ne))

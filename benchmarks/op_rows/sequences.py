@@ -83,7 +83,7 @@ def sequences(found: Cases) -> None:
 
 
 def training(found: Cases) -> None:
-    """Steps of optimizers, outer products."""
+    """Optimizer steps, outer products."""
     a = given("f32", *LARGE)
     adamw = [
         a,

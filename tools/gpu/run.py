@@ -1,7 +1,7 @@
 """Verifies and measures aggml on a GPU, step by step: ``python tools/gpu/run.py verify``.
 
-Also ``full`` (all measurements), or groups and steps by name, such as ``sanitize soak``. A step is a
-process with a time limit. If it hangs, it is stopped with a dump of its stacks, and the next one
+Also ``full`` (all measurements), or groups and steps by name, such as ``sanitize soak``. A step is
+a process with a time limit. If it hangs, it is stopped with a dump of its stacks, and the next one
 begins. ``$OUT`` gets log.txt, results.jsonl (of steps) and figures.jsonl, line by line. ``FAKE=1``
 runs all steps on the fake driver of tests/devices/cuda. This file needs nothing but Python, because
 all else is under test. Not here: what the steps do (look.py, the tests, benchmarks/gpu.py),
