@@ -1,4 +1,4 @@
-"""What it costs to await native work, beside anyio.to_thread.run_sync on the same loop.
+"""The cost of awaiting native work, compared with anyio.to_thread.run_sync on the same loop.
 
 Each loop has three comparisons: a tiny graph; 200 us of work, measured from its end to the resumed
 task, also compared with a bare C thread; a worker that had fallen asleep. A further row tells how

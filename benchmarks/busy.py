@@ -1,4 +1,4 @@
-"""What a second process that burns one core costs, pinned to the first of the usable cores.
+"""The cost of a second process that burns one core: it is pinned to the first usable core.
 
 Measured in turns, with the burner stopped and with it running. For tokens of one sequence, ours and
 llama.cpp's, the figure is the share of the throughput that is lost, minus the share of the

@@ -1,4 +1,4 @@
-"""What the executor and the builders cost per node, when the nodes themselves are tiny.
+"""The cost of the executor and the builders for each node, if the nodes themselves are tiny.
 
 The same is measured for ggml, with the libggml of llama-cpp-python. Not here: large nodes.
 """

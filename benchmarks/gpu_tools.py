@@ -1,4 +1,4 @@
-"""What the benchmarks of a GPU share: time, operands, plain copies, time of one node.
+"""Helpers of the GPU benchmarks: timing, operands, plain copies, the time of one node.
 
 Not here: the measurements (gpu.py, gpu_kernels.py).
 """

@@ -230,7 +230,7 @@ class Load:
         self._seen = Seen()
 
     async def run(self, warm: float, window: float) -> Seen:
-        """The observations of a window. It begins after ``warm`` seconds, when all are under way."""
+        """The observations of a window that begins after ``warm`` seconds, with all under way."""
         httpx = module("httpx")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._clients)
         found: list[Seen] = []

@@ -101,7 +101,7 @@ def quantiles(samples: Sequence[float]) -> tuple[float, float, float]:
 
 @asynccontextmanager
 async def measured_lag() -> AsyncGenerator[Lag]:
-    """Run a ticker beside the body."""
+    """Measure the lag during a `with` block."""
     lag = Lag()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lag.tick)

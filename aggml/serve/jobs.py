@@ -1,6 +1,6 @@
 """A sequence on its way through the engine, its next token, and its errors.
 
-Not here: when it is computed, and beside which others (engine.py).
+Not here: when a sequence is computed, and together with which others (engine.py).
 """
 
 from __future__ import annotations

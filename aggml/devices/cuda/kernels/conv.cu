@@ -3,7 +3,7 @@
 // computes: im2col_back by im2col_back of 2 operands, for each element
 #include "common.cuh"
 
-// Arrays are indexed by dimension, 0 is the width. Unused dimensions have one element and one window.
+// The arrays are indexed by dimension; 0 is the width. Unused dimensions have one element and one window.
 struct Geometry {
     i64 in[3], step[3], kernel[3], out[3], stride[3], pad[3], dilation[3];
     i64 channels, channel_step, batch, batch_step;
