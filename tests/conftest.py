@@ -14,11 +14,14 @@ import signal
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-# Before numpy, also of the interpreters that tests start: the threads of its products spin for work
-# while nobody has any, which takes 0.1 s of a core from each import.
+# Set before numpy is imported, and inherited by the interpreters that tests start. The worker
+# threads of OpenBLAS spin while they have nothing to do, which takes 0.1 s of a core at each
+# import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import hypothesis.strategies  # before trio, which registers with it what is not frozen yet
+# Imported here, before trio: trio's random generator has to be registered with hypothesis before
+# objects are frozen below.
+import hypothesis.strategies
 import numpy as np
 import pytest
 from workers import Brief, Workers
@@ -30,12 +33,13 @@ from aggml.devices.sim import SimBackend, SimDevice
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What a shell runs in the background ignores it, children of tests too: they would not end.
+# A shell starts background processes with SIGINT ignored, and children inherit that. Tests that
+# interrupt a child with SIGINT would then never end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A deadline per example, and one for making examples, fail on a busy machine. Fixed seeds make a
-# failure the same everywhere.
+# Hypothesis' deadline for an example, and its limit on making examples, fail on a busy machine.
+# Fixed seeds make a failure the same everywhere.
 hypothesis.settings.register_profile(
     "aggml",
     deadline=None,
@@ -44,8 +48,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("aggml")
 
-# asyncio in debug mode notes where each callback was made. One frame of ten is enough to name it:
-# they took up to a tenth of a test.
+# asyncio in debug mode notes the stack where each callback was made: ten frames, which took up to a
+# tenth of a test's time. One frame is enough to name the callback.
 setattr(asyncio.constants, "DEBUG_STACK_DEPTH", 1)  # noqa: B010 Final, for type checkers
 
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
@@ -56,15 +60,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("test_seconds", "a test that takes longer ends its process (watch.py)")
 
 
-@pytest.hookimpl(optionalhook=True)  # where pytest-xdist is not installed
+@pytest.hookimpl(optionalhook=True)  # the hook exists only where pytest-xdist is installed
 def pytest_xdist_auto_num_workers() -> int:
-    """For ``-n auto``: one more than cores, since tests also wait; each takes half a GB."""
+    """The workers of ``-n auto``: one more than cores, since tests also wait; 8 at most.
+
+    Each takes half a GB.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min((cores or 1) + 1, 8)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # until all tests are collected: they are kept anyway
+    gc.disable()  # until all tests are collected: none of what collection makes is garbage
     config.pluginmanager.register(Workers(config))
     if Brief.serves(config):
         config.pluginmanager.register(Brief())
@@ -72,16 +79,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @hypothesis.given(hypothesis.strategies.none())
 def _first_use(_: None) -> None:
-    """Hypothesis makes its random numbers when it is first used, for each thread."""
+    """Make the random generator of this thread: hypothesis does so at its first use."""
 
 
 def pytest_collection_finish() -> None:
-    """Keep the tests themselves from the collector: with 35,000 a full collection takes 1 s."""
-    # That a callback took long is a matter of the machine, and its record counts as memory left.
+    """Keep the garbage collector from scanning the tests: a collection of 35,000 takes 1 s."""
+    # asyncio logs each callback that took long. That depends on the machine, and the tests of
+    # memory would count the log records as leaks.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
-    # Hypothesis warns if no object that the collector looks through refers to its random numbers,
-    # and it looks through nothing frozen. The dict of the `threading.local` where they lie is
-    # frozen with the rest, empty or not, from Python 3.14 on; so they are made before.
+    # Hypothesis warns if `gc.get_referrers` finds no object that holds its random generator, and
+    # that function does not see frozen objects. From Python 3.14 on, the dict of the
+    # `threading.local` that holds the generator is frozen below even while it is empty. Making the
+    # generator first avoids the warning.
     _first_use()
     gc.enable()
     gc.collect()
@@ -95,7 +104,7 @@ def pytest_collection_finish() -> None:
     ]
 )
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Each async test runs once per loop."""
+    """The event loop: each async test runs once on each."""
     loop: tuple[str, dict[str, Any]] = request.param
     return loop
 
@@ -114,7 +123,7 @@ def rng(seed: int) -> np.random.Generator:
 
 
 def end(backend: aggml.Backend) -> None:
-    """Let go of what a test held, stop what it left, and see that the stream runs dry."""
+    """Release the held stream, abort what the test left in it, close the backend, await its end."""
     while backend.stream.native.release():
         pass
     backend.stream.abort()
@@ -153,7 +162,7 @@ def sim(sim_device: SimDevice) -> Iterator[SimBackend]:
 
 @pytest.fixture(params=["cpu", "sim"])
 def device(request: pytest.FixtureRequest) -> AnyDevice:
-    """Every device present, one after the other."""
+    """The CPU, then the simulated device."""
     found: AnyDevice = request.getfixturevalue(f"{request.param}_device")
     return found
 

@@ -1,4 +1,4 @@
-"""Reads the recorded cases of corpus/: what ggml did, bit for bit.
+"""Reads the recorded cases of corpus/: calls of ggml and their results, bit for bit.
 
 Here: cases as typed objects, arrays read when asked for, the measures of equality. Not here: how a
 case becomes tensors of this package (ops/recorded.py). The files are described in corpus/README.md.
@@ -79,7 +79,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Step:
-    """One node of a case that is a small graph: its operands are inputs or earlier steps."""
+    """One node of a case that is a small graph. Its operands are inputs or earlier steps."""
 
     id: str
     op: str
@@ -90,7 +90,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """One call, what it gave, and how close another implementation has to come."""
+    """One call, its results, and how close another implementation has to come (``nmse_max``)."""
 
     id: str
     group: str
@@ -100,8 +100,9 @@ class Case:
     args: dict[str, Any]
     modify: dict[str, Any]
     steps: tuple[Step, ...]
-    output: Output | None  # None: refused
-    stage: str | None  # of refused cases: build, unsupported, compute
+    output: Output | None  # None if ggml refuses the call
+    # where ggml refuses the call: build, unsupported, compute; None if it does not
+    stage: str | None
     nmse_max: float
     inplace: bool
     written: tuple[str, ...]
@@ -109,15 +110,15 @@ class Case:
     raw: dict[str, Any] = field(repr=False, compare=False)
 
     def storage(self, name: str) -> NDArray[Any]:
-        """What the storage of that name holds before the call."""
+        """The contents of the storage of that name before the call."""
         return self._array(name)
 
     def expected(self) -> NDArray[Any]:
-        """What the output holds, in logical order, shape (ne3, ne2, ne1, ne0)."""
+        """The contents of the output in logical order, shape (ne3, ne2, ne1, ne0)."""
         return self._array("out")
 
     def after(self, name: str) -> NDArray[Any]:
-        """What the storage of that name holds after the call; for names in ``written``."""
+        """The contents of the storage of that name after the call; for names in ``written``."""
         return self._array(f"{name}.after")
 
     def _array(self, name: str) -> NDArray[Any]:
@@ -143,7 +144,8 @@ def _value(raw: dict[str, Any], by_name: dict[str, dict[str, Any]]) -> Value:
     storage = raw.get("storage", raw["name"])
     ne = tuple(raw["ne"])
     via = raw.get("via", ())
-    # A refused case gives the extents before its views, the others those after them.
+    # The JSON of a refused case gives `ne` before its views are applied; the other cases give `ne`
+    # after them, and the storage's own as `storage_ne`.
     before = raw.get("storage_ne", by_name.get(storage, raw).get("storage_ne", ne))
     return Value(
         name=raw["name"],
@@ -200,12 +202,12 @@ def _case(group: str, raw: dict[str, Any]) -> Case:
 
 @functools.cache
 def _cases(group: str) -> tuple[Case, ...]:
-    """Read once: the test files of 30 groups of ops look through all of them."""
+    """The cases of a group, read once: the test files of 30 groups of ops look through them all."""
     return tuple(_case(group, raw) for raw in _json(group))
 
 
 def op_cases(*groups: str) -> Iterator[Case]:
-    """The cases of these groups, of all that hold op cases if none is named."""
+    """The cases of these groups; of all groups that hold op cases if none is named."""
     for group in groups or GROUPS:
         yield from _cases(group)
 
@@ -236,7 +238,7 @@ class Vector:
     kind: str
 
     def array(self, name: str) -> NDArray[Any]:
-        """``src``, ``dst`` or ``imatrix``."""
+        """The array ``src``, ``dst`` or ``imatrix``."""
         array: NDArray[Any] = _arrays("types")[f"{self.id}/{name}"]
         return array
 

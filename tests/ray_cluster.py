@@ -58,8 +58,8 @@ def served(application: Any) -> Iterator[str]:
     """The address of an application of Ray Serve, where every request finds it.
 
     Ray starts a proxy on each node that has a replica. All nodes are this machine and share the
-    port, so that a request reached the other proxy before that one knew its routes, and got 404.
-    Here is one proxy, asked until it knows them.
+    port, so that a request could reach a proxy that did not know its routes yet and answered 404.
+    Therefore only the head node has a proxy here, and it is asked until it knows its routes.
     """
     from ray import serve
 
@@ -73,7 +73,7 @@ def served(application: Any) -> Iterator[str]:
         until = time.monotonic() + 400
         while httpx.get(f"{url}/health", timeout=300).status_code == httpx.codes.NOT_FOUND:
             assert time.monotonic() < until, "the proxy never knew its routes"
-            time.sleep(0.05)  # the proxy has no event for it
+            time.sleep(0.05)  # the proxy signals nothing when it learns its routes
         yield url
     finally:
         serve.shutdown()  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ def replica_actor(replica: str) -> Any:
 
 
 def store_in_use() -> float:
-    """Bytes of all object stores that hold something."""
+    """Bytes in use in all object stores together."""
     import ray
 
     have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

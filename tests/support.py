@@ -63,7 +63,7 @@ def sum_graph(n: int = N) -> Sum:
 
 
 def sum_on(be: aggml.Backend, n: int = N) -> Sum:
-    """The same, placed."""
+    """A `sum_graph` placed in memory of ``be``."""
     s = sum_graph(n)
     be.alloc_graph(s.graph)
     return s
@@ -79,7 +79,7 @@ def on_trio() -> bool:
 
 @contextmanager
 def assert_checkpoint() -> Iterator[None]:
-    """The block lets other tasks run; on trio it also looks for a cancellation."""
+    """Assert that the block lets other tasks run; on trio, also that it is a cancellation point."""
     if on_trio():
         with trio.testing.assert_checkpoints():
             yield
@@ -93,10 +93,9 @@ def assert_checkpoint() -> Iterator[None]:
 def child(code: str) -> list[str]:
     """Arguments for another interpreter that sees this package; warnings are errors.
 
-    It tells after 90 s where it hangs. The imports alone take 15 s where others have the cores.
+    After 90 s it prints its stacks and exits. On a busy machine the imports alone take 15 s.
     """
-    if (
-        "os.fork" not in code
-    ):  # the forked child would wait for faulthandler's thread, which it lacks
+    # Not if the code forks: the child would wait for faulthandler's thread, which it lacks.
+    if "os.fork" not in code:
         code = "import faulthandler; faulthandler.dump_traceback_later(90, exit=True)\n" + code
     return [sys.executable, "-P", "-X", "faulthandler", "-W", "error", "-c", code]

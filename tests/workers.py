@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Brief", "Turns", "Workers"]
 
-#: After so many tests what they left is kept from the collector.
+#: After this many tests, all objects that are alive are frozen, so that the collector skips them.
 FREEZE = 500
 
 
@@ -33,19 +33,20 @@ class Turns:
     """A lock between processes: any number of tests at a time, or one that is alone.
 
     Args:
-        path: a file; all processes of one run name the same.
+        path: of the file that is locked; the same in all processes of a run.
     """
 
     def __init__(self, path: Path) -> None:
-        # Locks belong to an open file, so each process opens its own.
+        # `flock` locks belong to an open file, so each process opens the files itself.
         self._room = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._gate = os.open(f"{path}.gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @contextmanager
     def turn(self, *, alone: bool) -> Iterator[None]:
-        """The block runs beside others, or alone."""
-        # A test that wants to be alone waits inside the gate. Nobody enters the room meanwhile, so
-        # that it is not kept out by tests that come and go.
+        """Run the block beside other tests, or alone."""
+        # A test that wants to be alone holds the gate while it waits for the room. Meanwhile no
+        # other test gets through the gate, so that tests that come and go cannot keep the room
+        # taken for ever.
         fcntl.flock(self._gate, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -60,13 +61,14 @@ class Turns:
 class Brief:
     """A pytest plugin of a worker: it sends one report for a test that passed, instead of three.
 
-    The setup and the teardown that passed, and that a test begins and ends, are sent to be counted
-    by nobody. They took 20 s of 31,000 tests, in the worker and in the process that prints.
+    pytest-xdist also sends a report of each setup and teardown, and that a test begins and ends.
+    Nobody looks at them, and for 31,000 tests they took 20 s, in the worker and in the process that
+    prints.
     """
 
     @staticmethod
     def serves(config: pytest.Config) -> bool:
-        """A worker, of which nobody asked for durations or a report of each phase."""
+        """Whether this process is a worker, and no option asks for durations or all reports."""
         option = config.option
         return (
             hasattr(config, "workerinput")
@@ -77,7 +79,7 @@ class Brief:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """In place of pytest's own, which calls the same function."""
+        """Replace pytest's own hook, which calls `runtestprotocol` too."""
         for report in runtestprotocol(item, log=False, nextitem=nextitem):
             if report.when == "call" or not report.passed:
                 item.ihook.pytest_runtest_logreport(report=report)
@@ -95,9 +97,9 @@ class Workers:
         self._tests = 0
 
     def pytest_sessionstart(self) -> None:
-        """Only where several processes run the tests is there something to lock."""
+        """Make the lock, if several processes run the tests."""
         if hasattr(self._config, "workerinput"):
-            # Each worker has a folder of its own in that of the run.
+            # Each worker has a folder of its own in the folder of the run.
             own: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
             self._turns = Turns(own.parent / "turns")
 
@@ -106,10 +108,11 @@ class Workers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Around everything of a test."""
+        """Runs a test with its setup and teardown: takes the lock and starts the watch."""
         self._tests += 1
         if self._tests % FREEZE == 0:
-            # A full collection looks at the reports of all tests before: after 10,000 for 0.2 s.
+            # Without freezing, a full collection scans the reports of all earlier tests: 0.2 s
+            # after 10,000.
             gc.collect()
             gc.freeze()
         if self._turns is None:
@@ -129,7 +132,7 @@ class Workers:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Take out the slow tests that nobody asked for."""
+        """Leave out the slow tests that nobody asked for."""
         options = self._config.option
         if options.all or "slow" in options.markexpr:
             return
@@ -147,14 +150,14 @@ class Workers:
             self._config.hook.pytest_deselected(items=left)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker tells the process that prints the summary what it left out."""
+        """In a worker: report how many tests it left out to the process that prints the summary."""
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["slow"] = self._slow
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Every worker collects all tests, so each has left out the same."""
+        """Take a worker's count. Each worker collects all tests, so all counts are equal."""
         self._slow = max(self._slow, getattr(node, "workeroutput", {}).get("slow", 0))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

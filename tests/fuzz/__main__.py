@@ -1,6 +1,6 @@
 """``make fuzz ARGS="schedules --seed 7 --programs 5000"``: runs a fuzzer, or all of them.
 
-Not here: the fuzzers; what one looks like says rounds.py.
+Not here: the fuzzers (the other modules), the interface of a fuzzer (rounds.py).
 """
 
 from __future__ import annotations

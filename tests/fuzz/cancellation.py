@@ -33,12 +33,12 @@ WAITS = ["await", "await", "shield", "gather", "as_completed", "callback", "sett
 
 
 class _Work:
-    """One queued operation: its Future, what it is to bring, and what may abort it."""
+    """One queued operation: its Future, the result it must have, and whether it may be aborted."""
 
     def __init__(self, kind: str, future: aggml.Future[Any], value: Any) -> None:
         self.kind, self.future, self.value = kind, future, value
         self.waiting: set[_Wait] = set()
-        self.may_abort = False  # somebody aborted it, or its last waiter was cancelled
+        self.may_abort = False  # true once somebody aborted it, or its last waiter was cancelled
 
     def check(self, value: object, error: BaseException | None) -> None:
         what = f"{self.kind} of {self.future!r}"
@@ -63,7 +63,7 @@ class _Wait:
         self.over = False
 
     def begin(self) -> None:
-        """From here on, without a checkpoint between, it counts as a waiter."""
+        """Count as a waiter from here on; no checkpoint may lie between this and the wait."""
         for work in self.works if self.how != "settled" else ():
             work.waiting.add(self)
 
@@ -73,7 +73,11 @@ class _Wait:
             work.waiting.discard(self)
 
     def cancel(self) -> None:
-        """A run may be aborted now unless somebody else waits who is not cancelled himself."""
+        """Cancel the wait.
+
+        A run of which this was the last waiter may be aborted from now on. Waiters that are
+        cancelled themselves do not count.
+        """
         powers = self.how in ("await", "gather", "as_completed", "timeout")
         for work in self.works:
             others = [w for w in work.waiting if w is not self and not w.scope.cancel_called]
@@ -130,7 +134,7 @@ def _judge(work: _Work) -> None:
 
 
 class _Bench:
-    """A backend with a placed graph, y = 2 x, and a vector that stays."""
+    """A backend with a placed graph, y = 2 x, and a vector whose contents never change."""
 
     def __init__(self, be: aggml.Backend) -> None:
         self.be = be
@@ -225,7 +229,7 @@ async def _waits(
     for work in works:
         await work.future.settled()
         _judge(work)
-    while any(not w.over for w in waits):  # callbacks come in a turn of their own
+    while any(not w.over for w in waits):  # callbacks run in a turn of the loop of their own
         await anyio.lowlevel.checkpoint()
     for work in works:
         assert work.future._waiters == 0, f"{work.kind}: {work.future._waiters} waiters are left"

@@ -1,7 +1,8 @@
-"""Exits: programs that end in the midst of anything, whoever still holds it.
+"""Fuzzer: programs that exit while work of any kind is under way.
 
-Program k draws what is under way in an interpreter of its own, what of it is dropped, and how it
-ends. It must end by itself, print nothing but its last line, and leave no work of minutes behind.
+Program k runs in an interpreter of its own. Drawn are the operations under way, which references to
+them are dropped, and how the interpreter ends. It must end by itself, print nothing but its last
+line, and must not wait for graphs that would take minutes.
 """
 
 from __future__ import annotations

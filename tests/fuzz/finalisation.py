@@ -54,7 +54,7 @@ def _ramp() -> np.ndarray[Any, Any]:
 
 
 class _Program:
-    """What one run does before it ends, and what it leaves."""
+    """The operations that one run of a loop starts before it ends, and the objects it leaves."""
 
     def __init__(self, dice: random.Random, pool: aggml.ThreadPool, counts: Counter[str]) -> None:
         self.dice, self.pool, self.counts = dice, pool, counts
@@ -67,7 +67,7 @@ class _Program:
         self.be.alloc([self.kept])
         self.be.set(self.kept, _ramp()).get()
         self.futures: list[aggml.Future[Any]] = []
-        self.left: list[object] = []  # alive at the end of the run
+        self.left: list[object] = []  # objects that are still alive when the run ends
         self.finished = 0
         self.expected = 0
 
@@ -166,14 +166,14 @@ class _Program:
         for _ in range(self.dice.randint(1, 6)):
             await self.part(self.dice.choice(PARTS))
         if self.dice.random() < 0.3:
-            self.left.clear()  # garbage of the run, not of its end
+            self.left.clear()  # collected while the loop still runs, instead of when it ends
             gc.collect()
             await anyio.lowlevel.checkpoint()
         if held:
             self.be.stream.native.release()
 
     def check(self) -> None:
-        """After the run: all that was queued ends, and right."""
+        """After the run: each queued operation ended, right or, if it may be, aborted."""
         self.left.clear()
         for future in self.futures:
             assert future.wait(60), f"{future!r} is lost"
@@ -194,9 +194,10 @@ def asyncio_runs() -> bool:
 
 
 def _by_hand(program: _Program) -> None:
-    """A loop that is closed with its tasks pending, as ``asyncio.run`` never leaves one."""
+    """Run on a loop that is closed with tasks pending, which ``asyncio.run`` never does."""
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda _loop, _context: None)  # tasks destroyed, as it is meant
+    # "Task was destroyed but it is pending": the purpose of this run
+    loop.set_exception_handler(lambda _loop, _context: None)
     try:
         loop.run_until_complete(program.main())
     finally:
@@ -210,7 +211,7 @@ def _descriptors() -> int:
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
             found += "eventfd" in os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # closed meanwhile: the listing's own
+        except OSError:  # closed meanwhile: the descriptor of the listing itself
             continue
     return found
 
@@ -248,7 +249,8 @@ def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
     pool = aggml.ThreadPool(2)
     before = _reactors(), _descriptors()
     with warnings.catch_warnings():
-        # What loops say of tasks and generators that are left, and what this is about.
+        # Python and the loops warn of unfinished tasks and generators, which this fuzzer leaves on
+        # purpose.
         warnings.simplefilter("ignore")
         for k in range(first, first + programs):
             try:

@@ -1,8 +1,9 @@
-"""Forks: a process forks at any moment while its threads do anything; each child must get on.
+"""Fuzzer: a process forks while its threads do anything; both child and parent must work on.
 
-Program k draws what the threads of an interpreter of its own do, and when it forks. A child
-computes with weights of the parent, which may just be packed, on a loop and a backend of its own;
-what is the parent's is refused; then the parent goes on.
+Program k runs in an interpreter of its own. Drawn are the work of its threads and the moments at
+which it forks. A child computes with the parent's weights, which the parent may be packing at that
+moment, on a loop and a backend of its own. Backends of the parent refuse to work in the child. Then
+the parent goes on.
 """
 
 from __future__ import annotations

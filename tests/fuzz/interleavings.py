@@ -1,8 +1,8 @@
-"""Whether what was seen agrees with some order in which threads may have queued their operations.
+"""Finds an order of the operations of several threads that explains all results read.
 
-Each event changes a state and says what it reads. Events of one thread come one after the other;
-those of threads that ran beside each other in any order, the same one for all who look. Not here:
-events (schedules.py).
+An event changes a state, which is a list of arrays, and reads arrays of it. Events of one thread
+keep their order; events of concurrent threads may interleave in any way, but all results must agree
+with one interleaving. Not here: events (schedules.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Event(NamedTuple):
     """An operation that was queued.
 
     Attributes:
-        what: for who reads the failure.
-        apply: changes a state, and gives the arrays that are read.
-        futures: of those arrays; each of one, or of several.
+        what: describes the operation in the message of a failure.
+        apply: changes a state; returns the arrays that the operation must read from it.
+        futures: of the arrays that it did read; a result is one array or a list.
     """
 
     what: str
@@ -57,7 +57,7 @@ def _after(event: Event, state: State) -> tuple[State, list[Array]]:
 def _orders(
     rows: Sequence[list[Event]], states: dict[bytes, State]
 ) -> tuple[dict[bytes, State], str]:
-    """All states that some order of these rows leads to; and how the last one failed."""
+    """All states that some order of these rows leads to; and how the last order failed."""
     told = ""
     todo = {(tuple(0 for _ in rows), key): state for key, state in states.items()}
     done: dict[bytes, State] = {}
@@ -87,15 +87,17 @@ def _show(arrays: list[Array]) -> str:
 def agree(
     events: Sequence[Sequence[list[Event]]], n_cells: int, size: int
 ) -> tuple[int, str] | None:
-    """None if there is an order that explains all that was seen.
+    """Search for an order of the events that explains all arrays that were read.
 
     Args:
-        events: in order; of each, what each of several threads did, beside each other.
+        events: one entry after the other; an entry has a row for each of the threads that ran
+            beside each other.
         n_cells: arrays of a state.
-        size: of each.
+        size: elements of each array.
 
     Returns:
-        The index of the first that no order explains, and what was wanted.
+        None if there is such an order; else the index of the first entry that no order explains,
+        and the arrays that were wanted and seen.
     """
     start = [np.zeros(size, np.float32) for _ in range(n_cells)]
     states = {_key(start): start}

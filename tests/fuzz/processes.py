@@ -1,6 +1,6 @@
 """What the fuzzers of processes share: running a program of Python in an interpreter of its own.
 
-Not here: what such a program does (fork.py, exit.py).
+Not here: the programs (fork.py, exit.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 __all__ = ["HEADER", "ends"]
 
-PATIENCE = 240  # seconds; what takes longer hangs, also on a machine that is busy
+PATIENCE = 240  # seconds; a program that takes longer hangs, even on a busy machine
 
 HEADER = """
 import gc, os, random, signal, sys, threading, time, warnings
@@ -22,7 +22,11 @@ warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarnin
 
 
 def ends(code: str) -> str | None:
-    """Run ``code`` behind `HEADER`; None if it ended by itself and well, else what it did."""
+    """Run ``code`` after `HEADER` in a new interpreter.
+
+     Returns:
+        None if it printed "end", nothing else, and exited with 0; else what it did.
+    """
     command = [sys.executable, "-P", "-W", "error", "-c", HEADER + code]
     try:
         done = subprocess.run(

@@ -25,10 +25,10 @@ class Body(NamedTuple):
     """A request.
 
     Attributes:
-        path: behind /v1/.
+        path: without the leading /v1/.
         fields: by name.
-        wrong: names of those that cannot be.
-        status: 400, or 404 if the model is all that is wrong; 200 if nothing is.
+        wrong: names of the fields whose values must be refused.
+        status: the expected one: 200 if no field is wrong, 404 if only the model is, else 400.
     """
 
     path: str
@@ -67,7 +67,7 @@ def message(source: random.Random) -> dict[str, Any]:
 
 
 def number(low: float, high: float) -> tuple[Any, Any]:
-    """Values from ``low`` to ``high``, and others."""
+    """Two functions that draw: a value from ``low`` to ``high``; a value that must be refused."""
     return (
         lambda r: r.choice([low, high, r.uniform(low, high)]),
         lambda r: r.choice([low - 1e-3, high + 1e-3, 1e300, -1e300, "1", True, [], {}]),
@@ -75,7 +75,7 @@ def number(low: float, high: float) -> tuple[Any, Any]:
 
 
 def count(low: int, high: int, beyond: int) -> tuple[Any, Any]:
-    """Whole numbers; ``beyond`` is one too many."""
+    """As `number`, for whole numbers; ``beyond`` is a number above those that are taken."""
     return (
         lambda r: r.choice([low, r.randint(low, high)]),
         lambda r: r.choice([low - 1, beyond, 1 << 70, -(1 << 70), 1.5, "1", False, [], {}]),
@@ -87,7 +87,7 @@ def flag() -> tuple[Any, Any]:
 
 
 def no(name: str) -> Any:
-    """Nothing that a field of that kind takes."""
+    """A function that draws a value of a type which the field ``name`` refuses."""
     odd = [7, -1.5, True, {"a": 1}, [[]], [None], [{}], "", [[1, "a"]], {"": []}]
     if name in ("prompt", "stop"):
         odd = [7, True, {"a": 1}, [True], [1.5], [None], [{}]]
@@ -196,7 +196,7 @@ NEEDED = {"completions": "prompt", "chat/completions": "messages", "embeddings":
 
 
 def drawn(source: random.Random) -> Body:
-    """A request, two thirds of them with nothing wrong."""
+    """Draw a request; two thirds of them have nothing wrong."""
     path = source.choice(list(FIELDS))
     table, needed = FIELDS[path], NEEDED[path]
     names = {needed, *source.sample(sorted(table), source.randint(0, min(8, len(table))))}
@@ -240,7 +240,7 @@ def drawn(source: random.Random) -> Body:
 def _check_together(
     path: str, fields: dict[str, Any], wrong: set[str], source: random.Random
 ) -> None:
-    """What is wrong only beside something else."""
+    """Note fields in ``wrong`` that are wrong only in combination with another field."""
     if path == "completions" and source.random() < 0.2:
         fields["best_of"] = source.choice([None, 1, 2, fields.get("n")])
         if fields["best_of"] not in (None, fields.get("n") or 1):
@@ -252,7 +252,7 @@ def _check_together(
 
 
 def broken(source: random.Random) -> tuple[str, bytes]:
-    """A path and bytes that once were a request."""
+    """A path, and the bytes of a request of which some were removed, inserted or replaced."""
     body = drawn(source)
     data = bytearray(json.dumps(body.fields).encode())
     for _ in range(source.randint(1, 4)):

@@ -1,8 +1,9 @@
 """Random requests to aggml.serve, in process: an answer that is right, or a refusal by name.
 
-A program is one request. Right ones are answered by the schema, and streamed they say the same;
-wrong ones by 400 or 404 that names a field that is wrong; bytes that are no request by 4xx. Nothing
-is 5xx, and nothing is logged. Not here: the requests (request_bodies.py).
+A program is one request. A right request gets an answer of the documented schema, with the same
+contents whether it is streamed or not. A wrong one gets a 400 or 404 that names a wrong field.
+Bytes that are no request get a 4xx. No answer is 5xx, and nothing is logged. Not here: the requests
+(request_bodies.py).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHORT = 40
-PATIENCE = 120  # seconds for one answer: a hang, however slow the machine is
-JUNK = 0.15  # of all programs
+PATIENCE = 120  # seconds for one answer: longer is a hang, even on a slow machine
+JUNK = 0.15  # share of the programs that send broken bytes
 
 
 def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
@@ -64,13 +65,14 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
                     failure = Failure(seed, k, loop, f"{asked}\n{error!r}")
                     failure.__cause__ = error
                     break
-    if failure is not None:  # not from within: the service's task groups would wrap it
+    # not raised inside: the service's task groups would wrap it in an exception group
+    if failure is not None:
         raise failure
     return Report(programs, dict(sorted(counts.items())))
 
 
 def write_encoder(path: Path) -> Path:
-    """A small encoder of random weights; every word but one letter is unknown to it."""
+    """Write a small BERT of random weights, whose vocabulary has one word of a letter, "a"."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a"]
     words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
     vocabulary = {
@@ -86,12 +88,12 @@ def write_encoder(path: Path) -> Path:
 
 @contextmanager
 def _logged() -> Iterator[list[logging.LogRecord]]:
-    """What is logged meanwhile from warnings on."""
+    """The records of level WARNING or above that are logged while the block runs."""
     records: list[logging.LogRecord] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            # That a callback took long is a matter of the machine.
+            # Warnings of asyncio that a callback took long depend on the machine.
             if record.name != "asyncio" or record.levelno > logging.WARNING:
                 records.append(record)
 
@@ -165,7 +167,9 @@ async def _check_generated(body: Body, answer: httpx.Response, client: httpx.Asy
         assert usage["completion_tokens"] <= _limit(given) * len(found["choices"])
     if given.get("seed") is None and given.get("temperature") != 0:
         return
-    other = {"stream": not streamed}  # drawn by a seed, or not at all: the other form says the same
+    # With a seed, or at temperature 0, the answer is determined: the other form (streamed or not)
+    # must say the same.
+    other = {"stream": not streamed}
     answer = await client.post(f"/v1/{body.path}", json=given | other)
     assert answer.status_code == 200, answer.text
     again = answer.json() if streamed else _joined(answer.text, given)
@@ -186,7 +190,7 @@ def _said(choice: Any) -> str:
 
 
 def _joined(text: str, given: dict[str, Any]) -> Any:
-    """The answer that the events of a stream make up."""
+    """The whole answer, put together from the events of a stream."""
     lines = [line for line in text.split("\n") if line]
     assert lines[-1] == "data: [DONE]", lines[-1]
     events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]

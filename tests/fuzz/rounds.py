@@ -1,4 +1,4 @@
-"""What fuzzers share: what one looks like, what a round gives back, how a failure is told.
+"""What fuzzers share: their interface, the report of a round, the message of a failure.
 
 Not here: the fuzzers (the other modules), the command (__main__.py), the rounds of the test suite
 (test_short_rounds.py).
@@ -29,11 +29,12 @@ __all__ = [
 
 LOOPS = ("asyncio", "trio")
 SHORT = 20
-OURS = ("aggml", "fuzz", "models", "support", "")  # what is missing of these is a mistake
+# modules that must not be missing; any other one belongs to an optional package
+OURS = ("aggml", "fuzz", "models", "support", "")
 
 
 class Report(NamedTuple):
-    """What a round did: how many programs it ran, and what was in them, by name."""
+    """How many programs a round ran, and how often each operation was in them, by name."""
 
     programs: int
     counts: dict[str, int]
@@ -44,7 +45,7 @@ class Report(NamedTuple):
 
 
 class Failure(AssertionError):
-    """Program ``k`` of a round did not do what it has to; says how to run it again."""
+    """Program ``k`` of a round failed. The message says how to run it again."""
 
     def __init__(self, seed: int, k: int, loop: str, what: str) -> None:
         super().__init__(f"{what}\n(again: --seed {seed} --first {k} --programs 1 --loop {loop})")
@@ -58,7 +59,7 @@ class Fuzzer(Protocol):
     """
 
     def run(self, seed: int, programs: int, loop: str, first: int = 0) -> Report:
-        """Run programs ``first`` to ``first + programs - 1`` and compare each with what has to be.
+        """Run programs ``first`` to ``first + programs - 1``, and check the results of each.
 
         Program ``k`` is drawn from ``draw(seed, k)`` alone, so that it can be run by itself.
 
@@ -69,7 +70,7 @@ class Fuzzer(Protocol):
             first: number of the first.
 
         Raises:
-            Failure: of the first program that does not agree.
+            Failure: by the first program that fails.
         """
         ...
 
@@ -83,17 +84,17 @@ class Absent:
         self.package = package
 
     def run(self, seed: int, programs: int, loop: str, first: int = 0) -> Report:
-        """Raise; the arguments are those of `Fuzzer.run`."""
+        """Raise the error of the import; the arguments are those of `Fuzzer.run`."""
         raise ModuleNotFoundError(f"{self.package} is not installed", name=self.package)
 
 
 def draw(seed: int, k: int) -> random.Random:
-    """The source of all choices of program ``k``."""
+    """The random generator from which all choices of program ``k`` are drawn."""
     return random.Random(f"{seed} {k}")
 
 
 def fuzzers() -> dict[str, Fuzzer]:
-    """All modules of this folder that define ``run``, by name; `Absent` where a package lacks."""
+    """All modules of this folder that define ``run``, by name; `Absent` if a package is missing."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
     found = {}
     for name in names:

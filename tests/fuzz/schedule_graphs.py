@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Array: TypeAlias = np.ndarray[Any, Any]
-    #: What tensors hold. Cells are arrays of the state; a view of one shows its bytes.
+    #: Tensors and their contents. A cell has the state's own array, and a view of a cell a numpy
+    #: view.
     Values: TypeAlias = dict[aggml.Tensor, Array]
 
 __all__ = ["HALF", "OPS", "Drawn", "N", "State", "draw_graph", "small"]
@@ -27,7 +28,7 @@ __all__ = ["HALF", "OPS", "Drawn", "N", "State", "draw_graph", "small"]
 N = 8
 HALF = N // 2
 LIMIT = 99
-#: What cells hold, by number.
+#: The contents of each cell, by its number.
 State: TypeAlias = "list[Array]"
 
 UNARY: dict[str, tuple[Callable[..., aggml.Tensor], Callable[[Array], Array]]] = {
@@ -36,25 +37,26 @@ UNARY: dict[str, tuple[Callable[..., aggml.Tensor], Callable[[Array], Array]]] =
     "sgn": (ops.sgn, np.sign),
     "relu": (ops.relu, lambda x: np.maximum(x, 0)),
 }
-#: Those that devices may lack; clamp writes in place, so it has to run where its source lies.
+#: Ops that a simulated device may lack. Not clamp: it writes in place, so the device of its source
+#: has to be able to run it.
 OPS = (*UNARY, "add", "mul")
 
 
 def small(rng: random.Random, n: int = N) -> Array:
-    """Whole numbers."""
+    """An array of random whole numbers from -9 to 9."""
     return np.array([rng.randint(-9, 9) for _ in range(n)], np.float32)
 
 
 @dataclass
 class Drawn:
-    """A graph and what it does.
+    """A graph and its numpy model.
 
     Attributes:
         graph: over cells and brought leafs.
         brought: leafs that each run brings.
-        cells: tensor -> number, of those that it reads or writes.
-        outs: what can be read after a run.
-        made: for each node, what it does.
+        cells: the cells that it reads or writes, each with its number.
+        outs: tensors that can be read after a run.
+        made: for each node, a function that computes its value with numpy.
     """
 
     graph: Graph
@@ -66,7 +68,7 @@ class Drawn:
     def run(
         self, state: State, inputs: dict[aggml.Tensor, Array], wanted: Sequence[aggml.Tensor]
     ) -> list[Array]:
-        """Change ``state`` as a run does, and give what it reads."""
+        """Change ``state`` as a run does; return the contents of ``wanted``."""
         values = {tensor: state[i] for tensor, i in self.cells.items()}
         for tensor, x in inputs.items():
             if tensor in values:
@@ -94,7 +96,7 @@ class _Making:
         return self.cells[i]
 
     def value(self) -> aggml.Tensor:
-        """Something to read: a node, a cell, a leaf that the run brings."""
+        """Draw a tensor to read: a node, a cell, or a leaf that each run brings."""
         kind = self.rng.random()
         if self.values and kind < 0.5:
             return self.rng.choice(self.values)
@@ -121,7 +123,7 @@ class _Making:
         self.values.append(self.put(build(a), lambda v: does(v[a])))
 
     def binary(self) -> None:
-        """A sum or a product, within bounds."""
+        """Add a sum or a product whose values stay within `LIMIT`."""
         a, b = self.value(), self.value()
         if self.rng.random() < 0.6:
             inner = self.put(ops.add(a, b), lambda v: v[a] + v[b])
@@ -131,7 +133,7 @@ class _Making:
         self.values.append(self.put(clamped, lambda v: np.clip(v[inner], -LIMIT, LIMIT)))
 
     def write(self) -> None:
-        """A node that writes a cell, or half of one."""
+        """Add a node that writes a cell, or half of a cell."""
         source, target = self.value(), self.cell()
         if self.rng.random() < 0.4:
             source, target = self.half(source), self.half(target)
@@ -147,7 +149,7 @@ class _Making:
 
 
 def draw_graph(rng: random.Random, cells: Sequence[aggml.Tensor]) -> Drawn:
-    """A graph of one to ten nodes; ``cells`` by number."""
+    """Draw a graph of one to ten nodes over ``cells``."""
     making = _Making(rng, cells)
     steps = [making.unary, making.binary, making.write]
     for _ in range(rng.randint(1, 8)):

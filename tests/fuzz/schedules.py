@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 SHORT = 60
-HANG = 120  # s: what takes that long does not end
+HANG = 120  # seconds; what takes longer never ends
 
-# What a step may be, and how often.
+# The steps of a program, and how often each is drawn.
 KINDS = {
     "submit": 40,
-    "use": 35,  # an operation of a user
-    "storm": 6,  # another thread uses what is submitted meanwhile
+    "use": 35,  # an operation that a user queues on a backend
+    "storm": 6,  # another thread queues operations on the cells while this one submits
     "hold": 8,
     "release": 5,
     "new graph": 6,
@@ -69,7 +69,8 @@ class World:
         host = aggml.get_device("CPU")
         self.backends += [host.backend(n_threads=1) for _ in range(rng.choice((1, 1, 2)))]
         self.cells: list[aggml.Tensor] = []
-        self.homes: list[aggml.Backend] = []  # of each cell: who placed it, and whose user uses it
+        # for each cell, the backend that placed it and on which its user queues operations
+        self.homes: list[aggml.Backend] = []
         for i in range(rng.randint(2, 5)):
             cell = aggml.new_tensor("f32", ne=(N,), name=f"cell{i}")
             home = rng.choice(self.backends)
@@ -80,7 +81,8 @@ class World:
         self.parallel = rng.choice((False, True, True, 2))
         self.sched = Scheduler(self.backends, parallel=self.parallel, max_in_flight=self.limit)
         self.graphs: list[Drawn] = []
-        self.events: list[list[list[Event]]] = []  # in order; of each, what threads did at once
+        # in order; each entry has a row of events for each thread that ran at once
+        self.events: list[list[list[Event]]] = []
         self.told: list[str] = []
         self.flying: list[aggml.Future[Any]] = []
         self.held: list[aggml.Stream] = []
@@ -89,10 +91,10 @@ class World:
             self.note(self.set_whole(i)())
             assert cell.placement is not None
 
-    # -- what is noted
+    # -- the log of events
 
     def note(self, *threads: Event | list[Event]) -> None:
-        """What was queued: by one thread, or by several beside each other."""
+        """Note an entry of the log: the events of one thread, or of several that ran at once."""
         rows = [[t] if isinstance(t, Event) else t for t in threads]
         self.events.append(rows)
         self.told.append(" | ".join("; ".join(e.what for e in row) for row in rows))
@@ -102,7 +104,7 @@ class World:
         self.events.append([])
         self.told.append(what)
 
-    # -- operations of users: each draws all its choices, and gives what does it
+    # -- operations of users: each method draws all its choices and returns the function that acts
 
     def set_whole(self, i: int) -> Act:
         x, cell, home = small(self.rng), self.cells[i], self.homes[i]
@@ -172,7 +174,7 @@ class World:
         return act
 
     def many(self, i: int) -> Act:
-        """Several in one batch."""
+        """Several operations in one batch."""
         acts = [self.set_half(i), self.get(i), self.memset(i), self.set_whole(i), self.get(i)]
         acts = self.rng.sample(acts, self.rng.randint(2, 4))
         home = self.homes[i]
@@ -210,7 +212,7 @@ class World:
             wanted = drawn.outs
         self.flying = [f for f in self.flying if not f.done()]
         if self.limit is not None and len(self.flying) >= self.limit:
-            self.release()  # else nobody would get a slot
+            self.release()  # else no submission could get a slot
         future = await self.sched.submit(drawn.graph, dict(inputs), wanted)
         self.flying.append(future)
         self.counts["submissions"] += 1
@@ -223,7 +225,7 @@ class World:
         )
 
     async def storm(self) -> None:
-        """Another thread queues operations while this one submits."""
+        """Another thread queues operations while this thread submits."""
         acts = [self.use() for _ in range(self.rng.randint(1, 3))]
         self.counts["storms"] += 1
         theirs = self.threads.submit(lambda: [act() for act in acts])
@@ -259,7 +261,7 @@ class World:
         self.check(drawn)
 
     def check(self, drawn: Drawn) -> None:
-        """Take the pins away if there is no way to run it with them."""
+        """Take all pins away if no backend can run the graph with them."""
         try:
             self.sched.split_graph(drawn.graph)
         except aggml.NoBackendForOp:
@@ -330,7 +332,7 @@ class World:
 
 
 async def program(rng: random.Random, threads: ThreadPoolExecutor, counts: Counter[str]) -> str:
-    """Run one; what is wrong, or an empty text."""
+    """Run one program. Returns an error message, or an empty text."""
     watched = rng.random() < 0.5
     with aggml.check_races(raises=False) if watched else nullcontext() as checker:
         world = World(rng, threads)

@@ -1,8 +1,8 @@
-"""Random streams: sets, copies, events, waits, delays, holds, aborts, failures; awaited anyhow.
+"""Fuzzer: streams with random sets, copies, events, waits, delays, holds, aborts and failures.
 
-A program runs on some CPU backends. What each `get` brings is compared with the program run one
-operation after the other; each operation begins after all that it has to come after. Not here: what
-several threads submit (threads.py), schedulers (schedules.py).
+A program runs on some CPU backends. The result of each `get` is compared with that of the program
+run one operation after the other. No operation begins before all operations that it must come after
+are done. Not here: what several threads submit (threads.py), schedulers (schedules.py).
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ PATIENCE_S = 60
 
 @dataclass
 class Program:
-    """What was queued so far, and what has to come of it."""
+    """The operations queued so far, and the results that they must have."""
 
     choose: random.Random
     backends: list[Any]
     tensors: list[aggml.Tensor]  # one in each backend
-    values: list[float | None]  # what they hold; None: not known, since its writer may have failed
-    queued: list[list[aggml.Future[Any]]]  # of each backend, in order
+    # the expected contents; None if unknown, because the writer may have failed
+    values: list[float | None]
+    queued: list[list[aggml.Future[Any]]]  # the Futures of each backend, in order
     after: list[tuple[aggml.Future[Any], aggml.Future[Any]]] = field(default_factory=list)
     gets: list[tuple[aggml.Future[Any], float | None]] = field(default_factory=list)
     events: list[tuple[Any, aggml.Future[Any]]] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Program:
         copy = self.backends[i].copy(self.tensors[i], self.tensors[j], to=self.backends[j])
         self.after += [(first, copy) for first in before]
         self.values[j] = self.values[i]
-        for k in (i, j):  # a mark of what comes after it
+        for k in (i, j):  # this mark begins after the copy
             self.after.append((copy, self.note(k, self.backends[k].stream.mark())))
 
     def _read(self, i: int) -> None:
@@ -95,7 +96,7 @@ class Program:
 
     def _fail(self, i: int) -> None:
         self.note(i, self.backends[i].stream.fail(ValueError("drawn"), writes=[self.tensors[i]]))
-        self.values[i] = math.nan  # poisoned: what reads it fails
+        self.values[i] = math.nan  # poisoned: an operation that reads it fails
 
     def _hold(self, i: int) -> None:
         self.backends[i].stream.native.hold()
@@ -118,7 +119,7 @@ KINDS = (
 
 
 async def _await_some(program: Program) -> None:
-    """In any order, several of one Future, some of them given up."""
+    """Await in any order: a Future may be awaited several times, and some waits are given up."""
     choose = program.choose
     futures = [future for queued in program.queued for future in queued]
     choose.shuffle(futures)
@@ -184,7 +185,7 @@ async def _program(choose: random.Random) -> Counter[str]:
         for i in program.held:
             backends[i].stream.native.release()
         for be in backends:
-            be.stream.failures()  # drawn ones: seen
+            be.stream.failures()  # asks for the drawn failures, so that closing does not log them
             await be.aclose()
     return program.counts
 

@@ -1,7 +1,8 @@
-"""Many threads of Python on the same backends: they submit, wait, give up, abort, call, open loops.
+"""Fuzzer: many Python threads on the same backends submit, wait, give up, abort, call, open loops.
 
-Each thread has operations of its own in the streams that it shares; what it reads must be what it
-wrote, and nothing may be lost, hang or stay behind. Not here: one thread's streams (streams.py).
+The threads share streams, but each has tensors of its own. A thread must read the values that it
+wrote, and no operation may be lost, hang or stay queued. Not here: one thread's streams
+(streams.py).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Shared:
 
 
 class Worker:
-    """What one thread does; all its choices are drawn before it begins."""
+    """The operations of one thread; all its choices are drawn before it begins."""
 
     def __init__(self, shared: Shared, choose: random.Random, number: int) -> None:
         self.shared, self.number = shared, number
@@ -78,7 +79,7 @@ class Worker:
             if value % 7 == 0:
                 with anyio.move_on_after(0):
                     await future
-                if kind != "run":  # whose last waiter gave up: aborted
+                if kind != "run":  # a run whose last waiter gave up is aborted
                     self.check(await future, expected)
                 else:
                     await future.settled()
