@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarnin
 def ends(code: str) -> str | None:
     """Run ``code`` after `HEADER` in a new interpreter.
 
-     Returns:
+    Returns:
         None if it printed "end", nothing else, and exited with 0; else what it did.
     """
     command = [sys.executable, "-P", "-W", "error", "-c", HEADER + code]

@@ -26,13 +26,14 @@ async def test_create_task(be: aggml.Backend) -> None:
     s = sum_on(be)
     with be.stream.hold():
         run = s.run(be, ramp(), ramp())
-        tasks = [asyncio.create_task(run) for _ in range(3)]  # each is at a step of its own
+        # each task awaits the run in its own way through `Future.__await__`
+        tasks = [asyncio.create_task(run) for _ in range(3)]
         await wait_all_tasks_blocked()
         assert not any(task.done() for task in tasks)
     values = await asyncio.gather(*tasks, run)
     assert all(value is values[0] for value in values)
     assert np.array_equal(values[0], 2 * ramp())
-    assert await asyncio.create_task(run) is values[0]  # also of what is done
+    assert await asyncio.create_task(run) is values[0]  # a Future that is done works, too
 
 
 async def test_a_task_group(be: aggml.Backend) -> None:
@@ -86,7 +87,8 @@ async def test_a_task_that_is_cancelled_before_it_began(be: aggml.Backend) -> No
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert np.array_equal(await run, 2 * ramp())  # it never waited
+    # the run was not aborted: a task that never began never was its waiter
+    assert np.array_equal(await run, 2 * ramp())
 
 
 async def test_a_task_leaves_no_cycle(be: aggml.Backend) -> None:

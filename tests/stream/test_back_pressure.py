@@ -84,7 +84,7 @@ async def test_admitted_counts_as_pending(device: AnyDevice) -> None:
         async def client(i: int) -> None:
             await be.ready()
             order.append(i)
-            await go_on.wait()  # admitted, and not submitted yet
+            await go_on.wait()  # holds a slot, and has not submitted yet
             assert np.array_equal(await be.get(a), ramp())
 
         async with anyio.create_task_group() as tasks:
@@ -144,7 +144,7 @@ async def test_cancelling_waiters_at_random_never_blocks_the_rest(
 
 
 async def test_a_refused_submission_gives_its_place_back(device: AnyDevice) -> None:
-    """Misuse raises at the call; it must not take a place for ever."""
+    """A submission that raises for misuse must give back the slot that it took."""
     async with device.backend(max_queued=1) as be:
         a = holding(be, ramp())
         for _ in range(3):

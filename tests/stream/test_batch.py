@@ -49,7 +49,7 @@ async def test_an_empty_batch(be: aggml.Backend) -> None:
 
 
 async def test_a_batch_is_one_step_against_other_threads(be: aggml.Backend) -> None:
-    """Two threads: each sets, reads back; nothing of the other comes between."""
+    """Two threads each set and read back; no operation of the other thread comes in between."""
     a = placed(be)
     wrong: list[float] = []
 
@@ -161,7 +161,7 @@ async def test_if_the_body_raises_nothing_is_enqueued(be: aggml.Backend) -> None
         assert future.wait(0)
         assert "failed" in repr(future)
     assert np.array_equal(await be.get(s.a), ramp())
-    assert event.done()  # as it was: never recorded
+    assert event.done()  # as before the batch: the aborted batch never recorded it
     called = anyio.Event()
     futures[0].add_done_callback(lambda _: called.set())
     with anyio.fail_after(60):
@@ -203,9 +203,10 @@ async def test_events_inside_a_batch(be: aggml.Backend, other: aggml.Backend) ->
     with be.batch():
         be.memset(a, 0)
         be.record(event)
-        be.wait(event)  # of the same batch: the order holds anyway
+        be.wait(event)  # an event of the same batch: the order of the stream suffices
         with pytest.raises(aggml.InvalidState, match="batch"):
-            other.wait(event)  # not queued yet, so there is nothing to wait for
+            # the record is not queued before the batch ends, so there is nothing to wait for
+            other.wait(event)
     other.wait(event)
     assert not (await other.get(a)).any()
 

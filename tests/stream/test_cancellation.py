@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def cancelled(awaitable: Awaitable[object], how: str) -> None:
-    """Await in a task of its own until it blocks, then cancel that."""
+    """Await in a task of its own until it blocks, then cancel the task."""
     scope = anyio.CancelScope()
 
     async def wait() -> None:
@@ -80,7 +80,7 @@ async def test_cancelling_an_await_abandons_the_wait_never_the_work(
         future = start[what]()
         await cancelled(future, how)
         assert not future.done()
-    await future  # can be awaited again
+    await future  # a cancelled wait leaves the operation intact
     wanted = {"set": ramp(start=1), "memset": 0 * ramp()}.get(what, ramp())
     assert np.array_equal(await be.get(s.a), wanted)
     if what == "copy":
@@ -97,7 +97,7 @@ async def test_run_is_aborted_when_its_only_waiter_is_cancelled(
     with be.stream.hold():
         run = s.run(be, ramp(), ramp())
         await cancelled(run, how)
-        assert not run.done()  # it is done in its turn
+        assert not run.done()  # the abort is carried out when the stream reaches the run
     with pytest.raises(aggml.Aborted):
         await run
     assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
@@ -265,7 +265,7 @@ async def test_cancelling_at_random_points_leaves_all_healthy(
 
 @ASYNCIO
 async def test_native_cancellation_of_random_tasks(sim: SimBackend, seed: int) -> None:
-    """The same with tasks of asyncio alone, which anyio does not know."""
+    """As the test above, but the tasks are plain asyncio tasks, which anyio does not know."""
     dice = random.Random(seed)
     s = sum_on(sim)
 
@@ -274,7 +274,7 @@ async def test_native_cancellation_of_random_tasks(sim: SimBackend, seed: int) -
         try:
             assert np.array_equal(await s.run(sim, x, x), 2 * x)
         except asyncio.CancelledError:
-            if dice.random() < 0.5:  # goes on after it was cancelled
+            if dice.random() < 0.5:  # a task may go on after its cancellation
                 assert np.array_equal(await s.run(sim, x, x), 2 * x)
             raise
 

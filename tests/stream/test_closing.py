@@ -84,7 +84,7 @@ async def test_async_with_left_by_an_exception_aborts_queued_graphs(device: AnyD
     copied, run, delay = be.set(s.a, ramp()), s.run(be, ramp(), ramp()), be.stream.delay(1000)
 
     async def release() -> None:
-        await anyio.wait_all_tasks_blocked()  # the task below waits for the end of the stream
+        await anyio.wait_all_tasks_blocked()  # until the task below waits for the end of the stream
         be.stream.native.release()
 
     async with anyio.create_task_group() as tasks:
@@ -93,7 +93,7 @@ async def test_async_with_left_by_an_exception_aborts_queued_graphs(device: AnyD
                 tasks.start_soon(release)
                 raise ZeroDivisionError
     assert be.closed
-    await copied  # what is no graph goes on
+    await copied  # operations other than graphs and delays are finished
     for future in (run, delay):
         with pytest.raises(aggml.Aborted):
             await future

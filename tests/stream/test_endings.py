@@ -37,7 +37,7 @@ LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
 
 @LOOPS
 def test_a_backend_left_by_a_generator_that_is_finalised(device: AnyDevice, loop: str) -> None:
-    """``async with backend`` around a ``yield``: its end waits for the drain, shielded."""
+    """``async with backend`` around a ``yield``: leaving it awaits the drain, shielded."""
     left: list[bool] = []
 
     async def stream() -> AsyncGenerator[Array]:
@@ -57,11 +57,11 @@ def test_a_backend_left_by_a_generator_that_is_finalised(device: AnyDevice, loop
 
     held: list[object] = []
     run_to_the_end(loop, main)
-    assert left == []  # it was closed at its yield
+    assert left == []  # the generator was closed at its yield, by GeneratorExit
 
 
 def run_to_the_end(loop: str, main: Callable[[], Awaitable[None]]) -> None:
-    """In a thread, so that one that hangs fails the test and not the suite."""
+    """Run ``main`` in a thread, so that a hang fails this test and does not stop the suite."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -87,7 +87,7 @@ HOW = ["await", "several", "gather", "as_completed", "callback", "ready", "settl
 def test_a_generator_waits_while_it_is_finalised(
     cpu_device: aggml.Device, loop: str, how: str, used_before: bool
 ) -> None:
-    """With a reactor made before, and without one: nobody awaited a Future in this run."""
+    """The generator's wait may be the first of this run, so that it has to make the reactor."""
     be = cpu_device.backend(n_threads=1, max_queued=1)
     tensor, got, held = holding(be, ramp()), [], []
 
@@ -173,7 +173,7 @@ def test_a_wait_that_is_cancelled_while_a_generator_is_finalised(
 def test_a_shielded_system_task_of_trio_outlives_the_pump(
     cpu_device: aggml.Device, how: str
 ) -> None:
-    """The reactor's own task is cancelled with all system tasks; who still waits goes on."""
+    """The reactor's own task is cancelled with all system tasks; a shielded waiter must go on."""
     be = cpu_device.backend(n_threads=1)
     tensor, got = holding(be, ramp()), []
 
@@ -200,13 +200,14 @@ def test_a_shielded_system_task_of_trio_outlives_the_pump(
 def test_a_task_that_begins_to_wait_at_the_end_of_a_run_is_not_forgotten() -> None:
     async def one() -> None:
         reactor, due = Reactor(pumped=False), False
-        reactor.turns += 1  # it does not retire between two turns
+        reactor.turns += 1  # keeps the reactor from retiring between two turns
 
         async def first() -> None:
             while not due:
                 await turn(reactor)
 
-        async def second() -> None:  # what wakes the first is written, and perhaps not read yet
+        # the signal that wakes `first` is written, and perhaps not read yet
+        async def second() -> None:
             nonlocal due
             due = True
             reactor.notifier.signal()
@@ -219,8 +220,8 @@ def test_a_task_that_begins_to_wait_at_the_end_of_a_run_is_not_forgotten() -> No
             nursery.start_soon(second)
 
     async def main() -> None:
-        current_reactor()  # the run's own
-        for _ in range(20):  # trio shuffles who comes first
+        current_reactor()  # make the reactor of this run
+        for _ in range(20):  # trio shuffles the order of tasks
             with trio.fail_after(60):
                 await one()
 
@@ -247,7 +248,7 @@ def closed_with_a_pending_await(be: aggml.Backend, future: aggml.Future[Any]) ->
 
 
 def test_a_loop_closed_with_a_pending_await_is_collected(be: aggml.Backend) -> None:
-    """Reactor, waiters and loop go, and the descriptor at once, though the work never ends."""
+    """Reactor, waiters and loop are collected, their descriptors closed; the work never ends."""
     gc.collect()
     before = [r for r in gc.get_objects() if isinstance(r, Reactor)]
     with be.stream.hold():
@@ -285,7 +286,7 @@ def test_a_closed_loop_gives_its_descriptor_back_at_once(be: aggml.Backend) -> N
 
 @contextmanager
 def interrupted(k: int, where: set[str]) -> Iterator[list[str]]:
-    """Raise KeyboardInterrupt at the k-th line that runs of these functions of the reactor."""
+    """Raise KeyboardInterrupt at the k-th line that runs of the named functions of the reactor."""
     left, hit = k, []
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -310,7 +311,7 @@ def interrupted(k: int, where: set[str]) -> Iterator[list[str]]:
 
 
 def test_ctrl_c_in_a_turn_loses_no_waiter(be: aggml.Backend) -> None:
-    """At every line in turn: whoever was not interrupted himself is woken when the loop goes on."""
+    """Interrupt at each line in turn: every other waiter is woken when the loop goes on."""
     places = 0
     for k in range(1, 400):
         loop = asyncio.new_event_loop()
@@ -345,7 +346,7 @@ def test_ctrl_c_in_a_turn_loses_no_waiter(be: aggml.Backend) -> None:
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
         assert {"0", "1", "2", "all 3"} <= set(got), (hit, got)
-        # A callback of the user's runs once at most: one that began is not begun again.
+        # A callback of the user runs at most once: if it was interrupted, it is not run again.
         assert got.count("called") <= 1, hit
         assert "called" in got or hit[0].startswith("call:"), (hit, got)
         if not hit:
@@ -357,7 +358,7 @@ def test_ctrl_c_in_a_turn_loses_no_waiter(be: aggml.Backend) -> None:
 
 
 def test_ctrl_c_while_arming_hides_nobody(be: aggml.Backend) -> None:
-    """Who is armed behind the one that Ctrl-C hit is woken all the same."""
+    """A waiter that was armed after the interrupted one is woken all the same."""
     for k in range(1, 60):
         loop = asyncio.new_event_loop()
 

@@ -40,7 +40,7 @@ async def test_get_behind_a_failed_set_fails_with_the_same_cause_and_nobody_else
         set_, get, elsewhere = sim.set(a, ramp()), sim.get(a), sim.get(b)
     errors = [await failure(set_), await failure(get), await failure(set_)]
     assert all(e.__cause__ is cause for e in errors)
-    assert errors[0] is not errors[2]  # each raise is an exception of its own
+    assert errors[0] is not errors[2]  # each await raises an exception object of its own
     assert "cable pulled" in str(errors[0])
     assert (errors[0].device, errors[0].operation, errors[0].tensor) == ("SIM", "set", "a")
     assert np.array_equal(await elsewhere, ramp(start=5))
@@ -71,7 +71,7 @@ async def test_what_reads_a_poisoned_storage_fails_without_running(
         "run": (sim, s.y),
         "another backend": (cpu, host),
     }
-    if reader in poisoned:  # and so on: the target was not written either
+    if reader in poisoned:  # and so on: an operation that failed poisons its own target, too
         be, tensor = poisoned[reader]
         assert (await failure(be.get(tensor))).__cause__ is cause
         await be.set(tensor, ramp())
@@ -122,14 +122,14 @@ async def test_a_write_of_a_view_poisons_the_storage_below_it(
     sim_device.fail_at(0, "transfer")
     await failure(sim.set(half, ramp(N // 2)))
     await failure(sim.get(a))
-    await sim.set(half, ramp(N // 2))  # only a part: no cure
+    await sim.set(half, ramp(N // 2))  # a write of a part of the tensor does not lift the poison
     await failure(sim.get(a))
     await sim.set(a, ramp())
     assert np.array_equal(await sim.get(half), ramp(N // 2))
 
 
 async def test_a_set_with_offset_that_never_began_spoils_nothing(be: aggml.Backend) -> None:
-    """Aborted before it started: not a byte was written, so the storage is as good as before."""
+    """An operation aborted before it started wrote no byte, so its tensor is not poisoned."""
     a = holding(be, ramp())
     with be.stream.hold():
         partial = be.set(a, ramp(4), offset=16)
@@ -147,7 +147,7 @@ async def test_a_set_with_offset_of_poisoned_data_is_no_cure(
     await failure(sim.set(a, ramp()))
     await sim.set(a, ramp(4), offset=16)
     await failure(sim.get(a))
-    await sim.set(a, ramp(), offset=0)  # all bytes
+    await sim.set(a, ramp(), offset=0)  # offset 0 and the whole size: all bytes are written
     assert np.array_equal(await sim.get(a), ramp())
 
 
@@ -170,7 +170,7 @@ async def test_a_bad_row_is_found_before_the_first_byte(be: aggml.Backend) -> No
         error = await failure(be.graph_compute(graph))
         assert isinstance(error, aggml.OutOfBounds)
         assert str(bad) in str(error)
-        assert np.array_equal(await be.get(cache), contents)  # not poisoned, not changed
+        assert np.array_equal(await be.get(cache), contents)  # neither poisoned nor changed
     be.set(row, np.array([2], np.int64))
     await be.graph_compute(graph)
     contents[2] = ramp()
@@ -227,7 +227,7 @@ async def test_bad_index_of_get_rows(be: aggml.Backend) -> None:
     assert np.array_equal(got, contents[[3, 1]])
 
 
-# -- what synchronize tells
+# -- what synchronize raises
 
 
 async def test_synchronize_raises_the_failures_that_nobody_saw(be: aggml.Backend) -> None:
@@ -236,14 +236,14 @@ async def test_synchronize_raises_the_failures_that_nobody_saw(be: aggml.Backend
     seen, unseen = Injected("seen"), Injected("unseen")
     first = be.stream.fail(seen)
     be.stream.fail(unseen, writes=[a])
-    be.get(a)  # fails with it, and is not told on its own
+    be.get(a)  # it fails with the read, so synchronize does not report it separately
     await failure(first)
     with pytest.raises(ExceptionGroup) as caught:
         await be.synchronize()
     (only,) = caught.value.exceptions
     assert only.__cause__ is unseen
     assert be.device.name in str(caught.value)
-    await be.synchronize()  # told once
+    await be.synchronize()  # each failure is reported once
 
 
 async def test_synchronize_may_be_awaited_again_with_the_same_outcome(be: aggml.Backend) -> None:
@@ -330,10 +330,10 @@ async def test_a_fault_at_the_kth_operation(k: int) -> None:
         errors = [future.exception() for future in futures]
         readers = {0: {0, 3, 4}, 1: {1, 3, 4}, 2: {2, 5}, 3: {3, 4}, 4: {4}, 5: {5}}
         failed = {i for i, error in enumerate(errors) if error is not None}
-        # The run (6) sets its inputs itself: it fails only where one of its own four does.
+        # The run (6) sets its inputs itself. It fails only if one of its own four operations does.
         assert failed == readers.get(k, {6} if k < 10 else set())
         assert all(error is None or error.__cause__ is cause for error in errors)
-        await sim.synchronize()  # all were seen
+        await sim.synchronize()  # raises nothing: all failures were asked for above
         if k < 10:
             assert np.array_equal(await s.run(sim, ramp(), ramp()), 2 * ramp())
         await steps(sim, s, twin)

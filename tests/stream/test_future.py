@@ -167,7 +167,7 @@ def test_wait_tells_when_time_ran_out(be: aggml.Backend) -> None:
         assert not future.wait(0.02)
         assert not future.wait(-1)
     assert future.wait(60)
-    assert np.array_equal(future.result(), 2 * ramp())  # running out of time was no cancellation
+    assert np.array_equal(future.result(), 2 * ramp())  # the timeout cancelled nothing
 
 
 def test_wait_lets_other_threads_run(be: aggml.Backend) -> None:
@@ -175,7 +175,7 @@ def test_wait_lets_other_threads_run(be: aggml.Backend) -> None:
     be.stream.native.hold()
     future = be.get(tensor)
     releaser = threading.Thread(target=be.stream.native.release)
-    releaser.start()  # gets the GIL only if the wait below lets go of it
+    releaser.start()  # this thread gets the GIL only if the wait below releases it
     assert future.wait(60)
     releaser.join()
 
@@ -259,7 +259,7 @@ async def test_abort_stops_a_running_plan_between_its_nodes(cpu: CPUBackend) -> 
     n = 1 << 20
     a = aggml.new_tensor("f32", ne=(n,), name="a")
     y = a
-    for _ in range(1000):  # some 100 ms of work on any machine of today
+    for _ in range(1000):  # about 100 ms of work on a machine of 2025
         y = aggml.ops.add(y, a)
     graph = aggml.Graph(y)
     cpu.alloc_graph(graph)
@@ -298,7 +298,7 @@ async def test_times_and_error_stay_after_much_later_work(be: aggml.Backend) -> 
     failed = be.stream.fail(KeyError("early"))
     times = (await _outcome(failed), failed.times)
     tensor = holding(be, ramp())
-    for _ in range(300):  # far beyond a block of the ring
+    for _ in range(300):  # far more than a block of the ring of operations holds
         be.get(tensor)
     await be.synchronize()
     assert failed.times == times[1]

@@ -43,7 +43,7 @@ async def test_gather_raises_the_first_failure_at_once(sim: SimBackend, cpu: CPU
         with anyio.fail_after(60), pytest.raises(aggml.AggmlError, match="broken"):
             await aggml.gather(slow, broken)
         assert not slow.done()
-    assert np.array_equal(await slow, 2 * ramp())  # the others go on
+    assert np.array_equal(await slow, 2 * ramp())  # the other Futures go on
 
 
 async def test_as_completed_yields_in_the_order_of_completion(
@@ -88,7 +88,7 @@ async def test_leaving_as_completed_early_aborts_nothing(be: aggml.Backend) -> N
             assert future is first
             break
         assert not run.done()
-        assert run._waiters == 0  # whoever broke off is no waiter any more
+        assert run._waiters == 0  # leaving the loop early ends its wait for the others
     assert np.array_equal(await run, 2 * ramp())
 
 
@@ -141,7 +141,7 @@ async def test_a_failure_in_gather_aborts_nothing(be: aggml.Backend, cpu: CPUBac
 
 @pytest.mark.parametrize("how", ["gather", "as_completed", "await", "shield"])
 async def test_a_refused_wait_aborts_nothing(be: aggml.Backend, how: str) -> None:
-    """A Future of a batch that is still open cannot be waited for; a run beside it is healthy."""
+    """gather refuses a Future of an open batch. The run beside it must not be aborted."""
     s = sum_on(be)
 
     async def wait(run: aggml.Future[object], queued_later: aggml.Future[object]) -> None:

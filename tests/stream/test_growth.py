@@ -24,11 +24,11 @@ from aggml.stream.reactor import current_reactor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PER_ENTRY = 40  # comparisons of a heap for one that comes and goes, of up to 10,000
+PER_ENTRY = 40  # comparisons of the heap for an entry that is added and removed, of up to 10,000
 
 
 def calls_in(function: Callable[[], object]) -> int:
-    """How many functions it calls, of Python and of C, without those of the garbage collector."""
+    """How many functions of Python and C ``function`` calls, without the garbage collector's."""
     calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
@@ -48,7 +48,7 @@ def calls_in(function: Callable[[], object]) -> int:
 
 
 async def calls_of_a_turn(n_streams: int) -> int:
-    """Of the reactor, when one of so many streams that tasks wait for gets done."""
+    """Calls of one turn of the reactor, when one of ``n_streams`` awaited streams is done."""
     streams = [aggml.Stream(f"s{i}") for i in range(n_streams)]
     woken: list[object] = []
     calls = 0
@@ -66,7 +66,7 @@ async def calls_of_a_turn(n_streams: int) -> int:
             await anyio.wait_all_tasks_blocked()
             futures[0].add_done_callback(woken.append)
             streams[0].native.release()
-            while not woken:  # this thread is the loop's: nobody else calls the reactor
+            while not woken:  # only this thread, which runs the loop, calls the reactor
                 calls = calls_in(current_reactor().wake)
             streams[0].native.hold()
             tasks.cancel_scope.cancel()
@@ -79,7 +79,7 @@ async def test_a_turn_of_the_loop_looks_at_what_is_done_alone() -> None:
 
 @pytest.mark.parametrize("order", ["first", "last", "random"])
 async def test_cancelled_waits_leave_at_once(order: str, seed: int) -> None:
-    """They keep neither callback nor task, and leaving costs the logarithm of what stays."""
+    """They leave no callback and no task behind; removal costs the logarithm of the waits left."""
     n = 2000
     stream, reactor = aggml.Stream("s"), current_reactor()
 
@@ -136,7 +136,7 @@ async def test_a_cancelled_await_leaves_nothing_in_the_reactor() -> None:
 
 
 async def test_a_circle_through_a_wait_is_collected() -> None:
-    """As of a loop that was closed while a task waited: the collector sees what a wait keeps."""
+    """The collector sees all that a wait refers to: here, a loop closed while a task waited."""
     stream = aggml.Stream("s")
 
     class Loop:
@@ -161,7 +161,7 @@ async def test_a_circle_through_a_wait_is_collected() -> None:
 async def test_workers_that_fall_asleep_look_at_streams_that_came_to_rest_alone(
     be: aggml.Backend,
 ) -> None:
-    """Others keep arrays for queued work, too, and are not touched."""
+    """A worker that falls asleep visits only idle streams, to drop what their work referred to."""
     tensor = holding(be, ramp())
     n = 300
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
@@ -180,7 +180,8 @@ async def test_workers_that_fall_asleep_look_at_streams_that_came_to_rest_alone(
                 assert future.wait(60)
                 del future, value
                 be.pending  # noqa: B018
-                while ref() is not None:  # until the worker slept and this thread was told
+                # until the worker sleeps and has told this thread to release the array
+                while ref() is not None:
                     await anyio.lowlevel.checkpoint()
             assert _native.streams_seen() - before < 60
         for stream in streams:
@@ -202,7 +203,7 @@ async def test_delays_cost_the_logarithm_of_how_many_there_are() -> None:
 
 
 async def test_a_queued_call_of_python_costs_the_same_whatever_is_queued_behind_it() -> None:
-    """Counted on the thread that runs them, from the first to the last."""
+    """Counted on the thread that runs the calls, from the first call to the last."""
 
     async def work_of(n: int) -> float:
         stream = aggml.Stream("s")
@@ -216,7 +217,7 @@ async def test_a_queued_call_of_python_costs_the_same_whatever_is_queued_behind_
         def begin() -> None:
             frame = sys._getframe()
             sys.settrace(count)
-            while frame is not None:  # the loop that serves calls, which is running already
+            while frame is not None:  # the loop that runs the calls, which is already entered
                 frame.f_trace = count
                 frame = frame.f_back  # type: ignore[assignment]
 

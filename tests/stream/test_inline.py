@@ -1,7 +1,8 @@
-"""A thread that submits, and the thread of the timers, compute little by themselves, of any op.
+"""A thread that submits, and the timers' thread, do only little work themselves, of any op.
 
-Work is counted by its price (`_native.inline_work`), never by a clock. Prices are checked against
-the bytes that a node has to read and write. Not here: whether results are right.
+Such work is counted by its estimated cost (`_native.inline_work`), never by a clock. The estimates
+are checked against the bytes that a node has to read and write. Not here: whether results are
+right.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from benchmarks.op_cases import OpCase
 
 UNITS = {name: op.units for name, op in OPS.items()}
-SUBMIT_NS, TIMER_NS = 5000, 50000  # ag_inline_submit, ag_inline_timer
+SUBMIT_NS, TIMER_NS = 5000, 50000  # the limits ag_inline_submit and ag_inline_timer
 BYTES_PER_NS = 64
 MIB = 1 << 20
-#: Sources of which a part is read, or nothing: rows that ids name, what is written.
+#: Sources of which only a part is read, because ids select rows, or which are only written.
 PARTLY = {
     "get_rows": {0},
     "set_rows": {2},
@@ -57,8 +58,8 @@ def i32(*ne: int) -> aggml.Tensor:
     return new_tensor("i32", ne=ne)
 
 
-# Large operands and a small result, for each op that can have that. Of other ops the benchmark of
-# ops has a large case; an op that is in neither is priced by its recorded calls.
+# Cases of large operands and a small result, for each op that can have them. For other ops the
+# benchmark of ops has a large case. An op in neither is checked by its recorded calls.
 LARGE: dict[str, Callable[[], aggml.Tensor]] = {
     "sum": lambda: ops.sum(f32(4 * MIB)),
     "sum_rows": lambda: ops.sum_rows(f32(4 * MIB)),
@@ -109,7 +110,7 @@ LARGE: dict[str, Callable[[], aggml.Tensor]] = {
 
 
 def _of_rows() -> dict[str, OpCase]:
-    """For each op the row of the benchmark whose operands are the largest."""
+    """For each op the case of the benchmark whose operands are the largest."""
     best: dict[str, tuple[int, OpCase]] = {}
     for case in all_cases().values():
         leafs = [new_tensor(x.dtype, ne=x.ne) for x in case.inputs]
@@ -126,7 +127,7 @@ CASES = sorted({*LARGE, *(set(ROWS) & set(UNITS))} - IDLE)
 
 
 def leafs_of(op: str) -> tuple[Graph, dict[aggml.Tensor, Any]]:
-    """A graph with the op, and what is to be set: numbers that kernels look at, such as ids."""
+    """A graph with the op, and its inputs whose values kernels depend on, such as ids."""
     if op in LARGE:
         graph = Graph(LARGE[op]())
         return graph, {
@@ -144,7 +145,7 @@ def leafs_of(op: str) -> tuple[Graph, dict[aggml.Tensor, Any]]:
 
 
 def moved(node: aggml.Tensor) -> int:
-    """Bytes that a node has to read and write at least."""
+    """The least number of bytes that a node has to read and write."""
     read = [s for i, s in enumerate(node.src) if s is not None and i not in PARTLY.get(node.op, ())]
     extents_only = UNITS[node.op] == "WINDOW" or node.op.startswith(("im2col", "fill"))
     return sum(s.nelements * s.dtype.type_size // s.dtype.blck_size for s in read[extents_only:])
@@ -152,7 +153,7 @@ def moved(node: aggml.Tensor) -> int:
 
 @pytest.mark.parametrize("op", sorted(OPS.keys() - IDLE - with_trait("WRITES_ANY") - {*CASES}))
 def test_an_op_without_a_large_case_costs_at_least_its_bytes(cpu: aggml.Backend, op: str) -> None:
-    if op == "quantize":  # no builder makes it; quantize_async prices it the same
+    if op == "quantize":  # no builder makes it; quantize_async estimates it in the same way
         return
     calls = [case for case in op_cases() if case.node == op and not case.steps]
     assert calls, f"{op} is in no benchmark and not recorded: LARGE has to have it"
@@ -162,7 +163,7 @@ def test_an_op_without_a_large_case_costs_at_least_its_bytes(cpu: aggml.Backend,
 
 
 def price(be: aggml.Backend, end: aggml.Tensor) -> int:
-    """What the plan of this tensor is said to take, in ns."""
+    """The estimated time of this tensor's plan, in ns."""
     graph = Graph(end)
     be.alloc_graph(graph)
     plan = be.graph_plan(graph).plan
@@ -172,7 +173,8 @@ def price(be: aggml.Backend, end: aggml.Tensor) -> int:
 
 def test_many_small_pieces_are_not_cheap(cpu: aggml.Backend) -> None:
     # Measured on a Zen 4: 50 ns for a matrix of three numbers, 16 ns for a window of three, 2.2 ns
-    # for an element that is converted and does not lie beside the next one. Half is near enough.
+    # for an element that is converted and does not lie beside the next one. The estimate has to be
+    # at least half of that.
     def leaf(dtype: str, *ne: int) -> aggml.Tensor:
         return aggml.new_tensor(dtype, ne=ne)
 
@@ -184,13 +186,14 @@ def test_many_small_pieces_are_not_cheap(cpu: aggml.Backend) -> None:
 
 
 def test_gradients_of_attention_cost_as_much_as_queries_meet_keys(cpu: aggml.Backend) -> None:
-    """Not as many units as the result has elements, nor as a head is wide."""
+    """The cost grows with queries x keys x width, not with the size of the result."""
 
     def cost(width: int, queries: int, keys: int) -> int:
         q, k, v = f32(width, queries, 2), f32(width, keys, 2), f32(keys, width, 2)
         return price(cpu, ops.flash_attn_back(q, k, v, q, False))
 
-    # Measured on a Zen 4: 2.6 to 8.9 ns for an element of a query and a key. Some bytes besides.
+    # Measured on a Zen 4: 2.6 to 8.9 ns for each pair of a query and a key, per element of the
+    # head. The bytes that are moved cost a little more.
     products = 2 * 64 * 16 * 1024
     assert 0.9 * 5 * products < cost(64, 16, 1024) < 1.2 * 5 * products
     assert 1.8 < cost(64, 16, 2048) / cost(64, 16, 1024) < 2.2
@@ -219,7 +222,7 @@ async def test_large_operands_stay_off_the_loop(cpu: aggml.Backend, op: str) -> 
 
 
 async def comes_to_be_done_here(be: aggml.Backend, call: Callable[[], aggml.Future[Any]]) -> bool:
-    """Whether this thread carries it out: at first a worker may still be about to leave."""
+    """Whether ``call`` is carried out by this thread. Tried again while a worker is still busy."""
     for _ in range(1000):
         before = _native.inline_work()[0]
         future = call()
@@ -240,16 +243,17 @@ async def test_the_timers_thread_leaves_what_is_large(cpu: aggml.Backend) -> Non
     async def done_by_timers(graph: Graph) -> bool:
         await cpu.synchronize()
         before = _native.inline_work()[1]
-        with cpu.stream.hold():  # the delay begins when the graph is queued behind it
+        # the delay begins at the release, when the graph is queued behind it
+        with cpu.stream.hold():
             cpu.stream.delay(0.005)
             future = cpu.graph_compute(graph)
         await future
         spent = _native.inline_work()[1] - before
         assert spent <= TIMER_NS
-        return spent > 60  # beside the mark of the delay's end
+        return spent > 60  # more than the end of the delay alone costs
 
     assert not any([await done_by_timers(graphs[0]) for _ in range(5)])
-    for _ in range(1000):  # a worker that is awake may be faster
+    for _ in range(1000):  # a worker that is awake may take the small graph first
         if await done_by_timers(graphs[1]):
             return
     raise AssertionError("the timers' thread leaves what is small, too")
@@ -277,11 +281,11 @@ async def test_one_call_does_no_more_than_its_budget(cpu: aggml.Backend) -> None
     await aggml.gather(*futures)
 
 
-# -- memory that may be a file
+# -- memory that is mapped from a file
 
 
 def presence(memory: mmap.mmap, at: int, size: int) -> list[bool]:
-    """Which pages are in memory."""
+    """For each page, whether it is in memory."""
     libc = ctypes.CDLL(None, use_errno=True)
     address = np.frombuffer(memory, np.uint8).__array_interface__["data"][0] + at
     start = address - address % mmap.PAGESIZE
@@ -296,7 +300,7 @@ AT = 4 * MIB
 
 @pytest.fixture
 def cold(tmp_path: Path) -> mmap.mmap:
-    """A mapped file of which byte AT is not in memory."""
+    """A mapped file whose byte AT is not in memory."""
     path = tmp_path / "weights"
     path.write_bytes(np.arange(2 * MIB, dtype=np.float32).tobytes())
     with path.open("rb") as file:
@@ -320,7 +324,7 @@ async def test_a_small_get_of_a_cold_file_does_not_read_the_disk(
     got = cpu.get(t)
     assert _native.inline_work() == before
     assert np.array_equal(await got, value)
-    assert await comes_to_be_done_here(cpu, lambda: cpu.get(t))  # for it is there now
+    assert await comes_to_be_done_here(cpu, lambda: cpu.get(t))  # now the page is in memory
 
 
 async def test_a_small_plan_over_a_cold_file_does_not_read_the_disk(
@@ -328,7 +332,7 @@ async def test_a_small_plan_over_a_cold_file_does_not_read_the_disk(
 ) -> None:
     t, table = vector(name="t"), new_tensor("f32", ne=(N, 1024), name="table")
     buffer = cpu.device.buffer_from_host(cold)
-    buffer.place(t, AT - MIB)  # on a page of its own: reading the table's would bring it in
+    buffer.place(t, AT - MIB)  # on a page of its own: reading a page of the table would bring it in
     buffer.place(table, AT)
     buffer.usage = BufferUsage.WEIGHTS
     ids = new_tensor("i32", ne=1, name="ids")

@@ -37,7 +37,7 @@ def without_collector() -> Iterator[None]:
 
 
 class Thing:
-    """Whose end can be watched."""
+    """An object whose end can be watched by a weak reference."""
 
 
 def test_a_call_and_its_future_are_no_cycle(cpu: CPUBackend) -> None:
@@ -55,7 +55,7 @@ def test_a_call_and_its_future_are_no_cycle(cpu: CPUBackend) -> None:
 
 
 def test_a_call_gives_its_own_value_unless_the_device_gives_another(cpu: CPUBackend) -> None:
-    """`Backend.get` of a device whose `_get` is a call: the array, not what the call returned."""
+    """`Backend.get` whose `_get` is a Python call gives the array, not the call's return value."""
 
     class Calls(type(cpu)):  # type: ignore[misc]
         def _get(self, tensor: aggml.Tensor, array: Array) -> aggml.Future[Any]:
@@ -94,7 +94,7 @@ def broken_graph(n: int, be: aggml.Backend) -> tuple[Graph, aggml.Tensor, aggml.
 
 
 def test_a_failing_function_keeps_neither_graph_nor_backend(cpu_device: CPUDevice) -> None:
-    """Its exception is held where no collector sees it; frames would hold all of this."""
+    """Native code holds the exception, unseen by the collector; its frames would hold all these."""
     pool = aggml.ThreadPool(1)
     gone: list[weakref.ref[Any]] = []
 
@@ -110,14 +110,15 @@ def test_a_failing_function_keeps_neither_graph_nor_backend(cpu_device: CPUDevic
         while trace is not None:
             names.append(trace.tb_frame.f_code.co_name)
             trace = trace.tb_next
-        assert names[-1] == "fail"  # where it was raised can be read still
-        be.stream.native.release_finished()  # as a worker has it done that runs out of work
+        assert names[-1] == "fail"  # the place where it was raised is still in the traceback
+        be.stream.native.release_finished()  # a worker that runs out of work has this done, too
 
     before = set(threading.enumerate())
     for _ in range(3):
         fail_once()
         gc.collect()
-    for thread in set(threading.enumerate()) - before:  # they end: their streams have gone
+    # these threads end, since their streams are gone
+    for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive()
     aggml.Stream("another", pool=pool)
@@ -166,7 +167,7 @@ def test_a_failing_call_keeps_no_argument_though_its_error_is_kept(cpu: CPUBacke
 
 
 def test_failed_requests_do_not_pile_up_while_the_main_thread_is_blocked(cpu: CPUBackend) -> None:
-    """Only the main thread runs pending calls, and it may sit in join() as long as it lives."""
+    """Only the main thread runs pending calls of CPython, and it may block in join() for ever."""
 
     class Mine(ValueError):
         pass
@@ -184,7 +185,7 @@ def test_failed_requests_do_not_pile_up_while_the_main_thread_is_blocked(cpu: CP
             future = cpu.stream.call(fail)
             error_of(future)
             del future
-        for _ in range(40):  # past the block of the ring where the last of them lie
+        for _ in range(40):  # fill the block of the ring that holds the last failures
             cpu.stream.mark().get(60)
         left.append(sum(ref() is not None for ref in refs))
 
@@ -192,7 +193,7 @@ def test_failed_requests_do_not_pile_up_while_the_main_thread_is_blocked(cpu: CP
     thread.start()
     thread.join(60)
     assert len(refs) == 200
-    assert left[0] <= 40  # those whose slots, or whose places among the unseen, are in use
+    assert left[0] <= 40  # errors of slots in use, or in the stream's list of unseen failures
 
 
 def test_arrays_of_dropped_backends_go_while_the_main_thread_is_blocked(
@@ -229,7 +230,7 @@ def test_arrays_of_dropped_backends_go_while_the_main_thread_is_blocked(
 
 
 def test_a_kept_future_that_was_asked_pins_no_block(be: aggml.Backend) -> None:
-    """64 slots are queued between two that are kept: 3 MB if each kept the 32 around it."""
+    """64 operations are queued between two kept runs. Pinned blocks of 32 would add 3 MB."""
     s = sum_on(be)
     kept = []
     before = rss()
@@ -250,7 +251,7 @@ def test_a_kept_future_that_was_asked_pins_no_block(be: aggml.Backend) -> None:
 
 
 def rss() -> int:
-    """Bytes that the allocator has given out."""
+    """Bytes that the C allocator has handed out."""
     import ctypes
 
     class Info(ctypes.Structure):
@@ -261,14 +262,14 @@ def rss() -> int:
         pytest.skip("the C library does not tell what it gave out")
     libc.mallinfo2.restype = Info
     info = libc.mallinfo2()
-    return int(info.h) + int(info.e)  # in use, and mapped apart
+    return int(info.h) + int(info.e)  # from the heap, and mapped separately
 
 
 def test_times_and_errors_of_settled_futures_stay(be: aggml.Backend) -> None:
     failed, good = be.stream.fail(KeyError("early")), be.stream.mark()
     assert good.wait(60)
     times = good.times
-    good.abort()  # of what is done: nothing
+    good.abort()  # no effect: it is done
     for _ in range(100):
         be.stream.mark().get(60)
     assert good.times == times

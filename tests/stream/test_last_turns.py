@@ -1,7 +1,7 @@
-"""Tasks that wait at the end of a run of trio, when no system task makes callbacks any more.
+"""Tasks that wait at the end of a trio run, when the system task that runs callbacks is gone.
 
-Here: the task that empties the descriptor lets the other tasks check again. Not here: other events
-at the end of a run (test_endings.py).
+Then the waiting tasks read the reactor's descriptor themselves. A task that empties it must let the
+other tasks check again. Not here: other events at the end of a run (test_endings.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Behind:
-    """An operation that is seen to be done right after another one is; the loop saw neither."""
+    """An operation that is done as soon as ``other`` is. Its `done` blocks the loop until then."""
 
     def __init__(self, other: aggml.Future[None]) -> None:
         self.other = other
@@ -39,7 +39,7 @@ class _Behind:
 def test_a_task_that_calls_back_what_is_done_wakes_who_waits_for_it(
     cpu_device: aggml.Device, waiting: int
 ) -> None:
-    """The descriptor was written for the others, and is empty when they would read it."""
+    """The descriptor was signalled for the others, and is empty when they come to read it."""
     be, held, ended = cpu_device.backend(n_threads=1), [], []
 
     async def stream() -> AsyncGenerator[int]:

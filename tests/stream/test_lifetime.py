@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Watched(np.ndarray[Any, Any]):
-    """An array whose end can be watched."""
+    """An array whose end can be watched by a weak reference."""
 
 
 def watched(n: int = N) -> tuple[Watched, weakref.ref[Watched]]:
@@ -42,7 +42,7 @@ async def test_dropping_the_source_array(be: aggml.Backend) -> None:
         be.set(a, x)
         del x
         gc.collect()
-        assert alive() is not None  # borrowed until done
+        assert alive() is not None  # borrowed until the operation is done
     assert np.array_equal(await be.get(a), ramp())
     be.stream.native.release_finished()
     assert alive() is None
@@ -67,7 +67,8 @@ async def test_dropping_the_tensor_and_its_buffer(be: aggml.Backend) -> None:
         got = be.get(a)
         del a, buffer
         gc.collect()
-        assert memory() is not None or alive() is None  # the bytes stay, whoever holds them
+        # the bytes stay valid: either the memory or a copy of it is alive
+        assert memory() is not None or alive() is None
     assert np.array_equal(await got, ramp())
     be.stream.native.release_finished()
     gc.collect()
@@ -242,7 +243,7 @@ def test_a_trio_run_that_crashes_while_tasks_wait(be: aggml.Backend) -> None:
         trio.run(crash)
     be.stream.native.release()
     assert run.wait(60)
-    assert isinstance(run.exception(), aggml.Aborted)  # its last waiter was cancelled
+    assert isinstance(run.exception(), aggml.Aborted)  # aborted: its last waiter was cancelled
 
 
 async def test_many_short_lived_backends_with_work_in_flight(sim_device: SimDevice) -> None:
@@ -268,7 +269,7 @@ async def test_a_reference_cycle_through_a_future_is_collected(be: aggml.Backend
         del node
     await (
         called.wait()
-    )  # the await of the Future may return first, while the reactor still has the callback
+    )  # The await of the Future may return first, while the reactor still holds the callback.
     del future
     gc.collect()
     assert alive() is None

@@ -60,7 +60,7 @@ async def test_200_tasks_by_hand_without_an_await_in_between(be: aggml.Backend) 
 
 
 async def test_who_waits_for_a_run_is_woken_whatever_is_queued_behind_it() -> None:
-    """A plan that threads share, one of a single chunk, one that was aborted, none."""
+    """Behind it: a plan that threads share, a plan of one chunk, an aborted plan, or nothing."""
     rng = np.random.default_rng(0)
     async with aggml.get_device("CPU").backend(n_threads=2) as be:
         wide, narrow = aggml.new_tensor("f32", ne=(256, 512)), aggml.new_tensor("f32", ne=(300,))
@@ -90,7 +90,7 @@ async def test_who_waits_for_a_run_is_woken_whatever_is_queued_behind_it() -> No
 
 
 async def test_threads_and_loops_share_one_backend(be: aggml.Backend) -> None:
-    """Two loops and two plain threads, all on one graph."""
+    """Two event loops and two plain threads use one graph."""
     s = sum_on(be)
     finished: list[str] = []
 
@@ -131,9 +131,9 @@ def resident() -> int:
 async def steady(work: Callable[[], Awaitable[None]], be: aggml.Backend) -> int:
     """Bytes of Python memory that two more rounds of ``work`` leave behind.
 
-    Not counted: sources of frames. In debug mode asyncio reads them for each stack that makes a
-    future, and keeps them. Which stacks do is a matter of who is faster: what is done already needs
-    no future.
+    The cache of source lines is cleared, so that it does not count. In debug mode asyncio reads
+    the source for each stack that makes a future. How many make one varies: an operation that is
+    already done needs none.
     """
     await work()
     await work()
@@ -235,7 +235,7 @@ async def test_backends_graphs_and_buffers_come_and_go(
 
 
 async def test_file_descriptors_do_not_grow(be: aggml.Backend, cpu_device: CPUDevice) -> None:
-    """Two per loop, none per Future, stream or backend; loops that are gone give theirs back.
+    """Two per loop, none per Future, stream or backend; a loop that is gone has closed its two.
 
     One wakes the loop, one tells workers where its thread is.
     """
@@ -252,7 +252,7 @@ async def test_file_descriptors_do_not_grow(be: aggml.Backend, cpu_device: CPUDe
 
     await anyio.to_thread.run_sync(round_)
     with be.stream.hold(), anyio.move_on_after(0.001):
-        await be.get(tensor)  # from here on this loop has its own
+        await be.get(tensor)  # makes this loop's own two descriptors
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):

@@ -1,7 +1,7 @@
 """Pools on a simulated machine: 64 cores, two and four NUMA nodes, too many threads.
 
 Here: results, placement, streams that many threads submit to. Not here: which thread wakes which,
-and takes which chunk (tests/native/runtime_many_cores.c).
+and which thread takes which chunk (tests/native/runtime_many_cores.c).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def test_recording_again_moves_the_mark_for_later_waiters_only(
     other.wait(event)
     early = other.synchronize()
     with be.stream.hold():
-        be.record(event)  # does not concern who waits already
+        be.record(event)  # does not change a wait that was queued before
         await early
         third.wait(event)
         late = third.synchronize()
@@ -174,7 +174,7 @@ async def test_one_pool_thread_serves_a_stream_that_waits_for_another(
 
 
 async def test_a_ring_of_waiting_streams_on_one_thread(cpu_device: CPUDevice) -> None:
-    """20 streams, each waits for the one before: more than there are threads, and all at once."""
+    """20 streams, each waiting for the one before: more than there are threads, all at once."""
     pool = aggml.ThreadPool(1)
     backends = [cpu_device.backend(pool=pool) for _ in range(20)]
     with backends[0].stream.hold():
@@ -228,16 +228,17 @@ async def test_a_copy_comes_after_all_before_and_before_all_after_on_both(
         src, dst = holding(first, ramp(), "src"), holding(second, 0 * ramp(), "dst")
         still = first if held == "first" else second
         with still.stream.hold():
-            first.set(src, ramp(start=1))  # before it, on the source
-            before = second.get(dst)  # before it, on the target
+            first.set(src, ramp(start=1))  # before the copy, on the source
+            before = second.get(dst)  # before the copy, on the target
             copied = first.copy(src, dst, to=second)
-            after_first = first.set(src, ramp(start=2))  # must not be what is copied
+            # after the copy: these values must not be copied
+            after_first = first.set(src, ramp(start=2))
             after = second.get(dst)
             after_second = second.memset(dst, 0)
             if held == "second":
                 await wait_all_tasks_blocked()
             for future in (copied, after_first, after, after_second):
-                assert not future.done()  # also on the stream that is not held
+                assert not future.done()  # nor are those on the stream that is not held
         await copied
         assert not (await before).any()
         assert np.array_equal(await after, ramp(start=1))

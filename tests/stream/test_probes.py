@@ -1,4 +1,4 @@
-"""Probes 5, 23, 31 and 32: what is ordered, what an abort leaves, what a cancelled task leaves."""
+"""Probes 5, 23, 31 and 32: order, the state after an abort, the state after a cancelled task."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ async def test_probe_23_abort_on_the_kth_node(cpu: CPUBackend, k: int) -> None:
 
 @pytest.mark.feature("CP-05")
 async def test_probe_23_abort_inside_a_graph(cpu: CPUBackend) -> None:
-    """Aborted somewhere in a graph of large nodes: before it all is whole, after it untouched."""
+    """An abort amid a graph of large nodes: nodes before it are whole, later ones untouched."""
     n, count = 1 << 20, 40
     x = placed(cpu, n)
     cpu.memset(x, 0)
     nodes = [ops.scale_bias(x, 1.0, float(i + 1)).set_output() for i in range(count)]
     graph = Graph(*nodes)
     cpu.alloc_graph(graph)
-    await cpu.graph_compute(graph)  # compiled, touched
+    await cpu.graph_compute(graph)  # compiles the plan, and touches all pages
     for node in nodes:
         cpu.memset(node, 0)
     future = cpu.graph_compute(graph)
@@ -96,8 +96,8 @@ async def test_probe_23_abort_inside_a_graph(cpu: CPUBackend) -> None:
         assert states[-1] != "done"
     order = {"done": 0, "part": 1, "untouched": 2}
     assert [order[s] for s in states] == sorted(order[s] for s in states)
-    # How many are in part is the system's: these nodes do not depend on each other, so the other
-    # threads go on while one is kept from running.
+    # Several nodes may be written in part: they do not depend on each other, so the other threads
+    # go on while the system keeps one from running.
     await cpu.graph_compute(graph)
     assert ((await cpu.get(nodes[-1])) == count).all()
 
@@ -109,7 +109,7 @@ async def test_probe_31_events(cpu: CPUBackend, sim: SimBackend) -> None:
         event = one.device.event()
         assert event.done()
         assert event.wait(0)
-        await two.wait(event)  # never recorded: reached
+        await two.wait(event)  # an event that was never recorded counts as reached
         with one.stream.hold():
             one.memset(a, 0)
             mark = one.record(event)
@@ -138,7 +138,8 @@ async def test_probe_32_a_cancelled_task_leaves_all_as_it_should_be(be: aggml.Ba
             await be.set(extra, ramp(start=5), copy=True)
         with anyio.move_on_after(0):
             await be.run(s.graph, {s.a: ramp(), s.b: ramp()}, s.y)
-    assert np.array_equal(await be.get(extra), ramp(start=5))  # abandoned, not undone
+    # the wait was abandoned; the set was not undone
+    assert np.array_equal(await be.get(extra), ramp(start=5))
     assert np.array_equal(await s.run(be, ramp(), ramp(start=1)), 2 * ramp() + 1)
     await be.synchronize()
     assert be.pending == 0

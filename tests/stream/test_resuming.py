@@ -47,7 +47,7 @@ async def waiting(stream: aggml.Stream, then: Callable[[], object]) -> asyncio.T
         then()
 
     task = asyncio.create_task(wait())
-    for _ in range(3):  # one turn to begin, one that looks once more, one to spare
+    for _ in range(3):  # one turn to begin, one for the second look at the operation, one to spare
         await asyncio.sleep(0)
     return task
 
@@ -70,27 +70,27 @@ def test_a_task_runs_in_the_turn_that_learns_of_its_operation(
         loop._selector.select = counted  # type: ignore[attr-defined]
         last = stream.mark()
         stream.native.release()
-        assert last.wait(60)  # without a turn of the loop: all three are due
+        assert last.wait(60)  # waits without a turn of the loop: afterwards all three tasks are due
         stream.native.hold()
         await asyncio.gather(*tasks)
         resumed = [order.index(f"task {i}") for i in range(3)]
         assert resumed == sorted(resumed)
         between = order[resumed[0] : resumed[-1]]
         assert order[resumed[0] - 1] == "poll"
-        assert "nothing" not in between  # no turn was made for a task that was known to be due
+        assert "nothing" not in between  # the loop made no turn for a task that was known to be due
 
     run(main, stream, debug=debug)
 
 
 def test_cancellation_comes_before_an_operation_that_is_done(stream: aggml.Stream) -> None:
-    """Both are known in one turn: the task is told of its cancellation, once."""
+    """Both are known in the same turn: the task gets its cancellation, once, and not the result."""
 
     async def main(stream: aggml.Stream) -> None:
         told: list[str] = []
         task = await waiting(stream, lambda: told.append("done"))
         last = stream.mark()
         stream.native.release()
-        assert last.wait(60)  # without a turn of the loop
+        assert last.wait(60)  # waits without a turn of the loop
         stream.native.hold()
         assert task.cancel("enough")
         with pytest.raises(asyncio.CancelledError, match="enough"):
@@ -103,7 +103,7 @@ def test_cancellation_comes_before_an_operation_that_is_done(stream: aggml.Strea
 
 
 def test_what_a_future_holds_is_called_once(stream: aggml.Stream) -> None:
-    """The reactor calls again after Ctrl-C; a task that has gone on does not go on twice."""
+    """The reactor calls again after Ctrl-C; a task that has resumed must not resume twice."""
 
     async def main(_: aggml.Stream) -> None:
         waiter, steps = asyncio.get_running_loop().create_future(), []

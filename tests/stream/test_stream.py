@@ -73,7 +73,7 @@ def test_compile_plan_of_what_has_no_memory() -> None:
 
 
 async def test_delay_occupies_no_thread() -> None:
-    """All are under way at once on one thread, which has time for another stream."""
+    """20 delays are under way at once on one thread, which can still serve another stream."""
     pool = aggml.ThreadPool(1)
     streams = [aggml.Stream(f"s{i}", pool=pool) for i in range(20)]
     delays = [s.delay(1000) for s in streams]

@@ -23,12 +23,12 @@ EXITING = 0x4  # PF_EXITING of Linux
 
 
 def tasks() -> set[int]:
-    """The threads of this process. Those that tests before left may end at any time."""
+    """The threads of this process; those that earlier tests left may end at any time."""
     return {int(task) for task in os.listdir(TASKS)}
 
 
 def affinity(task: int) -> set[int]:
-    """Where a thread may run; nowhere if it has ended."""
+    """The cores where a thread may run; none if it has ended."""
     try:
         return os.sched_getaffinity(task)
     except ProcessLookupError:
@@ -36,7 +36,10 @@ def affinity(task: int) -> set[int]:
 
 
 def has_ended(task: int) -> bool:
-    """Linux wakes who joins a thread some time before the thread goes from its list."""
+    """Whether a thread has ended.
+
+    Linux wakes a thread's joiner some time before it removes the thread from the list of tasks.
+    """
     try:
         fields = (TASKS / str(task) / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -138,7 +141,7 @@ async def test_more_threads_for_one_backend_are_not_the_others_default(
         assert wide.pool is be.pool
         assert be.pool.n_threads >= usual + 4
     with ThreadPool(2) as pool, cpu_device.backend(pool=pool) as own:
-        pool.grow(4)  # of a pool as a whole: meant for all that use it
+        pool.grow(4)  # grows the pool itself, for all backends that use it
         assert own.n_threads == 4
 
 
@@ -153,10 +156,12 @@ def test_workers_run_where_the_mask_says() -> None:
             pass
         with aggml.get_device("CPU").backend(pool=pool) as be:  # type: ignore[call-arg]
             s = sum_on(be, 1 << 18)
-            assert s.run(be, ramp(1 << 18), ramp(1 << 18)).wait(60)  # so both have begun
+            # so that both threads have begun
+            assert s.run(be, ramp(1 << 18), ramp(1 << 18)).wait(60)
         masks = [affinity(task) for task in tasks() - before]
-        assert masks.count({wanted}) == 2  # others of this process may have begun meanwhile
-    assert sorted(os.sched_getaffinity(0)) == mine  # that of the caller is left alone
+        # the others may be threads that another part of this process has begun
+        assert masks.count({wanted}) == 2
+    assert sorted(os.sched_getaffinity(0)) == mine  # the caller's own mask is unchanged
 
 
 @pytest.mark.feature("TP-06")
@@ -180,7 +185,7 @@ def test_closing_a_pool_joins_its_threads(cpu_device: CPUDevice) -> None:
 
 @pytest.mark.feature("TP-06")
 async def test_a_pool_does_the_work_of_a_stream_that_was_dropped_before_it_closes() -> None:
-    """What is queued belongs to the pool: its Future ends, nobody need hold the stream."""
+    """The pool owns queued work: its Future ends even if nobody holds the stream."""
     pool, gate = ThreadPool(2), aggml.Stream("gate")
     stream = aggml.Stream("dropped", pool=pool)
     with gate.hold():
@@ -210,7 +215,7 @@ async def test_a_stream_that_was_dropped_idle_holds_up_nothing() -> None:
 
 
 async def asleep(pool: ThreadPool) -> None:
-    """Until all workers sleep; it takes no longer than they were told to look for work."""
+    """Wait until all workers sleep, which they do after their time of polling for work."""
     with anyio.fail_after(60):
         while pool.native.sleepers < pool.n_threads:
             await anyio.lowlevel.checkpoint()
@@ -232,7 +237,7 @@ async def test_a_paused_pool_does_not_spin(cpu_device: CPUDevice) -> None:
 
 @pytest.mark.feature("TP-09")
 async def test_work_ends_a_pause(cpu_device: CPUDevice) -> None:
-    """Nobody waits for a resume that never comes."""
+    """Submitting work resumes a paused pool, so that nobody waits for ever."""
     pool = ThreadPool(2)
     async with cpu_device.backend(pool=pool) as be:
         s = sum_on(be, 1 << 16)
@@ -280,12 +285,12 @@ def test_misuse_of_a_pool() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads have no affinity here")
 async def test_workers_may_run_wherever_the_process_may(cpu_device: CPUDevice) -> None:
-    """Who is woken is kept off one core while it wakes, and only then."""
+    """A worker that is woken is kept off the waker's core while it wakes, and only then."""
     mine = os.sched_getaffinity(0)
     before = tasks()
     x = aggml.new_tensor("f32", ne=(1024, 64))
     graph = aggml.Graph(aggml.ops.gelu(x))
-    with ThreadPool(3, poll=0) as pool:  # they sleep at once
+    with ThreadPool(3, poll=0) as pool:  # with poll=0 they sleep at once
         workers = tasks() - before
         assert len(workers) >= 3
         async with cpu_device.backend(pool=pool) as be:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def short_slices() -> Iterator[None]:
-    """Let threads take turns as often as Python can."""
+    """Have Python switch between threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -35,7 +35,7 @@ def short_slices() -> Iterator[None]:
 
 
 def at_once(n: int, function: Callable[[int], None]) -> None:
-    """Run ``function(i)`` in n threads that begin together; raises what the first raised."""
+    """Run ``function(i)`` in n threads that begin together; raise the first error of any."""
     barrier, failures = threading.Barrier(n), list[BaseException]()
 
     def run(i: int) -> None:
@@ -80,7 +80,7 @@ def test_calls_of_many_threads_stay_with_their_futures() -> None:
 
 
 def test_max_queued_with_several_submitting_threads(device: AnyDevice) -> None:
-    """No submission is lost: each call gives its Future, and all are counted to the end."""
+    """No submission is lost: each call returns its Future, `pending` counts all until they end."""
     be = device.backend(max_queued=4)
     tensor = holding(be, ramp())
     futures: list[aggml.Future[Any]] = []

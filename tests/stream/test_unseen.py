@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What the logger "aggml" was told; nothing of the tests before."""
+    """What is logged to "aggml", without messages that earlier tests caused."""
     gc.collect()
     caplog.clear()
     caplog.set_level(logging.ERROR, "aggml")
@@ -45,7 +45,7 @@ def test_get_raises_what_failed(be: aggml.Backend, told: pytest.LogCaptureFixtur
     with pytest.raises(aggml.AggmlError, match="broken"):
         be.stream.fail(ValueError("broken")).get()
     be.close()
-    assert told.text == ""  # it was seen
+    assert told.text == ""  # the failure was seen
 
 
 def test_get_with_a_timeout_leaves_the_work_alone(be: aggml.Backend) -> None:
@@ -63,7 +63,7 @@ def test_get_lets_other_threads_run(be: aggml.Backend) -> None:
     be.stream.native.hold()
     releaser = threading.Thread(target=be.stream.native.release)
     future = be.get(tensor)
-    releaser.start()  # gets the GIL only if the call below lets go of it
+    releaser.start()  # this thread gets the GIL only if the call below releases it
     assert np.array_equal(future.get(60), ramp())
     releaser.join()
 
@@ -77,11 +77,11 @@ def test_get_of_a_batch_that_was_given_up(be: aggml.Backend) -> None:
         mark.get()
 
 
-# -- closing tells
+# -- closing logs
 
 
 def failing(device: AnyDevice) -> aggml.Backend:
-    """A backend that failed, in a script that only waited."""
+    """A backend with a failure that nobody asked for: the script only waited."""
     be = device.backend()
     assert be.stream.fail(ValueError("broken"), operation="get").wait(60)
     return be
@@ -154,8 +154,9 @@ async def test_dropping_with_work_in_flight_logs_when_it_is_done(
     assert told.text == ""
     go.set()
     while callers:
-        _join(callers.pop())  # it ends with its stream, the last that knows it
-    aggml.Stream("another")  # what went meanwhile is looked at
+        # the thread ends with its stream, of which it holds the last reference
+        _join(callers.pop())
+    aggml.Stream("another")  # logs the failures of streams that have gone meanwhile
     assert told.text.count("broken") == 1
 
 
@@ -165,7 +166,7 @@ async def test_a_failure_that_can_still_be_seen_is_not_logged(
     be = device.backend()
     be.stream.native.hold()
     future = be.stream.fail(ValueError("broken"))
-    be.close()  # work is queued
+    be.close()  # the failure is still queued
     be.stream.native.release()
     del be
     gc.collect()
