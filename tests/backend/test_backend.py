@@ -127,11 +127,11 @@ async def test_the_end_of_a_backend(device: AnyDevice) -> None:
     with pytest.raises(aggml.InvalidState, match="closed"):
         be.get(t)
     again = device.backend()
-    assert np.array_equal(await again.get(t), ramp())  # buffers outlive who made them
+    assert np.array_equal(await again.get(t), ramp())  # a buffer outlives the backend that made it
     again.close()
 
 
-# -- pieces at regular distances
+# -- transfers of pieces at regular distances
 
 
 async def test_set_2d_and_get_2d_copy_pieces_with_strides(be: aggml.Backend) -> None:
@@ -193,11 +193,11 @@ def test_what_a_device_need_not_offer(device: AnyDevice) -> None:
         device.register_host(bytearray(4096))
 
 
-# -- the interfaces, filled in by hand
+# -- the interfaces, implemented by hand
 
 
 class PlainType(BufferType):
-    """All that a buffer type has to have."""
+    """All that a buffer type must implement."""
 
     name = "Plain"
 
@@ -207,7 +207,7 @@ class PlainType(BufferType):
 
 
 class PlainBackend(aggml.Backend):
-    """All that a backend has to have, out of the public Stream."""
+    """All that a backend must implement, built on the public Stream."""
 
     def _set(self, tensor: aggml.Tensor, array: Array) -> aggml.Future[None]:
         return self.stream.copy(tensor, array, operation="set")
@@ -240,7 +240,7 @@ class PlainBackend(aggml.Backend):
 
 
 class PlainDevice(Device):
-    """All that a device has to have."""
+    """All that a device must implement."""
 
     name, description, type = "PLAIN", "made by hand", DeviceType.ACCEL
 
@@ -265,7 +265,7 @@ class PlainDevice(Device):
 
 
 class PlainFamily(Family):
-    """All that a family has to have."""
+    """All that a family must implement."""
 
     name = "PLAIN"
     api_version = 1
@@ -321,6 +321,7 @@ def test_interfaces_alone_make_nothing(what: type) -> None:
 async def test_a_foreign_device_beside_a_simulated_one(sim: SimBackend) -> None:
     be = PlainDevice().backend()
     a, b = holding(sim, ramp()), placed(be)
-    await sim.copy(a, b, to=be)  # neither reaches the other: by way of host memory
+    # neither device reaches the other's memory: the copy goes through host memory
+    await sim.copy(a, b, to=be)
     assert np.array_equal(await be.get(b), ramp())
     await be.aclose()

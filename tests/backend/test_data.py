@@ -1,4 +1,4 @@
-"""Transfers and host memory: promises of single kinds of devices. The rest is in aggml.testing."""
+"""Transfers and host memory: promises of particular devices. Others are in aggml.testing."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_what_every_device_tells(device: AnyDevice) -> None:
     assert device.buffer_type.alignment in (1 << k for k in range(16))
     assert device.buffer_type.max_size > 0
     assert device.supports_op(sum_graph().y)
-    assert device.supports_op(vector())  # a leaf is nothing to run
+    assert device.supports_op(vector())  # a leaf cannot be run
     assert not device.event().wait(0) or device.event().done()
 
 
@@ -116,7 +116,7 @@ async def test_computing_takes_its_time() -> None:
 
 
 async def test_slow_devices_overlap() -> None:
-    """All are under way at once, on however few threads."""
+    """All 8 transfers are under way at once, however few threads there are."""
     devices = [SimDevice(f"S{i}", latency=1000) for i in range(8)]
     backends = [d.backend() for d in devices]
     tensors = [placed(be) for be in backends]

@@ -55,7 +55,7 @@ async def test_an_input_that_was_never_written_is_named(be: aggml.Backend, s: Se
 
 
 async def test_a_request_does_not_see_that_of_another(be: aggml.Backend, s: Service) -> None:
-    for _ in range(3):  # the first time, and what is kept of it
+    for _ in range(3):  # the first run, then prepared runs
         assert np.array_equal(await be.run(s.graph, s.inputs(5), s.y), ramp() + 6)
         for given in ({}, {s.scale: s.ones}):
             with pytest.raises(NOT_ALLOCATED, match=r"\bx\b.*earlier run.*reuse"):
@@ -85,7 +85,7 @@ async def test_what_was_set_lasts_until_a_run_brings_more(be: aggml.Backend, s: 
         assert np.array_equal(await be.run(s.graph, {}, s.y), ramp() + 4)
         await be.graph_compute(s.graph)
     await be.run(s.graph, {s.x: ramp()}, s.y)
-    await be.graph_compute(s.graph)  # by hand: over what is there
+    await be.graph_compute(s.graph)  # graph_compute uses the values that are there
     with pytest.raises(NOT_ALLOCATED, match=r"\bx\b.*earlier run"):
         be.run(s.graph, {}, s.y)
     be.set(s.x, ramp()[:4], offset=0, size=16)

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Memory(aggml.BufferType):
-    """The least that a type of memory has to have."""
+    """All that a buffer type must implement."""
 
     name = "BARE"
 
@@ -38,7 +38,7 @@ class Memory(aggml.BufferType):
 
 
 class Recorder(aggml.Backend):
-    """Notes each hook and its arguments; each gives a mark of the stream."""
+    """Records each hook and its arguments; each hook returns a mark of the stream."""
 
     def __init__(self, device: aggml.Device) -> None:
         super().__init__(device, aggml.Stream(device.name))
@@ -82,7 +82,7 @@ class Recorder(aggml.Backend):
 
 
 class Bare(aggml.Device):
-    """The least that a device has to have."""
+    """All that a device must implement."""
 
     name = "BARE"
     description = "records"
@@ -111,7 +111,7 @@ class Bare(aggml.Device):
 
 
 class BareFamily(aggml.Family):
-    """The least that a family has to have."""
+    """All that a family must implement."""
 
     name = "BARE"
     api_version = 1
@@ -197,7 +197,7 @@ async def test_hooks_of_a_backend_receive_validated_arguments(bare: Recorder) ->
     assert (await bare.get(t, offset=4, size=8)).shape == (8,)
     seven: Any = np.uint8(7)
     await bare.memset(t, seven, offset=4)
-    await bare.copy(t, t)  # nothing to do, and the device is not asked
+    await bare.copy(t, t)  # a copy onto itself: nothing to do, so the device is not asked
     u = aggml.new_tensor("f32", ne=(4, 3), name="u")
     bare.alloc([u])
     await bare.copy(t, u)
@@ -206,7 +206,7 @@ async def test_hooks_of_a_backend_receive_validated_arguments(bare: Recorder) ->
     assert names == ["set", "get", "set_bytes", "get_bytes", "memset", "copy", "clear"]
     _, target, array = bare.seen[0]
     assert target is t
-    assert array.shape == (1, 1, 3, 4)  # the tensor's axes, whatever was given
+    assert array.shape == (1, 1, 3, 4)  # the hook gets the tensor's axes, whatever shape was passed
     assert np.shares_memory(array, x)
     assert np.shares_memory(bare.seen[1][2], out)
     _, _, data, offset = bare.seen[2]
@@ -335,13 +335,13 @@ def test_a_family_of_another_version_is_refused(version: Any) -> None:
 
 @pytest.mark.feature("IF-11")
 def test_a_family_has_to_say_its_version() -> None:
-    """Were it inherited it would always agree."""
+    """A version that was inherited from aggml would always match."""
     assert not hasattr(aggml.Family, "api_version")
 
 
 @pytest.mark.feature("IF-13")
 def test_blocking_twins_are_waits(bare: Recorder) -> None:
-    """The old synchronous helpers were the asynchronous ones and a wait; they still are."""
+    """ggml's synchronous functions correspond to an asynchronous call and `wait`."""
     t = vector()
     bare.alloc([t])
     assert bare.set(t, ramp()).wait(60)
@@ -351,7 +351,7 @@ def test_blocking_twins_are_waits(bare: Recorder) -> None:
 
 @pytest.mark.feature("IF-14")
 async def test_the_side_that_reaches_both_memories_copies() -> None:
-    """Host memory is reached by all: this device copies from and to it; else it is staged."""
+    """A device copies from and to host memory itself. Two devices copy by way of host memory."""
     device = Bare()
     first, second = device.backend(), Bare().backend()
     host, mine, theirs = vector(), vector(), vector()

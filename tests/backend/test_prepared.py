@@ -1,7 +1,7 @@
 """Runs that are requested again in the same words: other arrays, the same checks.
 
-Here: what `Prepared` accepts, refuses and releases. Not here: the first run (test_compute.py),
-which functions are entered (test_way.py).
+Here: the values that `Prepared` accepts, refuses and releases. Not here: the first run
+(test_compute.py), which functions are entered (test_way.py).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_each_run_has_results_of_its_own_and_lets_go_of_what_it_was_given(
 ) -> None:
     _, again = doubled(be, (3, 2))
     value = np.ones((2, 3), np.float32)
-    alone = sys.getrefcount(value)  # 1 or 2, as the interpreter counts its own
+    alone = sys.getrefcount(value)  # 1 or 2: some interpreters count the argument's own reference
     first, second = again(value), again(value)
     assert first is not second
     assert not np.shares_memory(first, second)

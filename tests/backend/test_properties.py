@@ -58,12 +58,12 @@ def test_props_are_all_of_it_at_once(device: AnyDevice) -> None:
     assert props[:3] == (device.name, device.description, device.type)
     assert props.memory_total == device.memory()[1]
     assert props.caps is device.caps
-    assert props.device_id is None  # on no bus
+    assert props.device_id is None  # not on a bus
 
 
 @pytest.mark.feature("DV-15")
 def test_caps_are_kept(cpu_device: CPUDevice, sim_device: SimDevice) -> None:
-    """Of the CPU: unlike ggml's it is asynchronous and has events."""
+    """The CPU has async and events, which ggml's CPU device has not."""
     assert cpu_device.caps == DeviceCaps(
         async_=True, host_buffer=False, buffer_from_host=True, events=True, mmap=True
     )

@@ -56,7 +56,7 @@ async def test_run_gives_the_shape_that_is_asked_for(
     x_value = np.arange(24, dtype=np.float32).reshape(3, 8)
     graph, later = Graph(y, z), Graph(y, z)
     cpu.alloc_graph(graph)
-    for _ in range(3):  # the first time, and the ways of those that come again
+    for _ in range(3):  # the first run, then prepared and replayed ones
         for give in (cpu.run(graph, {x: x_value}, y, shape=(2, 12)), None):
             out = (
                 await scheduler.run(later, {x: x_value}, "y", shape=(2, 12))

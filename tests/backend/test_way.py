@@ -34,7 +34,7 @@ def test_what_was_asked_for_before_never_climbs(name: str, found: dict[str, Way]
     assert way.climbs == []
     rooms = [room for room, _ in groupby(call.room for call in way.calls)]
     assert rooms == ["backend", "memory", "stream"]
-    assert len(way.calls) <= 7  # 12 to 68 before the facts lay with what was prepared
+    assert len(way.calls) <= 7  # 12 to 68 before the prepared run held all facts that it needs
 
 
 @pytest.mark.parametrize(("name", "most"), [*zip(ASKED, (40, 21, 13, 7), strict=True)])

@@ -1,4 +1,4 @@
-"""Checks a plan of offsets: runs the graph on a memory whose bytes know which storage wrote them.
+"""Checks a plan of offsets: each byte of a model of the memory records which storage wrote it.
 
 Not here: the planner. The model uses nothing of it but the list of ops that may work in place.
 """
@@ -24,16 +24,16 @@ _UNIT = 8  # bytes; sizes and offsets of the tests are multiples
 def check_layout(
     graph: Graph, places: Mapping[Tensor, tuple[int, int]], *, leafs_must_last: bool = True
 ) -> None:
-    """Computes the graph on marks instead of numbers.
+    """Run the graph on marks: each storage writes its own number over the bytes that it occupies.
 
     Args:
-        graph: in whose order nodes run.
+        graph: its nodes run in their order.
         places: address and bytes of each storage that the plan places.
-        leafs_must_last: whether leafs still hold their bytes at the end.
+        leafs_must_last: whether leafs must still hold their bytes at the end.
 
     Raises:
-        AssertionError: a node would read bytes that are not its source's any more, write into a
-            source that it reads otherwise than element by element, or a result is gone at the end.
+        AssertionError: a node would read bytes that another storage has overwritten, a node would
+            write over a source without working in place, or a result is gone at the end.
     """
     top = max((start + size for start, size in places.values()), default=0)
     memory = np.full(-(-top // _UNIT), -1)

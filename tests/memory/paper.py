@@ -68,7 +68,7 @@ def intermediates(graph: Graph) -> set[Tensor]:
 
 
 def addresses(layout: GraphLayout) -> dict[Tensor, tuple[int, int]]:
-    """One address space for all chunks; buffers 0 and 2 are the same."""
+    """Address and size of each tensor; one address space for all chunks, buffers 0 and 2 too."""
     assert all(size <= 1 << 14 for sizes in layout.chunks for size in sizes)
     return {
         tensor: (slot.buffer_id % 2 * (1 << 20) + slot.chunk * (1 << 14) + slot.offset, slot.size)

@@ -23,7 +23,7 @@ def _same(tensors: list[Tensor], a: Tensor) -> list[Tensor]:
 def _steps(
     draw: Callable[[st.SearchStrategy[Any]], Any], tensors: list[Tensor], a: Tensor
 ) -> Tensor:
-    """One more node over ``a``; which, and over what else, is drawn."""
+    """One more node over ``a``. Its op and further operands are drawn."""
     rows = a.nb[0] == 4
     kinds = ["permute", "cont"]
     if a.is_contiguous:
@@ -66,7 +66,7 @@ def graphs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Graph:
         leaf = new_tensor("f32", ne=ne, name=f"x{i}")
         tensors.append(leaf.set_input() if draw(st.booleans()) else leaf)
     for _ in range(draw(st.integers(1, 25))):
-        # Mostly what came last: chains are where memory is reused.
+        # Mostly the newest tensor: memory is reused along chains.
         a = draw(st.sampled_from(tensors[-4:] if draw(st.booleans()) else tensors))
         node = _steps(draw, tensors, a)
         if draw(st.integers(0, 7)) == 0:

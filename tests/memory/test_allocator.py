@@ -167,7 +167,7 @@ def test_several_types_and_the_same_one_twice(kind: Paper) -> None:
     first, second = allocator.buffers
     assert [t.buffer for t in tensors] == [first, second, first, first]
     assert [allocator.buffer_size(i) for i in range(3)] == [768, 256, 0]
-    allocator.alloc_graph(chain(3)[0])  # alike: the ids still mean the same
+    allocator.alloc_graph(chain(3)[0])  # an equivalent graph: the buffer ids stay valid for it
     with pytest.raises(InvalidState, match="reserve first"):
         allocator.alloc_graph(chain(4)[0])
 

@@ -47,7 +47,7 @@ def test_an_arena_never_gives_a_byte_twice(steps: list[tuple[bool, int]]) -> Non
         taken = sorted(held)
         assert all(a + n <= b for (a, n), (b, _) in pairwise(taken))
         assert all(start + size <= arena.high for start, size in held)
-        # What is neither held nor above the top is a hole, and no two holes touch.
+        # All that lies below the top and is not held is a hole, and no two holes touch.
         assert sum(size for size, _ in arena.free) + sum(n for _, n in held) == arena.top
         holes = sorted((start, size) for size, start in arena.free)
         assert all(a + n < b for (a, n), (b, _) in pairwise(holes))

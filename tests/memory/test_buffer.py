@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Small(BufferType):
-    """Host memory of at most 512 bytes a buffer, which notes what its hooks are told."""
+    """Host memory of at most 512 bytes a buffer, which notes the arguments of its hooks."""
 
     name = "Small"
     alignment = 64
@@ -166,7 +166,7 @@ def test_an_end_of_a_buffer_leaves_nothing_dangling(be: aggml.Backend) -> None:
     for tensor in (t, view):
         with pytest.raises(aggml.NotAllocated):
             be.get(tensor)
-    be.alloc([t])  # and it may be placed anew
+    be.alloc([t])  # afterwards the tensor may be placed again
     assert buffer.closed
     assert "closed" in repr(buffer)
 
@@ -287,7 +287,7 @@ def test_clear_of_what_cannot_be_cleared(be: aggml.Backend, cpu_device: Any) -> 
     assert be.pending == 0
 
 
-# -- several as one
+# -- several buffers as one
 
 
 @pytest.mark.feature("BU-17", "AL-13")

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 N = 1024
 WEIGHTS = 4 * N * N  # bytes
-REST = 1 << 20  # what a backend may keep for the next graph
+REST = 1 << 20  # bytes that a backend may keep for the next graph
 
 
 class Case:
-    """relu(w x), of which the memory is to go."""
+    """relu(w x): the graph whose memory must be freed."""
 
     def __init__(self) -> None:
         self.w = aggml.new_tensor("f32", ne=(N, N))
@@ -119,7 +119,7 @@ async def test_a_graph_that_is_dropped_is_free_at_once(
     gone = weakref.ref(case.graph), weakref.ref(case.w)
     del case
     with anyio.fail_after(60):
-        while used(sim) > REST:  # what ran keeps memory until its stream is at rest
+        while used(sim) > REST:  # a plan that ran keeps memory until its stream is idle
             await anyio.lowlevel.checkpoint()
     assert [ref() for ref in gone] == [None, None]
 

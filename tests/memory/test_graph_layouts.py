@@ -49,7 +49,7 @@ def test_no_larger_than_recorded(case: dict[str, Any]) -> None:
     storages = {name for name in case["offsets"] if tensors[name].view_src is None}
     assert {t.name for t in layout.slots} == storages
     check_layout(graph, addresses(layout), leafs_must_last=False)
-    assert weights.size  # alive until here
+    assert weights.size  # keeps the weights alive until here
     assert GraphAllocator(kind, reuse_inputs=True).reserve_size(graph) == layout.sizes()
 
 

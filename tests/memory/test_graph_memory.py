@@ -154,7 +154,7 @@ async def test_a_graph_of_a_graph_allocator_runs_wherever_supported(
     GraphAllocator(be.buffer_type).alloc_graph(graph)
     assert np.array_equal(await be.run(graph, {a: ramp(), b: ramp()}, y), 3 * ramp())
     assert np.array_equal(await other.run(graph, {a: ramp(), b: ramp()}, y), 3 * ramp())
-    with pytest.raises(aggml.AggmlError):  # no OUTPUT flag: its bytes are used again
+    with pytest.raises(aggml.AggmlError):  # it has no OUTPUT flag: its bytes were used again
         be.get(inner)
 
 
@@ -185,7 +185,7 @@ async def test_backends_that_take_turns_compile_a_graph_once_each(
     assert plans_of is not None
     kept = plans_of.compiled_for(be)
     assert kept is not None
-    before = list(kept.prepared.values())  # none where runs go through the hooks
+    before = list(kept.prepared.values())  # empty for a backend that runs through the hooks
     await s.run(other, ramp(), ramp())
     await s.run(be, ramp(), ramp())
     assert plans_of.compiled_for(be) is kept
@@ -347,7 +347,7 @@ async def test_device_memory_is_counted_and_given_back(sim: SimBackend) -> None:
         s.graph.memory.close()
         del s
         gc.collect()
-        assert sim.device.memory()[0] < total  # work in flight keeps the bytes
+        assert sim.device.memory()[0] < total  # work in flight keeps the memory
     await run
     del run
     sim.stream.native.release_finished()

@@ -1,8 +1,8 @@
-"""Probes 1 to 15 and 28 to 30: buffers, tensors, allocators, conversions, graphs copied.
+"""Probes 1 to 15 and 28 to 30: buffers, tensors, allocators, conversions, copies of graphs.
 
-Each is one statement about ggml's behaviour, or about where this package means to differ; the
-number is that of the list of probes. Those of order, scheduler and registry are in the rooms of
-that name (test_probes.py).
+Each probe checks one statement about ggml's behaviour, or one deliberate difference from it. Its
+number is that of the list of probes. The probes of order, scheduler and registry are in
+test_probes.py of those rooms.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Limited(SimDevice):
 async def test_probe_09_tensors_over_several_buffers() -> None:
     async with Limited().backend() as be:
         assert be.buffer_type.max_size == 1024
-        exact = [vector(128, f"t{i}") for i in range(4)]  # 512 bytes each
+        exact = [vector(128, f"t{i}") for i in range(4)]  # each tensor has 512 bytes
         buffer = be.alloc(exact)
         assert isinstance(buffer, MultiBuffer)
         assert [part.size for part in buffer.parts] == [1024, 1024]
@@ -159,7 +159,7 @@ async def test_probe_09_tensors_over_several_buffers() -> None:
 
 
 def chain(*, output: bool = False, second: str = "") -> tuple[Graph, aggml.Tensor, aggml.Tensor]:
-    """A node in between, and a scale over it; ``second``: what else happens to the parent."""
+    """x -> cont -> scale -> cont. ``second`` adds another use of the result of the first cont."""
     x = vector(64, "x")
     parent = ops.cont(x)
     if output:
@@ -303,7 +303,7 @@ async def test_probe_28_sixteen_bits() -> None:
 
 
 def spoil(be: SimBackend, op: str) -> None:
-    """From now on the first element of each result of ``op`` is wrong."""
+    """Make the first element of each result of ``op`` wrong from now on."""
     compute = be._compute
 
     def wrong(plan: Plan, arena: aggml.Buffer | None) -> aggml.Future[None]:

@@ -1,4 +1,4 @@
-"""Offsets of intermediates: lifetimes, views, work in place; never an overlap of what is alive."""
+"""Offsets of intermediates: lifetimes, views, work in place; live tensors never overlap."""
 
 from __future__ import annotations
 

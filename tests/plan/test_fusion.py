@@ -1,4 +1,4 @@
-"""Which nodes are fused: each condition that forbids it, and what a plan says of it.
+"""Which nodes are fused: each condition that forbids it, and how a printed plan shows it.
 
 Not here: what fused nodes compute (tests/ops/test_chain.py).
 """
@@ -33,13 +33,13 @@ def leaf(*ne: int, dtype: str = "f32") -> Tensor:
 
 
 def two() -> tuple[Tensor, Tensor]:
-    """A product and the sum that may be computed with it."""
+    """A product and a sum that can be fused with it."""
     product = ops.mul_mat(leaf(64, 48), leaf(64, 5))
     return product, ops.add(product, leaf(48))
 
 
 def chains(*ends: Tensor, at: dict[Tensor, tuple[int, int]] | None = None) -> list[list[str]]:
-    """The chains of a graph, as op names; all tensors lie apart but for those in ``at``."""
+    """The fused chains of a graph, as op names. Tensors lie apart, except those in ``at``."""
     graph = Graph(*ends)
     places = {
         t: (i << 32, (i << 32) + t.nbytes) for i, t in enumerate((*graph.leafs, *graph.nodes))
@@ -88,7 +88,7 @@ def read_twice() -> tuple[Tensor, ...]:
 
 
 def written_elsewhere() -> tuple[Tensor, ...]:
-    """The value lies in a tensor of the user's: a view of a leaf."""
+    """The product is copied into a tensor of the user, a leaf; the sum reads that view."""
     product, _ = two()
     kept = ops.cpy(product, leaf(48, 5))
     return (ops.add(kept, leaf(48)),)
@@ -140,7 +140,7 @@ def test_an_output_in_the_middle_ends_a_chain() -> None:
 
 
 def test_not_where_the_result_lies_on_an_operand() -> None:
-    """The allocator may give a result the memory of what an earlier node was the last to read."""
+    """The allocator may place a result over a tensor whose last reader is an earlier fused node."""
     x = leaf(64, 64)
     product = ops.mul_mat(leaf(64, 64), x)
     total = ops.add(product, leaf(64))
@@ -177,12 +177,14 @@ def test_not_where_a_node_in_between_writes_what_is_read() -> None:
 
     assert lead({}) is one
     place = (1 << 20, (1 << 20) + 960)
-    assert lead({x: place, other: place}) is other  # computed late, one would read the other
-    assert lead({one: place, other: place}) is other  # nor may its memory be another's by then
+    # if `one` were computed last, it would read x after `other` has overwritten it
+    assert lead({x: place, other: place}) is other
+    # nor may `other` overwrite the memory of `one` before `one` is used
+    assert lead({one: place, other: place}) is other
 
 
 def test_memory_of_the_user_is_written(be: aggml.Backend) -> None:
-    """Nodes placed by a GraphAllocator can be read, so they are all stored."""
+    """A node placed by a GraphAllocator can be read afterwards, so each one is stored."""
     _, total = two()
     graph = Graph(total)
     GraphAllocator(be.buffer_type).alloc_graph(graph)
@@ -271,7 +273,8 @@ async def test_a_scheduler_fuses_what_it_alone_reads(be: aggml.Backend, parallel
 async def test_what_no_step_takes_is_computed_one_by_one(
     be: aggml.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggml.plan.fusion._WHOLE_ROWS", frozenset())  # a product takes no norm
+    # the step of a product accepts no norm
+    monkeypatch.setattr("aggml.plan.fusion._WHOLE_ROWS", frozenset())
     _, total = two()
     graph = Graph(ops.rms_norm(total, 0.0))
     be.alloc_graph(graph)
@@ -293,7 +296,7 @@ def test_columns_are_what_one_product_alone_reads() -> None:
     y = ops.mul_mat(weights, total)
     assert columns(y) == {total}
     assert columns(y, total) == set()
-    assert columns(ops.mul_mat(total, leaf(48, 7))) == set()  # as rows
+    assert columns(ops.mul_mat(total, leaf(48, 7))) == set()  # here the sum supplies the rows
     assert columns(y, ops.scale(total, 2.0)) == set()
     assert columns(ops.mul_mat(weights, leaf(48, 5))) == set()
     assert columns(ops.mul_mat(weights, ops.reshape_2d(total, 48, 5))) == set()

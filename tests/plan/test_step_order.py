@@ -1,6 +1,6 @@
 """Which steps of a plan run at the same time: never two that touch the same bytes.
 
-Not here: what nodes compute (tests/ops), on any number of threads (tests/ops/test_threads.py).
+Not here: results of nodes (tests/ops), with any number of threads (tests/ops/test_threads.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aggml.plan import Plan
 
-WIDE, NARROW = 512, 16  # a product of wide ones has many chunks, one of narrow ones has one
+WIDE, NARROW = 512, 16  # a product of WIDE matrices has many chunks, one of NARROW matrices has one
 
 fast = pytest.mark.skipif(
     cpu_mask(None) == 0, reason="the exact kernels are in use: a barrier between any two nodes"
@@ -36,14 +36,14 @@ def leaf(*ne: int, dtype: str = "f32") -> Tensor:
 
 
 def apart(*ends: Tensor) -> Plan:
-    """The plan of a graph all of whose tensors lie apart."""
+    """The plan of a graph whose tensors do not overlap."""
     graph = Graph(*ends)
     where = {t: (i + 1) << 32 for i, t in enumerate((*graph.leafs, *graph.nodes))}
     return compile_plan(graph, where.__getitem__)
 
 
 def phases(plan: Plan) -> list[set[str]]:
-    """Names of the nodes that run beside each other, in the order of phases."""
+    """For each phase the names of the nodes in it, which run at the same time."""
     found: list[set[str]] = []
     for step in plan.steps:
         if step.beside:
@@ -74,7 +74,7 @@ def test_what_reads_a_product_comes_behind_it() -> None:
 
 @fast
 def test_a_step_of_sgd_writes_its_result_alone_and_lets_others_run_beside_it() -> None:
-    """It used to count among the ops that write more, as a step of adamw does."""
+    """It used to be listed with the ops that write more than their result, as adamw's step does."""
     x = leaf(WIDE, 32)
     a = ops.mul_mat(leaf(WIDE, WIDE), x).set_name("a")
     step = ops.opt_step_sgd(leaf(16).set_param(), leaf(16), leaf(2)).set_name("step")
@@ -84,7 +84,7 @@ def test_a_step_of_sgd_writes_its_result_alone_and_lets_others_run_beside_it() -
 
 @fast
 def test_a_convolution_of_states_looks_at_no_data_and_keeps_no_order() -> None:
-    """ssm_conv used to count among the ops that look at indices first."""
+    """ssm_conv used to be listed with the ops that check indices before they start."""
     x = leaf(WIDE, 32)
     a = ops.mul_mat(leaf(WIDE, WIDE), x).set_name("a")
     conv = ops.ssm_conv(leaf(6, 8, 1), leaf(4, 8)).set_name("conv")
@@ -106,14 +106,14 @@ def test_the_reference_keeps_the_order_of_nodes() -> None:
 
 @st.composite
 def packed(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[Graph, dict[Tensor, int]]:
-    """A graph that writes leafs, too; intermediates lie where the memory of others was."""
+    """A random graph that also writes leafs. Its intermediates reuse memory as scratch does."""
     values: dict[int, list[Tensor]] = {n: [leaf(n, n), leaf(n, n)] for n in (WIDE, NARROW)}
     for _ in range(draw(st.integers(2, 24))):
         n = draw(st.sampled_from([WIDE, NARROW]))
         here = values[n]
         a, b = (draw(st.sampled_from(here[-5:])) for _ in "ab")
         kind = draw(st.sampled_from(["mul_mat", "mul_mat", "add", "gelu", "gelu_inplace", "half"]))
-        if kind == "half":  # of one goes into that of another, which may be a leaf
+        if kind == "half":  # half of b is copied into half of a, which may be a leaf
             source = ops.view_2d(b, n, n // 2, b.nb[1], n // 2 * b.nb[1])
             copied = ops.cpy(source, ops.view_2d(a.root, n, n // 2, 4 * n, 0))
             quarter = ops.view_2d(copied, n // 2, n // 2, 4 * n, 0)
@@ -130,7 +130,7 @@ def packed(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[Graph, dict[T
 
 
 def touched(node: Tensor, at: dict[Tensor, int]) -> tuple[range, list[range]]:
-    """Bytes that a node writes, and those that it reads."""
+    """The bytes that a node writes, and those that it reads."""
 
     def of(tensor: Tensor) -> range:
         start = at[tensor.root] + tensor.view_offs
@@ -170,7 +170,7 @@ def test_nodes_whose_bytes_meet_keep_their_order(drawn: tuple[Graph, dict[Tensor
 
 @pytest.mark.parametrize("first", [True, False])
 async def test_what_outlives_the_graph_is_written_in_the_order_of_refusals(first: bool) -> None:
-    """A bad row index leaves alone what comes behind it, and finds written what came before."""
+    """A bad row index stops the nodes behind it; the nodes before it have been written."""
     kept, ids, table = leaf(8, 4), leaf(2, dtype="i32"), leaf(8, 4)
     with aggml.get_device("CPU").backend(n_threads=2) as be:
         be.alloc([kept, ids, table])
@@ -182,5 +182,6 @@ async def test_what_outlives_the_graph_is_written_in_the_order_of_refusals(first
         be.set(ids, np.array([0, 9], np.int32))
         with pytest.raises(aggml.OutOfBounds):
             await be.graph_compute(graph)
-        be.accept(kept)  # written in full by a graph that failed: nobody may read it otherwise
+        # all of it was written, but by a graph that failed: without `accept` it cannot be read
+        be.accept(kept)
         assert (await be.get(kept)).mean() == float(first)

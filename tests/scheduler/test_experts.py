@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 K, M, EXPERTS, USED, TOKENS = 32, 8, 16, 2, 3
-ONE = 4 * K * M  # bytes of an expert
+ONE = 4 * K * M  # bytes of one expert's weights
 
 
 class Mixture:
-    """y[t, u] = w[ids[t, u]] x[t]; the ids are brought, or the largest of scores."""
+    """y[t, u] = w[ids[t, u]] x[t]; the ids are an input, or the indices of the largest scores."""
 
     def __init__(self, *, scores_on: str = "", dtype: str = "f32") -> None:
         self.device = SimDevice("A", offload=["mul_mat_id"], bandwidth=1e9)
@@ -74,7 +74,7 @@ class Mixture:
         return np.stack([[self.wv[e] @ x[t, 0] for e in row] for t, row in enumerate(ids)])
 
     async def run(self, ids: Array, seed: int = 1) -> int:
-        """Bytes of weights that crossed."""
+        """Run once and check the result. Returns the bytes of weights that were copied."""
         with aggml.trace() as trace:
             y = await self.sched.run(self.graph, self.inputs(ids, seed), self.y)
         assert np.allclose(y, self.expected(ids, seed), atol=1e-4)
@@ -111,7 +111,7 @@ async def test_many_in_flight_each_with_its_own_experts(mixture: Mixture) -> Non
             ]
             for k, future in enumerate(futures):
                 assert np.allclose(await future, mixture.expected(picks[k], k), atol=1e-4)
-    for k, p in enumerate(picks):  # replayed, nobody looking
+    for k, p in enumerate(picks):  # now replayed from the recording, without a trace
         y = await mixture.sched.run(mixture.graph, mixture.inputs(p, k), mixture.y)
         assert np.allclose(y, mixture.expected(p, k), atol=1e-4)
 

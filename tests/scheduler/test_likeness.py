@@ -111,7 +111,7 @@ async def test_a_graph_built_anew_is_not_planned_again(
     monkeypatch.setattr(planner, "laying_out", never)
     for _ in range(5):
         await model.run()
-        gc.collect()  # nothing needs the earlier graphs
+        gc.collect()  # the earlier graphs may go: nothing needs them
     assert model.planned == 1
     assert model.sched.buffer_size(model.sim) == size
     graph, x, y = model.step()
@@ -120,7 +120,7 @@ async def test_a_graph_built_anew_is_not_planned_again(
     assert model.sched.get_tensor_backend(x) is model.cpu
     assert model.sched.get_tensor_backend(graph.nodes[0]) is model.sim
     assert model.sched.get_tensor_backend(y) is not None
-    text = str(model.sched.plan(graph))  # its own
+    text = str(model.sched.plan(graph))  # a printed plan is made for this graph itself
     assert model.planned == 2
     assert "mul_mat" in text
 
@@ -210,7 +210,7 @@ async def test_other_leafs_brought_are_planned_again(model: Model) -> None:
     assert model.planned == 2
     graph, x, c, y = build()
     await model.sched.run(graph, {x: one, c: one}, y)
-    with pytest.raises(aggml.NotAllocated):  # brought before, and not now
+    with pytest.raises(aggml.NotAllocated):  # c was brought by the run before, but not by this one
         await model.sched.run(graph, {x: one}, y)
 
 
@@ -222,7 +222,7 @@ async def test_a_graph_placed_meanwhile_is_left_alone(model: Model, which: int) 
         await model.sched.run(graph, {x: value}, y)
     assert model.planned == 1
     graph, x, y = steps[which]
-    model.cpu.alloc([y])  # an end, in memory of the user
+    model.cpu.alloc([y])  # a result of the graph lies in memory of the user
     mark = np.full((2, N // 2), 7, np.float32)
     await model.cpu.set(y, mark)
     graph, x, other = steps[1 - which]

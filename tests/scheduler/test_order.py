@@ -1,6 +1,6 @@
 """A submission runs after all work that users queued on its backends before, from any thread.
 
-Not here: the order within a submission (test_split.py), of submissions (test_pipelines.py).
+Not here: the order within a submission (test_split.py), between submissions (test_pipelines.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEW = ramp(start=100)
 
 
 class Three:
-    """Two accelerators and a CPU; a graph of the second one, one whose leaf lies on the first."""
+    """Two accelerators and a CPU. `elsewhere` uses the second, `down` reads a leaf on the first."""
 
     def __init__(self, **options: Any) -> None:
         self.one = SimDevice("one", unsupported=["neg"]).backend()
@@ -42,7 +42,7 @@ class Three:
         self.sched.set_tensor_backend(self.minus, self.cpu)
 
     async def apart(self) -> None:
-        """Have both graphs get memory apart, as soon as the scheduler may."""
+        """Submit both graphs while one is held, so that the scheduler gives each its own memory."""
         with self.two.stream.hold():
             first = [await self.sched.submit(g, {}, g.ends[0]) for g in (self.elsewhere, self.down)]
             more = [await self.sched.submit(g, {}, g.ends[0]) for g in (self.elsewhere, self.down)]
@@ -74,7 +74,7 @@ async def test_work_of_the_user_before_a_submission_that_is_elsewhere(three: Thr
 async def test_work_of_the_user_afterwards_by_another_backend_that_reaches_the_memory(
     *, parallel: bool
 ) -> None:
-    """The accelerator computes over memory of the host, which the user writes by the CPU."""
+    """The accelerator reads host memory, which the user writes through the CPU backend."""
     one = SimDevice("one", reads_host=True).backend()
     cpu = aggml.get_device("CPU").backend(n_threads=1)
     w = holding(cpu, ramp(), "w")
@@ -93,7 +93,7 @@ async def test_work_of_the_user_afterwards_by_another_backend_that_reaches_the_m
 
 
 async def test_the_same_of_what_was_asked_for_before(three: Three) -> None:
-    """Recordings take another way than what is new."""
+    """As above, for submissions that are replayed: recordings take another way through the code."""
     await three.apart()
     for k in range(6):
         with three.one.stream.hold():
@@ -106,7 +106,7 @@ async def test_the_same_of_what_was_asked_for_before(three: Three) -> None:
 
 
 class AtLine:
-    """Calls a function in another thread when the k-th line of these files is about to run."""
+    """Calls a function in another thread just before the k-th line of these files is run."""
 
     FILES = ("observe.py", "batch.py", "unit.py", "prepared.py", "submits.py", "submitter.py")
 
@@ -136,11 +136,11 @@ class AtLine:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("same", [False, True])
 async def test_what_another_thread_queues_at_any_line_is_seen(*, same: bool, again: bool) -> None:
-    """Whether it came before the submission or after it: the next one comes after it.
+    """The submission during which it is queued may come before it; the next one comes after it.
 
     Args:
-        same: the submission meanwhile reads the leaf, too; else it is on other streams.
-        again: it was asked for before, in these words, and is recorded.
+        same: that submission reads the leaf, too; else it uses other streams.
+        again: the same graph and outputs were submitted before, so that it is a replay.
     """
     three = Three(parallel=True)
     await three.apart()

@@ -41,7 +41,7 @@ class Chain:
         self.x = new_tensor("f32", ne=(n, rows), name="x").set_input()
         h = ops.relu(ops.mul_mat(self.w0, self.x))
         self.y = ops.mul_mat(self.w1, h).set_name("y").set_output()
-        self.cpu_fails = 0  # how many runs from now on
+        self.cpu_fails = 0  # how many of the next runs are to fail
         self.z = (
             ops.map_custom1(self.y, self.negate, 1, None) if custom else ops.neg(self.y)
         ).set_name("z")
@@ -77,7 +77,7 @@ class Chain:
         return await self.sched.submit(self.graph, {self.x: self.input(seed)}, self.z)
 
     async def fill(self) -> None:
-        """Have four in flight, twice: all memory apart is there from now on."""
+        """Have four submissions in flight, twice: from then on each has memory of its own."""
         for _ in range(2):
             await self.sched.synchronize()
             self.b.hold()
@@ -114,7 +114,7 @@ async def test_results_come_in_the_order_of_submission(chain: Chain) -> None:
     await (await chain.submit(0))
     with chain.b_dev.hold():
         futures = [await chain.submit(seed) for seed in range(3)]
-        small = Graph(ops.sqr(chain.x))  # needs nothing of what is held
+        small = Graph(ops.sqr(chain.x))  # it needs nothing from the held device
         last = await chain.sched.submit(small, {chain.x: chain.input(9)}, small.ends[0])
         assert not last.done()
     order: list[aggml.Future[Array]] = []
@@ -175,7 +175,8 @@ async def test_giving_up_a_place_in_the_queue_lets_the_next_one_in() -> None:
         await chain.sched.submit(chain.graph, {chain.x: chain.input(0)[:1]}, chain.z)
     chain.b.release()
     assert chain.right(1, await first)
-    with pytest.raises(aggml.NotAllocated):  # admitted, then refused: the place is free again
+    # it got a slot and was then refused: its slot must be free again
+    with pytest.raises(aggml.NotAllocated):
         await chain.sched.submit(chain.graph, {chain.x: chain.input(0)}, chain.graph.nodes[0])
     assert chain.right(3, await (await chain.submit(3)))
     chain.end()
@@ -317,7 +318,7 @@ async def test_graphs_of_several_shapes_take_turns(chain: Chain) -> None:
 
 
 class Faults:
-    """Has all three devices fail at random."""
+    """Makes all three devices fail at random."""
 
     def __init__(self, chain: Chain, rng: np.random.Generator) -> None:
         self.chain = chain
@@ -341,7 +342,7 @@ class Faults:
 
 @pytest.mark.timeout(600)
 async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) -> None:
-    """All devices fail at random, 30 % of the waiters give up; ``make soak-scheduler`` for all."""
+    """Random failures of all devices; 30 % of the waiters give up. All: ``make soak-scheduler``."""
     chain = Chain(max_in_flight=6, custom=True)
     await chain.fill()
     memory = [dev.memory() for dev in (chain.a_dev, chain.b_dev)]
@@ -373,15 +374,16 @@ async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) ->
             patience = float(rng.random()) * 0.002 if rng.random() < 0.3 else None
             tasks.start_soon(client, seed, future, patience)
             newest_first = [f.done() for f in reversed(last)]
-            assert newest_first == sorted(newest_first)  # done in the order of submission
+            assert newest_first == sorted(newest_first)  # submissions are done in their order
             chain.sched._runner.busy()
             assert len(chain.sched._admission.unfinished()) <= 6
     assert sum(ended.values()) == SOAK
     assert causes <= {OSError}
     assert ended["right"] > SOAK // 3
     assert ended["failed"]
-    for future in last:  # each ends in its result, its own error or Aborted
-        await future.settled()  # who was cancelled last has only asked for the abort
+    for future in last:  # each ends with its result, its own error or Aborted
+        # if its last waiter was cancelled just now, the abort is only requested
+        await future.settled()
         assert isinstance(future.exception(), aggml.AggmlError | None)
     faults.end()
     for seed in range(3):

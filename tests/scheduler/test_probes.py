@@ -54,7 +54,7 @@ async def test_probe_16_splits() -> None:
 
 
 class Greedy(SimDevice):
-    """Wants the products of large batches."""
+    """Asks to be offloaded the products of large batches."""
 
     def offload_op(self, tensor: aggml.Tensor) -> bool:
         return tensor.op == "mul_mat" and tensor.ne[1] >= 32
@@ -99,10 +99,12 @@ async def test_probe_19_the_upgrade_and_pins() -> None:
     z = ops.neg(y)
     sched = Scheduler([one, two])
     sched.split_graph(Graph(z))
-    assert sched.get_tensor_backend(z) is one  # identical memory: moved up
+    # both have the same memory, so the nodes moved up to the backend of higher priority
+    assert sched.get_tensor_backend(z) is one
     sched.set_tensor_backend(y, two)
     sched.split_graph(Graph(z))
-    assert sched.get_tensor_backend(y) is two  # ggml moves it up nevertheless
+    # the pin wins here; ggml moves the node up nevertheless
+    assert sched.get_tensor_backend(y) is two
 
 
 async def test_probe_20_again_and_anew() -> None:
@@ -139,7 +141,8 @@ async def test_probe_21_the_callback() -> None:
         await sched.run(graph, data, nodes[2])
         assert asked == ["first", "middle", "last"]
         assert shown == ["middle"]
-        sched.set_eval_callback(lambda _node, ask: ask)  # false after the first: all ends
+        # false for the first node: the run ends there
+        sched.set_eval_callback(lambda _node, ask: ask)
         with pytest.raises(aggml.Aborted):
             await sched.run(graph, data, nodes[2])
         sched.set_eval_callback(None)

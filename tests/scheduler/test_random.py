@@ -49,7 +49,8 @@ async def scheduled(
             sched.set_tensor_backend(tensor, sched.backend(b))
         try:
             sched.split_graph(graph)
-        except aggml.NoBackendForOp:  # in place where the op cannot run, or pinned elsewhere
+        # an in-place op on a device that lacks it, or one whose storage is pinned to another
+        except aggml.NoBackendForOp:
             return None
         with aggml.check_races():
             futures = [await sched.submit(graph, values(graph, k), outs) for k in range(5)]

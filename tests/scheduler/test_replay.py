@@ -28,7 +28,7 @@ N = 8
 
 
 class Counting(SimDevice):
-    """Counts what is asked of it."""
+    """Counts the allocations of the device."""
 
     taken = 0
 
@@ -38,7 +38,7 @@ class Counting(SimDevice):
 
 
 class Ladder:
-    """x + 1 as often as there are nodes, the backend changing every ``every`` nodes."""
+    """Adds 1 to x, n times; every ``every`` nodes the backend changes."""
 
     def __init__(self, n: int, every: int) -> None:
         self.devices = Counting("A"), Counting("B")
@@ -75,7 +75,7 @@ async def test_a_graph_seen_before_takes_no_memory_at_any_number_of_nodes(
         assert await ladder.run(k)
     taken = [d.taken for d in ladder.devices]
     left = []
-    for _ in range(4):  # what the debug mode of asyncio keeps (lines of sources) comes once
+    for _ in range(4):  # in debug mode asyncio caches source lines, in the first round only
         gc.collect()
         before = sys.getallocatedblocks()
         for k in range(100):
@@ -83,7 +83,7 @@ async def test_a_graph_seen_before_takes_no_memory_at_any_number_of_nodes(
         gc.collect()
         left.append(sys.getallocatedblocks() - before)
     assert [d.taken for d in ladder.devices] == taken
-    assert min(left) < 20  # not one object a run stays, let alone one a node
+    assert min(left) < 20  # not one object is left per run, let alone per node
     ladder.sched.close()
 
 
@@ -101,7 +101,7 @@ async def test_hooks_are_called_once_and_again_when_the_device_changes(
     monkeypatch.setattr(SimBackend, "_compute", counted)
     for k in range(10):
         assert await ladder.run(k)
-    assert calls == 4  # one submission at a time: the first alone
+    assert calls == 4  # only the first run uses the hooks, in 4 calls; the others are replays
     ladder.devices[0].speed = 1e9
     assert await ladder.run(1)
     assert calls == 8
@@ -139,7 +139,7 @@ async def test_other_outputs_and_arrays_are_other_recordings(ladder: Ladder) -> 
 
 
 async def test_inputs_in_another_order_go_where_they_belong(ladder: Ladder) -> None:
-    """Also in graphs that are alike, and share what was recorded."""
+    """Also for equivalent graphs, which share the recording."""
     names = [f"in {k}" for k in range(3)]
     for _ in range(2):
         x, y, z = (new_tensor("f32", ne=N, name=name).set_input() for name in names)
@@ -176,7 +176,7 @@ async def test_misuse_is_refused_after_any_number_of_runs(ladder: Ladder) -> Non
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 async def test_a_backend_runs_again_what_it_ran_before(device: str) -> None:
-    """In any order, of any outputs, also after memory moved; and refuses what it refused."""
+    """Outputs in any order, also after memory moved. What the first run refuses, replays refuse."""
     be = (aggml.get_device("CPU") if device == "cpu" else SimDevice("R")).backend()
     a, b = (new_tensor("f32", ne=(N, 2), name=name).set_input() for name in "ab")
     y, z = ops.sub(a, b).set_output(), new_tensor("f32", ne=N, name="z")
@@ -225,7 +225,7 @@ async def test_inputs_that_lie_in_memory_are_set_each_time(ladder: Ladder) -> No
     cpu.alloc([other])
     with pytest.raises(aggml.InvalidArgument, match="other"):
         await ladder.sched.run(graph, {x: xs, b: bs, other: bs}, y)
-    for k in range(3):  # kept from before
+    for k in range(3):  # the prepared run from before still works
         xs = np.full(N, k, np.float32)
         assert (await ladder.sched.run(graph, {x: xs}, y) == (k + 50) ** 2).all()
 
@@ -261,7 +261,7 @@ async def test_results_leave_no_arrays_behind(ladder: Ladder) -> None:
 
 
 async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -> None:
-    """4,000 nodes take hundreds of turns of the loop, what is known a few."""
+    """Planning 4,000 nodes takes hundreds of turns of the loop, a known graph takes a few."""
     ladder, large = Ladder(8, 2), Ladder(1, 1)
     assert await ladder.run(0)
     y = large.x
@@ -281,7 +281,7 @@ async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -
         while not ladder.sched._submitter.plans.locked():
             await anyio.lowlevel.checkpoint()
         ones = {ladder.x: np.ones(N, np.float32)}
-        # in these words before, and in others
+        # once with outputs that were asked for before, once with new ones
         found.append(await ladder.sched.submit(ladder.graph, ones, ladder.y))
         found.append(await ladder.sched.submit(ladder.graph, ones, [ladder.y] * 2))
         assert not planned.is_set()
@@ -292,7 +292,7 @@ async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -
 
 
 async def test_submissions_of_a_graph_that_is_being_planned_keep_their_order() -> None:
-    """The second one finds the first one's plan before the first one has used it."""
+    """The second submission finds the first one's plan before the first one has used it."""
     device = SimDevice("SIM")
     async with device.backend() as sim, aggml.get_device("CPU").backend() as cpu:
         sched = Scheduler([sim, cpu])
@@ -305,7 +305,7 @@ async def test_submissions_of_a_graph_that_is_being_planned_keep_their_order() -
             order.append(k)
             assert (await future == -k).all()
 
-        await sched._submitter.plans.acquire()  # as if another graph were planned
+        await sched._submitter.plans.acquire()  # as if another graph were being planned
         async with anyio.create_task_group() as tg:
             tg.start_soon(client, 0)
             await anyio.wait_all_tasks_blocked()
@@ -349,7 +349,7 @@ async def test_a_graph_that_is_forgotten_is_planned_anew() -> None:
         ladder.sched.forget(ladder.graph)
         assert not ladder.sched._planner.graphs
         assert not ladder.sched._planner._remembered
-        ladder.sched.forget(ladder.graph)  # twice is as once
+        ladder.sched.forget(ladder.graph)  # forgetting twice does no harm
         assert await ladder.run(2.0)
         with pytest.raises(aggml.InvalidHandle, match="is no Graph"):
             ladder.sched.forget(ladder.y)  # type: ignore[arg-type]

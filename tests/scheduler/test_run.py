@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Two:
-    """y = relu(w0 x) on A, then w1 y on B, then z = -(that) wherever."""
+    """y = relu(w0 x) on A, then w1 y on B, then the negative of that on any backend."""
 
     def __init__(self, **settings: Any) -> None:
         self.a = SimDevice("A").backend()
@@ -195,7 +195,7 @@ async def test_reserving_and_measuring(two: Two) -> None:
     big = new_tensor("f32", ne=(8, 300), name="big").set_input()
     bigger = sched.reserve_size(Graph(ops.relu(ops.mul_mat(two.w0, big))))
     assert bigger[0] > size[0]
-    assert sched.buffer(two.a) is before  # measuring changed nothing
+    assert sched.buffer(two.a) is before  # measuring allocated nothing
     small = SimDevice("small", memory=1024)
     w = new_tensor("f32", ne=(8, 8), name="w")
     tight = Scheduler([small.backend(), two.cpu])
@@ -214,10 +214,10 @@ async def test_a_graph_placed_by_hand(two: Two) -> None:
     with pytest.raises(aggml.AlreadyAllocated):
         sched.alloc_graph(two.graph)
     home = sched.get_tensor_backend(two.x)
-    assert home is two.cpu  # inputs are at home on the last backend
+    assert home is two.cpu  # inputs belong to the last backend
     assert home is not None
     home.set(two.x, x)
-    for _ in range(2):  # what was set stays
+    for _ in range(2):  # the value that was set is kept
         sched.graph_compute(two.graph)
         assert np.allclose(await two.b.get(two.z), two.expected(x), atol=1e-5)
     y = two.input(1)
@@ -305,7 +305,8 @@ async def test_the_callback_is_asked_for_each_node_and_shown_those_wanted(two: T
     assert asked == [n.name for n in two.graph.nodes]
     assert list(shown) == ["y"]
     assert np.allclose(shown["y"], np.maximum(x @ two.v0.T, 0), atol=1e-5)
-    two.sched.set_eval_callback(lambda _node, ask: ask)  # ends at the first node
+    # false for the first node: the run ends there
+    two.sched.set_eval_callback(lambda _node, ask: ask)
     future = await two.sched.submit(two.graph, {two.x: x}, two.z)
     with pytest.raises(aggml.Aborted, match="callback"):
         await future
@@ -340,11 +341,11 @@ def test_a_plan_is_printed_with_causes(two: Two) -> None:
     assert "[1.wgt0]" in text
     assert text.endswith("*  read from a copy")
     assert "\n[usr] pinned there\n" in text
-    assert "[1.off]" not in text  # signs that do not occur are not explained
+    assert "[1.off]" not in text  # the legend leaves out signs that do not occur
     dot = plan.dot()
     assert dot.startswith("digraph")
     assert dot.count("subgraph") == len(plan.splits) == 3
-    assert dot.count("style=dashed") == 3  # x, y and what z is made of
+    assert dot.count("style=dashed") == 3  # x, y, and the tensor that z is computed from
     assert dot.count("{") == dot.count("}")
 
 

@@ -38,7 +38,7 @@ def solve(
 
 
 def overruled(case: Recorded) -> bool:
-    """Whether the reference moved a node away from where it was pinned."""
+    """Whether ggml moved a node away from the backend to which it was pinned."""
     return any(case.raw["backend_of"][t.name] != b for t, b in case.pins.items())
 
 
@@ -51,7 +51,7 @@ def test_recorded_backends_and_splits(raw: dict[str, Any]) -> None:
     case = rebuild(raw)
     _, found, splits = solve(case.graph, case.backends, case.pins, op_offload=raw["op_offload"])
     assert [n.name for n in case.graph.nodes] == raw["order"]
-    if overruled(case):  # the pin wins
+    if overruled(case):  # here the pin wins
         assert all(found.backend[t] == b for t, b in case.pins.items())
         return
     assert {name: found.backend[case.tensors[name]] for name in raw["backend_of"]} == raw[
@@ -116,7 +116,7 @@ def test_a_copy_is_made_anew_after_its_storage_was_written() -> None:
     x = new_tensor("f32", ne=8, name="x")
     before = ops.relu(cache)
     written = ops.cpy(x, cache)
-    after = ops.sqr(cache)  # no edge leads from the write to this read
+    after = ops.sqr(cache)  # no edge of the graph leads from the write to this read
     _, _, splits = solve(Graph(before, written, after), backends, {before: 0, written: 1, after: 0})
     assert [(s.backend, [c.tensor.name for c in s.inputs]) for s in splits] == [
         (0, ["cache"]),

@@ -28,12 +28,12 @@ def found() -> dict[str, Way]:
 @pytest.mark.parametrize("turn", ["second", "again"])
 def test_a_repetition_plans_nothing_and_comes_back_twice(turn: str, found: dict[str, Way]) -> None:
     way = found[f"submit: {turn}"]
-    # Back from the checkpoint of the loop, and from the queue for a slot.
+    # Two climbs: back from the checkpoint of the loop, and from the queue for a slot.
     assert [(a.room, b.room) for a, b in way.climbs] == [("stream", "scheduler")] * 2
     assert {call.room for call in way.calls}.isdisjoint({"memory", "plan", "graph", "ops"})
     assert len(way.calls) <= 28
 
 
 def test_the_first_time_climbs_no_more_than_it_did(found: dict[str, Way]) -> None:
-    # 88 on Python 3.11; on 3.14, where comprehensions are no calls, 84.
+    # 88 on Python 3.11; 84 on 3.14, where a comprehension is no function call
     assert 0 < len(found["submit: first"].climbs) <= 88
