@@ -28,7 +28,7 @@ _TIMEOUT = 15.0
 def compute(
     backend: aggml.Backend, node: Tensor, values: Mapping[Tensor, NDArray[Any]]
 ) -> NDArray[Any]:
-    """What ``node`` holds, shape (ne3, ne2, ne1, ne0 or bytes of a row), after a run with these."""
+    """Compute ``node``: (ne3, ne2, ne1, ne0); if quantized, (ne3, ne2, ne1, bytes of a row)."""
     memory = backend.alloc(list(values))
     for leaf, value in values.items():
         backend.set(leaf, value)
@@ -40,7 +40,7 @@ def compute(
     computed.result()
     last = node.dtype.row_size(node.ne[0]) if node.dtype.is_quantized else node.ne[0]
     array = result.result().reshape(*node.ne[:0:-1], last)
-    placed.close()  # so that the tensors can be placed once more
+    placed.close()  # so that the tensors can be placed again
     memory.close()
     return array
 
@@ -48,12 +48,12 @@ def compute(
 def run(
     backend: aggml.Backend, result: Tensor, data: Mapping[Tensor, NDArray[Any]]
 ) -> NDArray[Any]:
-    """What `Backend.run` gives for ``result``: in the rank that was built."""
+    """Compute ``result`` with `Backend.run`, which gives it in the rank that was built."""
     graph = Graph(result)
     memory = backend.alloc_graph(graph)
     future = backend.run(graph, data, result)
     future.wait(_TIMEOUT)
-    assert memory is not None  # alive until here
+    assert memory is not None  # keeps the memory alive until here
     value: NDArray[Any] = future.result()
     return value
 
@@ -62,7 +62,7 @@ def same_for_any_threads(
     backends: Sequence[aggml.Backend],
     build: Callable[[], tuple[Tensor, Mapping[Tensor, NDArray[Any]]]],
 ) -> NDArray[Any]:
-    """What all these backends give, bit for bit."""
+    """Compute on each backend and assert that all results are equal bit for bit."""
     results = [run(backend, *build()) for backend in backends]
     for result in results[1:]:
         assert result.tobytes() == results[0].tobytes()
@@ -70,7 +70,7 @@ def same_for_any_threads(
 
 
 def floats(*shape: int, seed: int) -> NDArray[np.float32]:
-    """Normal numbers; the same for the same seed."""
+    """Normally distributed numbers; the same numbers for the same seed."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 

@@ -1,7 +1,7 @@
-"""Backends for the tests of ops: the reference, and one per instruction set.
+"""Backends for the tests of ops: the reference, and one for each instruction set.
 
-The sets between the reference and the best one that this machine has are half of the time of these
-tests, so they are slow ones: `make test` leaves them out, `make test-all` and the name of a file
+On the instruction sets between the reference and the machine's best one these tests spend half of
+their time, so those are marked slow: `make test` leaves them out, `make test-all` and naming a file
 run them.
 """
 
@@ -27,8 +27,10 @@ def _backends() -> Iterator[Any]:
 
 @pytest.fixture(scope="session", params=[*_backends()])
 def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
-    # Two threads share chunks even where one would do; the reference runs alone.
-    device: Any = aggml.get_device("CPU")  # only its own backend() takes an instruction set
+    # With two threads each test also covers how chunks are shared, even of small nodes. The
+    # reference is run by one thread.
+    # not the interface of Device: only the CPU's own backend() accepts an instruction set
+    device: Any = aggml.get_device("CPU")
     if request.param == "ref":
         opened = device.backend(n_threads=1, use_ref=True)
     else:
@@ -39,7 +41,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
 
 @pytest.fixture(scope="session")
 def any_backend() -> Iterator[aggml.Backend]:
-    """The backend a user gets, for what does not depend on the instruction set."""
+    """The backend that a user gets, for results that do not depend on the instruction set."""
     device: Any = aggml.get_device("CPU")
     with device.backend(n_threads=2) as be:
         yield be
@@ -47,7 +49,7 @@ def any_backend() -> Iterator[aggml.Backend]:
 
 @pytest.fixture(scope="session")
 def by_threads() -> Iterator[list[aggml.Backend]]:
-    """The backend a user gets, with 1, 2 and 3 threads."""
+    """The backend that a user gets, with 1, 2 and 3 threads."""
     device: Any = aggml.get_device("CPU")
     with (
         device.backend(n_threads=1) as one,

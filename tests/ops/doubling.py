@@ -1,4 +1,4 @@
-"""A function of the user that doubles, with its operand and numbers, for tests of custom nodes.
+"""For tests of custom nodes: a user's function that doubles its operand, a leaf, its values.
 
 Not here: the tests (test_custom.py, test_custom_streams.py).
 """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calls", "values_of"]
 
-MOST = 40_000  # elements of an operand
+MOST = 40_000  # the most elements of an operand
 _PLAIN = ["f32", "f16", "bf16", "i32", "i64", "i16", "i8", "f64"]
 _BLOCKS = [kind.type_name for kind in DType if kind.is_quantized]
 _ENUMS: dict[str, list[str]] = {
@@ -149,7 +149,7 @@ def _argument(draw: st.DrawFn, case: Case) -> Case:
 
 @st.composite
 def calls(draw: st.DrawFn, cases: Sequence[Case]) -> Case:
-    """A recorded call, changed up to three times."""
+    """Draw a recorded call and change it up to three times."""
     case = draw(st.sampled_from(cases))
     changes = [_argument, *([_type, _layout, _extents] if case.inputs else [])]
     for _ in range(draw(st.integers(0, 3))):
@@ -158,7 +158,7 @@ def calls(draw: st.DrawFn, cases: Sequence[Case]) -> Case:
 
 
 def values_of(case: Case, seed: int) -> dict[str, NDArray[Any]]:
-    """What the storages hold: any bits in blocks, integers that are mostly good indices."""
+    """Values for the storages: any bits in blocks, integers that are mostly valid indices."""
     rng = np.random.default_rng(seed)
     values: dict[str, NDArray[Any]] = {}
     for value in case.inputs:

@@ -46,7 +46,7 @@ AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
 TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
 PAIRS_ON_ZEN4 = 1 << 3 | 1 << 5 | 1 << 15
 PAIRS = cpu_mask(None) & PAIRS_ON_ZEN4 == PAIRS_ON_ZEN4
-K, M = 512, 37  # the last group of 16 rows has 5
+K, M = 512, 37  # 37 rows: the last group of 16 rows has 5
 
 
 def device() -> CPUDevice:
@@ -89,13 +89,13 @@ class Product:
 
     @property
     def packed(self) -> int:
-        """Of how many nodes the weights are packed, as the last run had it."""
+        """The number of nodes whose weights are packed, as of the last run."""
         found: int = self.graph.plans.compiled_for(self.backend).plan.native.n_packed
         return found
 
 
 async def as_they_lie(backend: aggml.Backend, dtype: str, blocks: Any, x: F32, m: int = M) -> F32:
-    """Column by column: no number of columns takes another way than one column does."""
+    """Compute column by column from unpacked weights: one column always uses the same kernels."""
     product = Product(backend, dtype, 1, BufferUsage.ANY, m, x.shape[1])
     await backend.set(product.w, blocks)
     columns = np.concatenate([await product.run(column[None]) for column in x])

@@ -1,4 +1,4 @@
-"""From recorded cases to tensors and results, shared by the tests of all groups of ops.
+"""Turns recorded cases into tensors and results, for the tests of all groups of ops.
 
 Here: which cases can run, how their inputs and nodes are built, how results are compared. Not here:
 the data (corpus_loader.py), the tests.
@@ -59,7 +59,7 @@ class Built:
 
 
 def _buildable(op: str, args: Mapping[str, Any], modify: Iterable[str]) -> bool:
-    """Whether ``ops`` has all that a call needs, the members of its enums included."""
+    """Whether ``ops`` has all that a call needs, including the members of its enums."""
     if not hasattr(ops, op) or any(not hasattr(ops, name) for name in modify):
         return False
     if op.startswith("rope"):
@@ -72,7 +72,7 @@ def _buildable(op: str, args: Mapping[str, Any], modify: Iterable[str]) -> bool:
 
 
 def recorded_calls() -> list[Any]:
-    """Every recorded call of a builder, by the file of the corpus that it is in."""
+    """Every recorded call of a builder. Each id begins with the name of its file in the corpus."""
     return [
         pytest.param(case, id=f"{case.group}-{case.id}")
         for case in op_cases()
@@ -81,7 +81,7 @@ def recorded_calls() -> list[Any]:
 
 
 def group_cases(group: str) -> list[Case]:
-    """The recorded calls of the builders of ``aggml/ops/<group>.py``, from whatever file."""
+    """The recorded calls of the builders of ``aggml/ops/<group>.py``, whatever file holds them."""
     names = set(importlib.import_module(f"aggml.ops.{group}").__all__)
     return [
         case
@@ -100,7 +100,7 @@ def graph_cases() -> list[Any]:
 
 
 def refusals(*, stage_build: bool) -> list[Any]:
-    """The calls that must fail: those that ggml stops when building, or the others."""
+    """The calls that must fail: those that ggml refuses when building, or those refused later."""
     return [
         pytest.param(case, id=f"{case.id}-{case.op}")
         for case in refused_cases()
@@ -135,7 +135,8 @@ def _input(value: Value, leafs: dict[str, Tensor]) -> Tensor:
 def _call(
     op: str, operands: dict[str, Tensor], args: dict[str, Any], modify: dict[str, Any]
 ) -> Tensor:
-    # Operands that only a function applied afterwards takes are no arguments of the call itself.
+    # The functions in `modify` are applied to the finished node. Their operands are no arguments of
+    # the call itself.
     later = {name for name in modify.values() if isinstance(name, str) and name in operands}
     given: dict[str, Any] = {k: v for k, v in operands.items() if k not in later} | args
     if op.startswith(("rope_ext", "rope_multi")):
@@ -147,9 +148,9 @@ def _call(
 
 
 def build(case: Case) -> Built:
-    """The inputs of a case, through all their views, and the node."""
+    """Build a case: the inputs, through all their views, and the node."""
     leafs: dict[str, Tensor] = {}
-    # Storages first: a view may name an input that comes after it.
+    # Inputs that are their own storage come first: a view may be listed before its storage.
     for value in sorted(case.inputs, key=lambda v: v.storage != v.name):
         _input(value, leafs)
     inputs = {value.name: _input(value, leafs) for value in case.inputs}
@@ -168,7 +169,7 @@ def build(case: Case) -> Built:
 
 
 def check_shape(case: Case) -> None:
-    """Builds the case; compares types, extents and strides, and what the result views."""
+    """Build the case; compare types, extents, strides, and which input the result is a view of."""
     built = build(case)
     out = case.output
     assert out is not None
@@ -186,7 +187,7 @@ def check_shape(case: Case) -> None:
         assert built.out.nb == out.nb
     if case.steps:
         return
-    if out.view_of is None:  # it may view a node in between
+    if out.view_of is None:  # it may still be a view of an intermediate node
         assert built.out.root not in built.leafs.values()
     else:
         assert built.out.root is built.inputs[out.view_of].root
@@ -194,7 +195,7 @@ def check_shape(case: Case) -> None:
 
 
 def check_refused(case: Case, backend: aggml.Backend | None) -> None:
-    """Does what must fail: builds, and computes with ``backend`` if there is one."""
+    """Build the case, and compute it if there is a ``backend``; the caller expects an error."""
     built = build(case)
     if backend is not None:
         data = {
@@ -211,7 +212,7 @@ def check_refused(case: Case, backend: aggml.Backend | None) -> None:
 def _compute(
     backend: aggml.Backend, built: Built, data: Mapping[str, NDArray[Any]]
 ) -> NDArray[Any]:
-    """Place, set, compute, get: every step must be done before the results are looked at."""
+    """Place, set, compute, get: wait for every step before the results are read."""
     memory = backend.alloc(built.leafs.values())
     for name, leaf in built.leafs.items():
         if name in data:
@@ -222,7 +223,7 @@ def _compute(
     result = backend.get(built.out)
     result.wait(_TIMEOUT)
     computed.result()
-    assert memory is not None  # alive until here
+    assert memory is not None  # keeps the memory alive until here
     return result.result()
 
 
@@ -244,7 +245,7 @@ def check_values(
 
 
 def check_numbers(case: Case, backend: aggml.Backend) -> list[bytes]:
-    """Computes the case and compares the result, and every storage that it writes; their bytes."""
+    """Compute the case; compare the result and the bytes of every storage that it writes."""
     built = build(case)
     out = built.out
     result = _compute(backend, built, {name: case.storage(name) for name in built.leafs})

@@ -1,8 +1,8 @@
 """A group of ops has one name in every room: its builders, its C, its CUDA kernels, its tests.
 
-Files are looked for, not read. A file may serve several groups: of the beginnings of a group's name
-the longest that is a file counts, so rope.c lowers rope_multi, too. Not here: single ops
-(test_vocabulary.py, tests/native/test_tables.py).
+Files are looked for, not read. A file may serve several groups: a group belongs to the file whose
+name is the longest prefix of the group's name, so rope.c lowers rope_multi, too. Not here: single
+ops (test_vocabulary.py, tests/native/test_tables.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ ROOMS = {
 GROUPS = sorted(
     path.stem
     for path in (ROOT / "aggml" / "ops").glob("[!_]*.py")
-    if path.stem not in {"operators", "table"}  # what tensors have as +, *, ...; facts, no builders
+    # the operators of Tensor (+, *, ...), and a table of facts: no builders
+    if path.stem not in {"operators", "table"}
 )
 
 
 def files(room: str, group: str) -> list[Path]:
-    """Those of the longest beginning of the name that has any."""
+    """The files whose name is the longest prefix of the group's name that has any."""
     words = group.split("_")
     for n in range(len(words), 0, -1):
         name = "_".join(words[:n])

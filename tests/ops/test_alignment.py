@@ -1,4 +1,4 @@
-"""Operands that begin at any element: every type, every instruction set, against aligned operands.
+"""Operands that begin at any element give the bits of aligned ones: all types, instruction sets.
 
 Here: leafs in memory of the caller, products and conversions of them. Not here: which memory is
 accepted (tensor/test_exchange.py).
@@ -28,11 +28,12 @@ def placed(
     offset: int,
     usage: aggml.BufferUsage = aggml.BufferUsage.ANY,
 ) -> aggml.Tensor:
-    """A tensor of these contents that begins ``offset`` bytes after a multiple of 256."""
+    """A tensor with these contents that begins ``offset`` bytes after a multiple of 256."""
     room = aggml.empty(x.nbytes + offset, np.uint8)
     room[offset:] = x.reshape(-1).view(np.uint8)
     tensor = aggml.new_tensor(dtype, ne)
-    # Bytes that begin at an odd address are refused, as they are mostly a mistake.
+    # buffer_from_host refuses memory at an odd address, which is mostly a mistake. The buffer
+    # begins one byte before it.
     odd = offset % 2
     buffer = aggml.get_device("CPU").buffer_from_host(room[offset - odd :])
     buffer.place(tensor, odd)
@@ -55,7 +56,7 @@ def floats(*shape: int, seed: int) -> Array:
 
 
 def results(be: aggml.Backend, make: Callable[[int], list[aggml.Tensor]]) -> list[list[Array]]:
-    """What the nodes hold over operands of 0 and of one element beyond a multiple of 256 bytes."""
+    """The nodes' results for operands at a multiple of 256 bytes, and one element beyond it."""
     found = []
     for far in (0, 1):
         ends = make(far)
@@ -79,7 +80,7 @@ def same(found: list[list[Array]]) -> None:
 def test_weights_may_begin_at_any_block(
     backend: aggml.Backend, dtype: DType, usage: aggml.BufferUsage
 ) -> None:
-    """Rows, products with 1, 5 and 40 columns and conversions are the same bits."""
+    """Rows, products with 1, 5 and 40 columns, and conversions give the same bits."""
     data = blocks(dtype, 1)
 
     def make(far: int) -> list[aggml.Tensor]:
@@ -99,7 +100,7 @@ def test_weights_may_begin_at_any_block(
 
 
 def test_activations_may_begin_at_any_element(backend: aggml.Backend) -> None:
-    """What vectors read and write: sums, norms, soft_max, rope, attention, copies."""
+    """Kernels that read and write vectors: sums, norms, soft_max, rope, attention, copies."""
 
     def make(far: int) -> list[aggml.Tensor]:
         def leaf(seed: int, *shape: int, dtype: str = "f32") -> aggml.Tensor:
@@ -133,7 +134,7 @@ def test_activations_may_begin_at_any_element(backend: aggml.Backend) -> None:
 
 
 def test_results_may_be_written_to_any_element(backend: aggml.Backend) -> None:
-    """A node that writes into memory of others, cpy and set_rows into a cache."""
+    """Nodes that write into another tensor's memory; cpy and set_rows into a cache."""
 
     def make(far: int) -> list[aggml.Tensor]:
         x = placed(floats(6, 67, seed=1), DType.F32, (67, 6), 0)

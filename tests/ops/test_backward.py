@@ -1,4 +1,4 @@
-"""Gradients: central differences of the functions themselves, rows with gaps."""
+"""Gradients compared with central differences of their functions; rows with gaps."""
 
 from __future__ import annotations
 

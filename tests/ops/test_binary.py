@@ -74,7 +74,7 @@ def test_b_may_repeat_and_be_permuted(
     rng = np.random.default_rng(4)
     first, second = (aggml.DType.parse(kind).numpy for kind in types)
     x = rng.normal(size=(2, 6, 10, 24)).astype(first)
-    y = (2 + rng.random(size=(12, 5, 3, 1))).astype(second)  # ne [1, 3, 5, 12] of the storage
+    y = (2 + rng.random(size=(12, 5, 3, 1))).astype(second)  # the storage has ne [1, 3, 5, 12]
 
     def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
         a = new_tensor(types[0], ne=(24, 10, 6, 2))

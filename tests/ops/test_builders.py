@@ -29,11 +29,11 @@ from aggml.ops.table import OPS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ALONE = ["hardswish", "hardsigmoid"]  # unary, without a variant in place
+_ALONE = ["hardswish", "hardsigmoid"]  # unary functions that have no in-place variant
 _UNARY = [name for name, op in OPS.items() if op.stage == "UNARY" and name not in _ALONE]
 _GATES = [name for name, op in OPS.items() if op.stage == "GATED"]
 CASES = sorted(PARAMETERS)
-_OURS = [  # no functions of ggml (test_sample.py, test_flash_few.py)
+_OURS = [  # functions that ggml does not have (test_sample.py, test_flash_few.py)
     "flash_attn_ext_set_shared",
     "penalize",
     "sample",
@@ -87,7 +87,7 @@ def test_an_operand_that_is_no_tensor_is_refused(name: str, thing: object) -> No
 
 
 def test_every_node_is_in_the_native_vocabulary() -> None:
-    """Tensor.op is the name by which the kernels find a node."""
+    """Kernels are found by Tensor.op, so each op has to be a name of the native table."""
     x = leaf(8, 8, 2)
     others = [
         *(x, ops.map_custom1(x, print), ops.map_custom2(x, x, print)),
@@ -96,10 +96,11 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
         ops.sample(leaf(8, 2), leaf(4, 2, dtype="i32"), leaf(5, 2, dtype="f64")),
         ops.penalize(leaf(8, 2), leaf(4, 2, dtype="i32"), leaf(4, 5, 2)),
     ]
-    # test_recorded.py builds the recorded calls, and compares the op of each.
+    # The other ops occur in recorded calls: test_recorded.py builds these and compares their ops.
     recorded = {case.node for case in op_cases() if hasattr(ops, case.op)}
     assert {node.op for node in others}.isdisjoint(recorded)
-    assert {node.op for node in others} | recorded == OPS.keys() - {"quantize"}  # of quantize alone
+    # only quantize_async makes the op quantize
+    assert {node.op for node in others} | recorded == OPS.keys() - {"quantize"}
 
 
 # -- parameters of nodes
@@ -183,7 +184,7 @@ def test_unknown_members_are_refused_with_the_known_ones(call: Callable[[Tensor]
 # -- sources and storage
 
 
-# Their extents, or what the two have in common, is another matter.
+# In place, these have other extents or parameters than the plain function.
 _OTHERWISE = {"dup_inplace", "add_rel_pos_inplace", "rope_multi_inplace", "custom_inplace"}
 
 
@@ -257,7 +258,7 @@ def test_builders_take_tensors_of_a_graph() -> None:
     assert ops.neg(y).src == (y,)
 
 
-# -- refusals that no recorded case has
+# -- refusals without a recorded case
 
 
 @pytest.mark.parametrize(

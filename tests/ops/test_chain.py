@@ -1,4 +1,4 @@
-"""Chains of fused nodes: bit for bit as single nodes, on every instruction set, with any threads.
+"""Chains of fused nodes give the bits of single nodes: all instruction sets, numbers of threads.
 
 Nodes that are outputs are never fused, so the same graph with all of them flagged is the
 reference. Not here: which nodes may be fused at all (tests/plan/test_fusion.py).
@@ -27,7 +27,7 @@ TIMEOUT = 15.0
 
 
 class Leafs:
-    """Leafs with values, made as they are asked for; the same again in the same order."""
+    """Leafs with values, made on demand. After `again` the same leafs are returned in order."""
 
     def __init__(self, seed: int = 1) -> None:
         self.values: dict[Tensor, NDArray[Any]] = {}
@@ -57,7 +57,7 @@ class Leafs:
 
 
 def flag_all(node: Tensor) -> Tensor:
-    """Have every node stored, so that none is fused with another."""
+    """Flag all nodes OUTPUT: each is stored, so that none is fused with another."""
     if node.op != "none":
         if node.view_src is None:
             node.set_output()
@@ -68,7 +68,7 @@ def flag_all(node: Tensor) -> Tensor:
 
 
 def result(be: aggml.Backend, *ends: Tensor) -> tuple[list[NDArray[Any]], list[str]]:
-    """What the ends hold after a run, and what the plan computes, node by node."""
+    """The values of ``ends`` after a run, and the ops that the plan computes, fused ones as one."""
     graph = Graph(*ends)
     placed = be.alloc_graph(graph)
     plan = be.graph_plan(graph).plan
@@ -155,7 +155,7 @@ def test_products_of_every_kind(
     f.again()
     alone = flag_all(build())
     memory = backend.alloc(list(f.values))
-    memory.usage = usage  # weights may be packed
+    memory.usage = usage  # with usage WEIGHTS they may be packed
     for leaf, value in f.values.items():
         backend.set(leaf, value)
     (wanted,), _ = result(backend, alone)
@@ -178,7 +178,7 @@ def test_products_of_numbers_that_are_multiplied_apart(
     alone = flag_all(build())
     x = next(iter(f.values.values()))
     assert x.shape == (70, 300)
-    x[5] = value  # a column, and one element beside others
+    x[5] = value  # a whole column, and one element among others
     x[40, 7] = value
     memory = backend.alloc(list(f.values))
     for leaf, held in f.values.items():
@@ -196,7 +196,7 @@ def threaded(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
 
 
 def random_graph(f: Leafs, rng: random.Random) -> list[Tensor]:
-    """A few ends of operations that can be fused, on values that are read more than once, too."""
+    """Two ends of a random graph of fusible operations, whose values may be read several times."""
     n, rows = 64, 6
     pool = [f(n, rows), f(n, rows)]
     target = f(n, rows)
@@ -223,7 +223,7 @@ def random_graph(f: Leafs, rng: random.Random) -> list[Tensor]:
             made = ops.swiglu_split(a, b)
         elif kind == 9:
             made = ops.soft_max(a)
-        else:  # a view of something else, as a KV cache has it
+        else:  # writes into a tensor that exists, as into a KV cache
             made = ops.reshape_2d(ops.cpy(ops.reshape_2d(a, n * rows, 1), target), n, rows)
         pool.append(made)
     return [pool[-1], rng.choice(pool[2:])]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("plane", [True, False], ids=["2d", "1d"])
 def test_im2col_back_is_the_transpose_of_im2col(plane: bool, any_backend: aggml.Backend) -> None:
-    """Both are linear: <im2col(x), g> = <x, im2col_back(g)> for all x and g."""
+    """Both are linear, so <im2col(x), g> = <x, im2col_back(g)> for all x and g."""
     kernel = new_tensor("f32", ne=(3, 2, 3) if plane else (3, 4))
     image = new_tensor("f32", ne=(7, 6, 3, 2) if plane else (7, 4, 2))
     window = (2, 1, 1, 2, 1, 2, plane)
@@ -48,7 +48,7 @@ def test_conv_2d_of_a_permuted_image(any_backend: aggml.Backend) -> None:
 
 
 def _convolved(kernel: NDArray[Any], image: NDArray[Any]) -> NDArray[np.float64]:
-    """Stride 1, padded by 1, kernel 3 x 3; [OC, IC, 3, 3] over [N, IC, H, W]."""
+    """Stride 1, padding 1, kernel 3 x 3; shapes [OC, IC, 3, 3] and [N, IC, H, W]."""
     padded = np.pad(image.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     result: NDArray[np.float64] = np.einsum("oikl,nihwkl->nohw", kernel.astype(np.float64), windows)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_conv_transpose_2d_computes_every_image(any_backend: aggml.Backend) -> None:
-    """ggml computes the first one only."""
+    """ggml computes only the first image."""
     kernel, image = new_tensor("f32", ne=(3, 2, 4, 3)), new_tensor("f32", ne=(5, 4, 3, 3))
     k, x = floats(3, 4, 2, 3, seed=1), floats(3, 3, 4, 5, seed=2)
     expected = np.zeros((3, 4, 8, 11))

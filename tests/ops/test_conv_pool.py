@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("op", ["max", "avg"])
-@pytest.mark.parametrize("dtype", ["f32", "f16"])  # ggml's f16 is wrong
+@pytest.mark.parametrize("dtype", ["f32", "f16"])  # ggml's result for f16 is wrong
 def test_pool_2d_back_is_the_gradient(op: str, dtype: str, any_backend: aggml.Backend) -> None:
     window = (op, 3, 2, 2, 1, 1, 1)
     a = new_tensor(dtype, ne=(6, 5, 2))
@@ -28,7 +28,8 @@ def test_pool_2d_back_is_the_gradient(op: str, dtype: str, any_backend: aggml.Ba
     g = floats(*grad.shape, seed=2)
 
     def loss(changed: NDArray[Any]) -> float:
-        # Steps of 1/4 leave the order of whole numbers, so the largest stay the largest.
+        # x are whole numbers: steps of 1/4 do not change their order, so each maximum stays where
+        # it is.
         y = compute(any_backend, forwards, {a: changed.astype(a.dtype.numpy)})
         return float(np.vdot(y.ravel(), g.ravel()))
 

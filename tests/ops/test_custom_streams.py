@@ -86,7 +86,7 @@ async def test_a_function_cannot_wait_for_its_own_stream(cpu: CPUBackend, how: s
     queued: list[aggml.Future[None]] = []
 
     def reenter(dst: Array, *_: object) -> None:
-        future = cpu.set(later, X)  # enqueuing is fine: it runs after this graph
+        future = cpu.set(later, X)  # enqueuing is allowed: the set runs after this graph
         queued.append(future)
         if how == "wait":
             future.wait(60)
@@ -109,7 +109,7 @@ async def test_a_function_cannot_wait_for_its_own_stream(cpu: CPUBackend, how: s
 async def test_a_function_cannot_wait_for_what_waits_for_its_stream(
     cpu: CPUBackend, sim: SimBackend, between: int
 ) -> None:
-    """By one stream, or by so many, and behind so many operations that the ring has grown."""
+    """The wait goes through ``between`` other streams, and past so many operations."""
     a, there = leaf(), leaf("there")
     sim.alloc([there])
     streams = [aggml.Stream(f"between {i}") for i in range(between)]
@@ -117,7 +117,8 @@ async def test_a_function_cannot_wait_for_what_waits_for_its_stream(
 
     def reenter(dst: Array, a: Array, *_: object) -> None:
         before = sim.set(there, 2 * X)
-        assert before.wait(60)  # queued before anything waits: fine
+        # it was queued before any stream waits for this function, so it can end
+        assert before.wait(60)
         mark: Any = cpu.stream
         for stream in streams:
             stream.delay(0)
@@ -235,7 +236,7 @@ async def test_calls_are_steps_of_a_plan(cpu: CPUBackend) -> None:
 async def test_in_a_batch_and_many_times(cpu: CPUBackend) -> None:
     n = 40
     a = y = new_tensor("f32", ne=(64, 64), name="a")
-    for _ in range(6):  # products in between are run by both threads
+    for _ in range(6):  # both threads run the products between the custom nodes
         y = ops.mul_mat(a, y)
         y = ops.map_custom1(y, lambda dst, x, *_: np.subtract(x, 1, out=dst))
     graph = Graph(y)

@@ -1,7 +1,7 @@
 """flash_attn_ext of few rows against numpy: groups of heads, every type, keys that are shared.
 
-Sums are of f32 whatever the type, so bounds are those of f32. Not here: rows that fill tiles, masks
-with windows (test_flash_tiles.py).
+Sums are computed in f32 for every type, so one bound serves all. Not here: rows that fill tiles,
+masks with windows (test_flash_tiles.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 BOUND = 1e-11
-TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_0")  # q5_0 is widened, block by block
+# the kernel widens q5_0 to bytes, block by block
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_0")
 
 
 def cached(
@@ -45,9 +46,9 @@ def cached(
     values: str = "",
     times: float = 1,
 ) -> tuple[aggml.Tensor, dict[aggml.Tensor, Array], Array]:
-    """The op over a cache whose rows hold all heads, its inputs, and what numpy finds.
+    """The op over a cache whose rows hold all heads; its inputs; numpy's result.
 
-    ``values`` is the type of V, if it is another one; every third head of Q is multiplied
+    ``values`` is the type of V if it differs from K's. Every third head of Q is multiplied by
     ``times``.
     """
     q = floats(sequences, heads, queries, d, seed=1)
@@ -85,16 +86,17 @@ def cached(
     return node, tensors, np.stack(expected)
 
 
-SHAPES = [  # heads, heads of K, d, dv, keys, queries, sequences
-    (14, 2, 64, 64, 700, 1, 1),  # a group of 7: four rows, then three
+SHAPES = [  # heads of Q, heads of K, d, dv, keys, queries, sequences
+    # 7 heads share one of K: four rows are computed together, then three
+    (14, 2, 64, 64, 700, 1, 1),
     (16, 2, 128, 128, 300, 1, 3),
     (20, 1, 32, 96, 65, 1, 1),
     (80, 2, 64, 32, 150, 1, 2),  # 40 heads share one of K: two units of 20
     (6, 6, 96, 32, 129, 1, 5),
     (12, 3, 64, 64, 1500, 1, 4),
-    (4, 2, 64, 128, 200, 8, 1),  # several queries: heads one by one
+    (4, 2, 64, 128, 200, 8, 1),  # several queries: the heads are computed one by one
     (4, 4, 160, 160, 37, 3, 2),
-    (64, 64, 32, 32, 1100, 1, 1),  # more heads than a bunch has
+    (64, 64, 32, 32, 1100, 1, 1),  # more heads than a bunch holds
     (2, 1, 64, 64, 1, 1, 1),
 ]
 
@@ -181,9 +183,10 @@ def shared(
     *,
     hidden: bool = False,
 ) -> tuple[aggml.Tensor, dict[aggml.Tensor, Array], Array]:
-    """As `cached`, one query each; the first keys of all sequences are those of the last one.
+    """As `cached`, with one query each; all sequences share their first keys with the last one.
 
-    With ``hidden`` those of the others are NaN where the type has it: nobody may read them.
+    With ``hidden`` the copies of the shared keys in the other sequences are NaN, or other data if
+    the type has no NaN: the kernels must not read them.
     """
     node, tensors, _ = cached(dtype, heads, kv_heads, d, dv, keys, 1, sequences)
     q, mask = node.src[0], node.src[3]
@@ -215,7 +218,7 @@ def shared(
     seen[:] = 0
     for i in range(sequences):
         seen[i, ..., max(first + 1, keys - 40 * i) :] = -np.inf
-    seen[0, ..., 3:70] = -np.inf  # of the shared keys as well
+    seen[0, ..., 3:70] = -np.inf  # hides some of the shared keys from the first sequence, too
     seen[0, ..., 100:103] = -1.5
     expected = [
         attention(
@@ -233,13 +236,13 @@ def shared(
     return node, tensors, np.stack(expected)
 
 
-COMMON = [  # heads, heads of K, d, dv, keys, sequences, shared keys
+COMMON = [  # heads of Q, heads of K, d, dv, keys, sequences, shared keys
     (14, 2, 64, 64, 700, 8, 600),  # 56 rows: two tiles
     (32, 8, 128, 128, 400, 8, 257),
-    (6, 6, 96, 32, 300, 5, 200),  # 5 rows: four, then one
+    (6, 6, 96, 32, 300, 5, 200),  # 5 rows: four together, then one
     (4, 2, 128, 64, 1100, 3, 1000),
     (20, 4, 32, 96, 2500, 2, 2499),
-    (16, 2, 64, 64, 300, 3, 300),  # no key of its own
+    (16, 2, 64, 64, 300, 3, 300),  # the sequences have no keys of their own
     (80, 1, 32, 32, 200, 4, 128),  # 320 rows: more tiles than are kept at once
     (4, 1, 80, 80, 200, 2, 64),
 ]
@@ -254,7 +257,7 @@ def test_shared_keys_are_read_from_one_sequence(
         pytest.skip("no whole blocks")
     node, tensors, expected = shared(dtype, *shape)
     found = compute(backend, node, tensors)
-    # bf16 keys under 9 or more rows: products of pairs of bf16, where the machine has them
+    # From 9 rows on, bf16 keys are multiplied as pairs of bf16 where the machine can do so.
     bound = 2e-5 if dtype == "bf16" else BOUND
     assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= bound
 
@@ -264,7 +267,7 @@ def test_shared_keys_on_every_instruction_set(dtype: str, cpu_device: CPUDevice)
     node, tensors, expected = shared(dtype, *COMMON[0], hidden=True)
     for isa in isas():
         if isa == "scalar":
-            continue  # plain C takes no notice: it reads each sequence's own keys
+            continue  # plain C ignores the sharing: it reads the keys of each sequence
         found = []
         for threads in (1, 3):
             backend = cpu_device.backend(n_threads=threads, isa=isa)
@@ -280,7 +283,7 @@ def test_what_cannot_be_shared(backend: aggml.Backend) -> None:
     for keys, batch in ((101, 0), (-1, 0), (50, 2), (50, -1)):
         with pytest.raises(InvalidArgument, match="flash_attn_ext_set_shared"):
             ops.flash_attn_ext_set_shared(node, keys, batch)
-    # Several queries of a sequence read their own keys, whatever is said.
+    # With several queries in a sequence the call has no effect: each reads its own keys.
     node, tensors, expected = cached("f16", 4, 2, 64, 64, 200, 3, 2)
     ops.flash_attn_ext_set_shared(node, 150, 1)
     found = compute(backend, node, tensors)

@@ -1,4 +1,4 @@
-"""flash_attn_ext against numpy: many queries, few with many keys, widths, masks, unseen keys.
+"""flash_attn_ext against numpy: many queries; few queries, many keys; widths; masks; hidden keys.
 
 Not here: the recorded calls (test_recorded.py).
 """
@@ -32,7 +32,7 @@ BOUND = {"f32": 1e-11, "f16": 1e-8, "bf16": 5e-5, "q8_0": 1e-4}
 
 
 def stored(x: Array, dtype: str) -> tuple[Array, Array]:
-    """What is given to the backend, and the numbers that it stands for."""
+    """The elements that the backend gets, and the numbers that they represent."""
     if dtype == "f32":
         return x, x
     if dtype == "f16":
@@ -77,7 +77,7 @@ def attention(
         (128, 96, 33, 300, 2, 1, False, 0.0, 0.0),
         (96, 64, 40, 555, 2, 2, True, 5.0, 0.0),
         (64, 32, 28, 90, 4, 4, True, 0.0, 8.0),
-        (64, 64, 1, 600, 6, 2, True, 0.0, 0.0),  # from here on keys are cut into parts
+        (64, 64, 1, 600, 6, 2, True, 0.0, 0.0),  # from here on the keys are cut into parts
         (96, 64, 1, 129, 4, 4, True, 5.0, 8.0),
         (128, 96, 5, 300, 2, 1, True, 5.0, 0.0),
     ],
@@ -130,13 +130,15 @@ def test_against_numpy(
 
 
 def test_many_keys(backend: aggml.Backend) -> None:
-    # From 8192 keys on parts are longer. Not of f32: the exact kernel adds all values in f32.
+    # From 8192 keys on the parts are longer. Not tested with f32, whose exact kernel adds all
+    # values in f32.
     test_against_numpy("f16", 64, 32, 2, 8500, 1, 1, True, 0.0, 8.0, backend)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_sequences_whose_heads_lie_side_by_side(dtype: str, backend: aggml.Backend) -> None:
-    # One query of each; rows of a cache hold 6 heads, which are read together where keys are cut.
+    # One query for each sequence. A row of the cache holds 6 heads, which are read together if the
+    # keys are cut into parts.
     sequences, keys, heads, kv_heads, d = 5, 300, 12, 6, 64
     q = floats(sequences, heads, 1, d, seed=1)
     k, v = (stored(floats(sequences, keys, kv_heads, d, seed=i), dtype) for i in (2, 3))
@@ -169,7 +171,7 @@ def test_sequences_whose_heads_lie_side_by_side(dtype: str, backend: aggml.Backe
 def test_a_cell_that_is_not_seen_counts_nothing(
     dtype: str, value: float, queries: int, keys: int, backend: aggml.Backend
 ) -> None:
-    # The cells of a cache beyond the sequence hold anything; 45 is in the middle of a block.
+    # Cells of a cache beyond the sequence may hold any bits. 45 lies in the middle of a block.
     q = floats(2, queries, 64, seed=1)
     k, v = floats(2, keys, 64, seed=2), floats(2, keys, 64, seed=3)
     mask = np.full((queries, keys), -np.inf, np.float16)
@@ -192,7 +194,7 @@ def test_a_cell_that_is_not_seen_counts_nothing(
 
 @pytest.fixture
 def paired(cpu_device: CPUDevice) -> Iterator[aggml.Backend]:
-    """Computes with bf16 in pairs, as CPUs do where that is fast; others can."""
+    """A backend that multiplies pairs of bf16, even if this CPU is not known to do so fast."""
     if "avx512" not in isas() or not _native.cpu_features() & AVX512_BF16:
         pytest.skip("this CPU has no AVX-512 BF16")
     backend = cpu_device.backend(n_threads=2, isa="avx512")
@@ -202,15 +204,15 @@ def paired(cpu_device: CPUDevice) -> Iterator[aggml.Backend]:
 
 
 @pytest.mark.parametrize(
-    "shape",  # as above: d, dv, queries, keys, heads, kv_heads, causal, softcap, max_bias
+    "shape",  # d, dv, queries, keys, heads, kv_heads, causal, softcap, max_bias, as above
     [
         (64, 64, 70, 70, 4, 2, True, 0.0, 0.0),
         (128, 96, 33, 301, 2, 1, False, 0.0, 0.0),
         (96, 64, 40, 555, 2, 2, True, 5.0, 0.0),
         (50, 33, 17, 89, 4, 4, True, 0.0, 8.0),
         (66, 20, 6, 31, 2, 1, False, 3.0, 0.0),
-        (128, 128, 40, 1100, 1, 1, True, 0.0, 0.0),  # more than is held of a head
-        (63, 64, 40, 64, 1, 1, True, 0.0, 0.0),  # no pairs
+        (128, 128, 40, 1100, 1, 1, True, 0.0, 0.0),  # more keys than a thread keeps of one head
+        (63, 64, 40, 64, 1, 1, True, 0.0, 0.0),  # an odd width: no pairs
     ],
 )
 def test_pairs(
@@ -220,7 +222,7 @@ def test_pairs(
 
 
 def windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) -> None:
-    """Query i sees keys 45+i to keys-queries+i-45; what nobody sees is NaN."""
+    """Query i sees keys 45+i to keys-queries+i-45; keys that no query sees are NaN."""
     q, k, v = (floats(n, 40, seed=n) for n in (queries, keys, keys + 1))
     v = v[1:]
     ahead = np.arange(keys) - np.arange(queries)[:, None]
@@ -262,8 +264,8 @@ def test_windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) ->
 
 @pytest.mark.parametrize(("dtype", "keys"), [("f32", 500), ("f32", 1100), ("bf16", 500)])
 def test_tiles_of_both_kinds(dtype: str, keys: int, backend: aggml.Backend) -> None:
-    # Some tiles of each head see a number that terms of bf16 cannot hold, or values too large for
-    # sums that are not yet divided: they are computed in lanes.
+    # Some tiles of each head see a number that is no sum of bf16 terms, or a value so large that
+    # sums before the division overflow. These tiles are computed element by element in vectors.
     q, k, v = (floats(3, keys, 128, seed=n) for n in (1, 2, 3))
     if dtype == "f32":
         k[:, 300, 5] = 1e-37
@@ -278,7 +280,8 @@ def test_tiles_of_both_kinds(dtype: str, keys: int, backend: aggml.Backend) -> N
     found = compute(backend, node, {**tensors, seen: mask})
     none = np.full(3, -np.inf)
     expected = attention(q, k, v, mask, softcap=0.0, max_bias=0.0, sinks=none)
-    for rows in (slice(0, 300), slice(300, keys)):  # of which the second are much larger
+    # the expected values of the second part are much larger
+    for rows in (slice(0, 300), slice(300, keys)):
         assert nmse(expected[rows], found[0][rows].astype(np.float64)) <= BOUND[dtype]
 
 
@@ -288,8 +291,9 @@ def test_tiles_of_both_kinds(dtype: str, keys: int, backend: aggml.Backend) -> N
 def test_maxima_that_come_late(
     down: bool, most: float, queries: int, backend: aggml.Backend
 ) -> None:
-    # Logits climb to `most` over the keys, or fall: whatever a kernel takes a row's probabilities
-    # relative to. All of them are numbers that a bf16 holds, so that they are exact.
+    # The logits rise to `most` over the keys, or fall from it. The result must not depend on which
+    # maximum a kernel subtracts before exp. All logits are exact, because all numbers are bf16
+    # numbers.
     keys = 300
     q = np.zeros((1, queries, 64), np.float32)
     q[0, :, 0], q[0, :, 1] = 1, np.arange(queries) % 3

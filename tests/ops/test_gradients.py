@@ -34,12 +34,12 @@ class Pair:
     """An op and its gradient.
 
     Attributes:
-        x: extents of what the gradient is in.
-        op: makes the result of x.
-        back: makes the gradient of the gradient of the result, of x and of the result.
-        fixed: further leafs and what they hold.
-        start: makes x of normal numbers.
-        step: of the differences.
+        x: extents (ne) of the tensor in which the gradient is taken.
+        op: builds the result from x.
+        back: builds the gradient from the result's gradient, x and the result.
+        fixed: further leafs and their values.
+        start: turns normally distributed numbers into the values of x.
+        step: the step of the finite differences.
     """
 
     x: tuple[int, ...]
@@ -133,7 +133,7 @@ def _windows() -> Iterator[tuple[str, Pair]]:
                 (6, 4),
                 partial(_pool, kind),
                 partial(_pool_back, kind),
-                # far apart: the largest of a window stays the largest
+                # ranks, which differ by 1 or more: a small step does not change a window's maximum
                 start=lambda x: x.ravel().argsort().argsort().astype(np.float32).reshape(x.shape),
             ),
         )
@@ -166,7 +166,7 @@ def _turned() -> Iterator[tuple[str, Pair]]:
 
 
 def _attention() -> Iterator[tuple[str, Pair]]:
-    """In q, in k and in v; two heads share one of k and v; with and without a mask."""
+    """The gradients in q, k and v; two heads share one head of k and v; with and without a mask."""
     n, queries, keys = 4, 3, 5
     for masked in (False, True):
         shapes = {"q": (n, queries, 4, 2), "k": (n, keys, 2, 2), "v": (keys, n, 2, 2)}
@@ -224,7 +224,7 @@ def test_gradient_is_that_of_differences(
     weight = floats(*forward.ne[::-1], seed=2)
 
     def loss(value: NDArray[np.float64]) -> float:
-        # float32 in and out: steps are exact enough, sums are not made in it
+        # the op gets and gives float32, which is exact enough here; it does not sum in float32
         result = compute(reference, forward, {x: value.astype(np.float32), **pair.fixed})
         return float((result.astype(np.float64) * weight).sum())
 

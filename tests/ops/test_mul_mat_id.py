@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _floats(dtype: str, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The values as elements of a type, and what these stand for."""
+    """``x`` as elements of a type, and the numbers that these represent."""
     kind = aggml.DType.parse(dtype)
     if kind.is_quantized:
         blocks = aggml.quantize(x.reshape(-1, x.shape[-1]), kind)
@@ -46,9 +46,9 @@ def _expected(
 @pytest.mark.parametrize(
     ("k", "m", "experts", "used", "n", "tokens"),
     [
-        (256, 33, 5, 4, 1, 1),  # some experts have a column, others none
-        (512, 70, 3, 2, 2, 20),  # dots and tiles in one node
-        (1280, 48, 2, 2, 1, 300),  # several blocks of k, more columns than fit into scratch
+        (256, 33, 5, 4, 1, 1),  # some experts get a column, others none
+        (512, 70, 3, 2, 2, 20),  # one node uses both kernels of dots and of tiles
+        (1280, 48, 2, 2, 1, 300),  # several blocks of k, and more columns than fit into scratch
         (256, 700, 16, 3, 3, 9),
     ],
 )
@@ -73,7 +73,8 @@ def test_any_number_of_columns_for_an_expert(
     result = run(backend, ops.mul_mat_id(as_, b, ids), {as_: w, b: x, ids: index})
     expected = _expected(exact, x, index)
     assert not result.reshape(tokens, used, m)[index < 0].any()
-    # Columns for dots of quantized types may be quantized, as ggml does; all others are exact.
+    # For quantized types the kernels of dots may quantize the columns, as ggml does. All other
+    # products are exact.
     bound = 1e-4 if aggml.DType.parse(dtype).is_quantized else 1e-10
     assert nmse(expected, result.astype(np.float64)) < bound
 

@@ -1,6 +1,6 @@
-"""Products of packed weights: the numbers, and that no write to the weights is missed.
+"""Products of packed weights: their values, and that no write to the weights is missed.
 
-Here: weights in buffers with usage WEIGHTS against the same weights read as they lie, column by
+Here: weights in buffers with usage WEIGHTS compared with the same weights unpacked, column by
 column. Not here: the kernels one by one (tests/native/kernels_quantized.c).
 """
 
@@ -60,7 +60,8 @@ async def test_packed_weights_give_what_rows_as_they_lie_give(
         found = await product.run(x[:n])
         packs = PACKS and n <= (31 if TILES else 16)
         assert product.packed == packs
-        # The same integers where dots are quantized at all; else one side has f32 columns.
+        # If packed, both sides use the same integers; else only one side may have quantized
+        # columns.
         assert nmse(found, expected[:n]) < (1e-9 if packs else 1e-3)
 
 
@@ -81,9 +82,9 @@ async def test_odd_numbers_of_blocks(backend: aggml.Backend, dtype: str, k: int,
 async def test_panels_are_kept_for_many_columns(
     backend: aggml.Backend, dtype: str, m: int, k: int, n: int
 ) -> None:
-    """What matrix tiles read; the same bits as from panels that are made for each product."""
+    """Panels are the layout that matrix tiles read. Kept ones give the bits of temporary ones."""
     x, old, new = floats(n, k, seed=3), floats(m, k, seed=4), floats(m, k, seed=5)
-    new[m - 1, k - 1] = np.inf  # a number that has no terms
+    new[m - 1, k - 1] = np.inf  # a number that is no sum of bf16 terms
     kept = Product(backend, dtype, n, BufferUsage.WEIGHTS, m, k)
     made = Product(backend, dtype, n, BufferUsage.ANY, m, k)
     for weights in (old, new):
@@ -102,7 +103,7 @@ async def test_panels_are_kept_for_many_columns(
 async def test_weights_of_bf16_are_packed_for_five_to_sixteen_columns(
     backend: aggml.Backend, k: int
 ) -> None:
-    """On AMD's processors; elsewhere, and beside these columns, they are read as they lie."""
+    """Only on AMD's CPUs. Elsewhere, and for other column counts, weights are read unpacked."""
     x = floats(17, k, seed=9)
     held = aggml.quantize(floats(M, k, seed=10), "bf16").view(np.uint16)
     weights = (held.astype(np.uint32) << 16).view(np.float32).reshape(M, k)
@@ -112,7 +113,7 @@ async def test_weights_of_bf16_are_packed_for_five_to_sixteen_columns(
         found = await product.run(x[:n])
         if PAIRS:
             assert product.packed == (5 <= n <= 16)
-        assert nmse(found, x[:n] @ weights.T) < 1e-5  # columns may be rounded to bf16
+        assert nmse(found, x[:n] @ weights.T) < 1e-5  # the kernel may round the columns to bf16
 
 
 async def test_quantized_columns(backend: aggml.Backend) -> None:
@@ -242,7 +243,7 @@ async def test_weights_that_can_be_written_from_outside_are_not_packed(
     product.w.host_view()[:] = aggml.quantize(-aggml.dequantize(blocks, "q4_0", ne=(K, M)), "q4_0")
     second = await product.run(x)
     assert product.packed == 0
-    assert nmse(second, -first) < 0.05  # -8 has no counterpart
+    assert nmse(second, -first) < 0.05  # blocks of q4_0 reach from -8 to 7: -8 has no negative
 
 
 async def test_a_callers_array_is_not_packed_unless_it_is_read_only(
@@ -324,7 +325,7 @@ async def test_memory_is_counted_limited_and_given_back(backend: aggml.Backend) 
     expected = await product.run(x)
     held = device().packed_bytes - before
     assert blocks.nbytes <= held <= 1.1 * blocks.nbytes + 4096
-    product.again()  # another graph of the same weights
+    product.again()  # another graph with the same weights
     assert (await product.run(x) == expected).all()
     assert device().packed_bytes - before == held
 
@@ -383,7 +384,7 @@ async def test_products_of_the_same_columns_lay_them_out_once(
     second = ops.mul_mat(ws[1], h)
     between = ops.mul_mat(ws[1], other)
     third = ops.mul_mat(ws[1], h)
-    fourth = ops.mul_mat(ws[0], ops.scale_inplace(h, 3.0))  # h is overwritten behind the third
+    fourth = ops.mul_mat(ws[0], ops.scale_inplace(h, 3.0))  # h is overwritten after the third
     ys = [y.set_output() for y in (first, second, between, third, fourth)]
     graph = Graph(*ys)
     backend.alloc_graph(graph)
@@ -396,4 +397,5 @@ async def test_products_of_the_same_columns_lay_them_out_once(
         assert nmse(np.asarray(y).reshape(n, -1), expected) < 1e-9
     if PACKS:
         ops_of = [step.op for step in graph.plans.compiled_for(backend).plan.steps]
-        assert ops_of.count("mul_mat") == 9  # two each, but one for the second
+        # two steps each, but one for the second: it reuses columns
+        assert ops_of.count("mul_mat") == 9

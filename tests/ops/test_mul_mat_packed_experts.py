@@ -50,7 +50,7 @@ class Experts:
         backend.alloc_graph(self.graph)
 
     async def run(self, x: F32, ids: NDArray[np.int32]) -> F32:
-        """x (tokens, k), ids (tokens, used) -> (tokens, used, m)."""
+        """x has shape (tokens, k), ids (tokens, used), the result (tokens, used, m)."""
         inputs = {self.x: x[:, None], self.ids: ids}
         found = await self.backend.run(self.graph, inputs, self.y)
         return np.asarray(found).reshape(*ids.shape, M)
@@ -65,7 +65,7 @@ class Experts:
 @pytest.mark.parametrize("tokens", [1, 7, 20, 90])
 async def test_packed_experts(backend: aggml.Backend, dtype: str, tokens: int) -> None:
     random = np.random.default_rng(30 + tokens)
-    # The first expert has most columns, the last none; some places have no expert.
+    # The first expert has the most columns, the last one none; some ids name no expert.
     ids = random.choice([0, 1, 2, 3, -1], (tokens, 2), p=[0.6, 0.2, 0.1, 0.05, 0.05])
     ids = ids.astype(np.int32)
     x = floats(tokens, K, seed=31)
@@ -81,7 +81,7 @@ async def test_packed_experts(backend: aggml.Backend, dtype: str, tokens: int) -
     assert (together.packed, single.packed) == (PACKS, 0)
     assert nmse(found, expected) < (1e-9 if PACKS else 1e-3)
 
-    # One expert is written: the others stay as they are packed.
+    # Writing the weights of one expert leaves the others packed.
     other = aggml.quantize(floats(M, K, seed=33), dtype)
     for experts in (single, together):
         view = ops.view_2d(experts.w, K, M, experts.w.nb[1], experts.w.nb[2])
@@ -123,7 +123,8 @@ async def test_experts_that_are_no_weights(backend: aggml.Backend, dtype: str) -
     x = floats(20, K, seed=41)
     blocks = aggml.quantize(floats(5 * M, K, seed=42), dtype).reshape(5, M, -1)
     found = []
-    for usage in (BufferUsage.WEIGHTS, BufferUsage.ANY):  # packed once; packed for each product
+    # packed once and kept; packed again for each product
+    for usage in (BufferUsage.WEIGHTS, BufferUsage.ANY):
         experts = Experts(backend, dtype, 20, 2, usage)
         await backend.set(experts.w, blocks)
         found.append(await experts.run(x, ids))

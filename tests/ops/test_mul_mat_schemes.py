@@ -21,7 +21,7 @@ def scheme(dtype: DType, n: int, isa: str, *, weights: bool = False) -> str:
     name, why = _native.mul_mat_scheme(
         dtype.value, DType.F32.value, 64, n, 512, cpu_mask(isa), weights
     )
-    assert why  # each row of the table has its reason
+    assert why  # each row of the table of schemes states its reason
     return name
 
 

@@ -1,4 +1,4 @@
-"""mul_mat of many columns: accuracy, odd shapes, numbers without bf16 terms, any number of threads.
+"""mul_mat of many columns: accuracy, odd shapes, numbers that are no sum of bf16 terms, threads.
 
 Not here: the recorded calls (test_recorded.py), quantized rows (test_mul_mat_types.py).
 """
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[Any]
 
-# f32 by six products of terms: what f32 sums cost. f16 by three: 2^-16 of each. bf16: columns are
-# rounded, too.
+# Terms are the bf16 numbers of which a float is the sum. f32 is computed by six products of terms,
+# as exactly as by f32 sums. f16 takes three products, each with an error of 2^-16. For bf16 the
+# columns are rounded, too.
 BOUND = {"f32": 2e-12, "f16": 1e-9, "bf16": 1e-5}
 
 
 def product(backend: aggml.Backend, dtype: str, a: Array, b: Array) -> tuple[Array, Array]:
-    """What is found, and what float64 gives."""
+    """The backend's product, and that of float64."""
     held = aggml.quantize(a, DType.parse(dtype)) if dtype == "bf16" else a.astype(np.float16)
     read = aggml.dequantize(held, DType.BF16, ne=a.shape[::-1]) if dtype == "bf16" else held
     left = new_tensor(dtype, ne=a.shape[::-1])
@@ -56,11 +57,12 @@ def test_accuracy(dtype: str, m: int, k: int, n: int, backend: aggml.Backend) ->
 def test_numbers_without_terms(
     dtype: str, where: str, value: float, backend: aggml.Backend
 ) -> None:
-    # 0 * inf is NaN only where it stands, not for the lower terms of what the infinity meets.
+    # An infinity must give NaN only where it meets a 0, not through the lower terms of the numbers
+    # that it meets.
     a, b = floats(70, 300, seed=1), floats(65, 300, seed=2)
     a[a == 0], b[b == 0] = 1, 1
     target = a if where == "a" else b
-    if np.isfinite(value):  # a row of tiny numbers against large ones
+    if np.isfinite(value):  # one row of tiny numbers, and large numbers in the other matrix
         target[17] = np.float32(value) * (1 + np.arange(300) % 7)
         (b if where == "a" else a)[:] *= np.float32(1e3)
     else:
@@ -70,7 +72,8 @@ def test_numbers_without_terms(
     assert np.array_equal(np.isinf(found), np.isinf(expected))
     row = found[:, 17] if where == "a" else found[17]
     exact = expected[:, 17] if where == "a" else expected[17]
-    if np.isfinite(value) and not (dtype == "f16" and where == "a"):  # f16 has no such numbers
+    # f16 cannot represent these numbers
+    if np.isfinite(value) and not (dtype == "f16" and where == "a"):
         assert nmse(exact, row.astype(np.float64)) <= 1e-6
     ordinary = np.isfinite(expected)
     assert nmse(expected[ordinary], found[ordinary].astype(np.float64)) <= BOUND[dtype]
@@ -78,7 +81,7 @@ def test_numbers_without_terms(
 
 @pytest.mark.parametrize("largest", [1.0, 2e-29, 1e-32, 0.0])
 def test_tiny_numbers_beside_others(largest: float, backend: aggml.Backend) -> None:
-    """What a gelu leaves: numbers that have no terms, which count only where nothing is larger."""
+    """As after a gelu: numbers that are no sum of terms; they matter where all others are tiny."""
     a, b = floats(70, 300, seed=1), floats(65, 300, seed=2)
     b[::2] *= np.float32(largest)
     b[::2, ::3] = np.float32(1e-36) * (1 + np.arange(100) % 7)
@@ -123,7 +126,8 @@ def test_what_is_fused_with_the_product_is_done(dtype: str, backend: aggml.Backe
 def test_columns_that_only_the_next_product_reads(
     act: str, k: int, middle: int, n: int, backend: aggml.Backend
 ) -> None:
-    # They need not be stored as floats, and are the same: gelu_erf but for one rounding more.
+    # Such columns need not be stored as floats. The results stay the same; with gelu_erf they are
+    # rounded once more.
     first, second = floats(middle, k, seed=1), floats(50, middle, seed=2)
     a, b = new_tensor("bf16", ne=(k, middle)), new_tensor("bf16", ne=(middle, 50))
     x, bias = new_tensor("f32", ne=(k, n)), new_tensor("f32", ne=(middle,))
@@ -144,7 +148,7 @@ def test_columns_that_only_the_next_product_reads(
 
     found, expected = value(watched=False), value(watched=True)
     if act == "gelu_erf":
-        assert nmse(expected, found) <= 1e-6  # that of bf16 columns is 1e-5
+        assert nmse(expected, found) <= 1e-6  # the error of bf16 columns themselves is 1e-5
     else:
         assert np.array_equal(found, expected)
 

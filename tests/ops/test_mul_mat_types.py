@@ -14,7 +14,8 @@ import aggml
 from aggml import DType, new_tensor, ops
 
 TYPES = [row["name"] for row in type_table() if row["is_quantized"] and row["vec_dot_type"]]
-# What rounding columns to 8 bits per 32 elements may cost; 3e-5 for normally distributed ones.
+# The error of rounding columns to 8 bits per 32 elements. It is 3e-5 for normally distributed
+# columns.
 BOUND = 1e-4
 
 
@@ -22,11 +23,11 @@ BOUND = 1e-4
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 8, 9, 40, 70])
 def test_against_numpy(type_name: str, columns: int, backend: aggml.Backend) -> None:
     dtype = DType.parse(type_name)
-    # Kernels take 64 k at a time, and rows in pairs: half of that and a row are left over. Panels,
-    # for many columns, have 32 rows.
+    # Kernels take 64 elements of k at a time, and rows in pairs: here half of that and one row are
+    # left over. Panels, for many columns, have 32 rows.
     k, rows = 736 if dtype.blck_size == 32 else 768, 5 if columns < 40 else 37
     rng = np.random.default_rng(columns)
-    # Groups of 16 differ much, so that no scale can stand for another.
+    # Groups of 16 elements differ much in size, so that using a wrong scale would be noticed.
     weights = rng.standard_normal((rows, k), np.float32) * (1 + np.arange(k) // 16 % 5)
     blocks = aggml.quantize(weights.astype(np.float32), dtype, np.ones(k, np.float32))
     x = rng.standard_normal((columns, k), np.float32) * (1 + np.arange(k) // 32 % 3)

@@ -1,6 +1,6 @@
 """Calls with random types, extents, strides and arguments: refused, or computed, never a crash.
 
-What is computed has the same bits for one thread and for three. Under ASan and UBSan (make
+A result has the same bits with one thread and with three. Under ASan and UBSan (make
 check-asan-python) no kernel reads or writes beside its operands. AGGML_RANDOM_CALLS says how many
 calls of each group are tried.
 """
@@ -33,12 +33,12 @@ CASES: dict[str, list[Case]] = {
         if all(np.prod(value.storage_ne) <= MOST for value in case.inputs)
     ]
     for path in sorted(FOLDER.glob("[!_]*.py"))
-    if path.stem not in {"operators", "table"}  # they have no builders
+    if path.stem not in {"operators", "table"}  # modules without builders
 }
 
 
 def outcome(case: Case, backend: aggml.Backend, seed: int) -> bytes | type[aggml.AggmlError]:
-    """The bytes of the result and of all storages, or what refused it."""
+    """The bytes of the result and of all storages, or the class of the error that was raised."""
     try:
         if any(np.prod(value.storage_ne) > MOST for value in case.inputs):
             return aggml.InvalidArgument
@@ -63,7 +63,7 @@ def outcome(case: Case, backend: aggml.Backend, seed: int) -> bytes | type[aggml
         return found
     except aggml.AggmlError as error:
         return type(error)
-    except AssertionError:  # of `build`: a view with strides that are not of its type
+    except AssertionError:  # by `build`: a view whose strides do not fit its type
         return aggml.LayoutMismatch
 
 

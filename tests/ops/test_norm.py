@@ -1,4 +1,4 @@
-"""Norms: groups of rows that lie apart, lengths."""
+"""Norms: groups whose rows are not adjacent, odd lengths."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ async def test_numbers_come_out_as_in_numpy(cpu: aggml.Backend, rng: np.random.G
     assert np.allclose(
         await value(cpu, -(x + y) * y / (abs(x) + 1) - 2), -(a + b) * b / (abs(a) + 1) - 2
     )
-    assert np.allclose(await value(cpu, x @ y), b @ a.T, atol=1e-5)  # rows times rows
+    # ggml's product: rows times rows
+    assert np.allclose(await value(cpu, x @ y), b @ a.T, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_other_misuse() -> None:
 
 
 def test_every_operator_of_python_is_built_or_refused_by_name() -> None:
-    """All that numbers have; truth and hash are those of any object."""
+    """All operators of int must exist; truth and hash are those of any object."""
     ignored = {"__bool__", "__index__", "__getnewargs__", "__getformat__", *dir(object)}
     wanted = {name for name in dir(int) if name.startswith("__")} - ignored
     assert wanted - set(dir(aggml.Tensor)) == set()

@@ -56,7 +56,7 @@ def test_b_may_be_permuted_and_a_may_repeat(
         a, b = new_tensor("f32", ne=(m, k, 1, 2)), new_tensor("f32", ne=(2, 6, n, k))
         return ops.out_prod(a, ops.permute(b, 2, 3, 0, 1)), {a: x, b: y}
 
-    # b is seen as [n, k, 2, 6]: its planes (i, j) meet planes (0, j // 3) of a.
+    # The op sees b as [n, k, 2, 6]; its plane (i, j) meets plane (0, j // 3) of a.
     result = same_for_any_threads(by_threads, build)
     seen = y.transpose(2, 3, 0, 1).astype(np.float64)
     expected = np.einsum("qki,qpkj->qpji", x.repeat(3, axis=0)[:, 0].astype(np.float64), seen)

@@ -21,7 +21,7 @@ _A, _B = (7, 6, 5, 2), (4, 3, 2, 2)
 
 
 def _part(x: NDArray[Any]) -> NDArray[Any]:
-    """The part of x [2, 5, 6, 7] that starts at [0, 1, 2, 3] with steps 1, 2, 1, 1."""
+    """The part of x [2, 5, 6, 7] that starts at [0, 1, 2, 3], with steps 1, 2, 1, 1."""
     return x[:, 1:5:2, 2:5, 3:7]
 
 

@@ -1,4 +1,4 @@
-"""The rank of what each builder makes: as built, whatever the extents.
+"""The rank of each builder's result depends on the ranks of its operands, never on the extents.
 
 Here: every builder. Not here: extents (test_recorded.py), the arrays of `get` and `run`
 (backend/test_shapes.py).
@@ -30,7 +30,7 @@ def many(count: int, *ne: int) -> Any:
 
 
 def call(name: str, operands: Callable[[int], tuple[Any, ...]]) -> Callable[[int], Tensor]:
-    """The builder of that name, of what ``operands`` gives for a batch."""
+    """Call the builder ``name`` with the operands for a batch of n."""
     return lambda n: getattr(ops, name)(*operands(n))
 
 
@@ -38,9 +38,9 @@ def ids(*ne: int) -> Tensor:
     return t(*ne, dtype="i32")
 
 
-# -- builders of one operand whose result has its rank: name -> arguments after it
+# -- builders whose result has the rank of their first operand: name -> further arguments
 
-_ALONE = ["hardswish", "hardsigmoid"]  # without a variant in place
+_ALONE = ["hardswish", "hardsigmoid"]  # no in-place variant
 _UNARY = [name for name, op in OPS.items() if op.stage == "UNARY" and name not in _ALONE]
 _GATES = [name for name, op in OPS.items() if op.stage == "GATED"]
 LIKE_THE_FIRST: dict[str, tuple[Any, ...]] = {
@@ -108,7 +108,7 @@ def test_the_larger_operand_decides(name: str, m: int, n: int) -> None:
     assert np.prod(y.shape) == y.nelements
 
 
-# -- all others: what it makes for a batch of n, and its rank, the same for every n
+# -- all others: the result for a batch of n, and its rank, which is the same for every n
 
 OTHERS: dict[str, list[tuple[Callable[[int], Tensor], int]]] = {
     "new_tensor": [
@@ -204,7 +204,8 @@ OTHERS: dict[str, list[tuple[Callable[[int], Tensor], int]]] = {
     "soft_max_ext": [
         (lambda n: ops.soft_max_ext(t(4, 2, n), t(4, 2), 1.0), 3),
     ],
-    "soft_max_add_sinks": [],  # changes a node and makes none, like those with set or get in name
+    # changes a node and makes none, as do all with set or get in their name
+    "soft_max_add_sinks": [],
     "flash_attn_ext_set_prec": [],
     "flash_attn_ext_get_prec": [],
     "flash_attn_ext_add_sinks": [],
@@ -367,7 +368,7 @@ def test_the_rank_does_not_depend_on_the_extents(name: str, n: int) -> None:
 
 
 def test_the_rank_follows_from_those_of_the_operands() -> None:
-    """In all recorded calls of a builder, and from its flags: is_2D of im2col is one."""
+    """In all recorded calls the builder, the ranks of operands and the flags determine the rank."""
     found: dict[object, int] = {}
     for param in recorded_calls():
         case = param.values[0]
@@ -385,6 +386,6 @@ def test_every_builder_is_here_or_recorded() -> None:
 
 
 def test_a_rank_is_never_less_than_the_extents_need() -> None:
-    """A row that turns up, or is repeated along an axis that its tensor did not have."""
+    """pad and interpolate may add an axis that their operand did not have."""
     assert ops.pad(t(4), 0, 1, 0, 0).shape == (2, 4)
     assert ops.interpolate(t(4), 4, 2, 1, 1).shape == (2, 4)

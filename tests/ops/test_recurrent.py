@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_wkv7_of_any_head_size(heads: int, any_backend: aggml.Backend) -> None:
-    """ggml is wrong where the size is no multiple of 64."""
+    """ggml is wrong if the head size is not a multiple of 64."""
     d, tokens, sequences = 20, 6, 2
     names = "rwkvab"
     leafs = [new_tensor("f32", ne=(d, heads, tokens), name=name) for name in names]

@@ -25,7 +25,7 @@ def test_rows_with_gaps(name: str, axes: tuple[int, ...], any_backend: aggml.Bac
     x = np.random.default_rng(1).normal(size=(2, 3, 5, 700)).astype(np.float32)
     a = new_tensor("f32", ne=(700, 5, 3, 2))
     node = getattr(ops, name)(ops.permute(a, *axes))
-    # Dimension i of ne is axis 3 - i of the array.
+    # Dimension i of ne is axis 3 - i of the numpy array.
     order = [3 - axes.index(3 - i) for i in range(4)]
     seen = x.transpose(order).astype(np.float64)
     expected = {

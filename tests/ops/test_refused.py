@@ -44,7 +44,7 @@ def _dense(*ne: int) -> Tensor:
     return new_tensor("f32", ne=ne)
 
 
-_T, _STATE = _dense(4, 4, 6), _dense(16 * 4, 1)  # what RWKV and its kin take
+_T, _STATE = _dense(4, 4, 6), _dense(16 * 4, 1)  # operands of the RWKV ops
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ _T, _STATE = _dense(4, 4, 6), _dense(16 * 4, 1)  # what RWKV and its kin take
     ],
 )
 def test_layouts_that_the_builders_of_ggml_refuse(call: Callable[[], Tensor]) -> None:
-    """Where they ask for contiguous operands, so do ours, whatever a kernel could read."""
+    """If ggml's builder requires contiguous operands, so does ours, even if our kernels do not."""
     with pytest.raises(aggml.LayoutMismatch, match=r"contiguous|gaps"):
         call()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("mode", ["mrope", "imrope", "vision", "neox"])
 def test_turning_back_undoes_turning(mode: str, any_backend: aggml.Backend) -> None:
-    """A rotation's gradient is its transpose, which is its inverse."""
+    """The gradient of a rotation is its transpose, which is its inverse."""
     positions = new_tensor("i32", ne=(3 if mode == "neox" else 12,))
     a = new_tensor("f32", ne=(32, 2, 3))
     n_dims = 16 if mode == "vision" else 32
@@ -70,7 +70,7 @@ def test_a_graph_fixes_the_offset() -> None:
 
 
 def test_factors_without_any_element_are_refused() -> None:
-    """Their first extent would do, another one is 0."""
+    """The first extent is large enough, but another one is 0."""
     x, positions = new_tensor("f32", ne=(8, 2, 3)), new_tensor("i32", ne=(3,))
     with pytest.raises(LayoutMismatch):
         ops.rope_ext(x, positions, new_tensor("f32", ne=(4, 0)), 8)

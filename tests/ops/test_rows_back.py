@@ -1,4 +1,4 @@
-"""The gradient of get_rows: it is the transpose, wrong indices, what is refused."""
+"""The gradient of get_rows: that it is the transpose; wrong indices; refusals."""
 
 from __future__ import annotations
 

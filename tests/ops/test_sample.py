@@ -1,4 +1,4 @@
-"""sample and penalize: the token that `aggml.models` draws on the host, and edges.
+"""sample and penalize: they draw the token that `aggml.models` draws on the host; edge cases.
 
 CUDA's kernels are compared bit by bit in tests/devices/cuda/test_sampling.py.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def best_of(x: NDArray[np.float32], k: int) -> NDArray[np.int32]:
-    """The k best of each row, of equal ones the first, NaN last."""
+    """Indices of the k largest of each row; of equal numbers the first comes first, NaN last."""
     at = np.broadcast_to(np.arange(x.shape[1]), x.shape)
     return np.lexsort((at, -x, np.isnan(x)))[:, :k].astype(np.int32)
 
@@ -75,7 +75,8 @@ def test_tokens_come_as_often_as_their_probabilities_say(any_backend: aggml.Back
     found = np.bincount(drawn(any_backend, x, best_of(x, n), how), minlength=n)
     share = np.exp((row.astype(np.float64) - row.max()) / heat)
     expected = times * share / share.sum()
-    assert np.sum((found - expected) ** 2 / expected) < 40.0  # chi squared: 31.3 in 1 of 1000
+    # chi squared: above 31.3 in 1 of 1000 cases
+    assert np.sum((found - expected) ** 2 / expected) < 40.0
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.3, 1 - 2**-53])
@@ -94,7 +95,7 @@ def test_infinite_logits_missing_ids_and_nan(any_backend: aggml.Backend) -> None
     x[1, 2] = 1.0
     x[2] = np.nan
     ids = best_of(x, 6)
-    ids[3] = [4, -1, 6, 2**31 - 1, -1, -1]  # one that is there
+    ids[3] = [4, -1, 6, 2**31 - 1, -1, -1]  # only 4 is a valid index
     ids[4] = -1
     how = np.tile([1.0, 0, 1.0, 0.0, 0.99], (5, 1))
     assert drawn(any_backend, x, ids, how).tolist() == [3, 2, 0, 4, -1]

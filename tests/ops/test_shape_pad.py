@@ -29,14 +29,14 @@ def test_against_numpy(permuted: bool, any_backend: aggml.Backend) -> None:
     leaf = new_tensor("f32", ne=(6, 5, 4, 3))
     x = floats(3, 4, 5, 6, seed=2)
     a, y = (ops.permute(leaf, 1, 2, 0, 3), x.transpose(0, 2, 3, 1)) if permuted else (leaf, x)
-    # numpy's order of the dimensions is the reverse.
+    # ne order is the reverse of numpy's.
     around = ((1, 0), (0, 1), (2, 1), (7, 2))
     amounts = [n for pair in reversed(around) for n in pair]
     cases = [(ops.pad_ext_circular(a, *amounts), np.pad(y, around, "wrap"))]
     if not permuted:
         reflected = np.pad(x, ((0, 0), (0, 0), (0, 0), (3, 2)), "reflect")
         cases.append((ops.pad_reflect_1d(leaf, 3, 2), reflected))
-    # roll wants rows whose elements follow each other, in any order of the rows.
+    # roll needs the elements of a row to be adjacent; the order of the rows may be any.
     b, z = (ops.permute(leaf, 0, 2, 1, 3), x.transpose(0, 2, 1, 3)) if permuted else (leaf, x)
     cases.append((ops.roll(b, 2, -1, 2, -2), np.roll(z, (2, -1, 2, -2), (3, 2, 1, 0))))
     for node, expected in cases:

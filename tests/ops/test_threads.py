@@ -1,6 +1,6 @@
 """Results do not depend on how many threads share the chunks: bit for bit, node by node.
 
-Not here: groups whose own tests see to it.
+Not here: groups whose own tests check this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every quantized type as an operand, beyond the recorded shapes: against numpy on its values.
+"""Every quantized type as an operand, beyond the recorded shapes, against numpy on its values.
 
 Here: views with gaps, broadcast, all types that may be a target. Not here: the conversions
-themselves (test_types.py), recorded calls (the tests of the groups of ops).
+themselves (test_types.py), recorded calls (test_recorded.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 QUANTIZED = [kind for kind in DType if kind.is_quantized]
 TARGETS = [kind for kind in QUANTIZED if kind not in READ_ONLY]
-# What mul_mat takes: the two others hold rows of second operands.
+# The types of mul_mat's first operand. The two excluded ones are only for second operands.
 WEIGHTS = [kind for kind in QUANTIZED if kind not in {DType.Q8_1, DType.Q8_K}]
 name_of = str
 
 
-@functools.cache  # the searches of iq2 and iq3 take 1 us and more for an element
+@functools.cache  # cached: the searches of iq2 and iq3 take 1 us or more per element
 def blocks_of(kind: DType, *shape: int, seed: int = 1) -> NDArray[np.uint8]:
     x = floats(*shape, seed=seed)
     weights = np.ones(shape[-1], np.float32)
@@ -41,7 +41,7 @@ def values_of(blocks: NDArray[np.uint8], kind: DType, columns: int) -> NDArray[n
 
 
 def stored(backend: aggml.Backend, x: NDArray[Any], kind: DType) -> NDArray[np.uint8]:
-    """Rows as an op writes them (for iq4_nl not what `aggml.quantize` makes)."""
+    """Rows as an op writes them; for iq4_nl they differ from those of `aggml.quantize`."""
     a = new_tensor("f32", ne=x.shape[::-1])
     return compute(backend, ops.cast(a, kind), {a: x}).reshape(-1)
 
@@ -52,7 +52,7 @@ def stored(backend: aggml.Backend, x: NDArray[Any], kind: DType) -> NDArray[np.u
 @pytest.mark.parametrize("n", [1, 3, 17, 50])
 @pytest.mark.parametrize("kind", WEIGHTS, ids=name_of)
 def test_mul_mat(kind: DType, n: int, backend: aggml.Backend) -> None:
-    k = math.lcm(kind.blck_size, 64) * 5  # more than one block of K, and no multiple of it
+    k = math.lcm(kind.blck_size, 64) * 5  # more than one block of K, and not a multiple of it
     blocks = blocks_of(kind, 2, 37, k)
     a, b = new_tensor(kind, ne=(k, 37, 2)), new_tensor("f32", ne=(k, n, 4))
     x = floats(4, n, k, seed=2)
@@ -63,7 +63,7 @@ def test_mul_mat(kind: DType, n: int, backend: aggml.Backend) -> None:
 
 @pytest.mark.parametrize("kind", WEIGHTS, ids=name_of)
 def test_mul_mat_of_rows_with_gaps(kind: DType, backend: aggml.Backend) -> None:
-    """Every second row, without the first block of each."""
+    """The weights are every second row, without the first block of each."""
     k = 256 * 3
     blocks = blocks_of(kind, 10, k)
     a, b = new_tensor(kind, ne=(k, 10)), new_tensor("f32", ne=(k - 256, 6))
@@ -78,7 +78,7 @@ def test_mul_mat_of_rows_with_gaps(kind: DType, backend: aggml.Backend) -> None:
 @pytest.mark.parametrize("n", [1, 5, 20])
 @pytest.mark.parametrize("kind", WEIGHTS, ids=name_of)
 def test_mul_mat_of_two_quantized(kind: DType, n: int, backend: aggml.Backend) -> None:
-    """The second operand may come as what rows are converted to for the first."""
+    """The second operand may have the type to which columns are converted for the first one."""
     k = 512
     pairs = {"q4_1": DType.Q8_1, "q5_1": DType.Q8_1}
     other = pairs.get(str(kind), DType.Q8_K if kind.blck_size == 256 else DType.Q8_0)
@@ -187,7 +187,7 @@ def test_what_is_no_target_is_refused(kind: DType) -> None:
 @pytest.mark.parametrize("n", [1, 7])
 @pytest.mark.parametrize("kind", WEIGHTS, ids=name_of)
 def test_flash_attention(kind: DType, n: int, backend: aggml.Backend) -> None:
-    """Keys of the type, values of f16 and of the type."""
+    """Keys of the type, with values of f16 and of the type."""
     d, n_keys, heads = 256, 40, 2
     keys = blocks_of(kind, heads, n_keys, d, seed=6)
     x, v = floats(heads, n, d, seed=7), floats(heads, n_keys, d, seed=8).astype(np.float16)

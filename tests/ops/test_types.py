@@ -1,7 +1,7 @@
-"""Element types: bytes of the quantizers and values of the blocks, bit for bit as recorded.
+"""Element types: the bytes that quantizers write and the values of blocks, bit for bit as recorded.
 
-Here: aggml.quantize and aggml.dequantize, and the row functions of ops, by way of cpy. Not here:
-more of iq1 to iq3 (test_types_iq.py), types as operands (the tests of the groups of ops).
+Here: aggml.quantize and aggml.dequantize, and the conversions inside ops, tested through cpy. Not
+here: more of iq1 to iq3 (test_types_iq.py), types as operands (test_type_operands.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from corpus_loader import Vector
     from numpy.typing import NDArray
 
-# Its quantizer tries more than the row function of ops does; of all others both are the same.
+# aggml.quantize of this type searches longer than the conversion inside ops. For all other types
+# both give the same bytes.
 _TWO_QUANTIZERS = "iq4_nl"
 _QUANTIZE = {"quantize", "quantize_special", "quantize_imatrix"}
-# What nothing can be copied into: ggml has no row function for them.
+# Types into which nothing can be copied: ggml has no function that converts a row to them.
 _READ_ONLY = {row["name"] for row in type_table() if not row["from_float"]}
 
 
@@ -35,7 +36,7 @@ def _vectors(wanted: Callable[[Vector], bool]) -> list[Any]:
 def _copied(
     backend: aggml.Backend, data: NDArray[Any], source: DType, target: DType
 ) -> NDArray[Any]:
-    """``data`` through a cpy into ``target``: its bytes."""
+    """The bytes of ``data`` after a cpy into ``target``."""
     rows = data.view(np.uint8)
     a = new_tensor(source, ne=(rows.shape[1] // source.type_size * source.blck_size, len(rows)))
     out = ops.cast(a, target)
@@ -47,7 +48,7 @@ def _copied(
     backend.graph_compute(graph)
     result = backend.get(out, offset=0, size=out.nbytes)
     result.wait(60)
-    assert memory is not None  # alive until here
+    assert memory is not None  # keeps the memory alive until here
     return result.result().reshape(len(rows), -1)
 
 
@@ -94,7 +95,7 @@ def test_row_function_is_the_quantizer_without_matrix(vector: Vector) -> None:
     _vectors(
         lambda v: (
             v.kind.startswith("from_float") and v.type not in _READ_ONLY | {"q8_1", "q8_K"}
-        )  # these two are for products alone
+        )  # q8_1 and q8_K exist only inside products
     ),
 )
 def test_row_function_in_an_op(vector: Vector, backend: aggml.Backend) -> None:
@@ -114,7 +115,7 @@ _READABLE = [row["name"] for row in type_table() if row["is_quantized"] and row[
 
 @pytest.mark.parametrize("type_name", _READABLE)
 def test_random_blocks_in_an_op(type_name: str, backend: aggml.Backend) -> None:
-    """Every variant reads what the scalar conversion reads; the bits of a NaN are free."""
+    """Every variant gives the values of the scalar conversion; the bits of a NaN may differ."""
     dtype = DType.parse(type_name)
     blocks = np.random.default_rng(dtype.value).integers(
         0, 256, (257, 3 * dtype.type_size), dtype=np.uint8
@@ -160,7 +161,7 @@ def test_half_precision_in_an_op(vector: Vector, backend: aggml.Backend) -> None
     source, target = _halves(vector)
     expected = vector.array("dst")
     found = _copied(backend, vector.array("src")[None], source, target).view(expected.dtype).ravel()
-    if target is DType.F16:  # the instruction keeps what it can of a NaN's bits
+    if target is DType.F16:  # the CPU's conversion instruction keeps as many of a NaN's bits as fit
         (other,) = (v.array("dst") for v in vectors() if v.id == "f32_to_fp16_cpu")
         assert np.array_equal(found, expected) or np.array_equal(found, other)
     else:

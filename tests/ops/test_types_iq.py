@@ -17,7 +17,7 @@ RECORDED = [v for v in vectors() if v.type in TYPES]
 
 
 def test_what_is_recorded() -> None:
-    """7 types both ways; three of them know no rows without weights."""
+    """7 types in both directions; three of them cannot be quantized without weights."""
     kinds = {(v.type, v.kind) for v in RECORDED}
     assert {(t, k) for t in TYPES for k in ("dequantize", "quantize_imatrix")} < kinds
     assert len(RECORDED) == 7 * 3 + 4 * 2 + 3
@@ -44,7 +44,7 @@ def test_random_blocks_are_what_gguf_reads(type_name: str) -> None:
     blocks = np.random.default_rng(dtype.value).integers(
         0, 256, (300, dtype.type_size), dtype=np.uint8
     )
-    with np.errstate(over="ignore", invalid="ignore"):  # scales that are infinite or NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # blocks whose scale is infinite or NaN
         expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(dtype.value))
     actual = aggml.dequantize(blocks, dtype, ne=(256, 300))
     assert np.array_equal(actual, expected, equal_nan=True)
@@ -95,7 +95,7 @@ assert len(found) == 5 and all(found[i] == found[4] for i in found)
 
 
 def test_threads_may_share_the_first_use() -> None:
-    """The search tables are built by whoever comes first, in a process that has none yet."""
+    """The first thread that needs the search tables builds them; the child process has none yet."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=100, check=False
     )

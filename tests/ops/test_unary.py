@@ -35,7 +35,7 @@ def _hardsigmoid(x: Values) -> Values:
 
 
 def _xielu(x: Values) -> Values:
-    """alpha_n 0.5, alpha_p -1, beta 0.25, eps -0.01."""
+    """xielu with alpha_n 0.5, alpha_p -1, beta 0.25, eps -0.01."""
     n, p = np.log1p(np.exp(0.5)) + 0.25, np.log1p(np.exp(-1.0))
     below = (np.expm1(np.fmin(x, -0.01)) - x) * n + 0.25 * x
     y: Values = np.where(x > 0, p * x * x + 0.25 * x, below)
@@ -60,7 +60,7 @@ CLOSE: dict[str, Callable[[Values], Values]] = {
     "leaky_relu": lambda x: np.where(x > 0, x, np.where(x < 0, 0.125 * x, 0)),
     "clamp": lambda x: np.where(np.isnan(x), 1.5, np.clip(x, -0.75, 1.5)),
 }
-# What a type can tell apart, relative to the result.
+# The relative precision of each type.
 EPSILON = {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}
 
 
@@ -76,13 +76,13 @@ def _apply(name: str, a: Tensor) -> Tensor:
 
 
 def _arguments(dtype: str) -> tuple[NDArray[Any], Values]:
-    """Five rows of numbers of a type, and their values: specials first, 250 in all."""
+    """5 x 50 numbers of a type, special ones first, and their values in float64."""
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, -2.5, 20.0, 20.25, 3.0, -3.0]
     special += [0.49999997, -0.49999997, 8388609.0, -8388609.0, 1e-30, -1e-30, 3e38, 88.5, 90.0]
     rest = np.random.default_rng(1).normal(0.0, 6.0, 250 - len(special))
     x = np.concatenate([special, rest]).astype(np.float32).reshape(5, 50)
     kind = DType.parse(dtype)
-    with np.errstate(over="ignore"):  # f16 ends at 65504
+    with np.errstate(over="ignore"):  # numbers beyond 65504 overflow f16
         elements = x.astype(kind.numpy)
     return elements, elements.astype(np.float64)
 
@@ -96,10 +96,11 @@ def test_values_at_the_ends_of_the_range(name: str, dtype: str, backend: aggml.B
         return
     elements, x = _arguments(dtype)
     a = new_tensor(dtype, ne=(50, 5))
-    rows = ops.view_2d(a, 50, 4, a.nb[1], 0)  # a part, so that clamp does not write it all
+    # a view of a part, so that clamp, which works in place, leaves the rest unchanged
+    rows = ops.view_2d(a, 50, 4, a.nb[1], 0)
     with np.errstate(all="ignore"):
         expected = {**EXACT, **CLOSE}[name](x)[:4]
-        range_of = np.float16 if dtype == "f16" else np.float32  # that of bf16 is f32's
+        range_of = np.float16 if dtype == "f16" else np.float32  # bf16 has the range of f32
         expected = expected.astype(range_of).astype(np.float64)
     result = run(backend, _apply(name, rows), {a: elements}).astype(np.float64)
     if name in EXACT:

@@ -1,4 +1,4 @@
-"""Nothing recorded is left out, and docs/ops.md says what there is.
+"""Every recorded op can be built, and docs/ops.md lists all ops.
 
 Not here: names and order of parameters (test_builders.py), the calls themselves (test_recorded.py).
 """
@@ -30,6 +30,6 @@ def test_every_recorded_call_is_run() -> None:
 
 
 def test_the_table_of_ops_is_up_to_date() -> None:
-    """If not: python tools/ops_table.py."""
+    """If it is not: run python tools/ops_table.py."""
     tool = ROOT / "tools" / "ops_table.py"
     subprocess.run([sys.executable, str(tool), "--check"], check=True, timeout=60, cwd=ROOT)
