@@ -1,4 +1,4 @@
-/* What every program here shares: CHECK, random numbers with a printed seed, waiting with a limit.
+/* For every program here: CHECK, random numbers with a printed seed, waiting with a limit.
  *
  * A failed check prints its place and ends the process at once: other threads may hold anything. Not here: streams
  * and plans (rig.h). */
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Sanitized programs run 5 to 20 times slower: loops of SCALED(n) rounds take about as long everywhere. */
+/* Programs under a sanitizer run 5 to 20 times slower, so SCALED(n) is a smaller number of rounds there. */
 #if defined(__SANITIZE_THREAD__)
 #define SCALED(n) ((n) / 10)
 #elif defined(__SANITIZE_ADDRESS__)
@@ -20,7 +20,7 @@
 #define SCALED(n) (n)
 #endif
 
-#define PATIENCE_S 60 /* a machine may be busy; what takes longer than this hangs */
+#define PATIENCE_S 60 /* seconds, enough for a busy machine; longer is a hang */
 
 static uint64_t check_seed = 1;
 
@@ -43,7 +43,7 @@ static uint64_t check_seed = 1;
         } \
     } while (0)
 
-/* Becomes true within PATIENCE_S, or the test fails. */
+/* Waits until the condition becomes true; the test fails after PATIENCE_S. */
 #define CHECK_SOON(condition) \
     do { \
         double until_ = check_seconds() + PATIENCE_S; \
@@ -82,7 +82,7 @@ static inline rng rng_new(uint64_t stream)
     return (rng){(check_seed + 0x9e3779b97f4a7c15u * (stream + 1)) | 1};
 }
 
-static inline uint32_t rng_next(rng *r) /* xorshift64* */
+static inline uint32_t rng_next(rng *r) /* the generator xorshift64* */
 {
     r->state ^= r->state >> 12;
     r->state ^= r->state << 25;
@@ -95,7 +95,7 @@ static inline uint32_t rng_below(rng *r, uint32_t n)
     return (uint32_t)((uint64_t)rng_next(r) * n >> 32);
 }
 
-/* The first argument of the program, if given, is the seed of a run to repeat. */
+/* If the program has an argument, it is the seed of a run to repeat. */
 static inline void check_begin(int argc, char **argv)
 {
     if (argc > 1) check_seed = strtoull(argv[1], NULL, 10);

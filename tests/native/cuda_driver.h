@@ -1,5 +1,6 @@
-/* A CUDA driver of a few lines: each of its streams has a thread, every operation takes a random time, calls fail if
- * they are told to. For one program alone: it has state of its own. Not here: what is asked of it (runtime_cuda.c). */
+/* A small imitation of the CUDA driver: each of its streams has a thread, every operation takes a random time, and
+ * calls fail if they are told to. It has global state, so only one program may include it. Not here: the calls that
+ * are tested on it (runtime_cuda.c). */
 #ifndef TEST_CUDA_DRIVER_H
 #define TEST_CUDA_DRIVER_H
 
@@ -11,7 +12,7 @@
 enum { INVALID = 1, ILLEGAL_ADDRESS = 700 };
 
 typedef struct event {
-    atomic_int refs; /* its owner, and each record of it that is queued */
+    atomic_int refs; /* one for its owner, and one for each queued record */
     atomic_uint_fast64_t recorded, done;
 } event;
 
@@ -21,9 +22,9 @@ static void event_unref(event *e)
 }
 
 typedef struct work {
-    event *event; /* done up to `ticket`; NULL: a copy, or a fill */
+    event *event; /* an event, which is done up to `ticket`; NULL: a copy or a fill */
     uint64_t ticket;
-    bool waits; /* for that ticket, of a record in another stream */
+    bool waits; /* whether it waits for that ticket, which another stream records; else it records it */
     uint8_t *dst;
     const uint8_t *src; /* NULL: a fill */
     int value;
@@ -41,9 +42,10 @@ typedef struct driver_stream {
     bool stop;
 } driver_stream;
 
-static atomic_int live_streams, live_events, live_rings, sticky, trouble; /* trouble: one call in so many fails */
+/* trouble: one call in so many fails; sticky: all calls fail */
+static atomic_int live_streams, live_events, live_rings, sticky, trouble;
 static atomic_uint fills, stream_waits;
-static pthread_rwlock_t breaking = PTHREAD_RWLOCK_INITIALIZER; /* a device that is lost touches no memory any more */
+static pthread_rwlock_t breaking = PTHREAD_RWLOCK_INITIALIZER; /* a lost device must not touch memory any more */
 static _Thread_local rng luck;
 static uint8_t device_memory[1 << 22], pinned_memory[1 << 20];
 

@@ -1,7 +1,8 @@
-/* Whole operations, as plans lower them for each set of features of this machine, against the exact scalar ones; and
- * bit for bit alike in whatever order and by however many threads their chunks are run.
+/* Whole nodes, as plans lower them, for each set of features of this machine, compared with the exact scalar
+ * kernels.
+ * The result must also be the same, bit for bit, for any order of the chunks and any number of threads.
  *
- * What is compared is the length of the difference, relative to that of the result. Memory has its exact size. */
+ * The measure is the length of the difference relative to that of the result. Buffers have their exact size. */
 #ifndef TEST_NODES_H
 #define TEST_NODES_H
 
@@ -20,7 +21,7 @@ static inline void *filled(size_t size)
     return p;
 }
 
-/* Runs a node for some features; order: 0 forwards, 1 backwards, from both ends otherwise. */
+/* Lowers and runs a node for the features `cpu`. The order of its chunks: 0 forwards, 1 backwards, 2 from both ends. */
 static inline void run(const agk_node *from, uint32_t cpu, ag_storage *weights, int order)
 {
     agk_node *node = aligned_alloc(64, (sizeof *node + 63) / 64 * 64);
@@ -37,7 +38,8 @@ static inline void run(const agk_node *from, uint32_t cpu, ag_storage *weights, 
         const int64_t n = lowering.step[i].n_chunks;
         for (int64_t j = 0; j < n; ++j) {
             const int64_t chunk = order == 0 ? j : order == 1 || j % 2 == 1 ? n - 1 - (order == 1 ? j : j / 2) : j / 2;
-            task.scratch = filled(lowering.scratch_size); /* a thread of its own */
+            /* new scratch for each chunk, as if each had a thread of its own */
+            task.scratch = filled(lowering.scratch_size);
             CHECK(lowering.step[i].run(&task, node, chunk) == AGK_OK);
             free(task.scratch);
         }
@@ -56,7 +58,7 @@ static inline agk_view view_of(int type, void *data, int64_t ne0, int64_t ne1, i
                       .nb = {(int64_t)agk_traits(type)->type_size, row, row * ne1, row * ne1 * ne2}};
 }
 
-/* All that this machine has, then without the best of it, as older ones of its kind; 0 ends. */
+/* Sets of features: all that this machine has, then without the newest ones, as older machines have them; 0 ends. */
 static inline const uint32_t *masks(void)
 {
     static uint32_t list[8];
@@ -75,7 +77,8 @@ static inline const uint32_t *masks(void)
     return list;
 }
 
-/* The result of `node`, f32 and dense, for all features; `most`: the relative difference that is allowed. */
+/* Compares the result of `node`, f32 and contiguous, for all features; `most`: the relative difference that is
+ * allowed. */
 static inline void compare(agk_node *node, bool weights, double most)
 {
     const size_t n = (size_t)agk_nelements(&node->dst);

@@ -1,4 +1,4 @@
-/* Rows of quantized types for the tests of their kernels: of random codes, of any bits. */
+/* Rows of quantized types for tests of their kernels: from random codes, or from any bits. */
 #ifndef TEST_QUANTIZED_H
 #define TEST_QUANTIZED_H
 
@@ -12,7 +12,7 @@
 
 enum { N = 768 };
 
-/* prefix + the type's name in small letters + suffix */
+/* the symbol: prefix, the type's name in lower case, suffix */
 static inline const char *kernel_of(const char *prefix, int type, const char *suffix)
 {
     static char name[64];
@@ -34,7 +34,7 @@ static inline float random_float(rng *r)
     return (float)rng_below(r, 2001) / 1000.0f - 1.0f;
 }
 
-/* A row of random codes and scales, d between 1 and 2: of types that take long to quantize. */
+/* A row of random codes, with scales d between 1 and 2; for types whose quantizers are slow. */
 static inline void random_row(rng *r, int type, char *row)
 {
     const size_t size = agk_row_size(type, 256);
@@ -54,7 +54,7 @@ static inline void random_row(rng *r, int type, char *row)
     }
 }
 
-/* Those, whose columns are never q8_0 before. */
+/* The codebook types. Their rows cannot be made from rows of q8_0. */
 static inline bool is_codebook(int type)
 {
     const agk_code_traits t = agk_code_traits_of(type);

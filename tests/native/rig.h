@@ -1,4 +1,4 @@
-/* Streams, slots and plans as the binding makes them, but by hand: plans of steps that the tests write.
+/* Makes streams, slots and plans as the binding does; the steps of plans are functions of the tests.
  *
  * An `op` pins its block as a Future does, so that the slot can be read once it is done. */
 #ifndef TEST_RIG_H
@@ -24,7 +24,7 @@ static inline ag_stream *rig_stream(ag_pool *pool, int n_threads)
     return stream;
 }
 
-/* Joins everything, so that nothing of the runtime runs while the process exits. */
+/* Joins all threads, so that nothing of the runtime runs while the process exits. */
 static inline void rig_end(ag_pool *pool)
 {
     ag_timer_stop();
@@ -40,7 +40,7 @@ static inline void rig_drain(ag_stream *stream)
 /* -- operations ----------------------------------------------------------------------------------------------- */
 
 typedef struct op {
-    ag_stream *stream; /* borrowed */
+    ag_stream *stream; /* no reference */
     ag_block *block;
     uint64_t ticket;
 } op;
@@ -92,7 +92,7 @@ static inline ag_slot rig_fail(ag_error *error)
     return slot;
 }
 
-/* The arena reaches the steps: tests pass a record of the run by it. */
+/* The steps get the arena as their task's: tests pass a record of the run through it. */
 static inline ag_slot rig_plan_slot(ag_plan *plan, void *arena)
 {
     ag_slot slot = rig_slot(AG_KIND_PLAN);
@@ -101,7 +101,7 @@ static inline ag_slot rig_plan_slot(ag_plan *plan, void *arena)
     return slot;
 }
 
-/* In this order: reads, writes in full, writes in part; three at most. */
+/* To be called in this order: reads, writes in full, writes in part; three in all at most. */
 static inline void rig_reads(ag_slot *slot, ag_storage *storage)
 {
     slot->few[slot->n_reads++] = ag_storage_ref(storage);
@@ -140,7 +140,7 @@ static inline ag_slot *rig_slot_of(op o)
     return &o.block->slots[o.ticket - o.block->base];
 }
 
-static inline ag_error *rig_error(op o) /* borrowed from the slot */
+static inline ag_error *rig_error(op o) /* without a reference: the slot holds it */
 {
     rig_wait(o);
     return atomic_load(&rig_slot_of(o)->error);
@@ -156,7 +156,8 @@ static inline void rig_drop(op o)
     ag_block_unref(o.block);
 }
 
-/* As a loop waits: arm, sleep, drain, take. What else is due for the notifier is taken, too. How often it slept. */
+/* Waits as an event loop does: arm, sleep, drain, take. Also takes the other waits that are due for the notifier.
+ * Returns how often it slept. */
 static inline int rig_sleep(op o, ag_notifier *notifier)
 {
     ag_wait wait = {0};
@@ -164,7 +165,7 @@ static inline int rig_sleep(op o, ag_notifier *notifier)
     if (!ag_wait_arm(&wait, o.stream, notifier, o.ticket)) return 0;
     while (wait.stream != NULL) {
         struct pollfd fd = {.fd = ag_notifier_fd(notifier), .events = POLLIN};
-        CHECK(poll(&fd, 1, PATIENCE_S * 1000) == 1); /* a lost wake-up ends here */
+        CHECK(poll(&fd, 1, PATIENCE_S * 1000) == 1); /* fails here if a wake-up was lost */
         ag_notifier_drain(notifier);
         while (ag_notifier_take(notifier) != NULL) continue;
         ++slept;
@@ -173,7 +174,7 @@ static inline int rig_sleep(op o, ag_notifier *notifier)
     return slept;
 }
 
-/* Wait, tell the code of the failure (0: none), let go. */
+/* Waits, releases the operation, returns the code of its failure, or 0. */
 static inline int rig_result(op o)
 {
     ag_error *error = rig_error(o);
@@ -182,7 +183,7 @@ static inline int rig_result(op o)
     return code;
 }
 
-/* Without a handle: the ring alone keeps the slot. */
+/* Starts an operation without keeping a reference: only the ring of the stream holds its slot. */
 static inline void rig_send(ag_stream *stream, ag_slot slot)
 {
     rig_drop(rig_start(stream, slot));
@@ -190,7 +191,7 @@ static inline void rig_send(ag_stream *stream, ag_slot slot)
 
 /* -- plans ---------------------------------------------------------------------------------------------------- */
 
-/* Costly enough to go to the pool: a submitting thread runs what is estimated at 2 us and less by itself. */
+/* A plan that goes to the pool: a submitting thread itself runs plans whose estimated cost is 2 us or less. */
 static inline ag_plan *rig_plan(void)
 {
     ag_plan *plan = ag_plan_new(0, 0);
@@ -207,7 +208,7 @@ static inline void rig_add_step(ag_plan *plan, agk_step_fn *run, uint32_t n_chun
         (ag_step){.run = run, .node = plan->nodes[plan->n_nodes - 1], .n_chunks = n_chunks, .writes_leaf = writes_leaf};
 }
 
-/* A node of one step. What is in aux.p[0] and aux.i[1] is the test's own. */
+/* Adds a node of one step. aux.p[0] and aux.i[1] are free for the test. */
 static inline agk_node *rig_add(ag_plan *plan, agk_step_fn *run, uint32_t n_chunks, int writes_leaf,
                                 const void *context, int64_t number)
 {

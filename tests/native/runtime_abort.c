@@ -1,14 +1,14 @@
-/* Aborts at any moment: what ran is a prefix of the plan, a node that writes a leaf is whole or untouched, and what
- * comes later is healthy. */
+/* Aborts at any moment. The steps that ran are a prefix of the plan. A node that writes a leaf is either complete or
+ * has not begun. Later operations succeed. */
 #include "rig.h"
 
 #define STEPS 24
 #define CHUNKS 6
-#define LEAF_EVERY 4 /* steps 2, 3 of each four are one node of two steps that writes a leaf */
+#define LEAF_EVERY 4 /* of each four steps, 2 and 3 are the two steps of one node, which writes a leaf */
 
 typedef struct record {
     atomic_uint ran[STEPS];
-    int64_t gate; /* 1 + the step that waits until the gate is open; 0: none */
+    int64_t gate; /* 1 + the number of the step that waits until `open` is set; 0: none */
     atomic_bool entered, open;
 } record;
 
@@ -29,7 +29,8 @@ static agk_status count(const agk_task *task, const agk_node *node, int64_t chun
     return ran((record *)task->arena, node->aux.i[1]);
 }
 
-static agk_status count_next(const agk_task *task, const agk_node *node, int64_t chunk) /* the second step of a node */
+/* for the second step of a node */
+static agk_status count_next(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)chunk;
     return ran((record *)task->arena, node->aux.i[1] + 1);
@@ -56,14 +57,15 @@ static ag_plan *make_plan(ag_storage *out, ag_storage *cache)
     return plan;
 }
 
-/* Returns the number of whole steps. */
+/* Checks that the steps that ran are a prefix; returns the number of complete steps. */
 static int prefix(record *rec, bool whole)
 {
     int n = 0;
     while (n < STEPS && atomic_load(&rec->ran[n]) == chunks_of(n)) ++n;
     if (whole) CHECK_EQ(n, STEPS);
-    if (n < STEPS && atomic_load(&rec->ran[n]) != 0) CHECK(!leaf_first(n)); /* chunks of one step were let out */
-    if (n > 0 && n < STEPS) CHECK(!leaf_first(n - 1)); /* the second step of a leaf's node follows */
+    /* the abort skipped some chunks of step n */
+    if (n < STEPS && atomic_load(&rec->ran[n]) != 0) CHECK(!leaf_first(n));
+    if (n > 0 && n < STEPS) CHECK(!leaf_first(n - 1)); /* the second step of a node that writes a leaf must follow */
     for (int i = n + 1; i < STEPS; ++i) CHECK_EQ(atomic_load(&rec->ran[i]), 0);
     return n;
 }
@@ -108,7 +110,7 @@ static void at_random_moments(rng *r, int pool_threads, int n_threads)
     rig_end(pool);
 }
 
-/* An abort inside each of the steps: a leaf's node ends with its second step, all others with what has begun. */
+/* An abort within each step: a node that writes a leaf still runs its second step; other steps end where they are. */
 static void inside_each_step(int n_threads)
 {
     ag_pool *pool = rig_pool(n_threads);
@@ -153,7 +155,7 @@ static void before_the_start(void)
     rig_writes(&set, cache);
     op mark = rig_start(stream, set);
     rig_abort(plan_op);
-    rig_abort(mark); /* any kind may be aborted before it starts */
+    rig_abort(mark); /* operations of any kind can be aborted before they start */
     CHECK(!rig_done(plan_op));
     CHECK(ag_stream_release(stream));
     CHECK_EQ(rig_error(plan_op)->code, AG_ABORTED);
@@ -161,7 +163,7 @@ static void before_the_start(void)
     CHECK(poisoned(out));
     rig_drop(plan_op);
     CHECK_EQ(rig_result(mark), AG_ABORTED);
-    CHECK(poisoned(cache)); /* by the mark, which writes it in full; the plan left it alone */
+    CHECK(poisoned(cache)); /* by the mark, which writes it in full; the plan had not begun to write it */
     ag_plan_unref(plan);
     ag_storage_unref(out);
     ag_storage_unref(cache);
@@ -169,7 +171,7 @@ static void before_the_start(void)
     rig_end(pool);
 }
 
-/* abort_all: plans, delays and calls that are queued now. Copies, marks and what comes later go on. */
+/* abort_all aborts the plans, delays and calls that are queued now. Copies, marks and later operations go on. */
 static void all_that_is_queued(void)
 {
     ag_pool *pool = rig_pool(2);

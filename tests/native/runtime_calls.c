@@ -37,7 +37,7 @@ static void *serve(void *argument)
     }
 }
 
-/* Two threads share the calls of one stream. */
+/* Two threads carry out the calls of one stream. */
 static void in_order(void)
 {
     ag_pool *pool = rig_pool(2);
@@ -57,7 +57,7 @@ static void in_order(void)
         }
         rig_drop(o);
     }
-    ag_stream_close(s.stream); /* what is queued is served all the same */
+    ag_stream_close(s.stream); /* queued calls are still carried out */
     for (int i = 0; i < 2; ++i) pthread_join(threads[i], NULL);
     CHECK_EQ(atomic_load(&n_order), 2 * n);
     for (int i = 0; i < 2 * n; ++i) CHECK_EQ(order[i], 1 + i % 2);
@@ -76,7 +76,8 @@ static void nothing_to_do(void)
     CHECK(!ag_stream_next_call(stream, 20000000, &ticket));
     CHECK(check_seconds() - start >= 0.02);
     ag_stream_close(stream);
-    CHECK(!ag_stream_next_call(stream, UINT64_MAX, &ticket)); /* finished: whatever the limit */
+    /* returns at once whatever the time limit: the stream has finished */
+    CHECK(!ag_stream_next_call(stream, UINT64_MAX, &ticket));
     ag_stream_unref(stream);
     rig_end(pool);
 }
@@ -88,7 +89,7 @@ static void *wait_long(void *argument)
     return NULL;
 }
 
-/* The stream runs dry after it was closed: a thread that waits for calls must hear of it. */
+/* When a closed stream becomes empty, a thread that waits for its calls must be woken. */
 static void the_end_is_told(void)
 {
     ag_pool *pool = rig_pool(1);
@@ -115,19 +116,20 @@ static void an_abort_is_seen_by_the_call(void)
     CHECK(!ag_stream_aborting(stream, rig_slot_of(call)));
     rig_abort(call);
     CHECK(ag_stream_aborting(stream, rig_slot_of(call)));
-    CHECK(!rig_done(call)); /* it is the caller's to end */
+    CHECK(!rig_done(call)); /* only the thread that carries it out ends it */
     ag_stream_finish_call(stream, ag_error_new(AG_ABORTED, "device", "call", NULL, "gave up"));
     CHECK_EQ(rig_result(call), AG_ABORTED);
     ag_stream_unref(stream);
     rig_end(pool);
 }
 
-/* Plans whose steps are calls in part: each runs in its turn, with what was given for the plan; a failure ends it. */
+/* Plans with calls among their steps: each call runs in its turn and gets the plan's parameters; a failure ends the
+ * plan. */
 enum { PART = 12, STEPS = 6 };
 
 typedef struct partly {
     atomic_int done, wrong, served;
-    int fail_at; /* this call fails, -1: none */
+    int fail_at; /* the number of the call that fails; -1: none */
     ag_stream *stream;
     ag_error *error;
 } partly;

@@ -18,7 +18,7 @@ static void naive(const ag_copy *c, uint8_t *dst)
                     }
 }
 
-/* A layout without overlap: the dimensions in random order, each padded now and then. */
+/* Strides without overlap: the dimensions in random order, each padded now and then. */
 static void layout(rng *r, const int64_t ne[4], size_t item, int64_t nb[4])
 {
     int order[4] = {0, 1, 2, 3};
@@ -43,7 +43,7 @@ static int64_t extent(const int64_t ne[4], const int64_t nb[4], size_t item)
     return end;
 }
 
-/* The outermost of the negative strides starts at its far end: numpy's x[::-1]. */
+/* Makes strides negative now and then, as numpy's x[::-1]; such a dimension starts at its far end. */
 static void flip(rng *r, const int64_t ne[4], int64_t nb[4], int64_t *start)
 {
     for (int i = 0; i < 4; ++i) {
@@ -96,7 +96,7 @@ static void overlapping_neighbours_move(void)
     for (int i = 1; i < 8; ++i) CHECK_EQ(bytes[i], i);
 }
 
-/* In pieces, and past the caches; from and to addresses of any alignment, and onto themselves. */
+/* Copies so long that they are done in pieces, or past the caches; at any alignment; and between overlapping ranges. */
 static void long_runs(rng *r)
 {
     enum { ROOM = 36 << 20, SHORT = 3 << 20, LONG = 33 << 20, GUARD = 64 };
@@ -112,7 +112,7 @@ static void long_runs(rng *r)
         CHECK(memcmp(to + d, from + s, n) == 0);
         CHECK(to[d - 1] == 0xee && to[d + n] == 0xee);
     }
-    for (int i = 0; i < 2; ++i) { /* forwards and backwards, by less than a piece */
+    for (int i = 0; i < 2; ++i) { /* forwards and backwards, by less than the size of a piece */
         const size_t s = i == 0 ? 0 : 1000, d = i == 0 ? 1000 : 0;
         memcpy(to, from, ROOM);
         ag_copy c = {.dst = to + d, .src = to + s, .ne = {1, 1, 1, 1}, .item = LONG};

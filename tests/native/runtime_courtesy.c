@@ -1,4 +1,5 @@
-/* A worker yields to an event loop that waits for its core, and to nobody else. One core for both, so that it must. */
+/* A worker yields to an event loop that waits for the worker's core, and to nothing else. Loop and worker are pinned
+ * to one core. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #ifdef __linux__
@@ -13,8 +14,8 @@
 typedef struct loop {
     pthread_t thread;
     ag_notifier *notifier;
-    atomic_bool busy, ends; /* what it is to do */
-    atomic_int state;       /* what it does: 1 sleeps, 2 is busy */
+    atomic_bool busy, ends; /* orders to the loop's thread */
+    atomic_int state;       /* what the thread does: 1 sleeps, 2 is busy */
     pthread_mutex_t lock;
     pthread_cond_t changed;
 } loop;
@@ -54,7 +55,7 @@ static void tell(loop *x, bool busy)
     while (atomic_load(&x->state) != (busy ? 2 : 1)) sched_yield();
 }
 
-/* For as long as some dozens of looks take. */
+/* How often the thread yielded in 20 ms, in which it looks for waiting loops some dozens of times. */
 static uint64_t yields_meanwhile(void)
 {
     const uint64_t before = ag_courtesy_yields(), end = ag_now() + 20000000;
@@ -66,11 +67,11 @@ static void *work(void *argument)
 {
     loop *x = argument;
     tell(x, true);
-    CHECK(yields_meanwhile() == 0); /* this is no worker: the loop itself may run a plan */
+    CHECK(yields_meanwhile() == 0); /* no yield: the thread is not a worker, it may itself be a loop that runs a plan */
     ag_courtesy_worker();
     CHECK(yields_meanwhile() > 0);
     tell(x, false);
-    yields_meanwhile(); /* the thread may still be on its way to sleep */
+    yields_meanwhile(); /* the loop's thread may still be on its way to sleep */
     CHECK(yields_meanwhile() == 0);
     return NULL;
 }
@@ -88,7 +89,7 @@ static void *loops_come_and_go(void *argument)
 {
     (void)argument;
     for (int i = 0; i < SCALED(2000); ++i) {
-        ag_notifier *many[12]; /* more than are watched */
+        ag_notifier *many[12]; /* more loops than are watched */
         for (int j = 0; j < 12; ++j) CHECK((many[j] = ag_notifier_new()) != NULL);
         for (int j = 0; j < 12; ++j) ag_notifier_unref(many[j]);
     }
@@ -108,13 +109,13 @@ int main(int argc, char **argv)
         puts("skipped: no /proc here");
         return 0;
     }
-    pin(cpus[0]); /* and the threads that follow */
+    pin(cpus[0]); /* threads that are started from here inherit this */
     loop x = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     CHECK(pthread_create(&x.thread, NULL, run_loop, &x) == 0);
     pthread_t worker;
     CHECK(pthread_create(&worker, NULL, work, &x) == 0);
     CHECK(pthread_join(worker, NULL) == 0);
-    if (n == 2) { /* a loop that runs, on another core */
+    if (n == 2) { /* no yield to a loop that runs on another core */
         tell(&x, true);
         CHECK(pthread_create(&worker, NULL, work_elsewhere, &cpus[1]) == 0);
         CHECK(pthread_join(worker, NULL) == 0);
@@ -123,7 +124,7 @@ int main(int argc, char **argv)
     tell(&x, true);
     CHECK(pthread_join(x.thread, NULL) == 0);
     ag_courtesy_worker();
-    CHECK(yields_meanwhile() == 0); /* its thread has ended, its notifier is still there */
+    CHECK(yields_meanwhile() == 0); /* the loop's thread has ended, while its notifier still exists */
     ag_notifier_unref(x.notifier);
     CHECK(pthread_create(&worker, NULL, loops_come_and_go, NULL) == 0);
     for (int i = 0; i < 50; ++i) yields_meanwhile();

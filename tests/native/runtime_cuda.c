@@ -1,6 +1,7 @@
-/* Streams of CUDA devices under load: submissions, waits across streams and to the CPU, aborts, holds, calls of the
- * driver that fail, devices that are lost, streams that come and go, on a driver of a few lines whose every operation
- * takes a random time. All is done in the end, what succeeded is whole, and no thread or event of the driver is left.
+/* Streams of CUDA devices under load: submissions, waits across streams and to the CPU, aborts, holds, driver calls
+ * that fail, lost devices, streams that come and go. The driver is an imitation whose operations take random times.
+ * In the end all operations are done, copies that succeeded are complete, and no thread or event of the driver is
+ * left.
  *
  * Not here: that driver (cuda_driver.h), kernels and graphs (tests/devices/cuda). */
 #include <pthread.h>
@@ -11,13 +12,13 @@
 
 #define STREAMS 4
 #define THREADS 3
-#define PARTS 64 /* of device memory, each for one round trip at a time */
+#define PARTS 64 /* pieces of device memory, each for one round trip at a time */
 #define PART (sizeof device_memory / PARTS)
 
 static ag_stream *streams[STREAMS + 1]; /* the last one is the CPU's */
 static atomic_uint whole, failed;
 
-typedef struct trip { /* x to the device and back */
+typedef struct trip { /* a round trip: x to the device, and from there to y */
     op up, down;
     uint8_t *x, *y;
     size_t size;
@@ -40,7 +41,7 @@ static trip begin_trip(rng *r, int thread, uint32_t turn, ag_storage *storage)
     uint64_t tickets[4];
     ag_slot back[2] = {rig_wait_slot(to, AG_TAIL), rig_copy(t.y, place, t.size)};
     rig_reads(&back[1], storage);
-    /* In one step: nothing of another thread comes between. */
+    /* One submission for both streams: no operation of another thread can come in between. */
     ag_batch batches[2] = {{to, slots, 2, blocks, tickets}, {from, back, 2, blocks + 2, tickets + 2}};
     ag_submit_status status = ag_submit(batches, 2);
     if (status == AG_SUBMIT_LOST) {
@@ -88,7 +89,7 @@ static void *travel(void *argument)
             check_spin(rng_below(&r, 20000));
             CHECK(ag_stream_release(held));
         }
-        if (rng_below(&r, 4) == 0 && ag_stream_lost(streams[0]) == NULL) { /* the CPU waits for a device */
+        if (rng_below(&r, 4) == 0 && ag_stream_lost(streams[0]) == NULL) { /* the CPU's stream waits for a device */
             rig_send(streams[STREAMS], rig_wait_slot(streams[rng_below(&r, STREAMS)], AG_TAIL));
             rig_send(streams[STREAMS], rig_delay(rng_below(&r, 20000)));
         }
@@ -139,7 +140,7 @@ int main(int argc, char **argv)
     atomic_store(&sticky, 0);
     ag_cuda_device *device = ag_cuda_device_new(0, "CUDA0");
     const unsigned filled = atomic_load(&fills);
-    for (int i = 0; i < SCALED(2000); ++i) { /* come and go, with and without work */
+    for (int i = 0; i < SCALED(2000); ++i) { /* streams come and go, with work and without */
         ag_stream *stream = ag_cuda_stream(device, "CUDA0");
         CHECK(stream != NULL);
         if (i % 2) rig_send(stream, rig_fill(device_memory + 8 * i, i, 8));
@@ -147,10 +148,11 @@ int main(int argc, char **argv)
         if (i % 16 == 0) check_nap(200);
     }
     ag_cuda_device_unref(device);
-    /* What is not issued when all is told to stop never is, and its stream stays with it. */
+    /* Dropped streams still issue their queued work: all fills must run before `ag_cuda_stop`, which would drop
+     * them. */
     CHECK_SOON(atomic_load(&fills) - filled == SCALED(2000) / 2);
-    /* Each thread ends by itself: the last of a queue gives back what it had. One stream is the memory's, of each
-     * device that had a context; those stay for as long as the process. */
+    /* The thread of each stream ends by itself, and the last one of a queue frees its events and rings. Each device
+     * that had a context keeps one stream for its memory until the process ends. */
     CHECK_SOON(atomic_load(&live_events) == 0 && atomic_load(&live_rings) == 0);
     CHECK_SOON(atomic_load(&live_streams) <= 5);
     ag_cuda_stop(UINT64_C(60000000000));

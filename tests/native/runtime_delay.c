@@ -1,5 +1,5 @@
-/* Delays and paced operations: they take their time but no thread, an abort ends the one it means, no deadline
- * overflows. */
+/* Delays and paced operations. They take their time without occupying a thread, an abort ends only the delay it is
+ * meant for, and no deadline overflows. */
 #include "rig.h"
 
 static agk_status flag_step(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -47,7 +47,7 @@ static void take_their_time(rng *r)
     rig_end(pool);
 }
 
-/* The only thread of the pool serves another stream meanwhile; an abort ends the long delay at once. */
+/* The only thread of the pool runs another stream during a delay; an abort ends a long delay at once. */
 static void occupy_no_thread(void)
 {
     ag_pool *pool = rig_pool(1);
@@ -55,7 +55,8 @@ static void occupy_no_thread(void)
     ag_plan *plan = flag_plan();
     atomic_int ran = 0;
     op never = rig_start(sleeping, rig_delay(3600000000000u));
-    op forever = rig_start(sleeping, rig_delay(UINT64_MAX)); /* a deadline beyond the clock's range is no early one */
+    /* a deadline beyond the range of the clock must not wrap round to an early one */
+    op forever = rig_start(sleeping, rig_delay(UINT64_MAX));
     op later = rig_start(sleeping, rig_slot(AG_KIND_NOP));
     CHECK_EQ(rig_result(rig_start(busy, rig_plan_slot(plan, &ran))), 0);
     CHECK_EQ(atomic_load(&ran), 1);
@@ -74,7 +75,7 @@ static void occupy_no_thread(void)
     rig_end(pool);
 }
 
-/* An abort that comes just as its delay ends must not shorten the next one. */
+/* An abort that comes just as its delay ends must not shorten the next delay. */
 static void abort_means_one_delay(rng *r)
 {
     ag_pool *pool = rig_pool(2);
@@ -93,7 +94,7 @@ static void abort_means_one_delay(rng *r)
     rig_end(pool);
 }
 
-/* abort_all means what is queued now, also a delay that starts at this moment, and not one that comes later. */
+/* abort_all aborts all delays queued before it, even one that starts at that moment, and no later one. */
 static void abort_all_misses_none(rng *r)
 {
     ag_pool *pool = rig_pool(2);
@@ -137,8 +138,8 @@ static void single_abort_misses_none(rng *r)
     rig_end(pool);
 }
 
-/* Paced operations take their time together, from the end of what they come after, and write at its end; what fails or
- * is aborted writes nothing. */
+/* The times of paced operations add up, from the end of the operation before them. Each writes at the end of its
+ * time; a failed or aborted one writes nothing. */
 static void paces_add_up(rng *r)
 {
     ag_pool *pool = rig_pool(1);
@@ -159,7 +160,7 @@ static void paces_add_up(rng *r)
     for (int i = 0; i < 40; ++i) {
         total += ns[i];
         CHECK(rig_error(ops[i]) == NULL);
-        /* what was sent later counts from then on */
+        /* of an operation submitted later the time counts from its submission */
         CHECK(rig_slot_of(ops[i])->done >= rig_slot_of(ops[0])->submitted + total);
         CHECK_EQ(bytes[i], 1 + i);
         rig_drop(ops[i]);
@@ -187,7 +188,7 @@ static void paced_plan_runs_once_and_stops_early(void)
     rig_abort(doomed);
     CHECK_EQ(rig_result(doomed), AG_ABORTED);
     CHECK_EQ(atomic_load(&never), 0);
-    /* The time of a hold counts for nobody. */
+    /* Time under a hold does not count as time of the operation. */
     ag_stream_hold(stream);
     slot = rig_plan_slot(plan, &held);
     slot.pace = 2000000;

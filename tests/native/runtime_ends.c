@@ -1,12 +1,12 @@
-/* The end of a pool and of the process: what is queued belongs to the pool, whoever holds the stream. Not here: streams
- * and pools that are let go of with work in flight (runtime_lifetime.c). */
+/* The end of a pool and of the process: the pool owns queued work, whoever holds its stream. Not here: streams and
+ * pools whose last reference is dropped with work in flight (runtime_lifetime.c). */
 #include <pthread.h>
 
 #include "runtime/internal.h"
 #include "rig.h"
 
 static atomic_int begun, gate;
-static atomic_bool opens; /* the gate, once the pool stops */
+static atomic_bool opens; /* the gate opens once the pool is stopping */
 static ag_pool *gated;
 
 static agk_status wait_at_gate(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -36,14 +36,14 @@ static void a_pool_with_work_stays_open(void)
     ag_stream *dropped = ag_stream_new("dropped", pool, 0), *idle = rig_stream(pool, 0);
     op ops[3];
     for (int i = 0; i < 3; ++i) ops[i] = rig_start(dropped, rig_plan_slot(plan, NULL));
-    ag_stream_unref(dropped); /* it lives by its work alone */
+    ag_stream_unref(dropped); /* now only its work keeps it alive */
     char name[AG_NAME] = "";
     uint64_t pending = 0;
     for (int i = 0; i < 3; ++i) {
         CHECK(!ag_pool_close(pool, name, &pending));
         CHECK(strcmp(name, "dropped") == 0 && pending == 3);
     }
-    CHECK_EQ(rig_result(rig_start(idle, rig_slot(AG_KIND_NOP))), 0); /* nothing is refused by it */
+    CHECK_EQ(rig_result(rig_start(idle, rig_slot(AG_KIND_NOP))), 0); /* a close that failed has not closed the pool */
     atomic_store(&gate, 1);
     CHECK_SOON(ag_pool_close(pool, name, &pending));
     CHECK_EQ(atomic_load(&begun), 3);
@@ -51,14 +51,14 @@ static void a_pool_with_work_stays_open(void)
     ag_slot slot = rig_slot(AG_KIND_NOP);
     op o;
     ag_batch batch = {idle, &slot, 1, &o.block, &o.ticket};
-    CHECK_EQ(ag_submit(&batch, 1), AG_SUBMIT_CLOSED); /* nobody would do it */
-    CHECK(ag_pool_close(pool, name, &pending));       /* twice is as good */
+    CHECK_EQ(ag_submit(&batch, 1), AG_SUBMIT_CLOSED); /* no thread would carry it out */
+    CHECK(ag_pool_close(pool, name, &pending));       /* closing twice does no harm */
     ag_stream_unref(idle);
     ag_plan_unref(plan);
     rig_end(pool);
 }
 
-/* Others submit all the while: whatever is taken is done before the pool closes. */
+/* Other threads submit at the same time: all accepted operations are done before the pool closes. */
 static ag_pool *contested;
 
 static void *submit_until_refused(void *unused)
@@ -97,7 +97,7 @@ static void a_pool_closes_between_two_operations(void)
     }
 }
 
-/* The process ends: of a dropped stream no further step and no further operation is carried out. */
+/* At the end of the process a dropped stream carries out no further step and no further operation. */
 static void the_end_leaves_what_has_not_begun(void)
 {
     uint8_t bytes[64] = {0};
@@ -108,7 +108,7 @@ static void the_end_leaves_what_has_not_begun(void)
     for (int i = 0; i < 100; ++i) rig_send(dropped, rig_fill(bytes, 1, sizeof bytes));
     ag_plan_unref(plan);
     ag_stream_unref(dropped);
-    ag_pool_ref(pool); /* by nobody else: ag_pools_stop finds it by itself */
+    ag_pool_ref(pool); /* the reference is dropped by nobody: ag_pools_stop finds the pool in its list */
     CHECK_SOON(atomic_load(&begun) == 1);
     ag_streams_end();
     atomic_store(&opens, true);

@@ -1,4 +1,5 @@
-/* Failures: what they say, what they poison, who fails because of them, what cures, what nobody saw. */
+/* Failures: their messages, which storages they poison, which operations fail because of them, which writes lift the
+ * poison, which failures were never seen. */
 #include "rig.h"
 
 typedef struct rig {
@@ -41,7 +42,7 @@ static size_t unseen(ag_stream *stream)
     return n;
 }
 
-/* aux.i[1] is the chunk that fails, aux.i[2] the status; params of the run: none. */
+/* The step fails in chunk aux.i[1], with the status aux.i[2]. */
 static agk_status maybe_fail(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     if (chunk != node->aux.i[1]) return AGK_OK;
@@ -103,28 +104,28 @@ static void readers_fail_alike_until_cured(void)
     ag_slot slot = rig_fail(error);
     rig_writes(&slot, t.a);
     op failed = rig_start(t.stream, slot);
-    slot = rig_copy(&y, &x, sizeof x); /* a -> b: derived, and passes the poison on */
+    slot = rig_copy(&y, &x, sizeof x); /* from a to b: fails because of a's poison, and poisons b */
     rig_reads(&slot, t.a);
     rig_writes(&slot, t.b);
     op derived = rig_start(t.stream, slot);
     slot = rig_copy(&z, &y, sizeof y);
     rig_reads(&slot, t.b);
-    rig_partial(&slot, t.cache); /* never begun: whole */
+    rig_partial(&slot, t.cache); /* it never began, so this storage stays healthy */
     op second = rig_start(t.stream, slot);
     CHECK(rig_error(failed) == error && rig_error(derived) == error && rig_error(second) == error);
     CHECK_EQ(y, 2);
     CHECK_EQ(z, 0);
     CHECK(poisoned_by(t.a, error) && poisoned_by(t.b, error) && poisoned_by(t.cache, NULL));
-    CHECK_EQ(unseen(t.stream), 1); /* derived failures are not told again */
+    CHECK_EQ(unseen(t.stream), 1); /* failures caused by a poison are not reported again */
     slot = rig_copy(&y, &x, sizeof x);
-    rig_partial(&slot, t.a); /* a partial write does not cure */
+    rig_partial(&slot, t.a); /* a write of a part does not lift the poison */
     CHECK_EQ(rig_result(rig_start(t.stream, slot)), 0);
     CHECK(poisoned_by(t.a, error));
     slot = rig_fill(&x, 0, sizeof x);
     rig_writes(&slot, t.a);
     CHECK_EQ(rig_result(rig_start(t.stream, slot)), 0);
     CHECK(poisoned_by(t.a, NULL));
-    slot = rig_slot(AG_KIND_NOP); /* accept */
+    slot = rig_slot(AG_KIND_NOP); /* this is how `accept` works */
     rig_writes(&slot, t.b);
     CHECK_EQ(rig_result(rig_start(t.stream, slot)), 0);
     CHECK(poisoned_by(t.b, NULL));
@@ -158,7 +159,8 @@ static void plans_read_and_cure(void)
     end(&t);
 }
 
-/* A leaf is poisoned if a kernel began to write it, not by a check that came before the first byte. */
+/* A leaf is poisoned if a kernel began to write it, but not by a check that failed before the first byte was
+ * written. */
 static void leaves(int n_threads)
 {
     static const struct {
@@ -179,12 +181,12 @@ static void leaves(int n_threads)
     }
 }
 
-/* A leaf that was written while a step beside it failed: some of its chunks may have been let out. */
+/* A leaf whose step failed to complete because a step of the same phase failed: some of its chunks may be missing. */
 static void leaves_beside(void)
 {
     rig t = begin(3);
     ag_plan *plan = rig_plan();
-    rig_add(plan, maybe_fail, 3, 0, NULL, -1); /* of the phase before: whole */
+    rig_add(plan, maybe_fail, 3, 0, NULL, -1); /* in the phase before: complete */
     rig_add(plan, maybe_fail, 4, 1, NULL, -1);
     rig_add(plan, maybe_fail, 3, -1, NULL, 1)->aux.i[2] = AGK_NO_MEMORY;
     rig_add(plan, never, 2, -1, NULL, 0);
@@ -204,7 +206,7 @@ static void partial_copies_that_began(void)
 {
     rig t = begin(1);
     ag_error *error = ag_error_new(AG_DEVICE_ERROR, "device", "set", "a", "on purpose");
-    ag_slot slot = rig_fail(error); /* as a device in Python reports a write that broke off */
+    ag_slot slot = rig_fail(error); /* a device in Python reports a write that failed midway like this */
     rig_partial(&slot, t.cache);
     CHECK_EQ(rig_result(rig_start(t.stream, slot)), AG_DEVICE_ERROR);
     CHECK(poisoned_by(t.cache, error));
@@ -216,7 +218,7 @@ static void partial_copies_that_began(void)
     rig_abort(o);
     ag_stream_release(t.stream);
     CHECK_EQ(rig_result(o), AG_ABORTED);
-    CHECK(poisoned_by(t.cache, NULL)); /* aborted before it started */
+    CHECK(poisoned_by(t.cache, NULL)); /* healthy: it was aborted before it started */
     ag_error_unref(error);
     end(&t);
 }

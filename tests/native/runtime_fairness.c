@@ -1,9 +1,10 @@
-/* Streams share the pool: a long plan gives way at its steps, and no plan waits for the end of all others.
+/* Streams share the pool: a long plan makes way for others between its steps, and no plan has to wait until all
+ * others have ended.
  *
- * Progress is counted in steps, not in time, so a busy machine changes nothing. */
+ * Progress is counted in steps, not in time, so the result is the same on a busy machine. */
 #include "rig.h"
 
-static atomic_int seen_progress; /* of the long plans, when the short one ran */
+static atomic_int seen_progress; /* steps of the long plans that were done when the short plan ran */
 static atomic_int progress;
 
 static agk_status long_step(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -37,7 +38,7 @@ typedef struct scene {
     uint32_t long_chunks, short_chunks;
 } scene;
 
-/* Long plans fill the pool, then a short one comes: it is done before they have come half way. */
+/* Long plans fill the pool, then a short plan is submitted. It is done before the long ones are half done. */
 static void short_one_passes(scene c)
 {
     enum { MOST = 8 };
@@ -69,11 +70,12 @@ static void short_one_passes(scene c)
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
-    /* One thread: it changes between the streams. */
+    /* One thread, which alternates between the streams. */
     short_one_passes((scene){.pool_threads = 1, .n_long = 3, .long_steps = 2000, .long_chunks = 1, .short_chunks = 1});
     /* Plans of many chunks on all threads. */
     short_one_passes((scene){.pool_threads = 2, .n_long = 3, .long_steps = 500, .long_chunks = 4, .short_chunks = 1});
-    /* Plans of one thread each, more than threads: the ready queue is never empty, and yet a parallel plan gets on. */
+    /* More single-threaded plans than threads: the ready queue is never empty, and yet a plan with many chunks gets
+     * on. */
     short_one_passes((scene){
         .pool_threads = 2, .n_long = 4, .long_threads = 1, .long_steps = 1500, .long_chunks = 1, .short_chunks = 6});
     return 0;

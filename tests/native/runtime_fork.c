@@ -1,14 +1,14 @@
-/* Fork: the child sees that streams are the parent's, nothing of them blocks it, pools of its own work; the parent goes
- * on. The fork comes while other threads hold the locks of what the child inherits. */
+/* Fork. The child sees that inherited streams belong to the parent, no call on them blocks, and the child's own
+ * pools work. The parent goes on. At the fork other threads hold locks that the child inherits. */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "rig.h"
 
-/* Limits of the sanitizers (GCC 12), not of the runtime. TSan knows no new threads in the child of a process that had
- * some. ASan's allocator does not take its locks around a fork: if another thread allocates meanwhile, the child may
- * hang in malloc. */
+/* Limits of the sanitizers (GCC 12), not of the runtime. TSan does not support new threads in the child of a process
+ * that had threads. ASan's allocator does not take its locks around a fork: if another thread allocates at that
+ * moment, the child may hang in malloc. */
 #if defined(__SANITIZE_THREAD__)
 enum { CHILD_MAY_START_THREADS = false, CHILD_MAY_ALLOCATE = false };
 #elif defined(__SANITIZE_ADDRESS__)
@@ -39,13 +39,13 @@ typedef struct inherited {
     ag_notifier *notifier;
     ag_storage *storage;
     op pending;
-    ag_wait armed; /* for it */
+    ag_wait armed; /* a wait for `pending` */
     ag_plan *plan;
 } inherited;
 
 static atomic_bool stop;
 
-/* Holds the locks of stream, pool, timers and poison as often as it can. */
+/* Takes the locks of stream, pool, timers and poison as often as it can. */
 static void *disturb(void *argument)
 {
     inherited *p = argument;
@@ -82,7 +82,7 @@ static void what_is_the_parents_is_refused(inherited *p)
     op o;
     ag_batch batch = {s, &slot, 1, &o.block, &o.ticket};
     CHILD_CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
-    /* None of these may wait for a lock that a thread of the parent held. */
+    /* None of these calls may wait for a lock that a thread of the parent held. */
     (void)ag_stream_closed(s);
     ag_stream_hold(s);
     CHILD_CHECK(!ag_stream_release(s));
@@ -115,12 +115,12 @@ static void what_is_its_own_works(inherited *p)
     ag_stream *stream = rig_stream(pool, 0);
     ag_notifier *notifier = ag_notifier_new();
     CHILD_CHECK(notifier != NULL && ag_stream_alive(stream));
-    rig_send(stream, rig_plan_slot(p->plan, &ticks)); /* plans are plain memory */
+    rig_send(stream, rig_plan_slot(p->plan, &ticks)); /* a plan is plain memory, so the child can use it */
     op o = rig_start(stream, rig_delay(1000000));
     rig_sleep(o, notifier);
     rig_drain(stream);
     CHILD_CHECK(atomic_load(&ticks) == 4);
-    /* To wait for what only the parent can end would be to wait for ever. */
+    /* A wait for an operation that only the parent can end is refused: it would last for ever. */
     ag_slot slot = rig_wait_slot(p->stream, UINT64_MAX - 1);
     op never;
     ag_batch batch = {stream, &slot, 1, &never.block, &never.ticket};
@@ -134,7 +134,7 @@ static void what_is_its_own_works(inherited *p)
 
 static void child(inherited *p, bool own)
 {
-    alarm(PATIENCE_S); /* hangs die, and the parent sees it */
+    alarm(PATIENCE_S); /* kills a child that hangs, which the parent notices */
     what_is_the_parents_is_refused(p);
     if (own) what_is_its_own_works(p);
     rig_drop(p->pending);
@@ -143,7 +143,8 @@ static void child(inherited *p, bool own)
     _exit(0);
 }
 
-/* Workers and the timer have started and sleep: a thread that starts allocates. */
+/* Waits until workers and timer have started and sleep: a starting thread allocates, which ASan cannot bear at a
+ * fork. */
 static void let_all_settle(inherited *p)
 {
     atomic_int inside = 0;
@@ -163,7 +164,7 @@ static void fork_once(inherited *p, bool own)
     if (pid == 0) child(p, own);
     int status;
     CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK(!WIFSIGNALED(status)); /* SIGALRM: it hung */
+    CHECK(!WIFSIGNALED(status)); /* SIGALRM: the child hung */
     CHECK_EQ(WEXITSTATUS(status), 0);
     CHECK(ag_stream_alive(p->stream));
 }

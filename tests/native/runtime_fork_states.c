@@ -1,6 +1,5 @@
-/* Fork in each state that somebody may wait for: while a thread of the parent holds a lock of the process, packs
- * weights, has a place among the watched loops. The child must get on. Not here: what is refused in the child
- * (runtime_fork.c). */
+/* Fork while a thread of the parent holds a lock of the process, packs weights, or is one of the watched loops. The
+ * child must not wait for that thread. Not here: calls that are refused in the child (runtime_fork.c). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +16,7 @@
 #if defined(__SANITIZE_THREAD__)
 enum {
     CHILD_MAY_START_THREADS = false
-}; /* GCC 12's TSan knows no new threads in the child of a process that had some */
+}; /* GCC 12's TSan does not support new threads in the child of a process that had threads */
 #else
 enum { CHILD_MAY_START_THREADS = true };
 #endif
@@ -35,7 +34,7 @@ static void in_child(void (*run)(void *), void *argument)
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        alarm(PATIENCE_S); /* hangs die, and the parent sees it */
+        alarm(PATIENCE_S); /* kills a child that hangs, which the parent notices */
         run(argument);
         _exit(0);
     }
@@ -47,7 +46,7 @@ static void in_child(void (*run)(void *), void *argument)
 
 /* -- locks of the process ----------------------------------------------------------------------------------------- */
 
-enum { LOCKS = AG_LOCKS + AG_MAX_BANKS }; /* and those of the timers, one for each bank */
+enum { LOCKS = AG_LOCKS + AG_MAX_BANKS }; /* the locks of ag_locks, then one timer lock for each bank */
 
 static pthread_mutex_t *lock_of(int i)
 {
@@ -65,7 +64,7 @@ static void *hold(void *lock)
     return NULL;
 }
 
-/* Something that takes each of them. */
+/* Takes each of these locks directly, then calls functions that need them. */
 static void use_all(void *unused)
 {
     (void)unused;
@@ -82,7 +81,7 @@ static void use_all(void *unused)
     CHILD_CHECK(notifier != NULL);
     ag_notifier_signal(notifier);
     ag_notifier_unref(notifier);
-    ag_streams_end(); /* the parent's are not among them */
+    ag_streams_end(); /* must not look at the parent's streams */
     ag_timer_stop();
     if (!CHILD_MAY_START_THREADS) return;
     char name[AG_NAME];
@@ -115,7 +114,8 @@ static void with_each_lock_held(void)
 
 enum { K = 4096, GROUPS = 3, ROWS = GROUPS * AGK_PACKED_ROWS, ROW = K / 32 * 34 };
 
-static char *source; /* q8_0, on pages of its own: whoever packs stands still where he first reads them */
+/* rows of q8_0 on pages of their own: a thread that packs faults at its first read, and waits there */
+static char *source;
 static agk_packed *packed;
 static char *expected;
 static atomic_int inside;
@@ -147,7 +147,7 @@ static void all_groups(void *unused)
 
 static void child_of_child(void *argument)
 {
-    in_child(all_groups, argument); /* what was begun two processes ago */
+    in_child(all_groups, argument); /* the packing was begun by the grandparent */
     all_groups(argument);
 }
 
@@ -169,7 +169,8 @@ static void while_weights_are_packed(void)
     CHECK(packed != NULL);
     struct sigaction action = {.sa_handler = wait_in_fault}, before;
     sigaction(SIGSEGV, &action, &before);
-    for (int i = 0; i < 2; ++i) { /* never packed, then packed and written since */
+    /* first weights that were never packed, then weights that were written after packing */
+    for (int i = 0; i < 2; ++i) {
         pthread_t thread;
         atomic_store(&let_go, false);
         atomic_store(&inside, 0);
@@ -201,7 +202,8 @@ static void loops_have_room(void *unused)
     for (int i = 0; i < WATCHED; ++i) CHILD_CHECK(ag_notifier_fd(parents[i]) == -1);
     int places[WATCHED];
     for (int i = 0; i < WATCHED; ++i) CHILD_CHECK((places[i] = ag_courtesy_open()) >= 0);
-    for (int i = 0; i < WATCHED; ++i) ag_notifier_unref(parents[i]); /* their places are others' now */
+    /* the parent's notifiers must not free the places, which other loops have now */
+    for (int i = 0; i < WATCHED; ++i) ag_notifier_unref(parents[i]);
     CHILD_CHECK(ag_courtesy_open() == -1);
     for (int i = 0; i < WATCHED; ++i) ag_courtesy_close(places[i]);
     CHILD_CHECK(ag_courtesy_open() >= 0);

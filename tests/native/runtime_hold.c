@@ -1,9 +1,9 @@
-/* Holds, releases and closing: nothing starts while a stream is held, what has started ends. */
+/* Holds, releases and closing: no operation starts while its stream is held; those that have started end. */
 #include <pthread.h>
 
 #include "rig.h"
 
-static atomic_int gate; /* a step waits here, so that a test can act while it runs */
+static atomic_int gate; /* a step waits here, so that the test can act during the step */
 
 static agk_status wait_at_gate(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -50,7 +50,7 @@ static void what_has_started_ends(void)
     CHECK(!rig_done(next));
     ag_stream_release(stream);
     CHECK_EQ(rig_result(next), 0);
-    op delay = rig_start(stream, rig_delay(2000000)); /* parked when the hold comes */
+    op delay = rig_start(stream, rig_delay(2000000)); /* the delay is already waiting when the hold comes */
     CHECK_SOON(rig_slot_of(delay)->started != 0);
     ag_stream_hold(stream);
     CHECK_EQ(rig_result(delay), 0);
@@ -78,7 +78,7 @@ static void *toggle(void *argument)
     return NULL;
 }
 
-/* Two threads hold and release while a third submits: nothing is lost. */
+/* Two threads hold and release while a third submits: every operation ends. */
 static void concurrently(void)
 {
     ag_pool *pool = rig_pool(2);

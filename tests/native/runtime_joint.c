@@ -1,4 +1,5 @@
-/* Joint submissions from several threads: copies are ordered on both sides, and waits for tails never form a cycle. */
+/* Joint submissions from several threads. Copies are ordered on both streams, and waits for the tails of streams
+ * never form a cycle. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -7,12 +8,12 @@
 #define THREADS 3
 
 static ag_stream *streams[STREAMS];
-static atomic_int busy[STREAMS]; /* operations that touch this stream's memory now */
-static uint64_t memory[STREAMS]; /* not atomic: the order alone protects it */
+static atomic_int busy[STREAMS]; /* operations that use the memory of this stream at the moment */
+static uint64_t memory[STREAMS]; /* not atomic: only the order of operations protects it */
 static ag_plan *plans[STREAMS][STREAMS];
 static atomic_uint copies;
 
-/* As a copy across backends: alone on both of them. */
+/* Like a copy across backends: no other operation of either stream may run. */
 static agk_status copy_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     int64_t from = node->aux.i[1], to = node->aux.i[2];
@@ -37,7 +38,7 @@ static void make_plans(void)
     }
 }
 
-/* The target waits for all of the source and copies; the source waits for all of the target, the copy included. */
+/* The target waits for all of the source's work, and copies; the source waits for the target up to the copy. */
 static void copy_across(uint32_t from, uint32_t to)
 {
     ag_slot on_target[2] = {rig_wait_slot(streams[from], AG_TAIL), rig_plan_slot(plans[from][to], NULL)};
@@ -51,7 +52,8 @@ static void copy_across(uint32_t from, uint32_t to)
     for (int i = 0; i < 3; ++i) ag_block_unref(blocks[i]);
 }
 
-/* The same with tickets that were looked up before: tried again for as long as others are faster. */
+/* As above with tickets that were read before: ag_submit_if refuses if another thread has submitted meanwhile, and
+ * is tried again. */
 static void copy_by_tickets(uint32_t from, uint32_t to)
 {
     ag_block *blocks[3];
@@ -74,7 +76,7 @@ static void copy_by_tickets(uint32_t from, uint32_t to)
     for (int i = 0; i < 3; ++i) ag_block_unref(blocks[i]);
 }
 
-/* All streams at once, each waiting for all others: more places than fit on the submitter's stack. */
+/* All streams at once, each waiting for all others: more waits than fit on the submitter's stack. */
 static void meet(void)
 {
     ag_slot slots[STREAMS][STREAMS];
@@ -108,7 +110,7 @@ static void *submit_many(void *argument)
     return NULL;
 }
 
-/* A closed stream refuses the whole submission: the other one gets nothing of it. */
+/* If one stream is closed the whole submission is refused: the other stream gets nothing of it. */
 static void all_or_nothing(void)
 {
     uint64_t before = ag_stream_submitted(streams[0]);
@@ -123,10 +125,10 @@ static void all_or_nothing(void)
     CHECK_EQ(ag_stream_submitted(streams[0]), before);
 }
 
-/* One submission to thousands of streams, in any order, each with a wait for another one; then who waits for whom, by
- * all of them: a chain, each link of which is found at once. */
+/* One submission to thousands of streams, in any order, each waiting for another one. Then a search who waits for
+ * whom along the whole chain of streams, whose links must each be found at once. */
 #if defined(__SANITIZE_THREAD__)
-enum { MANY = 60 }; /* as many locks as TSan lets one thread hold */
+enum { MANY = 60 }; /* the number of locks that TSan lets one thread hold */
 #else
 enum { MANY = 4096 };
 #endif

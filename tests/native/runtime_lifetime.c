@@ -1,6 +1,7 @@
-/* Lifetimes: streams dropped with work in flight, pools dropped by their own workers, handles that outlive everything.
+/* Lifetimes: streams dropped with work in flight, pools dropped by their own workers, handles that outlive
+ * everything.
  *
- * Sanitizers are the judges here; without them these are only runs that end. */
+ * The sanitizers find the errors; without them these tests check only that the runs end. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -31,7 +32,7 @@ static ag_plan *one_step(agk_step_fn *run, uint32_t n_chunks)
     return plan;
 }
 
-/* What tells that a stream is gone: it was the last to hold the storage of a slot's error. */
+/* Shows that a stream is gone: this drops the user data of an error that the stream's last slot held. */
 static atomic_int dropped;
 
 static void count_drop(void *user)
@@ -48,7 +49,7 @@ static ag_error *marked_error(void)
     return error;
 }
 
-/* The stream, its pool's last reference with it, is let go of by a worker; the pool cannot join that one. */
+/* A worker drops the stream, and with it the last reference to the pool; the pool cannot join that worker. */
 static void pool_dropped_by_its_worker(int n_threads)
 {
     ag_drop_user = count_drop;
@@ -66,9 +67,9 @@ static void pool_dropped_by_its_worker(int n_threads)
         ag_pool_unref(pool);
         ag_stream_unref(stream);
         atomic_store(&gate, 1);
-        CHECK_SOON(atomic_load(&dropped) == i + 1); /* the stream's last block went with it */
+        CHECK_SOON(atomic_load(&dropped) == i + 1); /* dropped together with the stream's last block */
     }
-    check_nap(50000); /* detached workers end */
+    check_nap(50000); /* time for detached workers to end */
 }
 
 static void dropped_with_work_in_flight(void)
@@ -90,7 +91,7 @@ static void dropped_with_work_in_flight(void)
     rig_end(pool);
 }
 
-/* A handle pins its block, not its stream: the slot can be read when the stream is gone. */
+/* A handle keeps its block alive, not its stream: the slot can be read when the stream is gone. */
 static void handles_outlive_streams(void)
 {
     ag_pool *pool = rig_pool(1);
@@ -114,8 +115,8 @@ static void *submit_rest(void *argument)
     return NULL;
 }
 
-/* The slot holds the last reference to the stream that it waits for: the submission must not touch that one after the
- * slot can have run. The waiting stream runs already, so a worker takes the slot at once. */
+/* The slot holds the last reference to the stream that it waits for. The submission must not touch that stream after
+ * the slot may have run. The waiting stream is already running, so a worker takes the slot at once. */
 static void slots_may_hold_the_last_reference(void)
 {
     ag_pool *pool = rig_pool(3);
@@ -126,7 +127,7 @@ static void slots_may_hold_the_last_reference(void)
         ag_stream *target = rig_stream(pool, 0);
         rig_send(waiting, rig_plan_slot(plan, &ticks));
         ag_slot slots[3] = {rig_wait_slot(target, AG_TAIL), rig_slot(AG_KIND_NOP), rig_slot(AG_KIND_NOP)};
-        ag_stream_unref(target); /* the slot's is the last one */
+        ag_stream_unref(target); /* now only the slot refers to it */
         ag_block *blocks[3];
         uint64_t tickets[3];
         ag_batch batch = {waiting, slots, 3, blocks, tickets};
@@ -141,7 +142,7 @@ static void slots_may_hold_the_last_reference(void)
     rig_end(pool);
 }
 
-/* Workers of two pools let go of each other's streams, and so of each other's pools. */
+/* Workers of two pools drop each other's streams, and with them each other's pools. */
 static void pools_drop_each_other(void)
 {
     ag_drop_user = count_drop;

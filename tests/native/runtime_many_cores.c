@@ -1,6 +1,7 @@
-/* Many processors and two banks of memory, made up: more threads than this machine has. Every chunk is done once,
- * whoever is late; the leader wakes few, the others the rest; threads begin with the chunks of their own range; streams
- * stay in their bank and are taken over where it has no time. */
+/* A simulated machine of many processors and two banks of memory: more threads than this machine has cores. Every
+ * chunk is done once, even if a thread is late. The leader wakes a few threads, and these wake the others. Threads
+ * begin with the chunks of their own range. Streams stay in their bank, and another bank takes over those for which
+ * their own has no time. */
 #include <pthread.h>
 
 #include "runtime/topology.h"
@@ -49,8 +50,8 @@ static unsigned woke(const ag_pool *pool, int i)
     return atomic_load(&ag_pool_worker(pool, i)->woke);
 }
 
-/* All threads meet in one step: the leader, who is busy in its own chunk, has woken two in its bank and one in each
- * other one. */
+/* All threads meet in one step. The leader is busy in its own chunk, after it has woken two threads in its bank and
+ * one in each other bank. */
 static void nobody_wakes_many(int n_threads, int banks)
 {
     ag_topology_pretend(n_threads, banks);
@@ -69,8 +70,10 @@ static void nobody_wakes_many(int n_threads, int banks)
             most = mine > most ? mine : most;
         }
         CHECK(sum >=
-              (unsigned)n_threads - 1 - 1);   /* the first was woken by the submitter; one may not have slept again */
-        CHECK(most <= (unsigned)(2 + banks)); /* two or the leader's, and one after its chunk */
+              /* the submitter woke the first thread, and one may not have been asleep again */
+              (unsigned)n_threads - 1 - 1);
+        /* a woken thread wakes two, the leader also one in each other bank; each may wake one more after its chunk */
+        CHECK(most <= (unsigned)(2 + banks));
     }
     ag_plan_unref(plan);
     ag_stream_unref(stream);
@@ -78,7 +81,8 @@ static void nobody_wakes_many(int n_threads, int banks)
     ag_topology_pretend(0, 0);
 }
 
-/* Steps of all sizes, alone and together, threads that come and go: each chunk once, in the order of the steps. */
+/* Steps of all sizes, alone and in one phase, while threads come and go: each chunk runs once, in the order of the
+ * steps. */
 static void each_chunk_once(int n_threads, int cores, int banks, int limit)
 {
     enum { STEPS = 6 };
@@ -90,7 +94,7 @@ static void each_chunk_once(int n_threads, int cores, int banks, int limit)
     for (int together = 0; together < 2; ++together) {
         ag_plan *plan = rig_plan();
         for (int i = 0; i < STEPS; ++i) rig_add(plan, once_each, sizes[i], -1, NULL, i);
-        if (together) plan->steps[1].n_together = 3; /* the second to the fourth */
+        if (together) plan->steps[1].n_together = 3; /* the second to the fourth step form one phase */
         for (int round = 0; round < SCALED(200); ++round) {
             memset(records, 0, sizeof records);
             CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, records))), 0);
@@ -122,12 +126,12 @@ static agk_status at_home(const agk_task *task, const agk_node *node, int64_t ch
     (void)node;
     CHECK_EQ(bank_of_this_thread(), chunk / 8);
     atomic_fetch_add(&inside, 1);
-    CHECK_SOON(atomic_load(&inside) >= 16); /* nobody takes two */
+    CHECK_SOON(atomic_load(&inside) >= 16); /* each thread takes only one chunk */
     return AGK_OK;
 }
 
-/* Sixteen threads, sixteen chunks, none ends before all have begun: the first half of the rows
- * is read in the first bank, the others in the second, each time. */
+/* Sixteen threads, sixteen chunks, none of which ends before all have begun. The threads of the first bank take the
+ * first half of the chunks, those of the second bank the others, each time. */
 static void threads_begin_at_home(void)
 {
     ag_topology_pretend(16, 2);
@@ -164,7 +168,7 @@ static agk_status block(const agk_task *task, const agk_node *node, int64_t chun
     return AGK_OK;
 }
 
-/* All threads of one bank are held up: what is queued there is done by those of the other one. */
+/* All threads of one bank are busy: threads of the other bank run its queued work. */
 static void a_bank_without_time_is_helped(void)
 {
     enum { THREADS = 4, STREAMS = 64 };
@@ -182,7 +186,7 @@ static void a_bank_without_time_is_helped(void)
         more[i] = rig_stream(pool, 1);
         rig_send(more[i], rig_plan_slot(hold, NULL));
     }
-    CHECK_SOON(atomic_load(&inside) == THREADS - 1); /* one thread is left, in one of the banks */
+    CHECK_SOON(atomic_load(&inside) == THREADS - 1); /* only one thread is free, in one of the banks */
     for (int i = 0; i < STREAMS; ++i) {
         streams[i] = rig_stream(pool, 1);
         rig_send(streams[i], rig_plan_slot(quick, &done));
@@ -200,8 +204,8 @@ static void a_bank_without_time_is_helped(void)
     ag_topology_pretend(0, 0);
 }
 
-/* Many streams with plans of many chunks, from several threads that submit, aborted at random; threads that stop
- * meanwhile. */
+/* Many streams with plans of many chunks, submitted by several threads and aborted at random, while threads of the
+ * pool end. */
 typedef struct load {
     ag_pool *pool;
     ag_plan *plan;
@@ -220,7 +224,7 @@ static void *submit(void *argument)
         if (rng_below(&r, 3) == 0) rig_send(s, rig_wait_slot(streams[rng_below(&r, 6)], AG_TAIL));
         op o = rig_start(s, rig_plan_slot(l->plan, thrown));
         if (rng_below(&r, 8) == 0) rig_abort(o);
-        if (rng_below(&r, 64) == 0) check_nap(600); /* some fall asleep */
+        if (rng_below(&r, 64) == 0) check_nap(600); /* long enough for some threads to fall asleep */
         rig_drop(o);
     }
     for (int i = 0; i < 6; ++i) rig_drain(streams[i]), ag_stream_unref(streams[i]);
@@ -247,13 +251,13 @@ static void under_load(void)
     ag_topology_pretend(0, 0);
 }
 
-/* Parts of equal size, whole pages, one for each bank. */
+/* A buffer is divided into equal parts of whole pages, one for each bank. */
 static void pages_are_placed_by_parts(void)
 {
     ag_topology_pretend(64, 2);
     char *data = aligned_alloc(4096, 10 * 4096);
     CHECK_EQ(ag_place(data, 10 * 4096), 2);
-    CHECK_EQ(ag_place(data, 4096), 0); /* too small to be shared out */
+    CHECK_EQ(ag_place(data, 4096), 0); /* too small to be divided */
     CHECK_EQ(ag_place_part(10 * 4096, 0, 2), 0);
     CHECK_EQ(ag_place_part(10 * 4096, 1, 2), 5 * 4096);
     CHECK_EQ(ag_place_part(10 * 4096, 2, 2), 10 * 4096);

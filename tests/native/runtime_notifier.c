@@ -1,5 +1,5 @@
-/* Waits and notifiers from several threads at once: no wake-up is lost, none comes after a cancel or a close; and what
- * a wait costs does not grow with those that are there besides. */
+/* Waits and notifiers used by several threads at once: no wake-up is lost, and none comes after a cancel or a close.
+ * The cost of a wait does not grow with the number of other waits. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -36,7 +36,7 @@ static void *many_times(void *argument)
     for (int i = 0; i < SCALED(100000) / THREADS; ++i) {
         ag_stream *stream = rng_below(&r, 2) ? s->own[index] : s->common;
         op o = rig_start(stream, rng_below(&r, 8) ? rig_plan_slot(s->plan, NULL) : rig_delay(rng_below(&r, 30000)));
-        if (rng_below(&r, 4) == 0) { /* one that is cancelled, armed or due */
+        if (rng_below(&r, 4) == 0) { /* also a wait that is cancelled when armed or already due */
             op later = rig_start(stream, rig_plan_slot(s->plan, NULL));
             ag_wait given_up = {0};
             ag_wait_arm(&given_up, stream, notifier, rng_below(&r, 2) ? o.ticket : later.ticket);
@@ -83,13 +83,13 @@ static void cancel_is_silent(void)
     CHECK(ag_wait_arm(&mine, stream, notifier, o.ticket));
     CHECK(ag_wait_arm(&theirs, stream, other, o.ticket));
     ag_wait_cancel(&mine);
-    ag_wait_cancel(&mine); /* harmless */
+    ag_wait_cancel(&mine); /* cancelling twice does no harm */
     ag_stream_release(stream);
     CHECK(readable(other, PATIENCE_S * 1000));
     CHECK(ag_notifier_take(other) == &theirs);
     CHECK(ag_notifier_take(other) == NULL);
     CHECK(!readable(notifier, 0));
-    CHECK(!ag_wait_arm(&mine, stream, notifier, o.ticket)); /* done: nothing is armed */
+    CHECK(!ag_wait_arm(&mine, stream, notifier, o.ticket)); /* the operation is done, so the wait is not armed */
     CHECK(!readable(notifier, 0));
     ag_notifier_signal(notifier);
     ag_notifier_signal(notifier);
@@ -105,14 +105,14 @@ static void cancel_is_silent(void)
 
 /* -- growth ------------------------------------------------------------------------------------------------------ */
 
-enum { MANY = 8192, FEW_STEPS = 40 /* for one that comes and goes, on average: 2 log2(8192) and some */ };
+enum { MANY = 8192, FEW_STEPS = 40 /* per entry added and removed, on average: 2 log2(8192) and a few */ };
 
 static uint32_t least(const ag_heap *heap)
 {
     return heap->least != NULL ? (uint32_t)heap->least->key : UINT32_MAX;
 }
 
-/* Against a plain array: keys come, go and are taken in random order, many of them equal. */
+/* Compared with a plain array: keys are added, removed and taken in random order, many of them equal. */
 static void the_heap_is_in_order(void)
 {
     static ag_node nodes[MANY];
@@ -132,7 +132,8 @@ static void the_heap_is_in_order(void)
     }
     uint64_t key = 0, turn = 0;
     for (ag_node *n = heap.least; n != NULL; n = heap.least) {
-        CHECK(n->key > key || (n->key == key && n->turn >= turn)); /* equal ones in the order in which they came */
+        /* equal keys in the order in which they were added */
+        CHECK(n->key > key || (n->key == key && n->turn >= turn));
         key = n->key;
         turn = n->turn;
         CHECK(in[n - nodes]);
@@ -144,7 +145,7 @@ static void the_heap_is_in_order(void)
     CHECK(heap.compared < (uint64_t)FEW_STEPS * MANY * 2);
 }
 
-/* Loops that wait for many tickets of one stream, and give half of them up: what is left comes in order. */
+/* A loop waits for many tickets of one stream and cancels half of the waits: the others become due in order. */
 static void many_waits_on_one_stream(bool backwards)
 {
     static ag_wait waits[MANY];
@@ -166,7 +167,7 @@ static void many_waits_on_one_stream(bool backwards)
     for (int left = MANY / 2; left > 0;) {
         ag_wait *wait = ag_notifier_take(notifier);
         if (wait == NULL) {
-            check_nap(20); /* published, not woken yet */
+            check_nap(20); /* done, but not yet passed to the notifier */
             continue;
         }
         CHECK_EQ(wait - waits, expected);
@@ -179,7 +180,7 @@ static void many_waits_on_one_stream(bool backwards)
     rig_end(pool);
 }
 
-/* As many streams wait for one. */
+/* The same number of streams wait for one stream. */
 static void many_streams_on_one(void)
 {
     static ag_stream *streams[MANY];
@@ -203,7 +204,7 @@ static void many_streams_on_one(void)
     rig_end(pool);
 }
 
-/* More loops than are signalled at one go. */
+/* More loops than are signalled in one pass. */
 static void many_loops_on_one_stream(void)
 {
     enum { LOOPS = 40 };
@@ -244,7 +245,7 @@ static void *signal_on(void *argument)
     return NULL;
 }
 
-/* A loop that ends closes its descriptor while workers signal it: the number may be given out again at once. */
+/* A loop that ends closes its descriptor while workers signal it: the system may reuse the number at once. */
 static void closed_while_signalled(void)
 {
     for (int i = 0; i < SCALED(300); ++i) {
@@ -271,7 +272,7 @@ static void closed_while_signalled(void)
     }
 }
 
-/* A wait keeps both, until it is cancelled. */
+/* A wait keeps stream and notifier alive until it is cancelled. */
 static void waits_keep_what_they_need(void)
 {
     ag_pool *pool = rig_pool(1);

@@ -1,4 +1,4 @@
-/* Streams that wait for each other on a pool of one thread: no wait occupies the thread, none is passed early. */
+/* Streams that wait for each other on a pool of one thread: no wait occupies the thread, and none ends early. */
 #include "rig.h"
 
 #define STREAMS 16

@@ -1,4 +1,4 @@
-/* Operations of every kind on one stream leave what the same operations leave one after another. */
+/* Operations of every kind on one stream leave the same bytes as if they were carried out one after another. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -8,7 +8,7 @@
 static uint8_t memory[AREA], model[AREA];
 static atomic_uint calls_made;
 
-/* Each chunk changes its own bytes, in a way that does not commute with other steps. */
+/* Each chunk changes its own bytes, in a way whose result depends on the order of the steps. */
 static void mix(uint8_t *area, int64_t number, int64_t n_chunks, int64_t chunk)
 {
     for (int64_t i = chunk; i < AREA; i += n_chunks) area[i] = (uint8_t)(area[i] * 3 + number);
@@ -36,7 +36,7 @@ static ag_slot random_plan(rng *r)
 
 static ag_slot random_copy(rng *r)
 {
-    uint32_t size = rng_below(r, 2) ? 64 : 20000; /* one below and one beyond what a submitter does by itself */
+    uint32_t size = rng_below(r, 2) ? 64 : 20000; /* below and above the size that a submitting thread copies itself */
     uint32_t from = rng_below(r, AREA / 2 - size), to = AREA / 2 + rng_below(r, AREA / 2 - size);
     if (rng_below(r, 2)) {
         uint32_t t = from;

@@ -1,5 +1,5 @@
-/* Plans of many steps and random numbers of chunks, several streams at once: every chunk runs exactly once, steps
- * overlap only where they run together, and what they wrote the next ones see. */
+/* Plans of many steps and random numbers of chunks, on several streams at once. Every chunk runs exactly once, steps
+ * overlap only within a phase, and each step sees what earlier ones wrote. */
 #include "runtime/plan_order.h"
 #include "rig.h"
 
@@ -7,10 +7,10 @@
 #define MAX_CHUNKS 60
 #define STREAMS 5
 
-typedef struct record { /* of one run of one plan; reached by the arena */
+typedef struct record { /* one run of one plan; its address is passed as the arena */
     atomic_uint begun[MAX_STEPS], finished[MAX_STEPS];
     atomic_uint chunk[MAX_STEPS][MAX_CHUNKS];
-    uint32_t value[MAX_STEPS][MAX_CHUNKS]; /* not atomic: TSan sees an order that is missing */
+    uint32_t value[MAX_STEPS][MAX_CHUNKS]; /* not atomic, so that TSan finds a missing order */
 } record;
 
 static const char some_weights[4096];
@@ -18,7 +18,7 @@ static const char some_weights[4096];
 typedef struct graph {
     ag_plan *plan;
     uint32_t n_steps, n_chunks[MAX_STEPS];
-    uint32_t first[MAX_STEPS]; /* of the steps that run together with this one */
+    uint32_t first[MAX_STEPS]; /* the first step of this one's phase */
     uint32_t spin_ns;
 } graph;
 
@@ -67,7 +67,7 @@ static graph *make_graph(rng *r)
         g->first[i] = i > 0 && rng_below(r, 3) == 0 ? g->first[i - 1] : i;
         g->plan->steps[g->first[i]].n_together = i + 1 - g->first[i];
     }
-    for (uint32_t i = 0; i < g->n_steps; ++i) { /* that who waits asks for: here of no use, and no harm */
+    for (uint32_t i = 0; i < g->n_steps; ++i) { /* weights that waiting threads prefetch: useless here, and harmless */
         g->plan->steps[i].weights = rng_below(r, 2) ? some_weights : NULL;
         g->plan->steps[i].chunk_bytes = rng_below(r, 5000);
     }
@@ -131,7 +131,7 @@ static void run(rng *r, int n_threads)
     rig_end(pool);
 }
 
-/* More plans at once than the pool keeps places for: the further ones run on one thread each. */
+/* More plans at once than the pool has places for: the others run on one thread each. */
 static void many_streams(rng *r)
 {
     enum { MANY = 50 };
@@ -160,7 +160,7 @@ static agk_status tick(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
-/* A plan is freed by whoever ends it: the thread that published its last step must not look at it again. */
+/* The thread that ends a plan frees it: the thread that published its last step must not touch it afterwards. */
 static void short_plans(void)
 {
     ag_pool *pool = rig_pool(4);
@@ -190,7 +190,8 @@ static void empty_plan(void)
     rig_end(pool);
 }
 
-/* The weights that come next are those of the first shared step behind a group, if it is not far. */
+/* `fetches`: the next weights are those of the first step behind the phase that several threads share, if it is
+ * near. */
 static void what_is_fetched(void)
 {
     enum { N = 24 };
@@ -198,9 +199,9 @@ static void what_is_fetched(void)
     ag_step steps[N];
     for (int i = 0; i < N; ++i) steps[i] = (ag_step){.n_chunks = 8, .n_together = 1};
     steps[2].weights = steps[3].weights = steps[5].weights = steps[N - 1].weights = some_weights;
-    steps[2].n_together = 3; /* the second one of them has weights that are read at once */
+    steps[2].n_together = 3; /* the second step of this phase has weights that are read right away */
     steps[0].weights = steps[1].weights = some_weights;
-    steps[1].n_chunks = 1; /* nobody else would read them */
+    steps[1].n_chunks = 1; /* one chunk: no other thread would read them */
     ag_order_fetches(steps, N);
     for (int i = 0; i < 10; ++i) CHECK_EQ(steps[i].fetches, wanted[i]);
     CHECK_EQ(steps[N - 1].fetches, 0);

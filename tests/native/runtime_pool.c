@@ -33,7 +33,7 @@ static ag_plan *plan_of(agk_step_fn *run, int n_steps, uint32_t n_chunks, int64_
     return plan;
 }
 
-/* As many chunks as threads, and none ends before all have begun: every thread comes, the new ones as well. */
+/* As many chunks as threads, and none ends before all have begun: every thread takes part, the new ones as well. */
 static void grows(void)
 {
     ag_pool *pool = rig_pool(1);
@@ -46,13 +46,13 @@ static void grows(void)
         CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, NULL))), 0);
         ag_plan_unref(plan);
     }
-    CHECK(ag_pool_grow(pool, 2, true)); /* never fewer */
+    CHECK(ag_pool_grow(pool, 2, true)); /* growing to fewer threads changes nothing */
     CHECK_EQ(ag_pool_n_threads(pool), 4);
     ag_stream_unref(stream);
     rig_end(pool);
 }
 
-/* Who asks for more threads for itself does not change how many others use. */
+/* A stream that asks for more threads for itself does not change how many threads the others use. */
 static void grows_for_one(void)
 {
     ag_pool *pool = rig_pool(2);
@@ -62,7 +62,7 @@ static void grows_for_one(void)
     CHECK_EQ(ag_pool_width(pool), 2);
     ag_plan *plan = plan_of(meet, 1, 4, 4);
     atomic_store(&inside, 0);
-    CHECK_EQ(rig_result(rig_start(own, rig_plan_slot(plan, NULL))), 0); /* all four meet */
+    CHECK_EQ(rig_result(rig_start(own, rig_plan_slot(plan, NULL))), 0); /* all four threads meet */
     ag_plan_unref(plan);
     plan = plan_of(crowd, 6, 12, 0);
     atomic_store(&inside, 0);
@@ -103,27 +103,27 @@ static void pauses(void)
     ag_stream *stream = rig_stream(pool, 0);
     ag_plan *plan = plan_of(crowd, 2, 3, 0);
     for (int i = 0; i < 20; ++i) {
-        check_nap(i % 2 ? 500 : 0); /* asleep or still spinning */
+        check_nap(i % 2 ? 500 : 0); /* the threads sleep, or still look for work */
         rig_drain(stream);
         atomic_store(&total, 0);
         ag_pool_pause(pool);
-        for (int k = 0; ag_pool_sleepers(pool) < 2; ++k) { /* nobody spins while it is paused */
+        for (int k = 0; ag_pool_sleepers(pool) < 2; ++k) { /* paused threads must not spin */
             CHECK(k < 5000);
             check_nap(1000);
         }
         CHECK(ag_pool_paused(pool));
         op o = rig_start(stream, rig_plan_slot(plan, NULL));
-        CHECK_EQ(rig_result(o), 0); /* work ends the pause */
+        CHECK_EQ(rig_result(o), 0); /* submitting work ends the pause */
         CHECK_EQ(atomic_load(&total), 6);
         CHECK(!ag_pool_paused(pool));
-        if (i % 4 == 0) ag_pool_resume(pool); /* which is harmless */
+        if (i % 4 == 0) ag_pool_resume(pool); /* resuming twice does no harm */
     }
     ag_plan_unref(plan);
     ag_stream_unref(stream);
     rig_end(pool);
 }
 
-/* A stopped pool takes no threads any more: nobody would join them. */
+/* A stopped pool starts no more threads: nobody would join them. */
 static void stops_for_good(void)
 {
     for (int i = 0; i < SCALED(100); ++i) {

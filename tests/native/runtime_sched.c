@@ -1,4 +1,4 @@
-/* What a thread has asked of the kernel's scheduler, read back from it: loop and worker. */
+/* The scheduling attributes that loop and worker threads ask of the kernel, read back from it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #ifdef __linux__
@@ -32,7 +32,7 @@ static attributes mine(void)
     return a;
 }
 
-static bool slices(void) /* since Linux 6.12 */
+static bool slices(void) /* whether the kernel knows slices: since Linux 6.12 */
 {
     struct utsname name;
     int major = 0, minor = 0;
@@ -59,8 +59,8 @@ static void *own_slice(void *unused)
     return NULL;
 }
 
-/* Threads and programs that a loop starts do not have its slice: forked, or as subprocess does it, by vfork and exec.
- * */
+/* Threads and programs that a loop starts must not inherit its slice, whether by fork, or by vfork and exec as
+ * subprocess does. */
 static void *loop_that_starts_others(void *unused)
 {
     (void)unused;
@@ -88,7 +88,7 @@ static void *worker(void *unused)
     CHECK(after.policy == SCHED_BATCH);
     CHECK(after.nice == (before.nice + 2 > 19 ? 19 : before.nice + 2));
     if (slices()) CHECK(after.runtime == 20000000);
-    ag_sched_worker(); /* it is no ordinary thread any more: nothing is added */
+    ag_sched_worker(); /* a second call must add nothing */
     CHECK(mine().nice == after.nice);
     return NULL;
 }

@@ -1,4 +1,5 @@
-/* Signals: no native thread is open to those of the process, so who waits for one by sigwait gets it and lives. */
+/* Signals: every native thread blocks the signals of the process, so that a thread in sigwait gets them and the
+ * process lives. */
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,12 +14,13 @@ static void check_mask(void)
     CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0);
     const int blocked[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD, SIGALRM, SIGPROF};
     for (size_t i = 0; i < sizeof blocked / sizeof *blocked; ++i) CHECK(sigismember(&mask, blocked[i]) == 1);
-    const int open[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL}; /* of its own fault: told by faulthandler */
+    /* caused by the thread itself, and reported by faulthandler */
+    const int open[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof open / sizeof *open; ++i) CHECK(sigismember(&mask, open[i]) == 0);
     atomic_fetch_add(&looked, 1);
 }
 
-/* On each worker: none goes on before all are here. */
+/* Checks each worker: none ends its chunk before all have begun theirs. */
 static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)task;
@@ -39,11 +41,11 @@ int main(int argc, char **argv)
     ag_plan *plan = rig_plan();
     rig_add(plan, look, WORKERS, -1, NULL, WORKERS);
     CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, NULL))), 0);
-    CHECK_EQ(rig_result(rig_start(stream, rig_delay(1000))), 0); /* starts the thread of the timers */
+    CHECK_EQ(rig_result(rig_start(stream, rig_delay(1000))), 0); /* starts the timers' thread */
     pthread_sigmask(SIG_SETMASK, NULL, &after);
     for (int s = 1; s < NSIG; ++s) CHECK_EQ(sigismember(&before, s), sigismember(&after, s));
 
-    /* Only now, as a program does that reads its options first: this thread alone takes them. */
+    /* Blocked only now, as in a program that reads its options first. From here on only this thread takes them. */
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGTERM);
     sigaddset(&wanted, SIGUSR1);

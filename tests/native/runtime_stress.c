@@ -1,5 +1,5 @@
-/* Everything at once for five seconds: submissions, joint ones, aborts, failures, holds, calls, watches, streams that
- * come and go, on two pools. In the end all is done, and what succeeded is whole. */
+/* Everything at once for five seconds: submissions, joint ones, aborts, failures, holds, calls, watches, streams
+ * that come and go, on two pools. In the end all operations are done, and those that succeeded are complete. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -12,14 +12,14 @@
 #define N_STEPS 6
 #define N_CHUNKS 5
 
-typedef struct record { /* of one run of the plan */
+typedef struct record { /* one run of the plan */
     atomic_uint ran[N_STEPS];
     int64_t fails; /* the step that fails, or -1 */
 } record;
 
 typedef struct handle {
     op o;
-    record *rec; /* NULL: no plan */
+    record *rec; /* NULL if it is no plan */
 } handle;
 
 static ag_pool *pools[2];
@@ -29,7 +29,8 @@ static ag_error *made_up;
 static atomic_bool stop, stop_keepers;
 static atomic_uint counted[4]; /* plans that succeeded, were aborted, failed; notifications */
 
-/* Streams are replaced now and then. Who submits holds the lock for reading: nothing reaches a stream that was. */
+/* Streams are replaced now and then. A submitting thread holds the lock for reading, so that nothing is submitted to
+ * a stream that was replaced. */
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static ag_stream *table[STREAMS];
 
@@ -160,7 +161,7 @@ static void *submit_on(void *argument)
     return NULL;
 }
 
-/* Holds, number of threads, failures; replaces a stream, whose queued work goes on. */
+/* Holds, changes the number of threads, injects failures; replaces streams, whose queued work goes on. */
 static void *meddle(void *argument)
 {
     rng r = rng_new(100);
@@ -199,13 +200,13 @@ static ag_stream *replace(uint32_t i, ag_pool *pool)
     return old;
 }
 
-/* Serves the calls of one place in the table; every 50 to 150 ms another stream takes it, when the old one is dry. */
+/* Carries out the calls of one stream of the table. Every 50 to 150 ms it replaces the stream, once that is empty. */
 static void *keep_stream(void *argument)
 {
     uint32_t i = (uint32_t)(uintptr_t)argument;
     rng r = rng_new(200 + i);
     while (!atomic_load(&stop_keepers)) {
-        ag_stream *mine = borrow(i); /* this thread alone replaces it */
+        ag_stream *mine = borrow(i); /* only this thread replaces it */
         bool replaced = false;
         double until = check_seconds() + 0.05 + rng_below(&r, 100) * 1e-3;
         while (!(replaced || atomic_load(&stop_keepers)) || ag_stream_completed(mine) != ag_stream_submitted(mine)) {

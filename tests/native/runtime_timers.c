@@ -1,5 +1,6 @@
-/* Timers on a made-up machine of several banks: each bank's thread ends the delays of its own streams, and one that is
- * held up holds up no other bank. Not here: what a delay promises on any machine (runtime_delay.c). */
+/* Timers on a simulated machine of several banks: each bank's thread ends the delays of its own streams, and a
+ * thread that is held up does not hold up other banks. Not here: what delays promise on any machine
+ * (runtime_delay.c). */
 #include <pthread.h>
 
 #include "runtime/topology.h"
@@ -20,7 +21,7 @@ static agk_status block(const agk_task *task, const agk_node *node, int64_t chun
     return AGK_OK;
 }
 
-/* All banks take part, equally: streams take turns. */
+/* All banks take part equally: streams are assigned to them in turn. */
 static void each_bank_ends_its_own(int banks)
 {
     ag_topology_pretend(64, banks);
@@ -33,7 +34,7 @@ static void each_bank_ends_its_own(int banks)
         for (int k = 0; k < 3; ++k) rig_send(streams[i], rig_delay(200000));
     }
     for (int i = 0; i < STREAMS; ++i) rig_drain(streams[i]), ag_stream_unref(streams[i]);
-    /* A delay that is found to be over before it began to wait needs no timer. */
+    /* A delay that is already over when it would begin to wait needs no timer. */
     uint64_t all = 0;
     for (int i = 0; i < AG_MAX_BANKS; ++i) {
         const uint64_t ended = ag_timer_ended(i) - before[i];
@@ -46,17 +47,18 @@ static void each_bank_ends_its_own(int banks)
     ag_topology_pretend(0, 0);
 }
 
-/* What comes after a delay runs in the thread that ended it, if it is cheap. One that takes for ever, as one whose
- * pages must be read from a disk, keeps one bank's thread; with one thread for all of them no other delay would end. */
+/* The thread that ends a delay also runs the next operation, if that is cheap. An operation that lasts for ever,
+ * such as one whose pages must be read from a disk, holds up the thread of one bank. With one thread for all banks
+ * no other delay would end. */
 static void a_bank_that_is_held_up_holds_up_no_other(void)
 {
     ag_topology_pretend(64, BANKS);
     ag_pool *pool = rig_pool(1);
     ag_plan *plan = rig_plan();
     rig_add(plan, block, 1, -1, NULL, 0);
-    plan->cost = 10; /* so that the thread of the timers runs it */
+    plan->cost = 10; /* so cheap that the timers' thread runs it */
     ag_stream *streams[BANKS];
-    for (int i = 0; i < BANKS; ++i) streams[i] = rig_stream(pool, 1); /* one each */
+    for (int i = 0; i < BANKS; ++i) streams[i] = rig_stream(pool, 1); /* one stream in each bank */
     atomic_store(&blocked, true);
     atomic_store(&inside, 0);
     rig_send(streams[0], rig_delay(1000000));
@@ -75,7 +77,7 @@ static void a_bank_that_is_held_up_holds_up_no_other(void)
     ag_topology_pretend(0, 0);
 }
 
-/* Delays of all banks, aborted, lost and stopped at random from several threads: each ends, none early. */
+/* Delays in all banks, aborted, lost and stopped at random by several threads: each ends, and none early. */
 typedef struct load {
     ag_pool *pool;
     uint64_t number;

@@ -1,4 +1,4 @@
-/* Numbers for the kernels of mul_mat of many columns, and the bound of what their sums may differ by. */
+/* Numbers for the kernels of mul_mat of many columns, and a bound for the difference between their sums. */
 #ifndef TEST_TERMS_H
 #define TEST_TERMS_H
 
@@ -12,8 +12,9 @@
 
 enum { K = 96, COLS = 49, ROWS = 32 };
 
-#define MOST 1.7 /* of a number; they are even between it and its negative */
-#define SQUARE (2 * K * (MOST * MOST / 3.0) * (MOST * MOST / 3.0)) /* of the sum of 2 K products, in the mean */
+#define MOST 1.7 /* the largest absolute value; numbers are evenly distributed up to it */
+/* the mean square of a sum of 2 K products of such numbers */
+#define SQUARE (2 * K * (MOST * MOST / 3.0) * (MOST * MOST / 3.0))
 
 static inline float *numbers(rng *r, int64_t n)
 {
@@ -23,7 +24,7 @@ static inline float *numbers(rng *r, int64_t n)
     return x;
 }
 
-/* Two blocks of k, and what was put. */
+/* Multiplies two blocks of k into the tile's sums, then writes them to c by `put`. */
 static inline void multiply(agk_mm_pairs_product_fn *tile, agk_mm_panels_put_fn *put, agk_mm_panel p, float *c)
 {
     const size_t n = (size_t)((p.cols + 31) / 32) * AGK_PANEL_SUMS;
@@ -37,7 +38,7 @@ static inline void multiply(agk_mm_pairs_product_fn *tile, agk_mm_panels_put_fn 
     free(sums);
 }
 
-/* The scalar tile has a layout of sums of its own, all others share one. */
+/* The function that writes the sums of this tile. The scalar tile has its own layout of sums, all others share one. */
 static inline agk_mm_panels_put_fn *put_of(const agk_variant *tile)
 {
     const bool scalar = strcmp(tile->isa, "scalar") == 0;
@@ -45,12 +46,13 @@ static inline agk_mm_panels_put_fn *put_of(const agk_variant *tile)
         agk_mm_panels_put_fn *put = (agk_mm_panels_put_fn *)variant(i, "mm_panels_put");
         if (put != NULL && (strcmp(agk_variants[i].isa, "scalar") == 0) == scalar) return put;
     }
-    CHECK(false); /* a tile without a put */
+    CHECK(false); /* no `put` for this tile */
     return NULL;
 }
 
-/* b: the units as the tile wants them. `square`: what that of a product is in the mean, or 0; a single one may be near
- * 0 by chance, and its error is not. */
+/* b: the packed units in the order that `tile` reads. `square`: the mean square of an element of the product, or 0.
+ * It replaces the measured size where that is smaller: a single element may be near 0 by chance, but its error is
+ * not. */
 static inline void same_of(agk_mm_pairs_product_fn *tile, const char *b, agk_mm_pairs_product_fn *scalar,
                            agk_mm_panels_put_fn *put, agk_mm_panel p, double square)
 {

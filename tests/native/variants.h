@@ -7,14 +7,15 @@
 #include "check.h"
 #include "table/kernel_types.h"
 
-/* Entry i of the table, if it is one of this kernel and the CPU has what it needs; else NULL. */
+/* Entry i of the table of variants, if it is a variant of `kernel` and this CPU has the features it needs; else
+ * NULL. */
 static inline agk_any_fn *variant(size_t i, const char *kernel)
 {
     const agk_variant *v = &agk_variants[i];
     return (v->needs & ~agk_cpu_features()) == 0 && strcmp(v->kernel, kernel) == 0 ? v->fn : NULL;
 }
 
-/* n bytes on a line of the cache, none of them zero. */
+/* n bytes at the beginning of a cache line, none of them zero. */
 static inline void *bytes(size_t n)
 {
     char *p = aligned_alloc(64, (n + 63) / 64 * 64);

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 BOUND = 1e-11
-# the kernel widens q5_0 to bytes, block by block
+# the kernel has no loop for q5_0: it is widened to f32, block by block
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_0")
 
 
