@@ -1,6 +1,6 @@
-/* Every variant of attention in bf16 on tiles against the scalar kernel: tiles of rows that end with the next, masks
- * that cut blocks, what is left to lanes. Memory has its exact size, so that ASan sees what is read or written
- * beyond. */
+/* Every variant of attention in bf16 on matrix tiles compared with the scalar kernel: tiles of rows that are
+ * finished by the next call, masks that cut blocks, remainders that are left to lanes. Buffers have their exact
+ * size, so that ASan sees any read or write beyond them. */
 #include <math.h>
 #include <string.h>
 
@@ -9,14 +9,15 @@
 #include "kernels/flash.h"
 #include "table/kernel_types.h"
 
-#define BOUND 5e-5 /* of squares: P and Q are rounded to bf16 */
+#define BOUND 5e-5 /* for the sum of squared errors: P and Q are rounded to bf16 */
 
 enum { MOST_TILES = 8, NONE = 0xfc00 /* -inf */ };
 
 typedef struct shape {
     int64_t d, dv, queries, keys;
-    int64_t
-        window; /* keys that a query sees, the last of them as far before the end as it is itself; 0: all, no mask */
+    /* keys that a query sees. The last one is as far from the end of the keys as the query from the end of its tile;
+     * 0: all keys, no mask */
+    int64_t window;
     float softcap, huge; /* huge: a value of the last key, 0: none */
 } shape;
 
@@ -52,7 +53,7 @@ static uint16_t *rows(rng *r, int64_t n)
     return x;
 }
 
-/* The scalar kernel, of keys first .. end - 1 one after the other. */
+/* The result of the scalar kernel, which gets the keys first .. end - 1 one by one. */
 static void expect(const shape *s, agk_flash_tile t, int64_t first, int64_t end, const uint16_t *k, const uint16_t *v,
                    float *out)
 {
@@ -128,7 +129,7 @@ static void attend(rng *r, agk_flash_bf16_pack_fn *pack, agk_flash_bf16_tile_fn 
             if (from < keys.begin) keys.begin = from;
             if (to > keys.end) keys.end = to;
         }
-        CHECK(tile(x, &keys, n == 0, state)); /* the one before */
+        CHECK(tile(x, &keys, n == 0, state)); /* this call also finishes the tile before */
         expect(s, *x, keys.begin, keys.end, k, v, expected + first * dv);
     }
     if (n > 0) CHECK(tile(NULL, NULL, false, state));

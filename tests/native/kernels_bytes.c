@@ -1,7 +1,7 @@
-/* Every variant of the kernels of mul_mat of many columns in lanes, as bytes and as sums of 16 bits, against the scalar
- * ones: packed bytes are alike, products differ by no more than sums in f32 do, nothing is read or written beyond.
- * Memory has its exact size, so that ASan sees it. Not here: terms of bf16 (kernels_terms.c), matrix tiles
- * (kernels_tiles.c). */
+/* Every variant of the kernels for mul_mat of many columns in lanes, as bytes and as sums of 16 bits, compared with
+ * the scalar kernels. Packed bytes are equal, products differ by no more than sums in f32 do. Buffers have their
+ * exact size, so that ASan sees any read or write beyond them. Not here: terms of bf16 (kernels_terms.c), matrix
+ * tiles (kernels_tiles.c). */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "kernels/mul_mat_bytes.h"
 #include "kernels/mul_mat_shorts.h"
 
-/* Columns as mm_columns_q8 gives them; wide: one scale. */
+/* Columns as mm_columns_q8 makes them; wide: all blocks have one scale. */
 static agk_mm_col_q8 *columns(rng *r, int64_t n, bool wide)
 {
     agk_mm_col_q8 *x = bytes((size_t)n * sizeof *x);
@@ -39,7 +39,7 @@ static agk_bytes_row *byte_rows(rng *r, bool halves)
     return x;
 }
 
-/* What packs for a tile: units of smmla have an order of their own, all others that of the scalar one. */
+/* The function that packs columns for this tile: units for smmla have their own order, all others the scalar one's. */
 static agk_mm_bytes_columns_fn *pack_of(const agk_variant *tile)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
@@ -60,7 +60,7 @@ static int bytes_in_lanes(const rng *start)
         rng own = *start, *r = &own;
         for (int round = 0; round < SCALED(80); ++round) {
             const bool halves = (round & 1) != 0, wide = (round & 2) != 0, minimum = (round & 4) != 0;
-            if (halves && minimum && !wide) continue; /* no type has them */
+            if (halves && minimum && !wide) continue; /* no type is like this */
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
             char *b = bytes((size_t)units * UNIT), *other = bytes((size_t)units * UNIT);
             for (int64_t u = 0; u < units; ++u) {
@@ -72,7 +72,7 @@ static int bytes_in_lanes(const rng *start)
             }
             for (int64_t u = 0; u < units * K / 32 && pack != NULL; ++u) {
                 agk_bytes_unit *left = (agk_bytes_unit *)(void *)b + u, *right = (agk_bytes_unit *)(void *)other + u;
-                if (!halves) { /* the second of each is not used */
+                if (!halves) { /* the second start and sum are not used */
                     memcpy(right->start[1], left->start[1], sizeof left->start[1]);
                     memcpy(right->sum[1], left->sum[1], sizeof left->sum[1]);
                 }
@@ -100,7 +100,7 @@ static int bytes_in_lanes(const rng *start)
     return n_variants;
 }
 
-/* Rows of k elements as they are made of a type, whatever their values. */
+/* Random rows in the layout into which rows of a type are converted for sums of 16 bits. */
 static void *short_rows(rng *r, agk_code_traits t, int fours, int64_t k)
 {
     const size_t size = agk_short_row_bytes(fours == 0);
@@ -124,7 +124,8 @@ static void *short_rows(rng *r, agk_code_traits t, int fours, int64_t k)
                           : i % 3 == 1 && fours > 0 ? most
                                                     : (int)rng_below(r, (uint32_t)(2 * most)) - most;
             if (fours == 0)
-                x->words[e] = (int16_t)q; /* which of four it is makes no difference: 16 stay 16 */
+                /* the order within a four does not matter here: each half of 16 has the same elements */
+                x->words[e] = (int16_t)q;
             else
                 x->q[e] = (int8_t)q;
             x->start[t.halves ? e / 16 : 0] -= 128 * q;
@@ -134,8 +135,8 @@ static void *short_rows(rng *r, agk_code_traits t, int fours, int64_t k)
     return rows;
 }
 
-/* The mean square of products of these: that of scaled codes and minimums, which may take each other away, times that
- * of columns. */
+/* The mean square of an element of the product: the mean square of scaled codes plus that of minimums, which may
+ * cancel each other, times that of columns. */
 static double square_of(const agk_mm_panel *p)
 {
     double rows = 0.0, cols = 0.0;
@@ -169,7 +170,8 @@ static int sums_of_16_bits(const rng *start)
             const agk_code_traits t = agk_code_traits_of(type);
             if (!t.served) continue;
             const bool whole = tile != NULL && strcmp(agk_variants[i].isa, "avxvnni") == 0;
-            const int fours = whole ? 8 : agk_short_fours(type); /* sums of 32 bits: all rows are bytes */
+            /* avxvnni sums in 32 bits, so that rows of all types are bytes */
+            const int fours = whole ? 8 : agk_short_fours(type);
             for (int round = 0; round < SCALED(8); ++round) {
                 const int64_t rows = 1 + (round * 7 + type) % ROWS, cols = 1 + (round * 11 + type) % COLS;
                 const int64_t units = (cols + 15) / 16;
@@ -177,7 +179,7 @@ static int sums_of_16_bits(const rng *start)
                 for (int64_t u = 0; u < units; ++u) {
                     const int64_t n = cols - 16 * u < 16 ? cols - 16 * u : 16;
                     agk_mm_col_q8 *x = columns(r, n * COL, t.wide);
-                    for (int64_t j = 0; j < n * COL; j += 2) { /* the largest sums */
+                    for (int64_t j = 0; j < n * COL; j += 2) { /* columns that give the largest sums */
                         memset(x[j].q, j % 4 == 0 ? 127 : -128, sizeof x[j].q);
                     }
                     agk_mm_shorts_columns_scalar(t.halves, t.wide, LONG, n, x, COL * sizeof *x, b + u * UNIT);
@@ -187,7 +189,8 @@ static int sums_of_16_bits(const rng *start)
                 for (int64_t u = 0; u < units * LONG / 32 && pack != NULL; ++u) {
                     agk_short_unit *left = (agk_short_unit *)(void *)b + u,
                                    *right = (agk_short_unit *)(void *)other + u;
-                    if (!t.halves) memcpy(right->sum[1], left->sum[1], sizeof left->sum[1]); /* not used */
+                    /* the second sum is not used */
+                    if (!t.halves) memcpy(right->sum[1], left->sum[1], sizeof left->sum[1]);
                     CHECK(memcmp(left, right, sizeof *left) == 0);
                 }
                 void *a = short_rows(r, t, fours, LONG);
@@ -213,14 +216,15 @@ static int sums_of_16_bits(const rng *start)
     return n_variants;
 }
 
-/* Rows of any bits, made short, against the same rows as floats; what is said twice agrees. */
+/* Rows of any bits, converted for sums of 16 bits, compared with the same rows as floats. Values that are stored
+ * twice must agree. */
 static int short_rows_of_types(rng *r)
 {
     enum { N = 512 };
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
         agk_mm_shorts_rows_fn *row = (agk_mm_shorts_rows_fn *)variant(i, "mm_shorts_rows");
-        if (row == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue; /* which rounds */
+        if (row == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue; /* the scalar kernel rounds */
         for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
             const agk_code_traits t = agk_code_traits_of(type);
             const int fours = t.served ? agk_short_fours(type) : 8, most = fours == 0 ? 128 : 64 / fours;
@@ -272,12 +276,12 @@ static int short_rows_of_types(rng *r)
 
 int main(void)
 {
-    /* Each its own, which each variant begins anew: whether an error comes near its bound is not for others to
-     * decide. */
+    /* Each test has its own random numbers, and each variant begins with the same ones: whether an error comes near
+     * its bound must not depend on other tests and variants. */
     rng r[3];
     for (uint64_t i = 0; i < 3; ++i) r[i] = rng_new(3 + i);
     CHECK(bytes_in_lanes(&r[0]) >= 1);
     CHECK(sums_of_16_bits(&r[1]) >= 1);
-    short_rows_of_types(&r[2]); /* of no machine but AVX2 */
+    short_rows_of_types(&r[2]); /* only AVX2 has these kernels */
     return 0;
 }

@@ -1,6 +1,7 @@
-/* What is chosen for this machine: of each kernel the first variant of the list that it can run, of every instruction
- * set that it has as much as the list knows. AGK_EXPECT in the environment names the one whose kernels must be the
- * best: a check that an emulated processor is seen as what it is. */
+/* The kernels that are chosen for this machine. For each kernel it is the first variant of the list that the machine
+ * can run. Every instruction set that kernels.def names is used if the machine has it. The environment variable
+ * AGK_EXPECT names the instruction set whose kernels must be the best: this checks that features of an emulated
+ * processor are detected. */
 #include <ctype.h>
 #include <string.h>
 
@@ -9,12 +10,12 @@
 #include "kernels/mul_mat.h"
 #include "lower/mul_mat/scheme.h"
 
-static bool runs(size_t i) /* and is worth it */
+static bool runs(size_t i) /* and runs fast: `gate` holds, too */
 {
     return ((agk_variants[i].needs | agk_variants[i].gate) & ~agk_cpu_features()) == 0;
 }
 
-/* Of the instruction sets of aarch64, the best last. */
+/* The place among the instruction sets of aarch64, the best one last; -1: none of them. */
 static int rank(const char *isa)
 {
     static const char *const names[] = {"scalar", "neon", "dotprod", "i8mm"};
@@ -24,7 +25,7 @@ static int rank(const char *isa)
     return -1;
 }
 
-/* Whether kernels.def has a line for the kernel, beside plain C, that needs no more than `cpu`. */
+/* Whether kernels.def has a line for the kernel, besides plain C, that needs no features beyond `cpu`. */
 static bool has_line(const char *kernel, uint32_t cpu)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
@@ -43,8 +44,8 @@ static bool has_line_of(const char *prefix, int type, uint32_t cpu)
     return has_line(name, cpu);
 }
 
-/* The lines of kernels.def are the only gate of the schemes that have a kernel for each type: with the features that
- * any line needs, a scheme serves exactly the types that have a line. So a new line serves at once. */
+/* Some schemes have a kernel for each type. The lines of kernels.def must be their only gate: with the features that
+ * any line needs, a scheme serves exactly the types that have a line. So a new line takes effect at once. */
 static void check_gates(uint32_t cpu)
 {
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
@@ -62,7 +63,7 @@ static void check_gates(uint32_t cpu)
     }
 }
 
-/* What is chosen, where the instruction set was compiled at all: type, rows, columns, k, weights. */
+/* Checks the scheme that is chosen for a type, rows, columns, k, and whether a is in a buffer of weights. */
 static void expect(uint32_t cpu, int type, int64_t m, int64_t n, int64_t k, bool weights, const char *name)
 {
     const agk_mm_problem p = {
@@ -92,19 +93,19 @@ static void check_schemes(void)
         expect(avx512, AGK_Q8_0, 64, 16, 256, false, "blocks_q8");
         expect(avx512, AGK_Q6_K, 64, 17, 256, true, "bytes");
         expect(avx512, AGK_Q6_K, 64, 32, 256, true, "bytes");
-        expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* no panel has so few rows */
+        expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* panels need more rows */
         expect(avx512, AGK_F16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 8, 256, false, "dots_bf16");
         expect(avx512, AGK_BF16, 64, 8, 32, false, "blocks_bf16");
         expect(amd, AGK_BF16, 64, 32, 256, false, "pairs");
-        expect(amd, AGK_BF16, 64, 8, 256, true, "dots_bf16"); /* not gated for Zen 4 */
+        expect(amd, AGK_BF16, 64, 8, 256, true, "dots_bf16"); /* the gate of the packed kernel needs AGK_ZEN4 */
         expect(amd, AGK_F32, 64, 32, 256, false, "floats");
     }
     if (has_line("mm_tiles_product", amx)) {
         expect(amx, AGK_Q4_0, 64, 6, 256, true, "packed_lanes");
         expect(amx, AGK_Q4_0, 64, 7, 256, true, "packed_tiles");
-        expect(amx, AGK_Q6_K, 64, 8, 256, true, "packed_lanes"); /* a scale for 16 k */
+        expect(amx, AGK_Q6_K, 64, 8, 256, true, "packed_lanes"); /* this type has a scale for each 16 elements of k */
         expect(amx, AGK_Q6_K, 64, 9, 256, true, "packed_tiles");
         expect(amx, AGK_Q4_0, 64, 32, 256, true, "tiles");
         expect(amx, AGK_F32, 64, 32, 256, true, "tiles");
@@ -131,7 +132,7 @@ int main(void)
             ++first;
         }
         CHECK(chosen ==
-              (first < agk_n_variants ? agk_variants[first].fn : NULL)); /* attention in bf16 has no plain C */
+              (first < agk_n_variants ? agk_variants[first].fn : NULL)); /* NULL: attention in bf16 has no plain C */
         if (runs(i) && rank(agk_variants[i].isa) > rank(best)) best = agk_variants[i].isa;
     }
     for (size_t i = 0; i < agk_n_variants; ++i) check_gates(agk_variants[i].needs);

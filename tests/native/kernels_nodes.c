@@ -1,7 +1,7 @@
-/* Products of all types, few and many columns, weights packed or as they lie, for each set of features: nodes.h. */
+/* Products of all types, with few and many columns, packed and unpacked weights, for each set of features: nodes.h. */
 #include "nodes.h"
 
-/* Bytes of the type, from floats where it has a way, else any codes with moderate scales. */
+/* Rows of the type: random floats converted to it, by its quantizer if it has no other conversion. */
 static void *weights_of(rng *r, int type, int64_t k, int64_t rows)
 {
     const agk_type_traits *t = agk_traits(type);
@@ -28,8 +28,8 @@ static void mul_mat(rng *r, int type, int64_t k, int64_t m, int64_t n, bool pack
     node.src[0] = view_of(type, w, k, m, 1);
     node.src[1] = view_of(AGK_F32, x, k, n, 1);
     node.dst = view_of(AGK_F32, NULL, m, n, 1);
-    /* columns of quantized rows are bytes: 1 / 127 of the largest at most, a third of that in the mean; of bf16 they
-     * may be bf16, of f16 two of them */
+    /* Columns for quantized rows are bytes: their rounding error is 1 / 127 of the largest element at most, on
+     * average a third of that. Columns for bf16 may be rounded to bf16, those for f16 to two terms of bf16. */
     compare(&node, packed, quantized ? 1e-2 : type == AGK_BF16 ? 3e-3 : type == AGK_F16 ? 2e-5 : 1e-6);
     free(w);
     free(x);

@@ -1,7 +1,7 @@
-/* Kernels that must give the bits of plain C whatever the numbers: sums and products of 16-bit floats, blocks of q8_0
- * and columns, fill, f32 to i32 and back.
+/* Kernels that must give the bits of plain C for all numbers: sums and products of 16-bit floats, blocks of q8_0 and
+ * columns, fill, conversion between f32 and i32.
  *
- * Not here: what nodes of them compute (kernels_vectors.c, kernels_quantized_rows.c). */
+ * Not here: the results of nodes that use them (kernels_vectors.c, kernels_quantized_rows.c). */
 #include "kernels/mul_mat.h"
 #include "nodes.h"
 
@@ -14,7 +14,7 @@ static void *halves(rng *r, int type, size_t n)
     return y;
 }
 
-/* Blocks of q8_0 and columns of numbers of any size, infinite ones and NaN among them, by each variant. */
+/* Each variant: blocks of q8_0 and columns made of numbers of any size, infinities and NaN among them. */
 static void extremes(rng *r)
 {
     enum { N = 32 * 11 };
@@ -48,7 +48,7 @@ static void extremes(rng *r)
     }
 }
 
-/* Each variant of sums and products of 16-bit floats, fill, f32 to i32 and back, bit for bit. */
+/* Each variant of sums and products of 16-bit floats, fill, conversion between f32 and i32: bit for bit. */
 static void halves_and_numbers(rng *r)
 {
     static const int ops[] = {AGK_OP_add, AGK_OP_sub, AGK_OP_mul, AGK_OP_div};
@@ -79,7 +79,7 @@ static void halves_and_numbers(rng *r)
             uint32_t found[80];
             for (int n = 0; n < 70; ++n) {
                 memset(found, 0xa5, sizeof found);
-                ((agk_cpy_fill_32_fn *)v->fn)(n, found, 0x7fa12345); /* a NaN keeps its bits */
+                ((agk_cpy_fill_32_fn *)v->fn)(n, found, 0x7fa12345); /* fill must copy the bits of a NaN */
                 for (int j = 0; j < 80; ++j) CHECK(found[j] == (j < n ? 0x7fa12345 : 0xa5a5a5a5));
             }
         }

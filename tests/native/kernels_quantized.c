@@ -1,6 +1,6 @@
-/* Every variant of the kernels that multiply quantized rows against the scalar one: within what the order of sums
- * costs. Rows have their exact size in memory of their own, so that ASan sees a read beyond. Not here: rows that are
- * unpacked (kernels_quantized_rows.c), products of many columns (kernels_terms.c). */
+/* Every variant of the kernels that multiply quantized rows compared with the scalar one: it may differ by the error
+ * of another order of sums. Each row has a buffer of its exact size, so that ASan sees a read beyond it. Not here:
+ * rows that are unpacked (kernels_quantized_rows.c), products of many columns (kernels_terms.c). */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "kernels/mul_mat_bytes.h"
 #include "kernels/mul_mat_packed.h"
 
-/* `rows` rows of the type times `cols` columns, by `dot`, into c. */
+/* Multiplies n_rows rows of the type by n_cols columns into c, using `dot`. */
 static void multiply(agk_mm_block_fn *dot, int type, int64_t k, int n_rows, int n_cols, const void *a, const void *b,
                      float *c)
 {
@@ -27,7 +27,7 @@ static void multiply(agk_mm_block_fn *dot, int type, int64_t k, int n_rows, int 
     dot(&block);
 }
 
-/* The sum of squares of a row, and of a column. */
+/* The sum of squares of a row; below, of a column. */
 static double length_of_row(int type, int64_t k, const void *row)
 {
     float x[N];
@@ -55,7 +55,7 @@ static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block
     char *a = malloc((size_t)n_rows * row_size);
     agk_mm_col_q8 *b = malloc((size_t)n_cols * (N / 64) * sizeof *b);
     float *expected = malloc(n * sizeof(float)), *found = malloc(n * sizeof(float));
-    for (int row = 0; row < n_rows; ++row) { /* groups of 16 differ */
+    for (int row = 0; row < n_rows; ++row) { /* groups of 16 elements differ in size */
         if (is_codebook(type)) {
             random_row(r, type, a + (size_t)row * row_size);
             continue;
@@ -67,13 +67,13 @@ static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block
         for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 32 % 7);
         agk_mm_columns_q8_scalar(x, b + col * (N / 64), k);
         if (is_codebook(type)) continue;
-        agk_mm_col_q8 *first = b + col * (N / 64); /* what was q8_0 before may hold this */
+        agk_mm_col_q8 *first = b + col * (N / 64); /* columns that come from a q8_0 tensor may hold -128 */
         first->start[1] += 128 * (first->q[7] + 128);
         first->q[7] = -128;
     }
     multiply(scalar, type, k, n_rows, n_cols, a, b, expected);
     multiply(fast, type, k, n_rows, n_cols, a, b, found);
-    double error = 0.0, size = 0.0; /* what such products are like: a single one may be near 0 by chance */
+    double error = 0.0, size = 0.0; /* size: the expected mean square, since a single product may be near 0 by chance */
     for (size_t i = 0; i < n; ++i) {
         const size_t row = i % (size_t)n_rows, col = i / (size_t)n_rows;
         error += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
@@ -105,7 +105,7 @@ static int dots(rng *r, int type)
     return n_variants;
 }
 
-/* Rows of floats, whole vectors and odd ends, one of them cut in two as the steps do. */
+/* Rows of floats: whole vectors and remainders; some products are computed in two parts of k, as steps do. */
 static int float_dots(rng *r, int type, const char *kernel)
 {
     enum { ROWS = 7, COLS = 9, K = 203, CUT = 64 };
@@ -153,21 +153,22 @@ static int float_dots(rng *r, int type, const char *kernel)
     return n_variants;
 }
 
-/* A number that columns may have: mostly ordinary ones, some between two codes, some that no block can hold. */
+/* A number for columns: mostly an ordinary one, some halfway between two codes, some that no block can represent. */
 static float odd_float(rng *r, int block)
 {
     const float x = random_float(r) * (float)(1 + block % 7);
-    if (block % 5 == 0) return (float)rng_below(r, 255) / 2.0f - 63.5f; /* halves, where the scale comes to 0.5 */
+    /* halves: the largest is 63.5, so the scale is 0.5 */
+    if (block % 5 == 0) return (float)rng_below(r, 255) / 2.0f - 63.5f;
     if (block % 11 == 0) return 0.0f;
     if (block % 13 == 0) return x * 1e-39f;
     if (block % 17 == 0 && rng_below(r, 20) == 0) return rng_below(r, 2) == 0 ? NAN : INFINITY;
     return x;
 }
 
-/* Columns laid out for tiles: every byte as plain C has it. */
+/* Columns packed for tiles: every byte as in plain C. */
 static int lays(rng *r)
 {
-    static const int types[] = {AGK_Q8_0, AGK_Q5_1, AGK_Q6_K, AGK_Q2_K}; /* each of agk_packed_sums */
+    static const int types[] = {AGK_Q8_0, AGK_Q5_1, AGK_Q6_K, AGK_Q2_K}; /* one type for each of agk_packed_sums */
     enum { COLS = 16 };
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
@@ -193,13 +194,13 @@ static int lays(rng *r)
     return n_variants;
 }
 
-/* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not
- * change. Then the variants against plain C. */
+/* Packed weights times packed columns compared with unpacked rows times unpacked columns, computed in plain C:
+ * packing must not change the result. All variants are compared with that. */
 static int packed(rng *r, int type, bool tiles)
 {
     enum { ROWS = 21, GROUPS = 2, COLS = 16 };
     const agk_packed_layout *layout = agk_packed_layout_of(type);
-    if (layout == NULL || layout->sums == AGK_NO_SUMS) return 0; /* the rest is in kernels_bytes.c */
+    if (layout == NULL || layout->sums == AGK_NO_SUMS) return 0; /* the other types are in kernels_bytes.c */
     const char *kernel = kernel_of(tiles ? "mm_packed_tiles_" : "mm_packed_", type, "");
     agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
     CHECK(scalar != NULL);
@@ -266,6 +267,7 @@ int main(void)
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);
     n_dots += float_dots(&r, AGK_F32, "mm_dots_f32") + float_dots(&r, AGK_F16, "mm_dots_f16") +
               float_dots(&r, AGK_BF16, "mm_dots_bf16");
-    CHECK(n_dots >= 25 && n_packed == 46 && lays(&r) >= 1); /* the scalar ones are there on any machine */
+    /* even without any vector kernel there are the scalar ones */
+    CHECK(n_dots >= 25 && n_packed == 46 && lays(&r) >= 1);
     return 0;
 }

@@ -1,6 +1,6 @@
-/* Every variant of the kernels that unpack quantized rows against the scalar one: to f32 and to bytes bit for bit, to
- * bf16 as their floats are rounded. Rows have their exact size in memory of their own, so that ASan sees a read beyond.
- * Not here: products of such rows (kernels_quantized.c). */
+/* Every variant of the kernels that unpack quantized rows compared with the scalar one: to f32 and bytes bit for
+ * bit, to bf16 equal to the rounded floats. Each row has a buffer of its exact size, so that ASan sees a read beyond
+ * it. Not here: products of such rows (kernels_quantized.c). */
 #include <math.h>
 
 #include "quantized.h"
@@ -33,7 +33,7 @@ static int rows(rng *r, int type)
     return n_variants;
 }
 
-/* Rows as bytes: (q - 128) * d + minimum is the element. Not the scalar one, which rounds. */
+/* Rows as bytes: each element is (q - 128) * d + minimum. Not for the scalar kernel, which rounds. */
 static int byte_rows(rng *r, int type)
 {
     const agk_code_traits traits = agk_code_traits_of(type);
@@ -61,7 +61,7 @@ static int byte_rows(rng *r, int type)
     return n_variants;
 }
 
-/* What an f32 is as one term of a product on tiles: rounded, zero with its sign if that is subnormal. */
+/* An f32 as the only term of a product on tiles: rounded to bf16; a subnormal number becomes zero with its sign. */
 static uint16_t as_term(float x)
 {
     uint16_t bits;
@@ -70,7 +70,7 @@ static uint16_t as_term(float x)
     return bits;
 }
 
-/* Rows of codebook types as bf16: what their floats are rounded to. Any bits, and ordinary scales. */
+/* Rows of codebook types as bf16 equal their floats rounded to bf16. Rows have any bits, or ordinary scales. */
 static int bf16_rows(rng *r, int type)
 {
     const bool points = is_codebook(type) && agk_code_traits_of(type).served && type != AGK_TQ1_0 && type != AGK_TQ2_0;
@@ -105,6 +105,6 @@ int main(void)
         if (agk_traits(type)->blck_size == 1) continue;
         n += rows(&r, type) + byte_rows(&r, type) + bf16_rows(&r, type);
     }
-    CHECK(n >= 24); /* the scalar ones are there on any machine */
+    CHECK(n >= 24); /* even without any vector kernel there are the scalar ones */
     return 0;
 }

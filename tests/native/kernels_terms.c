@@ -1,7 +1,7 @@
-/* Every variant of the kernels of mul_mat of many columns in lanes, as terms of bf16 and as f32, against the scalar
- * ones: packed bytes are alike, products differ by no more than sums in f32 do, nothing is read or written beyond.
- * Memory has its exact size, so that ASan sees it. Not here: bytes (kernels_bytes.c), matrix tiles (kernels_tiles.c).
- * */
+/* Every variant of the kernels for mul_mat of many columns in lanes, as terms of bf16 and as f32, compared with the
+ * scalar kernels. Packed bytes are equal, products differ by no more than sums in f32 do. Buffers have their exact
+ * size, so that ASan sees any read or write beyond them. Not here: bytes (kernels_bytes.c), matrix tiles
+ * (kernels_tiles.c). */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static int packing(rng *r)
                     if (fine) CHECK(memcmp(expected, found, size) == 0);
                 }
                 if (row != NULL) {
-                    float *last = numbers(r, k); /* of its exact size */
+                    float *last = numbers(r, k); /* in a buffer of its exact size */
                     memcpy(last, x + (n - 1) * k, (size_t)k * 4);
                     memset(expected, 0, 2 * size);
                     memset(found, 0, 2 * size);
@@ -59,7 +59,7 @@ static int whole_numbers(const rng *start)
         for (int round = 0; round < SCALED(60); ++round) {
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
             float *x = numbers(r, ROWS * K), *y = numbers(r, units * 16 * K);
-            float *a = bytes(ROWS * K * 4), *b = bytes((size_t)(units * 16 * K) * 4); /* aligned */
+            float *a = bytes(ROWS * K * 4), *b = bytes((size_t)(units * 16 * K) * 4); /* aligned copies */
             memcpy(a, x, ROWS * K * 4);
             memcpy(b, y, (size_t)(units * 16 * K) * 4);
             const agk_mm_panel p = {
@@ -107,8 +107,8 @@ static int products(const rng *start)
 
 int main(void)
 {
-    /* Each its own, which each variant begins anew: whether an error comes near its bound is not for others to
-     * decide. */
+    /* Each test has its own random numbers, and each variant begins with the same ones: whether an error comes near
+     * its bound must not depend on other tests and variants. */
     rng r[3];
     for (uint64_t i = 0; i < 3; ++i) r[i] = rng_new(i);
     CHECK(packing(&r[0]) >= 2);

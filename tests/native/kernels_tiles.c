@@ -1,6 +1,6 @@
-/* Every variant of the kernels of mul_mat on matrix tiles against the scalar ones: packed bytes are alike, products
- * differ by no more than sums in f32 do, nothing is read or written beyond. Memory has its exact size, so that ASan
- * sees it. Not here: the same products in lanes (kernels_terms.c, kernels_bytes.c). */
+/* Every variant of the kernels of mul_mat on matrix tiles compared with the scalar ones. Packed bytes are equal,
+ * products differ by no more than sums in f32 do. Buffers have their exact size, so that ASan sees any read or write
+ * beyond them. Not here: the same products in lanes (kernels_terms.c, kernels_bytes.c). */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int packing_for_tiles(rng *r)
                     CHECK(cols(terms, k, n, x, (size_t)k * 4, found) == fine);
                     if (fine) CHECK(memcmp(expected, found, size) == 0);
                 }
-                if (rows != NULL && terms == 1) { /* any 16 bits, of their exact size */
+                if (rows != NULL && terms == 1) { /* rows of any 16 bits, in a buffer of their exact size */
                     uint16_t *y = malloc((size_t)(n * k) * 2);
                     CHECK(y != NULL);
                     memcpy(y, x, (size_t)(n * k) * 2);
@@ -49,15 +49,15 @@ static int packing_for_tiles(rng *r)
     return n_variants;
 }
 
-/* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart; or in
- * units. */
+/* Multiplies two blocks of k and applies the fused operations `e`. The result has its exact size, its columns are
+ * `gap` floats apart; or it goes to e.units. */
 static float *ended(agk_mm_tiles_product_fn *tile, agk_mm_panel p, agk_mm_end e, int64_t gap)
 {
     const size_t n = (size_t)((p.cols + 31) / 32) * AGK_PANEL_SUMS;
     const int64_t ldc = p.rows + gap, size = ldc * p.cols - gap;
     float *c = malloc((size_t)size * sizeof *c);
     CHECK(c != NULL);
-    for (int64_t i = 0; i < size; ++i) c[i] = 7.0f; /* between columns it stays */
+    for (int64_t i = 0; i < size; ++i) c[i] = 7.0f; /* gaps between columns must keep this value */
     p.sums = bytes(n * sizeof *p.sums);
     p.first = true;
     tile(&p);
@@ -102,7 +102,8 @@ static float widened(const char *at)
     return x;
 }
 
-/* The same as columns of the next product: those floats, packed. gelu_erf may be as exact as its rounding. */
+/* The result written as packed columns of the next product equals the floats, packed afterwards. gelu_erf may differ
+ * by its own rounding. */
 static void same_units(rng *r, agk_mm_tiles_product_fn *tile, agk_mm_panel p, int round)
 {
     static const int acts[] = {-1, AGK_OP_gelu_erf, AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu};
@@ -114,7 +115,7 @@ static void same_units(rng *r, agk_mm_tiles_product_fn *tile, agk_mm_panel p, in
     memset(found, 0x55, all);
     e.units = found;
     e.ld_unit = AGK_TERMS_TILE + gap;
-    free(ended(tile, p, e, 0)); /* which stays as it was */
+    free(ended(tile, p, e, 0)); /* these floats are not written */
     for (int64_t j = 0; j < p.cols; j += 16) {
         const int64_t n = p.cols - j < 16 ? p.cols - j : 16;
         const char *unit = found + (size_t)(j / 16) * e.ld_unit;
@@ -159,7 +160,8 @@ static int products_on_tiles(const rng *start)
         for (int round = 0; round < SCALED(120); ++round) {
             const int terms = 1 + round % 3;
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % 81, units = (cols + 15) / 16;
-            const int64_t k = round % 2 == 0 ? K : 32; /* one step: nothing beside which the sums could end */
+            /* 32 is one step: no other step can overlap the end of the sums */
+            const int64_t k = round % 2 == 0 ? K : 32;
             const size_t unit = agk_terms_unit_bytes(terms, k), half = unit + 64;
             char *a = bytes(2 * half), *b = bytes((size_t)units * unit);
             float *x = numbers(r, ROWS * k), *y = numbers(r, units * 16 * k);

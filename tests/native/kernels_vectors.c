@@ -1,5 +1,5 @@
-/* What works element by element and row by row (functions, norms, soft_max, rope, attention, copies) for each set of
- * features: nodes.h; functions at numbers that are special, too. */
+/* Operations on elements and rows (functions, norms, soft_max, rope, attention, copies) for each set of features:
+ * nodes.h. Functions also at special numbers. */
 #include "kernels/mul_mat.h"
 #include "nodes.h"
 
@@ -21,7 +21,7 @@ static agk_node of_rows(int op, float *x, int64_t n, int64_t rows)
 static const int64_t lengths[] = {1, 3, 4, 7, 16, 67, 1030};
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
-/* Each variant of unary_f32 at special numbers: what is not finite is so everywhere. */
+/* Each variant of unary_f32 at special numbers: infinite and NaN results are the same in all variants. */
 static void special(void)
 {
     static const float x[] = {0.0f,   -0.0f,      INFINITY, -INFINITY, NAN,     1e-40f, -1e-40f, 3e38f,
@@ -63,7 +63,8 @@ static void elements(rng *r)
             for (int64_t j = 0; j < n * rows; ++j) x[j] = op == AGK_OP_sqrt || op == AGK_OP_log ? y[j] : x[j] * 8.0f;
             agk_node node = of_rows(op, x, n, rows);
             compare(&node, false, 2e-6);
-            for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f; /* y, where it was that: as good */
+            /* for sqrt and log x is now y / 8, which serves as well */
+            for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f;
         }
         static const int two[] = {AGK_OP_add,       AGK_OP_sub,         AGK_OP_mul,      AGK_OP_div,
                                   AGK_OP_reglu,     AGK_OP_geglu,       AGK_OP_swiglu,   AGK_OP_swiglu_oai,
@@ -97,7 +98,7 @@ static void *halves(rng *r, int type, size_t n)
     return y;
 }
 
-/* Of rows as a whole; also functions with parameters. */
+/* Operations on whole rows; also functions with parameters. */
 static void gradients(rng *r, float *x, int64_t n, int64_t rows)
 {
     static const int two[] = {AGK_OP_rms_norm_back, AGK_OP_soft_max_back, AGK_OP_cross_entropy_loss};
@@ -239,7 +240,7 @@ static void attention(rng *r, int type, int64_t d, int64_t n, int64_t keys, bool
     node.dst = view_of(AGK_F32, NULL, d, HEADS, n);
     set_param(&node, 0, 1.0f / sqrtf((float)d));
     if (cap) set_param(&node, 2, 20.0f);
-    /* a machine with fast bf16 multiplies in bf16 what is bf16 */
+    /* a machine with fast bf16 multiplies bf16 operands in bf16 */
     compare(&node, false, type == AGK_BF16 && (agk_cpu_features() & (AGK_FAST_BF16 | AGK_AMX_BF16)) != 0 ? 1e-2 : 2e-5);
     free(q);
     free(k);
@@ -282,7 +283,7 @@ static void copies(rng *r)
     }
 }
 
-/* Each variant of what turns matrices and converts rows, bit for bit. */
+/* Each variant of the kernels that transpose matrices and convert rows: bit for bit. */
 static void moves(rng *r)
 {
     enum { N = 29, M = 43 };
@@ -308,7 +309,7 @@ static void moves(rng *r)
             for (int j = 0; j < MOST; ++j) {
                 uint32_t bits = rng_next(r);
                 if (j % 2 == 0) memcpy(&x[j], &bits, sizeof bits);
-                if (to_f16 && isnan(x[j])) x[j] = 1.0f; /* some keep the payload */
+                if (to_f16 && isnan(x[j])) x[j] = 1.0f; /* no NaN: variants differ in the bits they keep of it */
             }
             uint16_t *expected = filled(MOST * 2), *found = filled(MOST * 2);
             for (int n = MOST - 9; n <= MOST; ++n) {

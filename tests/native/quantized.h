@@ -54,7 +54,7 @@ static inline void random_row(rng *r, int type, char *row)
     }
 }
 
-/* The codebook types. Their rows cannot be made from rows of q8_0. */
+/* The codebook types. Their columns never come from a tensor of q8_0. */
 static inline bool is_codebook(int type)
 {
     const agk_code_traits t = agk_code_traits_of(type);

@@ -26,11 +26,11 @@ from aggml.native import _native
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "X86" if platform.machine() in {"x86_64", "AMD64"} else "ARM"
 
-#: file -> what is put at its end, or before the line that has the mark
+#: file -> the text that is added at its end, or before the line that has the mark
 Changes = dict[str, str]
 
 OP: Changes = {
-    # builder: aggml/ops/unary.py, below
+    # the builder is added to aggml/ops/unary.py, below
     "aggml/native/table/ops.def": "AGK_OP(twice, twice, EACH, 60, 1, ALONE, 0)\n",
     "aggml/native/lower/twice.c": """
 /* twice: each element of rows of f32 without gaps, two times. */
@@ -123,7 +123,8 @@ AGK_VARIANT(f16_to_f32, bare, 0)
 """,
 }
 
-# The two functions alone: what calls them in a kernel is that of all types.
+# Only these two functions depend on the type: the functions that call them in kernels serve all
+# types.
 TOY_ON_CUDA = """
 #include "shim.h"
 #include "quant.cuh"
@@ -198,7 +199,7 @@ int main(void)
 
 
 def put(tree: Path, changes: Changes) -> None:
-    """Rows go behind the last of a table, kernel lines before the first, functions to the end."""
+    """Add rows after the last of a table, kernel lines before the first, functions at the end."""
     for name, text in changes.items():
         path = tree / name
         if not path.exists():
@@ -210,7 +211,7 @@ def put(tree: Path, changes: Changes) -> None:
         if path.suffix == ".cuh":
             at = [len(rows) - 1]
         if path.name == "kernels.def":
-            # Behind the head, before the first group.
+            # After the head of the file, before the first group of lines.
             at = [next(i for i, row in enumerate(rows) if row.startswith("#endif"))]
         rows.insert(at[-1] + 1, text)
         path.write_text("".join(rows))
@@ -218,7 +219,7 @@ def put(tree: Path, changes: Changes) -> None:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources with a toy of each kind; of the kernels only the plain ones, to build quickly."""
+    """The sources with a toy of each sort; only the plain C kernels, so that they build quickly."""
     tree: Path = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "cmake", tree / "cmake")
     shutil.copy(ROOT / "CMakeLists.txt", tree)
@@ -243,7 +244,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_toy_of_each_kind_is_compiled_and_computes(tree: Path) -> None:
-    """No file of the build is edited for it: CMake reads isas.def and finds new sources."""
+    """No build file is edited for it: CMake reads isas.def and finds new sources."""
     scripts = Path(sysconfig.get_path("scripts"))
     cmake = shutil.which("cmake", path=f"{scripts}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
@@ -276,7 +277,7 @@ def test_a_kernel_file_of_cuda_is_all_that_an_op_needs_there(tree: Path) -> None
 
 @pytest.mark.slow
 def test_cuda_writes_and_unpacks_blocks_of_a_new_type(tree: Path) -> None:
-    """Compiled for the CPU: a block is written and unpacked again."""
+    """Compiled for the CPU: the code writes a block and unpacks it again."""
     native = tree / "aggml" / "native"
     folders = [ROOT / "tests" / "devices" / "cuda", native / "table", native / "formats"]
     folders.append(tree / "aggml" / "devices" / "cuda" / "kernels")
@@ -295,7 +296,7 @@ def twice(a: Tensor) -> Tensor:
 
 import aggml.tensor
 """
-# The package of the copy, with the compiled module of this one: it knows what the tables said.
+# The copied package with the compiled module of this one, which has the tables as they are here.
 SCRIPT = """
 import importlib.util, sys
 sys.meta_path = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
@@ -336,7 +337,7 @@ def test_contributing_names_the_files_that_the_toys_touch() -> None:
 
 
 def test_no_file_of_the_package_names_the_device_of_the_example() -> None:
-    """A device comes from outside: an entry point, or `aggml.load`."""
+    """A device comes from outside: by an entry point, or by `aggml.load`."""
     texts = [path.read_text() for path in (ROOT / "aggml").rglob("*.py")]
     assert not any("aggml_numpy" in text for text in texts)
 

@@ -1,7 +1,7 @@
 """A kernel's name leads to its file: every variant of kernels.def is defined where its symbol says.
 
-Here: the rule of native/README.md, as tools/native_rooms.py has it, against the preprocessed text
-of the files, so that functions which macros make count as well. Not here: which rooms may know
+Here: the rule of native/README.md, as implemented by tools/native_rooms.py, is checked on the
+preprocessed files, so that functions made by macros count as well. Not here: which rooms may use
 which (test_native_rooms.py), what kernels compute (the C programs beside this file).
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CC = shutil.which(os.environ.get("CC", "cc"))
-#: Headers of other architectures, empty here: only the package's own text is of interest.
+#: System headers of other architectures, which are empty here: only the package's own text matters.
 FOREIGN = ("arm_neon.h", "immintrin.h", "emmintrin.h")
 VARIANTS = native_rooms.variants() if CC else []
 ISAS = sorted({isa for _, isa in VARIANTS})
@@ -28,7 +28,7 @@ ISAS = sorted({isa for _, isa in VARIANTS})
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the foreign headers."""
+    """A folder with empty headers of other architectures."""
     folder = tmp_path_factory.mktemp("stubs")
     for name in FOREIGN:
         (folder / name).write_text("")
@@ -37,7 +37,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def defined(path: Path, stubs: Path) -> set[str]:
-    """The functions that a file defines, by name: each has a body behind its parameters."""
+    """The names of the functions that a file defines: those with a body after the parameters."""
     text = native_rooms.preprocessed(path, stubs)
     return set(re.findall(r"\b(agk_\w+)\s*\([^;{]*\)\s*{", text))
 
@@ -57,7 +57,7 @@ def test_every_variant_is_defined_where_its_name_leads(isa: str, stubs: Path) ->
 
 
 def test_a_name_leads_to_few_files() -> None:
-    """All files of formats/ for a conversion in plain C, else at most the kinds of types."""
+    """All files of formats/ for a conversion in plain C; else at most a file per sort of types."""
     for kernel, isa in VARIANTS:
         files = native_rooms.files_of(kernel, isa)
         assert files, (kernel, isa)

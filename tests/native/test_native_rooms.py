@@ -1,7 +1,7 @@
-"""The rooms of aggml/native: a file includes what its own room has, or a room below.
+"""The rooms of aggml/native: a file includes only files of its own room, or of a room below.
 
-Here: tools/native_rooms.py, asked about the sources and about includes with a fault. Not here: the
-calls between rooms, which `make check-c` reads from the objects; the Python rooms (test_rooms.py).
+Here: tools/native_rooms.py, run on the sources and on includes with a fault. Not here: the calls
+between rooms, which `make check-c` reads from the objects; the Python rooms (test_rooms.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_an_include_upwards_is_found(
 
 
 def test_no_line_is_longer_than_the_limit() -> None:
-    """clang-format leaves comments and strings alone; rows of tables and strings may be longer."""
+    """clang-format does not wrap comments and strings. Rows of tables and strings may be longer."""
     style = (native_rooms.NATIVE.parents[1] / ".clang-format").read_text()
     limit = int(style.partition("ColumnLimit:")[2].split()[0])
     long = [
@@ -68,6 +68,6 @@ def test_no_file_is_longer_than_400_lines() -> None:
     lengths = {
         str(path.relative_to(native_rooms.NATIVE)): len(path.read_text().splitlines())
         for path in native_rooms.sources()
-        if path.suffix != ".def"  # tables
+        if path.suffix != ".def"  # rows of tables
     }
     assert {file: n for file, n in lengths.items() if n > 400} == {}

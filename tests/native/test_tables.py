@@ -27,7 +27,7 @@ from aggml.ops.table import IDLE, OPS
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "aggml" / "native"
 COMPUTED = sorted(OPS.keys() - IDLE)
-#: Ops without kernels of CUDA: docs/cuda-ops.md names them, too.
+#: Ops without CUDA kernels: docs/cuda-ops.md names them, too.
 NOT_ON_CUDA = {"flash_attn_back", "quantize", *table.with_trait("WRITES_ANY")}
 
 
@@ -55,7 +55,7 @@ def test_an_op_has_kernels_of_cuda_or_is_known_not_to(op: str) -> None:
 def test_an_op_is_tested_and_documented(op: str) -> None:
     word = re.compile(rf"\b{op}")
     assert word.search(text_of("tests/ops/test_*.py")) or any(c.node == op for c in op_cases())
-    if op != "quantize":  # no builder makes it
+    if op != "quantize":  # no builder makes this op
         nodes = re.findall(r"^\| \w+ \| ([^|]*) \|", text_of("docs/ops.md"), re.MULTILINE)
         assert any(op in names.split() for names in nodes)
     if op not in NOT_ON_CUDA:
@@ -64,13 +64,13 @@ def test_an_op_is_tested_and_documented(op: str) -> None:
 
 def test_leaves_and_views_are_all_that_computes_nothing() -> None:
     assert {op for op, row in OPS.items() if row.units == "NOTHING"} == IDLE
-    assert {"view", "reshape", "permute", "transpose"} == table.VIEWS  # ggml_is_view_op
+    assert {"view", "reshape", "permute", "transpose"} == table.VIEWS  # the ops of ggml_is_view_op
     assert {"none"} == IDLE - table.VIEWS
 
 
 def test_the_result_may_lie_where_ggml_lets_it() -> None:
-    """ggml_op_can_inplace; UNARY stands for the functions that ggml has in one op."""
-    alone = {"sin", "cos", "clamp", "leaky_relu"}  # functions that are ops of their own there
+    """As ggml_op_can_inplace says; UNARY stands for the functions that share one op in ggml."""
+    alone = {"sin", "cos", "clamp", "leaky_relu"}  # functions that are ops of their own in ggml
     unary = {op for op, row in OPS.items() if row.group == "unary"} - alone
     named = (
         "fill scale diag_mask_zero diag_mask_inf add add_id add1 sub mul div rope rope_back "
@@ -81,11 +81,11 @@ def test_the_result_may_lie_where_ggml_lets_it() -> None:
 
 @pytest.mark.parametrize("op", sorted(OPS))
 def test_what_an_op_writes_is_seen_in_its_nodes(op: str) -> None:
-    """A target is the source that the result is a view of."""
+    """An op's target is the source that its result is a view of."""
     for case in (c for c in op_cases() if c.node == op and not c.steps):
         node = next(n for n in Graph(build(case).out).nodes if n.op == op)
         for i in OPS[op].targets:
-            source = node.src[i] if i < len(node.src) else None  # cast makes a node of its own
+            source = node.src[i] if i < len(node.src) else None  # cast makes another node than cpy
             if source is not None:
                 assert node.root is source.root
 
@@ -97,16 +97,16 @@ def test_a_step_of_sgd_writes_its_result_alone_and_one_of_adamw_more() -> None:
 
 
 def test_ops_that_may_refuse_say_so_in_their_files() -> None:
-    """A step that fails by its data returns one of two statuses; a lowering says why in words."""
+    """A step that fails by its data returns one of two statuses; lowering gives a message."""
     failing = {
         path.stem
         for path in NATIVE.glob("lower/**/*.c")
         if re.search(r"return (AGK_OUT_OF_BOUNDS|AGK_INVALID);", path.read_text())
     }
     groups = {OPS[op].group for op in table.CHECKS}
-    elsewhere = {"mul_mat_id": "experts"}  # its steps have a file of their own
+    elsewhere = {"mul_mat_id": "experts"}  # its steps are in another file
     assert {group for group in groups if elsewhere.get(group, group) not in failing} == set()
-    # ssm_scan looks at ids; the other recurrences of the file look at nothing.
+    # ssm_scan reads ids; the other recurrences of the file read no indices.
     assert {op for op in table.in_group("recurrent") if op in table.CHECKS} == {"ssm_scan"}
 
 
@@ -157,7 +157,7 @@ def test_a_type_with_products_has_one_that_meets_it(kind: DType) -> None:
 
 
 def test_type_checkers_know_the_names_of_all_types() -> None:
-    """If not: python tools/type_names.py."""
+    """If they do not: run python tools/type_names.py."""
     listed = re.findall(r"^        (\w+) = (\d+)$", text_of("aggml/dtype.py"), re.MULTILINE)
     assert [(name, int(number)) for name, number in listed] == [(k.name, k.value) for k in DType]
 

@@ -1,7 +1,7 @@
-/* Quantizers of any floats, and conversions of any bits: no undefined behaviour (under sanitizers), no byte beyond the
- * rows, and the same bytes twice.
+/* Quantizers of any floats, and conversions of any bits: no undefined behaviour (under sanitizers), no access beyond
+ * the rows, and the same bytes when repeated.
  *
- * Which bytes is for tests/ops/test_types.py. */
+ * Which bytes are right is checked by tests/ops/test_types.py. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static float random_float(void)
     return (float)(int32_t)rng_next(&random_bits) * 0x1p-31f;
 }
 
-/* A value of each kind that a quantizer may stumble over. */
+/* Values of each sort that may be a problem for a quantizer. */
 static float odd_float(int kind)
 {
     static const float odd[] = {0.0f,    -0.0f,  NAN,    INFINITY, -INFINITY, 1e-45f, -1e-40f, 1e-30f,
@@ -42,7 +42,7 @@ static void fill(float *x, int round)
     }
 }
 
-/* Arrays end where malloc's memory does: the sanitizer sees a byte beyond. */
+/* Arrays end where their malloc'd memory ends, so that the sanitizer sees any access beyond. */
 static void quantize(int type, const float *x, const float *weights)
 {
     const agk_type_traits *traits = agk_traits(type);
