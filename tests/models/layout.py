@@ -1,4 +1,4 @@
-"""What a model file of random weights consists of: its size, a llama's tensors, how others differ.
+"""The contents of a model file of random weights: sizes, a llama's tensors, how others differ.
 
 Here: the dataclass, shapes that several architectures share. Not here: the layouts of each
 (random_models.py, layouts_*.py).
@@ -30,13 +30,13 @@ class Layout:
     """How the files of an architecture differ from a llama's.
 
     Attributes:
-        architecture: as the file names it.
-        tensors: shapes in numpy order of a layer's tensors by name; None takes one away.
-        whole: the same of tensors beside the layers.
-        metadata: values by key without the architecture.
+        architecture: its name in the file.
+        tensors: the tensors of a layer that differ: name -> shape in numpy order; None: missing.
+        whole: further tensors outside the layers: name -> shape.
+        metadata: values by key, without the architecture's prefix.
         types: element types of tensors, by the end of the name.
         layers: how many.
-        single: how one layer differs from the others, by its number: as ``tensors``.
+        single: layers that differ from the others: number -> differences as in ``tensors``.
     """
 
     architecture: str
@@ -48,7 +48,7 @@ class Layout:
     single: Mapping[int, Mapping[str, tuple[int, ...] | None]] = field(default_factory=dict)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors, but the embeddings and the last norm unless it changes them."""
+        """The shapes of all tensors; of embeddings and last norm only if the layout sets them."""
         found = dict(self.whole)
         for i in range(self.layers):
             of_layer = DENSE | dict(self.tensors) | dict(self.single.get(i, {}))

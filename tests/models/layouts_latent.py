@@ -17,7 +17,7 @@ from models.layout import (
     Layout,
 )
 
-RANK: Final = 32  # of the vector that keys and values are made of
+RANK: Final = 32  # elements of the latent vector from which keys and values are computed
 QUERY_RANK: Final = 24
 PLAIN: Final = 16
 TURNED: Final = 8

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Shapes = dict[str, tuple[int, ...] | None]
 
 KERNEL: Final = 4
-SCANNED: Final = 2 * WIDTH  # elements of mamba2's heads
+SCANNED: Final = 2 * WIDTH  # elements of all heads of mamba2's scan together
 SCAN_HEADS: Final = 4
 STATE: Final = 16
-RANK: Final = 8  # of rwkv7's thin matrices
+RANK: Final = 8  # the inner extent of rwkv7's low-rank matrices
 KEY_HEADS: Final = 2
 VALUE_HEADS: Final = 4
 DELTA_HEAD: Final = 16
@@ -40,7 +40,7 @@ _NOTHING: Final[Shapes] = dict.fromkeys(DENSE)
 
 
 def scanned(groups: int) -> tuple[Shapes, dict[str, int]]:
-    """The tensors of a scan of Mamba 2, and what a file says of it."""
+    """The tensors of a scan of Mamba 2, and its metadata."""
     channels = SCANNED + 2 * groups * STATE
     tensors: Shapes = {
         "ssm_in.weight": (SCANNED + channels + SCAN_HEADS, WIDTH),
@@ -70,7 +70,7 @@ def _mamba2(groups: int, whole: Mapping[str, tuple[int, ...]]) -> Layout:
 
 
 def _rwkv7(width: int) -> Layout:
-    """Heads of 64 elements: the kernel of llama.cpp for AVX-512 reads that many of any head."""
+    """Heads of 64 elements: llama.cpp's kernel for AVX-512 reads that many of any head."""
     vectors = ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")
     tensors: Shapes = {
         **_NOTHING,

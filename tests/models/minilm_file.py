@@ -19,7 +19,7 @@ LAYERS: Final = 6
 
 
 def folder() -> Path | None:
-    """The package's files; None if it is not installed. Nothing of it is imported."""
+    """The package's folder; None if it is not installed. The package is not imported."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -27,7 +27,7 @@ def folder() -> Path | None:
 
 
 def metadata(of: Path) -> dict[str, Any]:
-    """The vocabulary as a GGUF file has it: what begins a word is marked."""
+    """The vocabulary as GGUF's metadata: pieces that begin a word are marked."""
     told = json.loads((of / "tokenizer.json").read_text(encoding="utf-8"))
     ids: dict[str, int] = told["model"]["vocab"]
     pieces = sorted(ids, key=lambda piece: ids[piece])
@@ -46,7 +46,7 @@ def metadata(of: Path) -> dict[str, Any]:
 
 
 def write(path: Path, of: Path) -> Path:
-    """Write the model to ``path``, from the files ``of`` the package."""
+    """Write the model to ``path``, from the package's folder ``of``."""
     from safetensors.numpy import load_file
 
     source = load_file(of / "model.safetensors")
@@ -71,7 +71,7 @@ def write(path: Path, of: Path) -> Path:
 
 
 def _names() -> Iterator[tuple[str, str]]:
-    """Each tensor's name in GGUF, and in the package."""
+    """For each tensor its name in GGUF and its name in the package."""
     yield "token_embd.weight", "embeddings.word_embeddings.weight"
     yield "position_embd.weight", "embeddings.position_embeddings.weight"
     yield "token_types.weight", "embeddings.token_type_embeddings.weight"

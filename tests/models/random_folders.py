@@ -1,8 +1,8 @@
-"""Folders of Hugging Face with random weights, one for each kind that an architecture is read from.
+"""Hugging Face folders with random weights, one for each sort of folder that can be read.
 
-Here: config.json, and values of each tensor from its name. Names and shapes were recorded
+Here: config.json, and the values of each tensor, made from its name. Names and shapes were recorded
 (checkpoints.json, made by benchmarks/make_checkpoints.py from transformers' own models). Not here:
-what they must give (reference_checkpoints.npz).
+the expected results (reference_checkpoints.npz).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KINDS: Final = {
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """Of each kind of folder "config" and "tensors": shapes by name."""
+    """For each sort of folder its "config", and its "tensors": name -> shape."""
     found: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text(encoding="ascii"))
     return found
 
 
 def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Random values of a tensor; norms near 1, and of those that count from 1 near 0."""
+    """Random values of a tensor. Norms are near 1; near 0 if the model adds 1 to them."""
     random = np.random.default_rng(zlib.crc32(f"{case} {name}".encode()))
     made = random.standard_normal(shape).astype(np.float32)
     if "norm" in name.lower() or "_ln." in name or ".ln_" in name:
@@ -45,14 +45,14 @@ def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         return (first + np.float32(0.2) * made).astype(np.float32)
     if "bias" in name or name.endswith("sinks"):
         return made * np.float32(0.3)
-    if "experts" in name and name.endswith("proj"):  # columns first
+    if "experts" in name and name.endswith("proj"):  # shape (experts, columns, rows)
         return made / np.float32(np.sqrt(shape[-2]))
     scale = 4.0 if "embed" in name or "position" in name else 1.0
     return made * np.float32(scale / np.sqrt(shape[-1]))
 
 
 def weights(case: str, tensors: Mapping[str, list[int]]) -> dict[str, NDArray[np.float32]]:
-    """Every tensor of a folder."""
+    """All tensors of a folder."""
     return {name: values(case, name, tuple(shape)) for name, shape in tensors.items()}
 
 
@@ -64,14 +64,14 @@ def write(
     shards: int = 1,
     told: Any = None,
 ) -> Path:
-    """A folder of one kind.
+    """Write a folder.
 
     Args:
-        folder: made if it is not there.
-        case: of `cases`.
+        folder: made if it does not exist.
+        case: a key of `cases`.
         kind: of the weights: f32, f16 or bf16.
-        shards: files that they are spread over.
-        told: of the case; None: as recorded.
+        shards: over how many files they are spread.
+        told: "config" and "tensors"; None: those of the case.
     """
     told = cases()[case] if told is None else told
     made = {name: x.astype(KINDS[kind]) for name, x in weights(case, told["tensors"]).items()}
@@ -81,7 +81,7 @@ def write(
 def save(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Any], *, shards: int = 1
 ) -> Path:
-    """A folder of these tensors."""
+    """Write a folder with these tensors."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

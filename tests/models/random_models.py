@@ -1,6 +1,6 @@
-"""Model files of random weights, one for each layout that an architecture knows.
+"""Model files of random weights, one for each layout of each architecture.
 
-Here: the metadata and tensors of each, from fixed seeds. Not here: what they must give, which is
+Here: their metadata and tensors, from fixed seeds. Not here: the expected results, which were
 recorded (reference/, made by benchmarks/make_logits.py).
 """
 
@@ -195,7 +195,7 @@ _OF_ENCODER: Final = {
     "attention.head_count_kv": HEADS,
 }
 
-#: Models that make vectors; a text is a sequence of `texts`.
+#: Models that make vectors; each of `texts` is one sequence.
 ENCODERS: Final[Mapping[str, Layout]] = {
     "bert": Layout(
         "bert",
@@ -249,7 +249,7 @@ ENCODERS: Final[Mapping[str, Layout]] = {
 
 
 def texts() -> list[list[int]]:
-    """Token ids of texts of different lengths."""
+    """Token ids of five texts of different lengths."""
     random = np.random.default_rng(12)
     return [[int(x) for x in random.integers(3, VOCABULARY, n)] for n in (5, 1, 17, 40, 8)]
 
@@ -268,7 +268,7 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
             return (1 + random.random(shape)).astype(np.float32)
         if "norm" in tensor:
             return (1 + 0.2 * random.standard_normal(shape)).astype(np.float32)
-        if tensor.endswith("ssm_a"):  # a state decays
+        if tensor.endswith("ssm_a"):  # negative, so that the state decays
             return (-0.2 - random.random(shape)).astype(np.float32)
         made = random.standard_normal(shape).astype(np.float32)
         if tensor.endswith("bias") or "sinks" in tensor:
@@ -285,7 +285,7 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
 
 
 def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) -> Path:
-    """A file of one layout, with the metadata of a vocabulary or without one."""
+    """Write a file of one layout, with the metadata of a vocabulary or without one."""
     layout = _layout(name)
     with aggml.GGUFWriter(path) as writer:
         writer.add("general.architecture", layout.architecture)
@@ -315,11 +315,11 @@ def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) ->
 
 
 def prompt(n: int = 40) -> list[int]:
-    """Token ids that the recorded logits follow."""
+    """The token ids of the prompt for which logits were recorded."""
     return [int(x) for x in np.random.default_rng(11).integers(0, VOCABULARY, n)]
 
 
 def recorded(name: str) -> dict[str, NDArray[Any]]:
-    """What llama.cpp gives for a file of this layout: "logits" and "ids", or "vectors"."""
+    """The results of llama.cpp for a file of this layout: "logits" and "ids", or "vectors"."""
     with np.load(REFERENCE / f"{name}.npz") as found:
         return dict(found)

@@ -1,7 +1,7 @@
-"""A Whisper of random weights in each kind of file, of a shape that whisper.cpp reads, too.
+"""A Whisper of random weights in each file format, with a shape that whisper.cpp reads, too.
 
-Here: the weights by OpenAI's names, ggml's ``.bin``, a folder of Hugging Face. The vocabulary has
-the right number of tokens and no meaning. Not here: what they give (test_speech.py).
+Here: the weights by OpenAI's names, ggml's ``.bin``, a Hugging Face folder. The vocabulary has the
+right number of tokens, but no meaning. Not here: the expected results (test_speech.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VOCABULARY: Final = 51865
 
 @functools.cache
 def sound(seconds: float) -> F32:
-    """Tones that come and go. Nobody may write to them."""
+    """Tones that come and go, 16 kHz, read-only."""
     t = np.arange(int(seconds * 16000)) / 16000
     tones = [np.sin(2 * np.pi * f * t) * np.sin(2 * np.pi * f / 400 * t) for f in (220, 700, 2500)]
     found: F32 = (np.sum(tones, axis=0) / 4).astype(np.float32)
@@ -40,7 +40,7 @@ def sound(seconds: float) -> F32:
 
 
 def weights() -> dict[str, F32]:
-    """Tensors by OpenAI's names, the same each time."""
+    """Tensors by OpenAI's names; always the same ones."""
     rng = np.random.default_rng(19)
 
     def matrix(*shape: int) -> F32:
@@ -80,7 +80,7 @@ def weights() -> dict[str, F32]:
 
 
 def words() -> list[bytes]:
-    """Every byte, then pairs of small letters and longer ones of nothing but digits."""
+    """All bytes, pairs of lower-case letters, then digits up to the right number of tokens."""
     found = [bytes([i]) for i in range(256)]
     letters = [bytes([c]) for c in b"abcdefghijklmnopqrstuvwxyz "]
     found += [a + b for a in letters for b in letters]
@@ -89,12 +89,12 @@ def words() -> list[bytes]:
 
 
 def _kept(name: str, x: F32) -> npt.NDArray[Any]:
-    """Matrices in f16, as whisper.cpp wants them."""
+    """Matrices as f16, as whisper.cpp expects them."""
     return x.astype(np.float16) if x.ndim > 1 and "positional" not in name else x
 
 
 def write_bin(path: Path) -> None:
-    """ggml's file, as whisper.cpp reads it."""
+    """Write ggml's file format, as whisper.cpp reads it."""
     heads = WIDTH // 64
     with path.open("wb") as file:
         numbers = (VOCABULARY, HEARD, WIDTH, heads, LAYERS, WRITTEN, WIDTH, heads, LAYERS, BANDS, 1)
@@ -112,7 +112,7 @@ def write_bin(path: Path) -> None:
             file.write(name.encode() + np.ascontiguousarray(x).tobytes())
 
 
-#: Names of layers of Hugging Face by OpenAI's.
+#: Hugging Face's name of each layer, by OpenAI's name.
 PARTS: Final = {
     "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj",
     "attn.value": "self_attn.v_proj", "attn.out": "self_attn.out_proj",
@@ -130,7 +130,7 @@ OTHERS: Final = {
 
 
 def write_folder(path: Path) -> None:
-    """A folder of Hugging Face, without a vocabulary."""
+    """Write a Hugging Face folder, without a vocabulary."""
     tensors: dict[str, Any] = {}
     for name, given in weights().items():
         renamed = OTHERS.get(name, name)

@@ -1,6 +1,6 @@
-"""Chat templates written in the ways of the families, and conversations to render with them.
+"""Chat templates in the styles of the model families, and conversations to render with them.
 
-Here: the sources. Not here: what must come out (templates.json, made by
+Here: the sources. Not here: the expected texts (templates.json, made by
 benchmarks/make_templates.py).
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 TOKENS: Final = {"bos_token": "<s>", "eos_token": "</s>"}
 
 TEMPLATES: Final[dict[str, str]] = {
-    # Roles between marks, with a system message where there is none.
+    # Roles between marks; a default system message if there is none.
     "marks": """{%- if messages[0]['role'] == 'system' -%}
 {%- set system = messages[0]['content'] -%}{%- set rest = messages[1:] -%}
 {%- else -%}{%- set system = 'You are helpful.' -%}{%- set rest = messages -%}{%- endif -%}
@@ -23,7 +23,7 @@ TEMPLATES: Final[dict[str, str]] = {
 {% endfor %}
 {% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}""",
-    # Headers; tools as JSON; a date that the caller may give.
+    # Headers; tools as JSON; a date that the caller may set.
     "headers": """{{- bos_token }}
 {%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}
 {%- if not tools is defined %}{%- set tools = none %}{%- endif %}
@@ -47,7 +47,7 @@ TEMPLATES: Final[dict[str, str]] = {
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start|>assistant<|end|>\\n\\n' }}{%- endif %}""",
-    # Turns that must alternate; the system message goes into the first one.
+    # Turns that must alternate; the system message goes into the first turn.
     "turns": """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}
 {% set first = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}
 {% set first = false %}{% endif %}{% for message in loop_messages %}
@@ -57,14 +57,14 @@ TEMPLATES: Final[dict[str, str]] = {
 {% else %}{% set content = message['content'] %}{% endif %}
 {% if message['role'] == 'user' %}{{ '[INST] ' + content | trim + ' [/INST]' }}
 {% else %}{{ ' ' + content | trim + eos_token }}{% endif %}{% endfor %}""",
-    # An assistant that is called model; no system messages.
+    # The assistant is called "model"; no system messages.
     "model": """{{ bos_token }}{% for message in messages %}
 {%- if message['role'] == 'system' -%}{{ raise_exception('System role not supported') }}{%- endif -%}
 {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
 {{ '<start_of_turn>' + role + '\\n' + (message['content'] if message['content'] is string
    else message['content'][0]['text']) | trim + '<end_of_turn>\\n' }}
 {%- endfor -%}{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}""",
-    # A namespace across loops, break and continue, slices, splits.
+    # Jinja's namespace across loops, break and continue, slices, split.
     "loops": """{% set ns = namespace(last=-1, seen=[], n=0) %}{% for message in messages[::-1] %}
 {% if message.role == 'user' %}{% set ns.last = messages | length - 1 - loop.index0 %}{% break %}{% endif %}{% endfor %}
 {% for message in messages %}{% if message.role == 'system' %}{% continue %}{% endif %}
@@ -72,12 +72,12 @@ TEMPLATES: Final[dict[str, str]] = {
 {% if '</think>' in content %}{% set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}
 [{{ ns.n }}{{ '*' if loop.index0 == ns.last }}] {{ message.role | upper }}: {{ content }}
 {% endfor %}{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}""",
-    # The parts that the model wrote are marked for training.
+    # The parts that the model wrote are marked, for training.
     "generation": """{% for m in messages %}{% if m.role == 'assistant' %}
 {% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}
 {% else %}<|{{ m.role }}|>{{ m.content }}
 {% endif %}{% endfor %}""",
-    # Filters and tests that templates use.
+    # Jinja's filters and tests that templates use.
     "filters": """{{ messages | map(attribute='role') | join(', ') }}
 {{ messages | selectattr('role', 'equalto', 'user') | list | length }}
 {{ (messages | last).content | default('none', true) | replace('a', 'b') }}

@@ -1,6 +1,6 @@
-"""Every layout of every architecture gives the logits and the tokens that llama.cpp gives.
+"""Every layout of every architecture gives the logits and the tokens of llama.cpp.
 
-They were recorded (benchmarks/make_logits.py). Not here: tokenizers, the object that users hold
+They were recorded (benchmarks/make_logits.py). Not here: tokenizers, `TextModel` itself
 (test_text_model.py).
 """
 
@@ -18,7 +18,8 @@ from models.layout import VOCABULARY
 import aggml
 from aggml.models import catalogue
 
-# Keys and values are kept in f16. Experts of mxfp4 multiply with 8-bit activations on both sides.
+# Bounds of the error: llama.cpp keeps keys and values in f16, too. mxfp4 experts are multiplied
+# with activations of 8 bits, here and in llama.cpp.
 NMSE: Final = {"gpt-oss": 2e-4}
 MOST: Final = 1e-5
 
@@ -51,7 +52,7 @@ async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str)
 def test_every_architecture_has_a_layout() -> None:
     layouts = (*random_models.LAYOUTS.values(), *random_models.ENCODERS.values())
     described = {layout.architecture for layout in layouts}
-    heard = {"whisper"}  # its weights are in speech_file.py, compared in test_speech.py
+    heard = {"whisper"}  # its weights are in speech_file.py, and it is tested in test_speech.py
     assert described | heard == {*catalogue._found()}
 
 
@@ -66,12 +67,12 @@ def test_the_page_of_models_has_every_layout() -> None:
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt-oss", "olmo3"])
 async def test_a_window_of_any_length_of_context_gives_the_same(folder: Path, name: str) -> None:
-    """A ring of rows that has gone round more than once holds what a whole cache would."""
+    """A ring cache that has wrapped more than once gives the logits of a cache of all positions."""
     path = random_models.write(folder / f"{name}.gguf", name)
     ids = random_models.prompt(1400)
     async with await aggml.models.load(path, ctx=1536) as model:
         whole = await model.logits(ids)
-    # The same layers with every position in its own row, masked.
+    # The same layers with a row for each position, masked to the window.
     async with aggml.get_device("CPU").backend() as backend:
         from aggml.models.cache.paging import PagedDecoder
         from aggml.models.loading import load_decoder

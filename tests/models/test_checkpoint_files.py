@@ -1,4 +1,4 @@
-"""Files of tensors: whole ones are read, damaged ones refused, and of pickles nothing but tensors.
+"""Files of tensors: whole ones are read, damaged ones refused; from pickles only tensors are read.
 
 Not here: folders of them (test_folders.py), trained weights (test_trained.py).
 """
@@ -84,7 +84,7 @@ def test_damaged_files_are_refused(tmp_path: Path, raw: bytes, why: str) -> None
         SafeTensors.open(path)
 
 
-# -- files of PyTorch, written here without it
+# -- files of PyTorch, written here without PyTorch
 
 
 class _Storage:
@@ -116,7 +116,7 @@ class _Tensor:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Modules of torch's names, so that a pickle can name what is in them."""
+    """Modules with torch's names, so that a pickle can refer to their members."""
     made = types.ModuleType("torch")
     utils = types.ModuleType("torch._utils")
     for name in ("FloatStorage", "HalfStorage", "BFloat16Storage", "QInt8Storage"):
@@ -226,7 +226,7 @@ def test_other_storages_and_other_files_are_refused(tmp_path: Path, torch: Any) 
             read_pickled(path)
 
 
-# -- folders that lack something
+# -- folders with missing parts
 
 
 async def test_a_folder_that_is_no_model_says_what_is_missing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Byte-level vocabularies cut a text in 20 scripts as llama.cpp does, for every name of a cut.
+"""Byte-level vocabularies split a text in 20 scripts as llama.cpp does, for each pre-tokenizer.
 
 Its tokens were recorded (benchmarks/make_tokens.py). Not here: SentencePiece
 (tests/examples/test_vocabulary.py).
@@ -24,10 +24,10 @@ WANTED: Final[dict[str, list[list[int]]]] = {
 }
 
 
-# llama.cpp tells no capitals from small letters where these are cut in the middle of a word; the
-# models' own tokenizers do, and so does this package.
+# For these names llama.cpp does not tell capitals from small letters where a word is split in the
+# middle. The models' own tokenizers do, and so does this package.
 CASED: Final = ("cohere2moe", "kimi-k2", "tiny_aya", "youtu")
-#: In llama.cpp's kimi-k2 marks that combine belong to no word, either; one text has such.
+#: In llama.cpp's kimi-k2 combining marks also belong to no word; one text has such marks.
 MARKS: Final = {"kimi-k2": next(text for text in torture.TEXTS if "क्षत्रिय" in text)}
 CAMEL: Final = next(text for text in torture.TEXTS if "camelCase" in text)
 

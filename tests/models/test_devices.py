@@ -1,7 +1,7 @@
-"""A model over several devices: the tokens, logits and vectors of the CPU alone.
+"""A model on several devices gives the tokens, logits and vectors of the CPU alone.
 
-Here: which layers go where, caches beside them, generation, logits, vectors, many sequences. Not
-here: the scheduler itself (tests/scheduler).
+Here: which layers go to which device, their caches, generation, logits, vectors, many sequences.
+Not here: the scheduler itself (tests/scheduler).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROMPT = "Once upon a time"
 LARGE = 64 << 20
-HALF = 10 << 20  # for some of the layers of the small model, not for all
+HALF = 10 << 20  # room for some of the small model's layers, but not for all
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def scheduler(*memory: int, parallel: int = 1) -> AsyncIterator[aggml.Scheduler]:
-    """Simulated devices with so much memory each, and the CPU."""
+    """A scheduler over simulated devices of these sizes, and the CPU."""
     async with AsyncExitStack() as stack:
         devices = [SimDevice(f"S{i}", memory=size) for i, size in enumerate(memory)]
         backends = [
@@ -48,7 +48,7 @@ async def scheduler(*memory: int, parallel: int = 1) -> AsyncIterator[aggml.Sche
 
 
 def homes(model: aggml.models.Model) -> tuple[list[str], list[str]]:
-    """Where the weights and the caches of each layer lie, by the name of their memory."""
+    """The names of the buffers that hold the weights and the caches of each layer."""
     assert isinstance(model, aggml.models.TextModel)
     decoder = model._decoder
     assert isinstance(decoder, Decoder)
@@ -118,7 +118,7 @@ async def test_an_encoder_lies_over_devices(tmp_path: Path) -> None:
 
 
 async def test_sequences_share_the_devices(small: Path) -> None:
-    """Several generations at a time; one that is cancelled leaves the others."""
+    """Several generations at the same time; one that is cancelled does not disturb the others."""
     async with await aggml.models.load(small, ctx=256) as model:
         wanted = {
             text: [x.id async for x in model.generate(text, max_tokens=12)] for text in ("a", "bc")
@@ -145,7 +145,7 @@ async def test_sequences_share_the_devices(small: Path) -> None:
 
 
 async def test_the_engine_runs_over_devices(small: Path, tmp_path: Path) -> None:
-    """Continuous batching on a scheduler: jobs together give what each gives alone."""
+    """Continuous batching on a scheduler: each job gets the tokens that it gets alone."""
     encoder = random_models.write(tmp_path / "bert.gguf", "bert")
     async with await aggml.models.load(small, ctx=256) as model:
         prompts = [model.tokenizer.encode(text) for text in ("a", "hello", PROMPT)]

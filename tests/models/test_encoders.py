@@ -1,4 +1,4 @@
-"""Every encoder gives the vectors that llama.cpp gives, in whatever company a text is computed.
+"""Every encoder gives the vectors of llama.cpp, with whatever other texts a text is computed.
 
 They were recorded (benchmarks/make_logits.py). Not here: all-MiniLM-L6-v2 from its package
 (tests/examples).
@@ -17,7 +17,7 @@ import aggml
 if TYPE_CHECKING:
     from pathlib import Path
 
-# llama.cpp looks gelu up in a table of f16, by tanh; here it is the exact one.
+# llama.cpp computes gelu by tanh, from a table of f16; here it is exact.
 MOST: Final = 1e-5
 
 

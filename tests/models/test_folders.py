@@ -1,4 +1,4 @@
-"""Folders of Hugging Face give what transformers computes of them, and the tokens of llama.cpp.
+"""Hugging Face folders give the numbers of transformers and the tokens of llama.cpp.
 
 Both were recorded (benchmarks/make_checkpoints.py), for random weights of every kind of folder. Not
 here: vocabularies (test_vocabularies.py), the files themselves (test_checkpoint_files.py).
@@ -24,7 +24,7 @@ CASES: Final = random_folders.cases()
 TEXTS: Final = [name for name in CASES if f"{name}:logits" in RECORDED]
 ENCODERS: Final = [name for name in CASES if f"{name}:mean" in RECORDED]
 RANKS: Final = [name for name in CASES if f"{name}:ranks" in RECORDED]
-# gelu by tanh in a table of f16 is llama.cpp's; transformers multiplies by 1.702 x in f32.
+# llama.cpp computes gelu by tanh, from a table of f16; transformers multiplies by 1.702 x in f32.
 MOST: Final = 1e-5
 
 
@@ -56,7 +56,7 @@ async def test_tokens_are_those_of_llama_cpp_with_the_converted_file(
     ids = random_models.prompt()
     async with await aggml.models.load(folder, ctx=256) as model:
         logits = (await model.logits([*ids, *taken[:-1]]))[len(ids) - 1 :]
-    # Of two tokens that are equally likely either may be taken: the caches are rounded to f16.
+    # If two tokens are equally likely either may be chosen: the caches are rounded to f16.
     behind = logits.max(axis=1) - logits[np.arange(len(taken)), taken]
     assert behind.max() < 0.02
     assert np.count_nonzero(behind) <= 2
@@ -79,7 +79,8 @@ async def test_vectors_are_those_of_transformers(place: Path, case: str, pooling
     async with await aggml.models.load(folder) as model:
         assert isinstance(model, aggml.models.EncoderModel)
         got = await model.embed_ids(random_models.texts())
-        assert nmse(got, wanted) < MOST  # no module normalizes, so nothing does
+        # the folder has no module that normalizes, so the vectors are not normalized
+        assert nmse(got, wanted) < MOST
         lengths = np.linalg.norm(wanted, axis=1, keepdims=True)
         cut = await model.embed_ids(random_models.texts(), dimensions=16, normalize=False)
         np.testing.assert_array_equal(cut, got[:, :16])
@@ -112,19 +113,20 @@ async def test_other_types_and_shards_give_nearly_the_same(place: Path, kind: st
 @pytest.mark.parametrize("case", TEXTS)
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 async def test_folders_of_16_bits_are_read(place: Path, kind: str, case: str) -> None:
-    """As they are published: every tensor has the type of the matrices, norms included."""
+    """As such folders are published: norms have 16 bits, too, like the matrices."""
     folder = random_folders.write(place / f"{case}-{kind}", case, kind=kind)
     async with await aggml.models.load(folder, ctx=256, cache="f32") as model:
         got = await model.logits(random_models.prompt())
     wanted = RECORDED[f"{case}:logits"]
-    # Rounded weights may choose another expert: 2e-2 of granitemoeshared, 6e-2 of qwen3next.
+    # Rounded weights may route a token to another expert. That gave errors of 2e-2 in
+    # granitemoeshared and 6e-2 in qwen3next.
     experts = "num_experts_per_tok" in CASES[case]["config"]
     most = 0.1 if experts else {"f16": 1e-4, "bf16": 1e-3}[kind]
     assert nmse(got[-len(wanted) :], wanted) < most
 
 
 async def test_matrices_lie_where_the_file_is_mapped(place: Path) -> None:
-    """A device that reads host memory is given copies of nothing but what had to be made."""
+    """On a device that reads host memory the matrices stay in the mapped file, uncopied."""
     folder = random_folders.write(place / "mapped", "qwen2", kind="f16")
     with ModelFolder.open(folder, catalogue.checkpoints()) as opened:
         async with aggml.get_device("CPU").backend() as backend:
@@ -136,7 +138,7 @@ async def test_matrices_lie_where_the_file_is_mapped(place: Path) -> None:
 
 
 async def test_jina_bert_v2_is_what_its_gguf_is(place: Path) -> None:
-    """transformers has no such model: the vectors are llama.cpp's of the same weights."""
+    """transformers has no such model: the vectors are those of llama.cpp for the same weights."""
     names = {
         "token_embd": "embeddings.word_embeddings",
         "token_types": "embeddings.token_type_embeddings",
@@ -179,7 +181,7 @@ async def test_jina_bert_v2_is_what_its_gguf_is(place: Path) -> None:
 
 
 async def test_rwkv7_is_what_its_gguf_is(place: Path) -> None:
-    """transformers has no such model: the logits are llama.cpp's of the same weights."""
+    """transformers has no such model: the logits are those of llama.cpp for the same weights."""
     thin = {"0": "lora.2.bias", "1": "lora.0.weight", "2": "lora.2.weight"}
     names = {
         "attn_norm": "attn_norm", "attn_norm_2": "ffn_norm", "time_mix_ln": "attn.g_norm",
@@ -226,13 +228,13 @@ async def test_rwkv7_is_what_its_gguf_is(place: Path) -> None:
 
 
 async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
-    """gpt-oss as it is published: neighbours share a byte, gate and up come in turns."""
+    """As gpt-oss is published: two neighbours share a byte, rows of gate and up alternate."""
     case = "gpt-oss"
     told = CASES[case]
     tensors: dict[str, Any] = dict(random_folders.weights(case, told["tensors"]))
     dense: dict[str, Any] = {}
     for name in [x for x in tensors if x.endswith("_proj") and "experts" in x]:
-        values = np.ascontiguousarray(tensors.pop(name).swapaxes(1, 2))  # rows first
+        values = np.ascontiguousarray(tensors.pop(name).swapaxes(1, 2))  # rows come first here
         whole = aggml.quantize(values, "mxfp4").reshape(*values.shape[:2], -1, 17)
         low, high = whole[..., 1:] & 15, whole[..., 1:] >> 4
         flat = np.concatenate([low, high], axis=-1)
@@ -247,7 +249,7 @@ async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
     for folder in (packed, plain):
         async with await aggml.models.load(folder, ctx=256, cache="f32") as model:
             found.append(await model.logits(ids))
-    # Products of mxfp4 have activations of 8 bits, those of f32 have not.
+    # Products of mxfp4 have activations of 8 bits, products of f32 have not.
     assert nmse(found[0], found[1]) < 2e-4
 
 
@@ -255,7 +257,7 @@ async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
 def test_encoders_tell_how_many_types_of_tokens_there_are(
     place: Path, case: str, count: int
 ) -> None:
-    """llama.cpp refuses files that do not."""
+    """llama.cpp refuses files without this number."""
     folder = random_folders.write(place / f"{case}-types", case)
     with ModelFolder.open(folder, catalogue.checkpoints()) as opened:
         assert opened.metadata["tokenizer.ggml.token_type_count"] == count

@@ -1,4 +1,4 @@
-"""The memory of a model is free when the model is closed, or when nobody refers to it any more.
+"""The memory of a model is freed when the model is closed, or when its last reference is dropped.
 
 Python's collector is off meanwhile: in a service it may run late or never. Not here: the memory of
 a graph (tests/memory), pages of caches (tests/serve).
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
-WEIGHTS = 12 << 20  # of the small model, at least
-REST = 1 << 20  # what a backend may keep for the next graph
+WEIGHTS = 12 << 20  # bytes of the small model's weights, at least
+REST = 1 << 20  # bytes that a backend may keep for the next graph
 
 
 @pytest.fixture(scope="module")
@@ -57,28 +57,28 @@ def used(device: SimDevice) -> int:
 
 
 async def freed(*devices: SimDevice, most: int = REST) -> None:
-    """Wait until next to nothing is in use: what ran keeps memory until its stream is at rest."""
+    """Wait until ``most`` bytes are in use at most: plans keep memory until streams are idle."""
     with anyio.fail_after(30):
         while max(map(used, devices)) > most:
-            release_finished()  # as a worker asks for that goes to sleep
+            release_finished()  # a worker has this done before it sleeps
             await anyio.lowlevel.checkpoint()
 
 
 async def told(model: aggml.models.Model) -> list[int]:
-    """Some tokens: graphs of several shapes are prepared and run."""
+    """Generate four tokens, so that graphs of several shapes are prepared and run."""
     return [token.id async for token in model.generate([5, 6, 7], max_tokens=4)]
 
 
 async def test_a_closed_model(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
     device, backend = sim
     found = []
-    for _ in range(5):  # 64 MB hold four of them
+    for _ in range(5):  # 64 MB have room for four models
         model = await aggml.models.load(small, backend, ctx=256)
         found.append(await told(model))
         assert used(device) > WEIGHTS
         await model.aclose()
         await freed(device)
-        await model.aclose()  # twice is as once
+        await model.aclose()  # closing twice does no harm
     assert found == [found[0]] * 5
 
 
@@ -99,7 +99,7 @@ async def test_a_closed_encoder(tmp_path: Path, sim: tuple[SimDevice, aggml.Back
         await model.embed_ids(random_models.texts())
         full = used(device)
         await model.aclose()
-        await freed(device, most=full // 2)  # the rest is scratch that the backend keeps
+        await freed(device, most=full // 2)  # the rest is scratch, which the backend keeps
         with pytest.raises(aggml.InvalidState, match="closed"):
             await model.embed_ids(random_models.texts())
 
@@ -132,7 +132,7 @@ async def test_a_generation_under_way_ends_with_an_error(
         with pytest.raises(aggml.InvalidState, match="the model is closed"):
             [token async for token in tokens]
     await freed(device)
-    # The backend is the caller's, and goes on.
+    # The caller's backend still works.
     x = aggml.new_tensor("f32", ne=(4,))
     y = aggml.ops.scale(x, 2.0)
     graph = aggml.Graph(y)

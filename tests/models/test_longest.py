@@ -1,7 +1,7 @@
 """RWKV's vocabulary: each step takes the longest token.
 
-Compared with an expression of `re`, in which longer tokens come first, and with what llama.cpp gave
-for the same vocabulary. Not here: other vocabularies (test_cuts.py, test_pieces.py,
+Compared with a regular expression that tries longer tokens first, and with llama.cpp's tokens for
+the same vocabulary. Not here: other vocabularies (test_cuts.py, test_pieces.py,
 test_vocabularies.py).
 """
 
@@ -24,12 +24,12 @@ from aggml.models.tokenizers.longest import escaped, unescaped
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Of all ids of all texts, one after the other, by llama-cpp-python 0.3.36 with `tokens()`.
+#: A checksum of the ids of all texts, in order, from llama-cpp-python 0.3.36 with `tokens()`.
 OF_LLAMA_CPP: Final = 2368535544
 
 
 def tokens() -> list[bytes]:
-    """Every byte, then pieces of the texts: some end inside a character."""
+    """All bytes, then pieces of the texts, some of which end inside a character."""
     rng = np.random.default_rng(5)
     pieces = []
     for text in torture.TEXTS:
@@ -41,7 +41,7 @@ def tokens() -> list[bytes]:
 
 
 def folder(path: Path, lines: list[str] | None = None) -> Path:
-    """As published: a numbered literal in each line, text where it is UTF-8 and bytes elsewhere."""
+    """As published: a numbered Python literal in each line; bytes where a token is not UTF-8."""
     if lines is None:
         lines = []
         for i, token in enumerate(tokens(), 1):
@@ -86,7 +86,7 @@ def test_a_text_neither_begins_nor_ends_with_a_token_and_a_turn_ends_with_two_li
     assert words.encode("a") == [1 + ord("a")]
     assert (words.bos, words.eos) == (0, 0)
     assert words.ends == {0, words.encode("\n\n")[0]}
-    assert words.encode("<s>") == [0]  # a name of a special token in a text stands for it
+    assert words.encode("<s>") == [0]  # the name of a special token in a text gives that token
     assert words.decode([0, 1 + ord("a"), len(words.pieces) - 1]) == "a"
 
 

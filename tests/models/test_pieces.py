@@ -73,7 +73,7 @@ async def test_text_becomes_the_vectors_of_its_tokens(tmp_path: Path) -> None:
 
 
 async def test_rerank_is_the_head_on_the_first_token(tmp_path: Path) -> None:
-    """Against the same in numpy, on what the encoder makes of the first token."""
+    """Compared with the head in numpy, on the encoder's vector of the first token."""
     vocabulary = {
         "tokenizer.ggml.model": "bert",
         "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *["▁a", "▁b", "▁c"]]
@@ -88,7 +88,7 @@ async def test_rerank_is_the_head_on_the_first_token(tmp_path: Path) -> None:
         assert isinstance(model, aggml.models.EncoderModel)
         got = await model.rerank("a b", ["c", "b c", "a"])
         pairs = [[2, 4, 5, 3, 6, 3], [2, 4, 5, 3, 5, 6, 3], [2, 4, 5, 3, 4, 3]]
-        first = await model.embed_ids(pairs, normalize=False)  # pooling takes the first token
+        first = await model.embed_ids(pairs, normalize=False)  # its pooling takes the first token
     inner = np.tanh(first @ weights["cls.weight"].T + weights["cls.bias"])
     wanted = inner @ weights["cls.output.weight"].T + weights["cls.output.bias"]
     assert got.shape == (3,)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RECORDED = np.load(Path(__file__).with_name("speech.npz"))
 FIRST, THEN = [50258, 50259, 50359, 50363], [1000, 2000, 3000]
 MANY = Special.of(51865)
-SECOND = 50  # tokens of time
+SECOND = 50  # tokens of time in a second
 
 
 def nmse(found: Any, expected: Any) -> float:
@@ -51,19 +51,20 @@ async def model(file: Path) -> AsyncIterator[SpeechModel]:
     on = aggml.get_device("CPU").backend(n_threads=2)
     async with on, await aggml.models.load(file, on, slots=3) as loaded:
         assert isinstance(loaded, aggml.models.SpeechModel)
-        loaded._ready().most = 24  # tokens of a window: random weights babble up to the last one
+        # the most tokens of a window: with random weights no window ends by itself
+        loaded._ready().most = 24
         yield loaded
 
 
 @pytest.mark.parametrize("bands", [80, 128])
 def test_features_are_those_of_faster_whisper(bands: int) -> None:
-    found = spectrogram(sound(3), bands, 160)  # theirs hears a moment of silence, too
+    found = spectrogram(sound(3), bands, 160)  # faster-whisper appends a moment of silence
     expected = RECORDED[f"features_{bands}"]
     assert np.abs(found[:, ::7] - expected).max() < 2e-5
 
 
 def test_features_of_hours_are_made_in_pieces() -> None:
-    """Pieces of 3000 frames give what one piece gives."""
+    """Features that are computed in pieces of 3000 frames are equal to those of one piece."""
     samples = sound(65)
     whole = spectrogram(samples, 80)
     assert whole.shape == (80, 6500)
@@ -77,7 +78,7 @@ def test_no_samples_have_no_frames() -> None:
 
 
 async def _logits(model: SpeechModel, samples: Any) -> np.ndarray[Any, Any]:
-    """After the first tokens, and after each that follows."""
+    """The logits after the first tokens, and after each of the following ones."""
     mel = spectrogram(samples, 80, 480000)[:, :3000]
     await model._listener.listen([mel])
     found = [await model._decoder.prefill(0, FIRST)]
@@ -87,7 +88,7 @@ async def _logits(model: SpeechModel, samples: Any) -> np.ndarray[Any, Any]:
 
 
 async def test_logits_are_those_of_whisper_cpp(model: SpeechModel) -> None:
-    """Both hold keys, values and matrices in f16."""
+    """Keys, values and matrices are f16 in both programs."""
     assert nmse(await _logits(model, sound(30)), RECORDED["random"]) < 2e-6
 
 
@@ -132,9 +133,10 @@ def test_special_tokens_are_where_whisper_has_them() -> None:
 
 
 def _allowed(made: list[int], *, times: bool = True, boost: int | None = None) -> set[int]:
-    """Which of some tokens may come."""
+    """The tokens that the rules allow to follow these."""
     logits = np.zeros(51865, np.float32)
-    logits[MANY.times :] = -20.0  # all times together are less probable than a word
+    # so unlikely that all times together are less probable than a word
+    logits[MANY.times :] = -20.0
     if boost is not None:
         logits[boost] = 30.0
     never, blank = np.array([MANY.no_speech, 7]), np.array([220, MANY.end])
@@ -204,7 +206,7 @@ def test_text_without_pairs_of_times_is_one_segment() -> None:
 
 
 async def test_the_same_seed_gives_the_same_segments(model: SpeechModel) -> None:
-    """Random weights babble: draws decide all of it."""
+    """With random weights nothing is likely: all tokens depend on the draws."""
     options: dict[str, Any] = {"temperature": 1.0, "seed": 5, "language": "de"}
     first = [x async for x in model.transcribe(sound(4), **options)]
     again = [x async for x in model.transcribe(sound(4), **options)]
@@ -264,7 +266,7 @@ async def test_closing_the_generator_leaves_the_model_usable(model: SpeechModel)
 async def test_cancellation_ends_the_window_under_way(
     model: SpeechModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is left: the same model answers as one that was never cancelled."""
+    """Cancellation leaves nothing behind: the model answers as if it had never been cancelled."""
     options: dict[str, Any] = {"temperature": 1.0, "seed": 5}
     expected = [x async for x in model.transcribe(sound(4), **options)]
     heard = anyio.Event()

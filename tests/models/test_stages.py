@@ -1,4 +1,4 @@
-"""Stages of a model: computed one after the other they give what the whole model gives.
+"""The stages of a model, computed one after the other, give the results of the whole model.
 
 Here: `Description.stage` on decoders of one backend each. Not here: stages on other machines
 (tests/ray).

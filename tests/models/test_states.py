@@ -29,7 +29,7 @@ CTX = 768
 
 
 def near(got: Any, wanted: Any) -> None:
-    """Products of other sizes, and attention in pieces, add up in another order."""
+    """Equal but for the order of sums, which differs for other sizes of products and for pieces."""
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -47,7 +47,7 @@ def held(decoder: Decoder) -> contextlib.AbstractContextManager[object]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_prompt_in_pieces_gives_what_it_gives_at_once(tmp_path: Path, layout: str) -> None:
-    ids = random_models.prompt(600)  # more than one step takes in
+    ids = random_models.prompt(600)  # more than one step takes
     async with opened(tmp_path, layout) as decoder:
         whole = await decoder.logits(ids)
         for end in (1, 7, 540):
@@ -145,12 +145,12 @@ async def test_after_an_aborted_step_a_sequence_begins_anew(tmp_path: Path, layo
         with held(decoder):
             future = await decoder.follow([12], [7], slot=1)
             future.abort()
-        # Queued at once, before anybody has seen that the step was aborted.
+        # Queued right away, before the abort of the step is noticed.
         with lost:
             await decoder.decode([8], [13], slot=1)
         with lost:
             await decoder.prefill(1, [7, 8], start=12)
-        rows = await decoder.decode([7], [12])  # the other sequence goes on
+        rows = await decoder.decode([7], [12])  # the other sequence is not disturbed
         near(rows[0], whole[12])
         await decoder.prefill(1, [*ids, 7])
         rows = await decoder.decode([8, 8], [13, 13])

@@ -1,4 +1,4 @@
-"""Chat templates give the text that transformers gives, and can do nothing but that.
+"""Chat templates give the texts of transformers, and cannot run anything else.
 
 Its texts were recorded (templates.json, made by benchmarks/make_templates.py). Not here: the
 templates of trained models (test_trained.py).
@@ -45,7 +45,7 @@ def test_the_time_is_that_of_the_clock() -> None:
     template = ChatTemplate("{{ strftime_now('%d %b %Y') }}", {})
     before = datetime.now().astimezone()
     text = template.render([])
-    days = (before, datetime.now().astimezone())  # midnight may pass in between
+    days = (before, datetime.now().astimezone())  # the test may run across midnight
     assert text in {day.strftime("%d %b %Y") for day in days}
 
 

@@ -1,4 +1,4 @@
-"""aggml.models.load and what it gives: slots, cancellation, misuse, an architecture of a program.
+"""aggml.models.load and `TextModel`: slots, cancellation, misuse, a program's own architecture.
 
 Not here: whether the numbers are right (test_architectures.py).
 """
@@ -75,7 +75,8 @@ async def test_a_task_does_not_wait_for_its_own_generation(path: Path) -> None:
             await anext(two)
             with pytest.raises(aggml.InvalidState, match=r"all 2 sequences .* slots=3"):
                 await model.logits([5, 6])
-            async with anyio.create_task_group() as tasks:  # another task waits, and gets one
+            # another task waits for a slot, and gets one
+            async with anyio.create_task_group() as tasks:
                 tasks.start_soon(model.logits, [5, 6])
                 await anyio.lowlevel.checkpoint()
                 await two.aclose()
@@ -174,7 +175,7 @@ async def test_a_model_without_vocabulary_takes_ids(tmp_path: Path) -> None:
 
 
 async def test_a_program_adds_an_architecture_of_its_own(tmp_path: Path) -> None:
-    """One value, in one file: a llama whose logits are half as large."""
+    """The whole architecture is one changed value: a llama whose logits are half as large."""
     of_llama = known_architectures()["llama"]
 
     def describe(hp: Hyperparameters) -> Description:
@@ -188,7 +189,8 @@ async def test_a_program_adds_an_architecture_of_its_own(tmp_path: Path) -> None
     for path in paths:
         async with await aggml.models.load(path, ctx=256) as model:
             found.append(await model.logits(ids))
-    # The others of llama_files have no output of their own: only the two models' scale differs.
+    # Other files of llama_files have no output matrix of their own; this one has the tensors of
+    # "half", so that both models differ only in the scale.
     made = llama_files.weights("half")
     half = llama_files.write(tmp_path / "tied.gguf", "llama", tensors=dict(made))
     async with await aggml.models.load(half, ctx=256) as model:

@@ -1,4 +1,4 @@
-"""Trained weights give what their peers give: tokens of llama.cpp, vectors of transformers.
+"""Trained weights give the tokens of llama.cpp and the vectors of transformers.
 
 These were recorded (trained.json, made by benchmarks/make_trained.py with llama-cpp-python 0.3.36).
 A test without its file skips and names it. Not here: which files there are (weights.py), random
@@ -29,7 +29,8 @@ RECORDED: Final[dict[str, Any]] = json.loads(
 )
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 QUESTION: Final = [{"role": "user", "content": "What is the capital of France?"}]
-# Of the template's text; then 24 greedy tokens. A model of this size babbles, in any program.
+# The token ids of the template's text, and the next 24 greedy tokens. A model of this size repeats
+# itself in any program.
 PROMPT: Final = [
     1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407,
     19712, 8182, 2, 198, 1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531,
@@ -51,11 +52,12 @@ def path() -> Path:
     return found
 
 
-# Activations of 8 bits move a logit of this file by 0.34 on AVX-512 and by 0.35 on AVX2 (root mean
-# square, against the same weights with f32 activations); plain C, which is exact here, by 0.003.
-# The best two tokens are as near as 0.02 in one place. So only the instruction set on which
-# llama.cpp took these tokens takes the same ones; on others each has a logit next to the best.
-RECORDED_ON_THIS: Final = bool(cpu_mask(None) & 1 << 4)  # AVX512_VNNI
+# 8-bit activations change a logit of this file by 0.34 on AVX-512 and by 0.35 on AVX2 (root mean
+# square, compared with f32 activations of the same weights). In plain C, which is exact here, it is
+# 0.003. In one place the best two tokens are only 0.02 apart. So only the instruction set on which
+# llama.cpp's tokens were recorded gives the same tokens; on others the logit of each is near the
+# best.
+RECORDED_ON_THIS: Final = bool(cpu_mask(None) & 1 << 4)  # the bit of AVX512_VNNI
 ROUNDING: Final = 0.34
 
 
@@ -84,7 +86,7 @@ def test_the_example_asks_it(path: Path) -> None:
     assert (done.stdout, done.stderr) == ("The capital of France is Paris.\n", "")
 
 
-# -- from the registries, by weights.py
+# -- weights that weights.py takes from the registries
 
 
 async def _takes_what_llama_cpp_takes(path: Path, told: dict[str, Any]) -> str:
@@ -97,7 +99,7 @@ async def _takes_what_llama_cpp_takes(path: Path, told: dict[str, Any]) -> str:
 
 
 async def test_stories_are_told_as_by_llama_cpp(tmp_path: Path) -> None:
-    """15 million weights in f32, in the files of llama2.c."""
+    """15 million weights in f32, in the file format of llama2.c."""
     path = llama2c.write(weights.find("stories15M.data"), tmp_path / "stories.gguf")
     text = await _takes_what_llama_cpp_takes(path, RECORDED["stories15M"])
     assert text.startswith(". She loved to play")
@@ -115,9 +117,10 @@ async def test_a_story_goes_on_the_same_from_a_quantized_file(tmp_path: Path) ->
 async def test_tinyllama_in_two_bits_takes_nearly_the_tokens_of_llama_cpp() -> None:
     """Each token of llama.cpp is the best one here, too, or nearly as good.
 
-    llama.cpp rounds what is multiplied with 2-bit weights to 8 bits. With the same weights in f32
-    both programs give the same logits (NMSE 2e-8). From those llama.cpp's own with 2-bit weights
-    are 6.4e-4 away, and the ones here 1.0e-4; the first token here is that of f32.
+    llama.cpp rounds the activations that are multiplied with 2-bit weights to 8 bits. With the same
+    weights in f32 both programs give the same logits (NMSE 2e-8). Compared with these, llama.cpp's
+    logits with 2-bit weights have an NMSE of 6.4e-4, those of this package 1.0e-4. The first token
+    here is the one of the f32 weights.
     """
     path = weights.find("tinyllama-1.1b-chat-iq2_xxs.gguf")
     told = RECORDED["tinyllama"]
@@ -150,7 +153,7 @@ async def test_minilm_in_f16_gives_the_vectors_of_transformers(tmp_path: Path) -
 
 
 def test_every_tensor_of_a_classifier_of_pictures_is_read() -> None:
-    """MobileNetV3: no architecture of this package, but a file like any other."""
+    """MobileNetV3: this package has no such architecture, but it can read the file."""
     with aggml.GGUFFile.open(weights.find("mobilenetv3.gguf")) as file:
         assert len(file.tensors) > 100
         for name, tensor in file.tensors.items():

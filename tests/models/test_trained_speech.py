@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pytest
 
 RECORDED: Final = np.load(Path(__file__).with_name("speech.npz"))
-#: Of ggml-tiny.bin, from 0 to 26 s; behind that whisper.cpp goes on into the silence.
+#: The text of ggml-tiny.bin, from 0 to 26 s; after that whisper.cpp transcribes the silence.
 SAID: Final = [
     (0, 4, " Okay, we've had a problem here."),
     (4, 7, " This is Houston, say again please."),
@@ -43,7 +43,7 @@ def recording() -> Any:
 
 
 async def test_logits_of_tiny_are_those_of_whisper_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its GELU, which is an approximation by tanh; with OpenAI's the error is up to 1.3e-3."""
+    """With whisper.cpp's GELU, an approximation by tanh. OpenAI's gives errors up to 1.3e-3."""
     monkeypatch.setattr(ops, "gelu_erf", ops.gelu)
     monkeypatch.setitem(ALONE, "gelu_erf", ops.gelu)
     async with await aggml.models.load(weights.find("ggml-tiny.bin")) as model:
@@ -77,5 +77,5 @@ async def test_openais_file_of_english_is_read() -> None:
         assert " ".join(x.text for x in found).count("Houston") == 1
         words = "Houston, we've had a problem \u2014 caf\u00e9"
         assert model.tokenizer.decode(model.tokenizer.encode(words)) == words
-        # Those of tiktoken's gpt2, by OpenAI's own package.
+        # The tokens of tiktoken's gpt2, from OpenAI's own package.
         assert model.tokenizer.encode("Hello world, 1969!") == [15496, 995, 11, 16450, 0]

@@ -1,4 +1,4 @@
-"""Vocabularies of folders give the tokens that the package tokenizers gives, in 20 scripts.
+"""Vocabularies of folders give the tokens of the package `tokenizers`, in 20 scripts.
 
 Here: every kind of tokenizer.json, vocab.txt, tokenizer.model; special tokens; chat templates. Not
 here: vocabularies in GGUF files (test_cuts.py, test_pieces.py).
@@ -43,7 +43,8 @@ def split(pattern: str) -> Any:
     ])  # fmt: skip
 
 
-#: How each cuts, whether pieces stay whole, its normalizer; and the name that must be found.
+#: GGUF's name of a pre-tokenizer, which must be found -> how it splits, whether pieces that are
+#: tokens stay whole, its normalizer.
 BYTES: Final[dict[str, tuple[Any, bool, Any]]] = {
     "gpt-2": (cutters.ByteLevel(add_prefix_space=False), False, None),
     "starcoder": (
@@ -56,12 +57,13 @@ BYTES: Final[dict[str, tuple[Any, bool, Any]]] = {
     "qwen2": (split(LLAMA3.replace("{1,3}", "")), False, normalizers.NFC()),
     "gpt-4o": (split(GPT4O), False, None),
 }  # fmt: skip
-#: Marks that combine belong to no word in llama.cpp's expression for gpt-4o: one text has some.
+#: The number of texts with combining marks: in llama.cpp's expression for gpt-4o these belong to no
+#: word.
 DIFFERENT: Final = {"gpt-4o": 1}
 
 
 def keys(folder: Path, own: Tokenizer, told: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The folder's vocabulary as GGUF's keys."""
+    """The folder's vocabulary as GGUF metadata."""
     own.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(told or {}), encoding="utf-8")
     return vocabulary_keys(folder, Config({}), own.get_vocab_size())
@@ -117,7 +119,7 @@ def test_a_cut_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 
 def _characters() -> Tokenizer:
-    """BPE as llama 2 has it: spaces are letters, and what has no token goes byte by byte."""
+    """BPE of llama 2: spaces are ordinary characters; text without a token becomes byte tokens."""
     from tokenizers import trainers
 
     own = Tokenizer(kinds.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
@@ -156,7 +158,7 @@ def _message(number: int, value: bytes) -> bytes:
 
 
 def test_tokenizer_model_says_the_same(tmp_path: Path) -> None:
-    """The protobuf of SentencePiece, written here by hand from the vocabulary above."""
+    """SentencePiece's protobuf, written by hand from the vocabulary above."""
     own = _characters()
     given = keys(tmp_path, own, {"bos_token": "<s>", "eos_token": "</s>"})
     raw = b""
@@ -165,8 +167,8 @@ def test_tokenizer_model_says_the_same(tmp_path: Path) -> None:
     for piece, score, kind in columns:
         inner = _message(1, piece.encode()) + b"\x15" + struct.pack("<f", score)
         raw += _message(1, inner + bytes([3 << 3, kind]))
-    raw += _message(2, bytes([3 << 3, 2]))  # BPE
-    raw += _message(3, bytes([3 << 3, 1]))  # a space before the text
+    raw += _message(2, bytes([3 << 3, 2]))  # model type BPE
+    raw += _message(3, bytes([3 << 3, 1]))  # add a space before the text
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer.model").write_bytes(raw)
     found = vocabulary_keys(tmp_path, Config({"bos_token_id": 1, "eos_token_id": 2}), 0)
@@ -192,7 +194,8 @@ def test_unigram(tmp_path: Path) -> None:
     found = keys(tmp_path, own)
     assert found["tokenizer.ggml.model"] == "t5"
     words = opened(found)
-    spaces = [x for x in torture.TEXTS if x.strip() != x]  # at an end: these are cut off
+    # spaces at an end of the text, which the normalizer removes
+    spaces = [x for x in torture.TEXTS if x.strip() != x]
     assert [x for x in different(words, own) if x not in spaces] == []
     assert words.encode_pair("two", "three") == own.encode("two", "three").ids
 

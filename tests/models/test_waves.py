@@ -1,4 +1,4 @@
-"""WAV files of every kind of sample, and samples at other rates."""
+"""WAV files with every sample format, and samples at other rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def riff(body: bytes, kind: int, channels: int, rate: int, bits: int, more: byte
         "<HHIIHH", kind, channels, rate, rate * channels * bits // 8, channels * bits // 8, bits
     )
     form = b"fmt " + struct.pack("<I", len(head + more)) + head + more
-    note = b"LIST" + struct.pack("<I", 3) + b"abc\0"  # of an odd length, with a byte behind it
+    # a chunk of odd length, so that a padding byte follows
+    note = b"LIST" + struct.pack("<I", 3) + b"abc\0"
     data = b"data" + struct.pack("<I", len(body)) + body
     whole = b"WAVE" + form + note + data
     return b"RIFF" + struct.pack("<I", len(whole)) + whole

@@ -1,6 +1,6 @@
-"""Layers with a window keep no more than the window: bytes of caches, and what they would be.
+"""A layer with a window caches no more positions than its window: the sizes of all caches.
 
-Not here: that a ring gives the logits of a whole cache (test_architectures.py).
+Not here: that such a ring gives the logits of a whole cache (test_architectures.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CTX: Final = 32768
-STEP: Final = 256  # rings are a whole number of so many rows
+STEP: Final = 256  # the rows of a ring are a multiple of this
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt-oss", "olmo3"])
@@ -36,7 +36,7 @@ async def test_a_cache_of_32k_positions_has_them_in_layers_without_a_window_alon
         caches = decoder.caches  # type: ignore[attr-defined]
         assert isinstance(caches, Caches)
         rows = {length for _, length in caches.rows}
-        # The last tokens that a step takes in must still see a whole window behind them.
+        # Even the last of the CHUNK tokens that a step takes has to see a whole window before it.
         ring = min(rows)
         assert window + CHUNK <= ring <= window + CHUNK + STEP
         assert rows == {ring, CTX}

@@ -1,7 +1,7 @@
-"""A text in 20 scripts, with digits, signs and gaps that tokenizers cut in different ways.
+"""A text in 20 scripts, with digits, signs and gaps, which tokenizers split in different ways.
 
-Here: the text, a byte-level vocabulary that was learned from a part of it, files with that. Not
-here: what must come out (reference_tokens.json).
+Here: the text, a byte-level vocabulary learned from a part of it, files with that vocabulary. Not
+here: the expected tokens (reference_tokens.json).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TEXTS: Final = (
     "'s 't 're 'VE 'm 'LL 'd ''' \"\"\" `code` <sentinel:42> IMGIMGABCDZ 1 12 123 1234 12345",
     "IſK\u212a\u2126 ﬁ ﬂ Ａｂｃ１２３ ℌ 𝔘𝔫𝔦 𐐀𐐨 𞤀",
 )
-LEARNED: Final = 12  # texts from which the vocabulary was learned
+LEARNED: Final = 12  # the first texts, from which the vocabulary was learned
 FOLDER: Final = Path(__file__).resolve().parent
 
 
@@ -54,7 +54,7 @@ def vocabulary() -> tuple[list[str], list[str]]:
 def of_bpe(
     pre: str, tokens: Sequence[str], merges: Sequence[str], model: str = "gpt2"
 ) -> dict[str, Any]:
-    """The metadata of a vocabulary that is put together by merges."""
+    """The metadata of a byte-pair vocabulary."""
     return {
         "tokenizer.ggml.model": model,
         "tokenizer.ggml.pre": pre,
@@ -72,7 +72,7 @@ def of_bpe(
 def write(
     path: Path, pre: str, tokens: Sequence[str], merges: Sequence[str], model: str = "gpt2"
 ) -> Path:
-    """A file with a vocabulary and no weights."""
+    """Write a file with a vocabulary and no weights."""
     metadata: dict[str, Any] = {
         "general.architecture": "llama",
         "llama.context_length": 64,
@@ -109,7 +109,7 @@ def of_unigram(tokens: Sequence[str], scores: Sequence[float]) -> dict[str, Any]
 
 
 def write_unigram(path: Path, tokens: Sequence[str], scores: Sequence[float]) -> Path:
-    """A file with such a vocabulary and no weights."""
+    """Write a file with a unigram vocabulary and no weights."""
     metadata: dict[str, Any] = {
         "general.architecture": "bert",
         "bert.context_length": 64,

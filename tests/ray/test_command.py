@@ -1,4 +1,4 @@
-"""``aggml serve --ray``: the program, as somebody types it."""
+"""``aggml serve --ray``, run as a command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_program_serves_on_ray_until_it_is_interrupted(tmp_path: Path) -> No
 
 
 def _names(url: str, program: subprocess.Popen[bytes]) -> list[str]:
-    """The models, as soon as it answers."""
+    """The names of the models, as soon as the service answers."""
     for _ in range(1000):
         assert program.poll() is None
         try:

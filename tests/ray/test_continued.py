@@ -1,7 +1,7 @@
-"""A stream of which the replica dies, or its node: another replica goes on, and no token is lost.
+"""A stream whose replica dies, or the replica's node: another replica goes on, no token is lost.
 
 Here: kills on a cluster. Not here: every place where a stream can be cut
-(tests/serve/test_resuming.py), answers of which nothing was sent (test_prefixes.py).
+(tests/serve/test_resuming.py), answers that had not begun (test_prefixes.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    # Of Ray's own code, which is imported while these tests run.
+    # Warnings of Ray's own code, which is imported while these tests run.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
-LONG = 30_000  # tokens: the replica has not ended when it is killed
-BEFORE, AFTER = 20, 200  # events that are read before the kill, and of the other replica
+LONG = 30_000  # so many tokens that the replica is still busy when it is killed
+BEFORE, AFTER = 20, 200  # events that are read before the kill, and from the other replica
 CONTINUED = ": continued on "
 NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": STORE, "resources": {"worker": 1}}
 PROMPT = np.random.default_rng(3).integers(3, 90, 200).tolist()
@@ -44,11 +44,11 @@ HOW: dict[str, dict[str, Any]] = {
 
 
 def forgetful(path: Path) -> Path:
-    """Write a model whose next token depends on the last one alone, and not on earlier ones.
+    """Write a model whose next token depends on the last one alone, not on earlier ones.
 
-    Keys of tokens that are computed together differ from those of one after the other by the
-    rounding of f16. With all of them the 174th token of this prompt was another one after a quarter
-    of the cuts.
+    Keys of tokens that are computed together differ from keys computed one by one, by the rounding
+    of f16. With a complete model the 174th token of this prompt changed after a quarter of the
+    cuts.
     """
     write_small(path)
     with aggml.GGUFFile.open(path, mmap=False) as file:
@@ -65,7 +65,7 @@ def forgetful(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head, and two nodes with room for a replica each."""
+    """A head, and two nodes that have room for one replica each."""
     for made in cluster(tmp_path_factory.mktemp("continued"), nodes=1):
         for _ in range(2):
             made.add_node(**NODE)
@@ -95,11 +95,11 @@ async def both_run() -> None:
 
 
 async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaitable[bool]]) -> None:
-    """Read a stream until ``see``, told of the first replica and of a line, has enough."""
+    """Read a stream until ``see`` returns true. It gets the first replica's name and a line."""
     asked = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "timeout": 550, **asked}
     address = f"{url}/v1/completions"
     async with httpx.AsyncClient(timeout=500) as client:
-        with anyio.CancelScope() as scope:  # closes all iterators of httpx, on trio, too
+        with anyio.CancelScope() as scope:  # cancelling closes all iterators of httpx, also on trio
             async with client.stream("POST", address, json=asked | {"stream": True}) as response:
                 assert response.status_code == 200
                 first = response.headers["x-aggml-replica"]
@@ -110,14 +110,14 @@ async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaita
 
 
 def text_of(line: str) -> tuple[str, str]:
-    """The text of an event, and the name of its answer."""
+    """The text of an event, and the id of its answer."""
     event = json.loads(line.removeprefix("data: "))
     assert "error" not in event, event
     return event["choices"][0]["text"], event["id"]
 
 
 def kill(nodes: Any, replica: str, victim: str) -> Any:
-    """Kill a replica's process; or its node, which is returned."""
+    """Kill a replica's process, or its node. Returns the node if it was killed."""
     actor = replica_actor(replica)
     if victim == "process":
         pid: Any = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
@@ -158,7 +158,7 @@ async def test_a_stream_goes_on_in_another_replica(
         return after == AFTER
 
     await read(url, HOW[how], disturb)
-    if dead is not None:  # another node joins
+    if dead is not None:  # replace the node that was killed
         nodes.remove_node(dead, allow_graceful=False)
         nodes.add_node(**NODE)
     assert len(set(replicas)) == len(replicas) == 2

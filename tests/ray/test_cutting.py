@@ -1,4 +1,4 @@
-"""Cutting layers into stages, against every cut there is."""
+"""Cutting layers into stages, compared with all possible cuts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_cut_has_a_faster_slowest_stage(data: st.DataObject) -> None:
 
 
 def test_a_stage_gets_no_more_than_it_has_room_for() -> None:
-    # Equal costs would be cut 3 and 3; the first stage has room for one layer.
+    # By their equal costs 6 layers would be cut into 3 and 3, but the first stage has room for one.
     assert cut([1.0] * 6, 2, sizes=[10.0] * 6, limits=[15.0, 100.0]) == [(0, 1), (1, 6)]
     with pytest.raises(aggml.InvalidArgument, match="do not fit"):
         cut([1.0] * 6, 2, sizes=[10.0] * 6, limits=[15.0, 40.0])

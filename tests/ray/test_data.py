@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    # Of Ray's own code, which is imported while these tests run.
+    # Warnings of Ray's own code, which is imported while these tests run.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 PAYLOAD = 1 << 20  # bytes of a row
@@ -78,9 +78,9 @@ def test_workers_write_what_one_machine_writes(nodes: Any, whisper: Path) -> Non
 
 
 def test_a_slow_reader_holds_workers_back(nodes: Any) -> None:
-    """What is computed and not read fits into the room that Ray Data was given."""
+    """Results that are computed and not yet read fit into the memory that Ray Data was given."""
 
-    class Count:  # inside, so that Ray sends it to workers that have no tests
+    class Count:  # a local class is sent to workers by value, as they cannot import the tests
         def __init__(self) -> None:
             self.n = 0
 
@@ -91,7 +91,7 @@ def test_a_slow_reader_holds_workers_back(nodes: Any) -> None:
             return self.n
 
     class Counted:
-        """A worker that tells of each batch, and whose results are large."""
+        """A worker that counts its batches and has large results."""
 
         def __init__(self, count: Any, size: int) -> None:
             self._count, self._size = count, size
@@ -122,7 +122,7 @@ def test_a_slow_reader_holds_workers_back(nodes: Any) -> None:
 
 
 def settled(count: Any) -> int:
-    """How many were computed, once no more are."""
+    """How many results were computed, once the number stays the same."""
     before = -1
     while (now := int(ray.get(count.get.remote()))) != before:
         before = now

@@ -1,4 +1,4 @@
-"""What goes into a step and when, on stages that are played."""
+"""What goes into a step and when, with imitated stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aggml.ray.step import Ask, Step
 
 
 class _Wire:
-    """Steps under way, which the test ends."""
+    """Holds the steps under way until the test ends them."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Step, Any]] = []
@@ -25,7 +25,7 @@ class _Wire:
         self.sent.append((step, tell))
 
     def end(self, i: int = 0) -> None:
-        """The i-th step is done: each ask's best token is its slot."""
+        """End the i-th step. The best token of each ask is its slot's number."""
         step, tell = self.sent.pop(i)
         slots = np.array([[x.slot] * step.best for x in step.asks], np.int32)
         logits = -np.arange(slots.size, dtype=np.float32).reshape(slots.shape)
@@ -60,10 +60,11 @@ async def test_slots_are_shared_among_the_steps_under_way() -> None:
     stages = _Stages()
     dispatcher = Dispatcher(stages, 2)
     asked = [_ask(dispatcher, slot) for slot in range(6)]
-    assert _under_way(stages) == [[0], [1]]  # nobody waits for a step to fill
+    # a step starts at once and does not wait until it is full
+    assert _under_way(stages) == [[0], [1]]
     stages.wire.end()
     await asked[0].result()
-    assert _under_way(stages) == [[1], [2, 3, 4]]  # half of the five that are left
+    assert _under_way(stages) == [[1], [2, 3, 4]]  # half of the five slots that are left
     stages.wire.end()
     await asked[1].result()
     assert _under_way(stages) == [[2, 3, 4], [5]]
@@ -80,7 +81,7 @@ async def test_each_ask_gets_its_rows_and_as_many_of_the_best_as_it_wants() -> N
     stages.wire.end()
     found = [await x.result() for x in both]
     assert [x[0].tolist() for x in found] == [[[2]], [[3, 3, 3, 3]]]
-    assert found[0][1].tolist() == [[0.0]]  # the best of its row
+    assert found[0][1].tolist() == [[0.0]]  # the logits of the best token
 
 
 async def test_what_waits_while_stages_are_started_anew_fails_and_does_not_hang() -> None:

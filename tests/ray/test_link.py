@@ -29,7 +29,7 @@ DTYPES = ("<f4", "<i4", "|u1", "<f2")
 
 
 class _Peer:
-    """Keeps what comes."""
+    """Keeps the messages and connections that arrive."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -99,12 +99,13 @@ def test_a_value_larger_than_a_block_and_an_array_larger_than_that() -> None:
     assert frame.value == value
     np.testing.assert_array_equal(frame.arrays[0], array[::2])
     np.testing.assert_array_equal(frame.arrays[1], array)
-    # A device wraps it where it is.
+    # A device can use the array's memory without copying it.
     buffer = aggml.get_device("CPU").buffer_from_host(frame.arrays[0])
     assert buffer.size == frame.arrays[0].nbytes
 
 
-# These run on asyncio alone, as the connections do: the driver's are in a thread of their own.
+# These tests run on asyncio only, as the connections do: a driver has a thread with a loop for
+# them.
 
 
 def test_messages_come_in_order_and_a_slow_reader_holds_the_sender_back() -> None:
@@ -146,7 +147,8 @@ def test_who_does_not_know_the_key_is_refused(monkeypatch: pytest.MonkeyPatch) -
         server, port = await listen("127.0.0.1", KEY, there, there.accepted)
         with pytest.raises(ConnectionError):
             await connect(("127.0.0.1", port), secrets.token_bytes(32), here, Role.BEFORE, 0)
-        for said in (b"GET / HTTP/1.1\r\n\r\n" * 8, b""):  # somebody else; somebody silent
+        # a client of another protocol; a client that sends nothing
+        for said in (b"GET / HTTP/1.1\r\n\r\n" * 8, b""):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
             with contextlib.suppress(ConnectionResetError):
@@ -160,7 +162,7 @@ def test_who_does_not_know_the_key_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_listener_that_does_not_know_the_key_gets_no_message() -> None:
-    """It may have taken over the address of a stage that died."""
+    """The listener may have taken over the address of a stage that died."""
 
     async def run() -> None:
         here, there = _Peer(), _Peer()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     ("layout", "wanted"),
     [
         ("llama", [0, 0, 0, 0]),
-        ("gemma3", None),  # windows differ: two kinds at least
-        ("qwen3next", None),  # a state, or attention
+        ("gemma3", None),  # the windows of layers differ: at least two sorts of layers
+        ("qwen3next", None),  # a layer has a state or attention
     ],
 )
 async def test_layers_of_one_kind_are_alike(
@@ -57,7 +57,7 @@ def test_each_kind_is_measured_once_and_inside_if_it_can_be() -> None:
 
 def test_the_output_costs_what_the_last_layer_takes_longer() -> None:
     assert spread(samples([0, 0, 1, 0]), [2.0, 5.0, 3.5]) == ([2.0, 2.0, 5.0, 2.0], 1.5)
-    # Nothing else is of the last layer's kind: what it took has the output in it.
+    # No other layer is like the last one, so its time includes the output.
     assert spread(samples([0, 1, 1, 2]), [1.0, 2.0, 7.0, 7.0]) == ([1.0, 2.0, 2.0, 7.0], 0.0)
     assert spread(samples([0, 0, 0]), [2.0, 1.9]) == ([2.0] * 3, 0.0)
 
@@ -74,7 +74,8 @@ def _simulated(speed: float, memory: int = 1 << 30) -> Callable[[], aggml.Backen
 @pytest.mark.slow
 async def test_a_faster_device_gets_more_layers(nodes: Any, tmp_path: Path) -> None:
     path = write_small(tmp_path / "small.gguf")
-    slow, fast = _simulated(2e7), _simulated(8e7)  # a layer takes 80 ms and 20 ms
+    # a layer takes 80 ms on the slow one, 20 ms on the fast one
+    slow, fast = _simulated(2e7), _simulated(8e7)
     for backends, wanted in (
         ((slow, fast), [(0, 1), (1, 4)]),
         ((fast, slow), [(0, 3), (3, 4)]),
@@ -83,7 +84,7 @@ async def test_a_faster_device_gets_more_layers(nodes: Any, tmp_path: Path) -> N
             assert [x.layers for x in model.stages] == wanted
             kept = model.costs
             assert len([token async for token in model.generate([5, 6], max_tokens=3)]) == 3
-        # What was measured can be given again.
+        # The measured costs can be passed to the next pipeline.
         async with await pipeline(path, 2, ctx=256, backend=backends, costs=kept) as model:
             assert [x.layers for x in model.stages] == wanted
     async with await pipeline(path, 2, ctx=256, backend=(slow, fast), costs="bytes") as model:
@@ -92,7 +93,7 @@ async def test_a_faster_device_gets_more_layers(nodes: Any, tmp_path: Path) -> N
 
 @pytest.mark.slow
 async def test_a_small_device_gets_no_more_than_it_has_room_for(nodes: Any, tmp_path: Path) -> None:
-    path = write_small(tmp_path / "small.gguf")  # 3.1 MB a layer
+    path = write_small(tmp_path / "small.gguf")  # 3.1 MB for each layer
     small, large = _simulated(8e7, 6 << 20), _simulated(2e7)
     async with await pipeline(path, 2, ctx=256, backend=(small, large)) as model:
         assert [x.layers for x in model.stages] == [(0, 1), (1, 4)]

@@ -1,6 +1,7 @@
-"""What a client gets while replicas are lost: answers that go on, failures that say so.
+"""The client's view while replicas are lost: answers that go on, failures that are reported.
 
-Here: the front's half of it, told what replicas send. Not here: replicas (test_continued.py).
+Here: the part of the deployment in front, with events as replicas send them. Not here: replicas
+(test_continued.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BUSY = Begin(503, [(b"content-type", b"application/json")])
 
 
 class Client:
-    """What was sent to it."""
+    """Keeps all that is sent to the client."""
 
     def __init__(self) -> None:
         self.starts: list[Any] = []
@@ -88,7 +89,7 @@ async def test_replicas_that_are_lost_without_an_event_are_counted(
     client: Client, passing: Passing
 ) -> None:
     await passing.take(EVENTS)
-    for _ in range(4):  # an event between: any number may be lost
+    for _ in range(4):  # with an event in between any number of replicas may be lost
         assert passing.can_go_on()
         await passing.take(OTHER)
         await passing.take(event(1))
@@ -114,9 +115,9 @@ async def test_before_anything_was_sent_a_failure_is_the_answer(
 
 
 async def test_events_without_notes_cannot_go_on(client: Client, passing: Passing) -> None:
-    """Transcriptions have none."""
+    """The events of transcriptions have no notes."""
     await passing.take(EVENTS)
-    assert passing.can_go_on()  # nothing was sent
+    assert passing.can_go_on()  # nothing was sent yet
     await passing.take(OTHER)
     await passing.take(Part(b"data: a segment\n\n", []))
     assert not passing.can_go_on()

@@ -1,4 +1,4 @@
-"""A model in stages gives what it gives on one machine, also while stages die.
+"""A model in stages gives the results of one machine, even while stages die.
 
 On a cluster of two nodes, which are processes here. Not here: the cut (test_cutting.py).
 """
@@ -51,13 +51,13 @@ async def _generated(model: aggml.models.Model, ids: list[int], **options: Any) 
 
 
 def _same(path: Path, cache: Path) -> bool:
-    """Whether the cache has one copy, of that file."""
+    """Whether the cache holds one copy, of this file."""
     copies = [x.read_bytes() for x in cache.iterdir() if x.suffix == ".gguf"]
     return copies == [path.read_bytes()]
 
 
 async def _for_ever(model: aggml.models.Model) -> None:
-    """Until it fails: a process sees some time later that its node is gone."""
+    """Generate until it fails: processes notice with a delay that their node is gone."""
     while True:
         await _generated(model, random_models.prompt(12))
 
@@ -74,7 +74,7 @@ async def test_stages_give_what_one_machine_gives(
 ) -> None:
     path = random_models.write(folder / f"{layout}.gguf", layout)
     ids = random_models.prompt(30)
-    long = random_models.prompt(700)  # more than one piece, on its way together
+    long = random_models.prompt(700)  # more than one piece, which are under way at the same time
     async with await aggml.models.load(path, ctx=1024) as whole:
         wanted = await whole.logits(ids), await whole.logits(long), await whole.embed_ids([ids])
         tokens = await _generated(whole, ids)
@@ -121,7 +121,7 @@ async def test_stages_that_die_come_back_and_no_token_is_lost_or_repeated(
             tokens = model.generate(prompts[i], max_tokens=MANY, temperature=0.9, seed=7)
             async for token in tokens:
                 got[i].append(token.id)
-                if i == 0 and len(got[0]) in (5, 14):  # each stage once
+                if i == 0 and len(got[0]) in (5, 14):  # kill each stage once
                     os.kill(await _pid(model, int(len(got[0]) == 14)), signal.SIGKILL)
 
         async with anyio.create_task_group() as tasks:
@@ -139,11 +139,11 @@ async def test_connections_that_break_are_made_anew(path: Path) -> None:
     async with await pipeline(path, stages=3, ctx=256, slots=1, resources=PLACE) as model:
         async for token in model.generate(ids, max_tokens=MANY):
             got.append(token.id)
-            if len(got) % 8 == 0:  # the driver's own
+            if len(got) % 8 == 0:  # break the driver's connection
                 wire = model._decoder.stages.wire
                 assert wire is not None
                 wire.drop()
-        assert model.losses == 2  # the third time nobody waits for a token any more
+        assert model.losses == 2  # the third time there is no token left to wait for
     assert got == wanted
 
 
@@ -157,7 +157,7 @@ async def test_a_node_that_dies_is_replaced_by_another(path: Path, nodes: Any) -
         path, stages=3, ctx=256, slots=1, resources={"CPU": 1.0}, strategy="STRICT_SPREAD"
     ) as model:
         where = {x.node for x in model.stages}
-        assert len(where) == 3  # all that there are
+        assert len(where) == 3  # every node of the cluster
         got = []
         async for token in model.generate(ids, max_tokens=MANY):
             got.append(token.id)
@@ -165,10 +165,10 @@ async def test_a_node_that_dies_is_replaced_by_another(path: Path, nodes: Any) -
                 nodes.remove_node(doomed, allow_graceful=False)
                 fresh = nodes.add_node(num_cpus=4, object_store_memory=128 << 20)
         assert got == wanted
-        with anyio.fail_after(300):  # a node's processes outlive its daemon by a moment
+        with anyio.fail_after(300):  # the processes of a node outlive its daemon for a moment
             while {x.node for x in model.stages} == where:
                 assert await _generated(model, ids) == wanted
-    nodes.remove_node(fresh)  # the next run begins with as many nodes
+    nodes.remove_node(fresh)  # so that the next run begins with the same number of nodes
 
 
 async def test_a_stage_that_does_not_come_back_is_named(path: Path, nodes: Any) -> None:
@@ -196,7 +196,7 @@ async def test_a_cancelled_generation_frees_its_slot_and_hurts_nobody(path: Path
                     made += 1
                     if made == n:
                         scope.cancel()
-            with anyio.move_on_after(0.02 * n):  # in the prompt
+            with anyio.move_on_after(0.02 * n):  # cancelled during the prompt
                 await model.logits(ids)
         assert await _generated(model, ids) == wanted
 
@@ -206,7 +206,7 @@ async def test_a_step_that_nobody_waits_for_is_aborted_where_it_is(
 ) -> None:
     path = write_small(folder / "small.gguf")
 
-    def slow() -> aggml.Backend:  # 512 tokens of two layers take some 20 s
+    def slow() -> aggml.Backend:  # 512 tokens take two layers some 20 s
         return SimDevice("SIM", memory=1 << 30, speed=9e7).backend()
 
     async with (
@@ -217,15 +217,16 @@ async def test_a_step_that_nobody_waits_for_is_aborted_where_it_is(
     ):
         flights = model._decoder._dispatcher._flights
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(model.logits, [5] * 2000)  # four pieces; three under way at a time
+            # four pieces, of which three may be under way at a time
+            tasks.start_soon(model.logits, [5] * 2000)
             while len(flights) < 3:
                 await anyio.lowlevel.checkpoint()
-            await anyio.sleep(0.5)  # for the first to be computed; too early would do as well
+            await anyio.sleep(0.5)  # long enough to compute the first piece; less would do as well
             tasks.cancel_scope.cancel()
         assert len(await _generated(model, [5, 6], stop_ids=[])) == MANY
     sent = {x.number for x in trace.steps}
     pieces = sorted(sent)[:3]
-    for stage in trace.stages:  # what it has computed to the end
+    for stage in trace.stages:  # each stage has skipped at least one of the cancelled pieces
         assert not {*pieces} <= {x.number for x in stage.steps}
     assert {x.number for x in trace.stages[1].steps} >= sent - {*pieces}
 
@@ -242,7 +243,7 @@ async def test_a_node_without_the_file_fetches_it_once(path: Path, folder: Path)
         assert await _generated(model, ids) == wanted
     assert _same(path, folder / "cache")
     assert all(done <= whole for done, whole in told)
-    # Weights do not go through the object store: it holds next to nothing.
+    # Weights do not go through the object store, which is nearly empty.
     assert store_in_use() < 1 << 20
 
 

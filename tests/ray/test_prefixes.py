@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    # Of Ray's own code, which is imported while these tests run.
+    # Warnings of Ray's own code, which is imported while these tests run.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 REPLICAS = 3
 IMBALANCE = 3
-LONG = 30_000  # tokens: more than any test waits for
+LONG = 30_000  # more tokens than any test waits for
 SEEDS = itertools.count(1)
 
 
 @pytest.fixture
 def seed() -> int:
-    """Another one for each test: replicas keep what earlier tests asked."""
+    """Another seed for each test: replicas remember the prompts of earlier tests."""
     return next(SEEDS) * 1000
 
 
@@ -59,7 +59,7 @@ def text(n: int, seed: int) -> list[int]:
 
 
 async def ask(client: httpx.AsyncClient, url: str, prompt: list[int], **more: Any) -> Any:
-    """The replica that answered, tokens that it had, the answer's text."""
+    """The replica that answered, the number of cached tokens, the text of the answer."""
     asked = {
         "prompt": prompt,
         "max_tokens": 8,
@@ -88,7 +88,7 @@ async def test_each_beginning_settles_on_one_replica(url: str, seed: int) -> Non
             where[i].add(replica)
     assert all(len(replicas) == 1 for replicas in where.values())
     assert Counter(Counter(next(iter(x)) for x in where.values()).values()) == {2: REPLICAS}
-    assert hits == 42  # of 48: all but the first of each
+    assert hits == 42  # all of the 48 requests but the first of each prefix
 
 
 async def test_a_burst_of_one_beginning_goes_to_all_replicas(url: str, seed: int) -> None:
@@ -106,7 +106,7 @@ async def test_a_burst_of_one_beginning_goes_to_all_replicas(url: str, seed: int
     counts = Counter(replica for replica, _, _ in found)
     assert len(counts) == REPLICAS
     assert counts[first] == max(counts.values())
-    # All were there before the first one was answered, so that these are loads.
+    # All requests arrived before the first was answered, so these counts are the loads.
     assert max(counts.values()) - min(counts.values()) <= IMBALANCE
 
 
@@ -139,7 +139,8 @@ async def test_clients_that_hang_up_end_their_requests_on_the_replica(url: str, 
                 assert await anyio.to_thread.run_sync(under_way) == IMBALANCE
                 tasks.cancel_scope.cancel()
         assert begun == [replica] * IMBALANCE
-        with anyio.fail_after(300):  # to the end they would take several minutes
+        # if the answers went on to their end this would take several minutes
+        with anyio.fail_after(300):
             while await anyio.to_thread.run_sync(under_way):  # noqa: ASYNC110 of Ray
                 await anyio.sleep(0.1)
         assert (await ask(client, url, [*begin, 9]))[:2] == (replica, 192)
@@ -164,7 +165,7 @@ async def test_beginnings_of_a_killed_replica_move(url: str, seed: int) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(whole)
             await anyio.to_thread.run_sync(kill_when_it_computes)
-        # Whoever had no token of its answer yet got all of it from another replica.
+        # A request that had no token of its answer yet got all tokens from another replica.
         assert found[0][0] != replica
         assert found[0][2].startswith(said)
         again = await ask(client, url, [*begin, 5])

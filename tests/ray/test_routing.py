@@ -1,4 +1,4 @@
-"""Which replica gets a request: the table of what each was given, and the rule.
+"""Which replica gets a request: the table of the prompts that each was given, and the rule.
 
 Not here: Ray (test_prefixes.py).
 """
@@ -22,7 +22,7 @@ def body(**given: Any) -> bytes:
 def test_pieces_name_a_beginning() -> None:
     one = pieces_of(body(prompt="a" * 600))
     assert len(one) == 2
-    assert len(set(one)) == 2  # the same text at another place
+    assert len(set(one)) == 2  # they differ, although the text of both pieces is the same
     assert pieces_of(body(prompt="a" * 512 + "b" * 400))[:2] == one
     assert pieces_of(body(prompt="b" + "a" * 511))[1:] != one[1:]
     assert pieces_of(body(prompt=["a" * 600, "c"])) == one
@@ -57,7 +57,8 @@ def test_a_table_forgets_what_was_used_least_recently() -> None:
     table.note("x", two)
     table.note("x", one)
     table.note("x", pieces_of(body(prompt="c" * 300)))
-    assert (table.match("x", one), table.match("x", two)) == (2, 1)  # the end of a prompt first
+    # the table forgets the end of a prompt before its beginning
+    assert (table.match("x", one), table.match("x", two)) == (2, 1)
     assert (table.size("x"), table.match("y", one)) == (4, 0)
     table.keep(["y"])
     assert table.match("x", one) == 0
@@ -72,7 +73,8 @@ def test_the_longest_beginning_wins_unless_its_replica_is_busy() -> None:
     assert ranked(long, {"x": 3, "y": 0, "z": 0}, table, 4)[0] == "x"
     assert ranked(long, {"x": 4, "y": 0, "z": 0}, table, 4)[0] == "y"
     assert ranked(long, {"x": 4, "y": 4, "z": 0}, table, 4) == ["z", "y", "x"]
-    assert ranked([], {"x": 0, "y": 0, "z": 0}, table, 4) == ["z", "y", "x"]  # the emptiest
+    # the replica with the fewest remembered pieces comes first
+    assert ranked([], {"x": 0, "y": 0, "z": 0}, table, 4) == ["z", "y", "x"]
     assert ranked([], {}, table, 4) == []
 
 

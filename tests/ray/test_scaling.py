@@ -1,4 +1,4 @@
-"""Replicas by tokens, and clients of Ray Serve that hang up.
+"""The number of replicas follows the tokens that are owed; clients of Ray Serve hang up.
 
 Not here: what replicas answer (test_replicas.py).
 """
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    # Of Ray's own code, which is imported while these tests run.
+    # Warnings of Ray's own code, which is imported while these tests run.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
-LONG = 4000  # tokens: half a minute
+LONG = 4000  # tokens: they take half a minute
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[str]:
-    """One replica, and a second one where more than 500 tokens are owed for a while."""
+    """One replica; a second one is started if more than 500 tokens are owed for a while."""
     from aggml.ray import service
 
     for _ in cluster(tmp_path_factory.mktemp("scaling")):
@@ -102,7 +102,7 @@ async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: st
 
 
 def test_long_requests_start_a_second_replica(url: str) -> None:
-    """Four requests fill four slots, so that by their number one replica would do."""
+    """Four requests fill the four slots, so by the number of requests one replica would do."""
     from ray import serve
 
     def running() -> int:

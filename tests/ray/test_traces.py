@@ -1,4 +1,4 @@
-"""Traces of several nodes by one clock."""
+"""Traces of several nodes, in the time of one clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_estimate_is_wrong_by_no_more_than_it_says(
     ahead: float, delays: list[tuple[float, float]]
 ) -> None:
     trips = []
-    for i, (there, back) in enumerate(delays):  # each way takes as long as it likes
+    for i, (there, back) in enumerate(delays):  # the delays of the two ways are independent
         trips.append(Trip(i, i + there + ahead, i + there + back))
     found = reading(trips)
     assert found.bound == pytest.approx(min(a + b for a, b in delays) / 2, abs=1e-9)
@@ -55,7 +55,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def _within(trace: PipelineTrace) -> None:
-    """Each computation lies between its step's coming and its going, on that stage."""
+    """Each computation lies between the arrival and the departure of its step at that stage."""
     for stage in trace.stages:
         computed = [x for x in stage.events if x.operation == "graph_compute"]
         assert len(computed) >= len(stage.steps) > 0
@@ -65,7 +65,7 @@ def _within(trace: PipelineTrace) -> None:
 
 
 def _one_after_the_other(trace: PipelineTrace) -> None:
-    """A step goes from stage to stage, by one clock, as far as that is known."""
+    """A step passes the stages one after the other, within the known errors of their clocks."""
     places = [{x.number: x for x in stage.steps} for stage in trace.stages]
     bounds = [stage.clock.bound for stage in trace.stages]
     for step in trace.steps:
@@ -91,7 +91,7 @@ async def test_a_trace_shows_all_nodes_by_one_clock(nodes: Any, tmp_path: Path) 
     assert len(tokens) == 12
     assert len(trace.steps) >= 12
     assert [len(stage.steps) for stage in trace.stages] == [len(trace.steps)] * 2
-    for stage in trace.stages:  # both nodes are this machine, so their clock is the driver's
+    for stage in trace.stages:  # both nodes are this machine, so their clock is that of the driver
         assert abs(stage.clock.last.ahead) <= stage.clock.bound < 0.05
     _within(trace)
     _one_after_the_other(trace)

@@ -1,4 +1,4 @@
-"""Who does not use many machines does not load what they need."""
+"""A program that does not use many machines does not import Ray or the modules for it."""
 
 from __future__ import annotations
 

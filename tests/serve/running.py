@@ -1,4 +1,4 @@
-"""An engine that runs, and what it is asked: for the tests of aggml.serve that need no HTTP."""
+"""A running engine, and jobs for it, for the tests of aggml.serve without HTTP."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache")
 
 
 def engine_of(app: Starlette) -> Engine:
-    """The engine of the only model that continues text."""
+    """The engine of the only model that generates text."""
     (completions,) = app.state.service.completers.values()
     engine: Engine = completions.model.engine
     return engine
@@ -50,7 +50,7 @@ async def serving(**options: Any) -> AsyncIterator[tuple[Starlette, httpx.AsyncC
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait without taking the core that the model needs."""
+    """Wait until the condition holds, without taking a core from the model."""
     while not holds():  # noqa: ASYNC110 the engine sets no event for it
         await anyio.sleep(0.001)
 
@@ -66,7 +66,7 @@ async def events(response: httpx.Response) -> list[Any]:
 def started(
     files: Sequence[Path], server: str, said: list[str] | None = None, more: Sequence[str] = ()
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its address; ``said`` gets what it logs."""
+    """A server in a process of its own: the process and its address. ``said`` gets its log."""
     loop = {"uvicorn": "asyncio", "hypercorn": "trio"}[server]
     command = [sys.executable, "-m", "aggml", "serve", *map(str, files), "--loop", loop]
     process = subprocess.Popen(

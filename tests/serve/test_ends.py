@@ -1,4 +1,4 @@
-"""aggml.serve: clients that hang up or leave in mid-upload, servers that are told to stop."""
+"""aggml.serve: clients that hang up or stop in mid-upload, servers that are told to stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_body_is_read_no_further_than_it_may_be_large() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_hangs_up_frees_its_slot(file: Path, stream: bool) -> None:
-    """As a server tells it: http.disconnect while the answer is made."""
+    """A server reports it by http.disconnect while the answer is made."""
     body = json.dumps({"prompt": "a", "max_tokens": 400, "stream": stream, **GREEDY}).encode()
     scope = {
         "type": "http",
@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_in_mid_upload_is_no_failure(
 async def test_a_stream_that_cannot_be_sent_is_no_failure(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Some servers raise OSError when they send to a client that has gone."""
+    """Some servers raise OSError when they send to a client that has hung up."""
     body = json.dumps({"prompt": "a", "max_tokens": 400, "stream": True, **GREEDY}).encode()
     async with serving(models=[file]) as (app, client):
         asked = anyio.Event()
@@ -155,7 +155,8 @@ async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) ->
             tasks.start_soon(drain)
             while not service.stopping:
                 await anyio.lowlevel.checkpoint()
-            with engine_of(app).model.site.host.stream.hold():  # the answer has to wait
+            # keeps the answer from being finished
+            with engine_of(app).model.site.host.stream.hold():
                 for path in ("completions", "chat/completions", "embeddings"):
                     refused = await client.post(f"/v1/{path}", json=given)
                     assert refused.status_code == 503
@@ -193,7 +194,7 @@ async def test_what_is_not_done_when_the_time_is_over_is_told_so(file: Path, str
 
 
 def uploading(address: str) -> socket.socket:
-    """A connection on which a request has begun and does not go on."""
+    """A connection on which a request has begun, whose body never ends."""
     head = "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n"
     host, port = address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
@@ -202,7 +203,7 @@ def uploading(address: str) -> socket.socket:
 
 
 def wait_for(address: str, line: str) -> None:
-    """Until the metrics have it."""
+    """Wait until the metrics have this line."""
     while line not in httpx.get(f"{address}/metrics", timeout=PATIENCE).text:
         time.sleep(0.01)
 
@@ -211,7 +212,8 @@ def wait_for(address: str, line: str) -> None:
 def test_sigterm_lets_answers_end_and_answers_others_503(file: Path, server: str) -> None:
     given = {"prompt": "a", "max_tokens": 300, "stream": True, **GREEDY}
     with started([file], server) as (process, address), httpx.Client(timeout=PATIENCE) as client:
-        with uploading(address):  # the server waits for this one, however fast the other is
+        # the server waits for this request, even if the other one ends soon
+        with uploading(address):
             wait_for(address, "aggml_under_way 1.0")
             with client.stream("POST", f"{address}/v1/completions", json=given) as response:
                 lines = response.iter_lines()
@@ -220,7 +222,7 @@ def test_sigterm_lets_answers_end_and_answers_others_503(file: Path, server: str
                 while (
                     answer := httpx.get(f"{address}/health", timeout=PATIENCE)
                 ).status_code == 200:
-                    pass  # the signal is on its way
+                    pass  # until the signal has arrived
                 assert answer.status_code == 503
                 answer = httpx.post(f"{address}/v1/completions", json=given, timeout=PATIENCE)
                 assert answer.status_code == 503
@@ -242,7 +244,8 @@ def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> 
             httpx.Client(timeout=PATIENCE) as client,
             client.stream("POST", f"{address}/v1/completions", json=given) as response,
         ):
-            lines = response.iter_lines()  # kept: with it the client would hang up
+            # a reference is kept, since the client hangs up without it
+            lines = response.iter_lines()
             next(lines)
             process.send_signal(signal.SIGINT)
             while httpx.get(f"{address}/health", timeout=PATIENCE).status_code == 200:

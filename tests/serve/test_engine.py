@@ -1,4 +1,4 @@
-"""The engine: continuous batching against one sequence at a time, failures, hang-ups, draws.
+"""The engine: continuous batching compared with single sequences, failures, hang-ups, draws.
 
 Not here: pages of its cache (test_pages.py), prompts kept (test_prefixes.py), HTTP (test_http.py).
 """
@@ -43,7 +43,7 @@ async def alone(file: Path, prompt: Sequence[int], n: int) -> list[int]:
 
 
 async def test_sequences_that_come_and_go_get_what_each_gets_alone(file: Path) -> None:
-    given = [*prompts(12), [1, *range(5, 205)]]  # the last one takes several chunks
+    given = [*prompts(12), [1, *range(5, 205)]]  # the prompt of the last one takes several chunks
     lengths = [3 + 5 * i % 17 for i in range(len(given))]
     found: list[list[int]] = [[] for _ in given]
 
@@ -64,7 +64,7 @@ async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, comes = [1, 40, 50], prompts(1, longest=2, seed=1)[0] + list(range(5, 255))
-    steps: list[tuple[int, ...]] = []  # tokens of each part
+    steps: list[tuple[int, ...]] = []  # for each step, the tokens of each of its parts
     queue = PagedDecoder.queue
 
     async def watched(
@@ -87,9 +87,10 @@ async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
             async for tokens in stream:
                 found += tokens
     chunks = [step for step in steps if len(step) == 2]
-    assert [sum(step) for step in chunks] == [32] * 9  # 1 and 3 to fill up, 28 of the prompt
+    # 32 rows: 1 of the stream, 3 of padding, 28 of the prompt
+    assert [sum(step) for step in chunks] == [32] * 9
     assert steps[-1] == (1,) or len(steps[-1]) == 1
-    assert len(steps) <= 30  # each step made a token
+    assert len(steps) <= 30  # each step made a token of the stream
     assert found == await alone(file, runs, 30)
     assert later == await alone(file, comes, 4)
 
@@ -99,9 +100,9 @@ async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
     [
         (100, [], 0),
         (100, [(0, 100)], 128),
-        (60, [(100, 200)], 0),  # before what lies there
+        (60, [(100, 200)], 0),  # before the rows that are held
         (60, [(300, 340), (0, 30)], 32),
-        (200, [(0, 100)], 256),  # 128 would be across the end of a block
+        (200, [(0, 100)], 256),  # 128 would cross the end of a block
         (300, [(0, 100)], 256),
         (300, [(0, 300)], None),
     ],
@@ -127,7 +128,7 @@ def test_each_staged_prompt_sees_itself_alone() -> None:
 
 
 async def test_prompts_side_by_side_are_longer_than_a_context(file: Path) -> None:
-    given = [[1, *range(5 + i, 235 + i)] for i in range(3)]  # staged in rows 0, 256 and 512 on
+    given = [[1, *range(5 + i, 235 + i)] for i in range(3)]  # staged from rows 0, 256 and 512 on
     found: list[list[int]] = [[] for _ in given]
 
     async def one(engine: Engine, i: int) -> None:
@@ -151,7 +152,7 @@ async def test_who_hangs_up_leaves_the_others_alone(file: Path) -> None:
 
         async with anyio.create_task_group() as tasks:
             async with aclosing(engine.stream(greedy(goes, 300))) as stream:
-                await anext(stream)  # the lower slot is that of the one who goes
+                await anext(stream)  # the sequence that will leave has the lower slot
                 tasks.start_soon(stay)
                 while engine.active < 2:
                     await anext(stream)
@@ -159,7 +160,7 @@ async def test_who_hangs_up_leaves_the_others_alone(file: Path) -> None:
             steps = engine.counters.steps
             while len(engine.pages.slots) > 1:
                 await anyio.lowlevel.checkpoint()
-            assert engine.counters.steps - steps <= 2  # the one under way, and a prompt's
+            assert engine.counters.steps - steps <= 2  # the step under way, and one of the prompt
     assert kept == await alone(file, stays, 40)
 
 
@@ -253,7 +254,7 @@ async def test_who_waits_when_the_engine_stops_hears_of_it(file: Path) -> None:
 async def test_the_device_draws_and_penalizes_as_the_host_does(
     file: Path, sampler: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job with reports is drawn here, from all logits; one without by the device."""
+    """A job with reports is drawn on the host from all logits, one without on the device."""
     prompt = prompts(1, seed=5)[0]
     rules = Rules(0.4, 0.3, 1.2, {9: 1.5, 11: -4.0}, 4)
     brought: list[list[tuple[Any, int]]] = []
@@ -278,4 +279,5 @@ async def test_the_device_draws_and_penalizes_as_the_host_does(
         del brought[:]
         assert await all_of(engine, job(None)) == here
     assert brought
-    assert all(x == [(np.int32, x[0][1])] and x[0][1] <= 8 for x in brought)  # nothing but tokens
+    # only tokens are brought from the device
+    assert all(x == [(np.int32, x[0][1])] and x[0][1] <= 8 for x in brought)

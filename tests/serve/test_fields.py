@@ -1,4 +1,4 @@
-"""aggml.serve: every field of a request does what it says, or is refused by its name."""
+"""aggml.serve: every field of a request has its documented effect, or is refused by its name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def without_head(answer: httpx.Response) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [x for x in FORMS if x is not Transcription])  # no JSON
+@pytest.mark.parametrize("form", [x for x in FORMS if x is not Transcription])  # not JSON
 async def test_each_field_is_built_harmless_or_refused(
     minilm: Path, file: Path, ranker: Path, form: type
 ) -> None:
@@ -67,11 +67,11 @@ async def test_each_field_is_built_harmless_or_refused(
 
         wanted = without_head(await client.post(path, json=least))
         for name in built:
-            if name not in least:  # null is as if it were not given
+            if name not in least:  # null means the same as leaving the field out
                 assert without_head(await ask(name, None)) == wanted, name
         for other in OTHERS:
             for name in other.names:
-                if name in built:  # documents are ranked; of other requests they are refused
+                if name in built:  # documents are for ranking; other requests refuse them
                     assert (name, form) == ("documents", Rerank)
                     continue
                 anything = ({"any": ["thing", 1]}, "x" * 5000)
@@ -180,7 +180,7 @@ async def test_models_that_are_not_served_are_not_found(
         assert answer.json()["model"] == SMALL
 
 
-# -- what is built
+# -- fields that are implemented
 
 
 Ids = Callable[..., Awaitable[list[int]]]
@@ -188,7 +188,7 @@ Ids = Callable[..., Awaitable[list[int]]]
 
 @asynccontextmanager
 async def asking(file: Path) -> AsyncIterator[Ids]:
-    """A function that gives the tokens of an answer; its arguments are fields of the request."""
+    """A function that returns the tokens of an answer; its arguments are the request's fields."""
     jobs: list[Job] = []
     async with serving(models=[file]) as (app, client):
         engine = engine_of(app)
@@ -227,7 +227,7 @@ async def test_penalties_keep_tokens_from_coming_again(file: Path) -> None:
         few = {str(260 + ord(c) - 33): 50 for c in "qrs"}
         for penalty in ({"frequency_penalty": 2}, {"frequency_penalty": 2, "presence_penalty": 2}):
             mixed = await ids(**GREEDY, max_tokens=60, logit_bias=few, **penalty)
-            assert len(set(mixed)) == 3  # 2 off for each time: all of them come
+            assert len(set(mixed)) == 3  # each token takes 2 from its logit, so all three come
         plain = await ids(**GREEDY, max_tokens=40)
         never = await ids(**GREEDY, max_tokens=40, repetition_penalty=100)
         assert len(set(never)) > len(set(plain))
@@ -322,7 +322,7 @@ async def test_tokens_behind_a_stop_string_are_not_told_of(file: Path) -> None:
 
 
 async def test_probabilities_sum_to_one(file: Path) -> None:
-    """Of 354 tokens the 20 best are told of: not more than one together, and not much less."""
+    """The 20 best of 354 tokens are reported: their sum is not above 1, and not much below it."""
     async with serving(models=[file]) as (_, client):
         given = LEAST[Completion] | {"logprobs": 20, "logit_bias": {"300": 9}}
         answer = await client.post("/v1/completions", json=given)
@@ -350,7 +350,7 @@ async def test_embeddings_are_cut_and_of_length_one_again(minilm: Path) -> None:
 
 
 async def test_a_name_reaches_the_template_of_the_model(tmp_path: Path) -> None:
-    """And the answer that a client sends back may have what ours has."""
+    """A client may also send back an answer with all fields that our answers have."""
     path = write_small(tmp_path / "named.gguf")
     async with serving(models=[path]) as (_, client):
         message = {"role": "user", "name": "ann", "content": [{"type": "text", "text": "hello"}]}

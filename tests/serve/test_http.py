@@ -1,4 +1,4 @@
-"""aggml.serve over HTTP: forms and errors in process, OpenAI's client with servers.
+"""aggml.serve over HTTP: answers and errors in process, OpenAI's client with real servers.
 
 Not here: each field of a request (test_fields.py), hang-ups and stops (test_ends.py).
 """
@@ -253,7 +253,7 @@ async def test_two_models_of_one_name_are_refused(file: Path) -> None:
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> None:
-    import openai  # 0.7 s, in every process that collects
+    import openai  # imported here: it takes 0.7 s in each process that collects tests
 
     with started([file, minilm], server) as (_, address):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=PATIENCE)

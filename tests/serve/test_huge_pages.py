@@ -1,6 +1,6 @@
-"""Huge pages lie whole within what slots were promised, and go when the promise ends.
+"""A huge page is used only if all of it was promised to slots, and goes when the promise ends.
 
-Not here: who is promised how much (test_pages.py).
+Not here: how much is promised to each slot (test_pages.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def address_of(memory: mmap.mmap) -> int:
 
 
 def asked(memory: mmap.mmap) -> list[tuple[int, int]]:
-    """The offsets of this memory whose pages may be huge."""
+    """The offsets of ``memory`` that are marked for huge pages."""
     first = address_of(memory)
     found: list[tuple[int, int]] = []
     begin = end = 0
@@ -59,13 +59,14 @@ def test_pages_are_huge_where_they_lie_whole_in_a_promise(memory: mmap.mmap) -> 
     size, page = huge_size(), mmap.PAGESIZE
     skew = -address_of(memory) % size
     huge = HugePages(memory)
-    huge.promise(skew + page, skew + 2 * size)  # from the second page of one to the end of another
+    # from the second small page of a huge one to the end of the next huge one
+    huge.promise(skew + page, skew + 2 * size)
     assert asked(memory) == [(skew + size, skew + 2 * size)]
-    huge.promise(skew + 3 * size + page, skew + 4 * size)  # none lies whole in it
+    huge.promise(skew + 3 * size + page, skew + 4 * size)  # no huge page lies whole in this promise
     huge.promise(skew + 5 * size, skew + 7 * size - page)
     one, other = (skew + size, skew + 2 * size), (skew + 5 * size, skew + 6 * size)
     assert asked(memory) == [one, other]
-    huge.promise(skew + page, skew + size + page)  # less than before: it stays
+    huge.promise(skew + page, skew + size + page)  # a smaller promise changes nothing
     huge.promise(skew + 5 * size, skew + 7 * size)
     assert asked(memory) == [one, (other[0], other[1] + size)]
 
@@ -91,13 +92,13 @@ def test_what_is_kept_stays_and_the_rest_has_no_memory(memory: mmap.mmap, kept: 
         assert memory[i : i + 2] == (bytes([i // page % 251, 7]) if i < cut else bytes(2))
     whole = begin + (cut - begin) // size * size
     assert asked(memory) == ([(begin, whole)] if whole > begin else [])
-    huge.promise(begin, end)  # the next sequence
+    huge.promise(begin, end)  # the promise to the next sequence
     assert asked(memory) == [(begin, end)]
     assert memory[begin : begin + 2] == (bytes([begin // page % 251, 7]) if kept else bytes(2))
 
 
 class Refusing(mmap.mmap):
-    """Memory of which the system takes no advice about huge pages from now on."""
+    """Memory for which the system accepts no advice about huge pages, once `refuses` is set."""
 
     refuses = False
 
@@ -121,7 +122,8 @@ def test_a_system_that_takes_no_more_advice_breaks_nothing(promised: bool) -> No
     memory[begin : begin + 2 * size] = bytes([5]) * (2 * size)
     huge.forget(begin, begin + size + 7)
     assert memory[begin : begin + size + 7] == bytes([5]) * (size + 7)
-    rest = bytes(size - 7) if promised else bytes([5]) * (size - 7)  # else nothing was huge
+    # without a promise nothing was huge, so nothing is released
+    rest = bytes(size - 7) if promised else bytes([5]) * (size - 7)
     assert memory[begin + size + 7 : begin + 2 * size] == rest
 
 
@@ -140,7 +142,7 @@ async def test_a_slot_has_them_for_its_promise_alone(tmp_path: Path) -> None:
             model.promise(1, ctx * 3 // 4)
             spans = asked(memory)
             caches = len(model.caches.rows)
-            assert len(spans) == caches  # slot 1 is the second half of each
+            assert len(spans) == caches  # slot 1 has the second half of each cache
             assert all(huge_size() <= end - begin <= 3 * huge_size() for begin, end in spans)
             assert resident(model) == 0
             await model.prefill(1, [1] * 100)

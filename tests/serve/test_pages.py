@@ -1,4 +1,4 @@
-"""Pages of the engine's cache: how many are promised, whose they are, what memory they hold.
+"""Pages of the engine's cache: how many are promised to each slot, which memory they hold.
 
 Not here: batching (test_engine.py).
 """
@@ -61,12 +61,12 @@ async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
             assert not before[:CTX].any()
             assert before[CTX : CTX + 100].any()
             await model.forget(1)
-    # Reading gives nothing back, but takes nothing either: all zeros are one page of the system's.
+    # Reading released pages takes no memory: the system maps them to one page of zeros.
     assert resident(model) <= both // 2
 
 
 def resident(model: PagedDecoder) -> int:
-    """Bytes of a model's caches that have memory, by mincore."""
+    """Bytes of a model's caches that are in memory, by mincore."""
     if not sys.platform.startswith("linux"):
         pytest.skip("mincore tells of anonymous memory on Linux only")
     ((held, _),) = model._maps
@@ -91,7 +91,7 @@ def test_pages_count_what_is_promised() -> None:
     pages = Pages(budget=4, slots=3)
     assert [pages.take(PAGE), pages.take(2 * PAGE), pages.take(PAGE + 1)] == [0, 1, None]
     assert pages.take(1) == 2
-    assert pages.take(1) is None  # no slot, no page
+    assert pages.take(1) is None  # no slot is free, so no page is given
     pages.give_back(0)
     assert (pages.used, pages.slots, pages.move(2), pages.slots) == (3, [1, 2], 0, [0, 1])
     assert pages.move(1) is None
@@ -106,7 +106,8 @@ def test_memory_of_free_slots_goes_when_others_need_it() -> None:
         pages.take(n * PAGE)
     for slot in (0, 1, 2):
         pages.give_back(slot)
-    assert pages.surplus() == []  # 6 in all: whoever comes finds it there
+    # they hold 6 pages, all within the budget: kept for the sequences to come
+    assert pages.surplus() == []
     assert pages.take(4 * PAGE) == 0
     assert pages.surplus() == [(2, 0)]
     assert pages.take(PAGE) == 1
@@ -114,7 +115,8 @@ def test_memory_of_free_slots_goes_when_others_need_it() -> None:
     pages.give_back(0)
     assert pages.take(2 * PAGE) == 0
     assert pages.take(3 * PAGE) == 2
-    assert pages.surplus() == [(1, PAGE), (0, 2 * PAGE)]  # what they hold beyond their promise
+    # each slot and the page from which its pages exceed its promise
+    assert pages.surplus() == [(1, PAGE), (0, 2 * PAGE)]
     for slot in (0, 1, 2):
         pages.give_back(slot)
     assert pages.surplus(idle=True) == [(2, 0), (1, 0), (0, 0)]

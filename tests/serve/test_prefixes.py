@@ -1,6 +1,6 @@
-"""aggml.serve stores what prompts began with: the same tokens as without, and less to compute.
+"""aggml.serve stores beginnings of prompts: the tokens stay the same, less is computed.
 
-Here: pages that are stored, taken, given up; cancelled and failed steps meanwhile. Not here:
+Here: pages that are stored, used, given up; cancelled and failed steps meanwhile. Not here:
 continuous batching as such (test_engine.py), which replica gets a prompt (tests/ray).
 """
 
@@ -80,7 +80,7 @@ async def all_of(engine: Engine, job: Job) -> list[int]:
 
 
 def watch(engine: Engine) -> None:
-    """Check before each step that live and stored pages are within the budget."""
+    """Check before each step that running and stored pages are within the budget."""
     take = engine._admit
 
     def admit() -> None:
@@ -129,7 +129,7 @@ async def test_the_next_turn_takes_the_answer_too(file: Path) -> None:
         turn = [*prompt, *answer, *text(20, 7)]
         job = job_of(turn, 10)
         found = await all_of(engine, job)
-    assert job.cached == 192  # of 199 positions that were written
+    assert job.cached == 192  # whole pages of the 199 positions that were written
     async with running(file, stored=0) as engine:
         assert found == await all_of(engine, job_of(turn, 10))
 
@@ -157,7 +157,7 @@ async def test_requests_of_one_beginning_at_once_compute_it_once(file: Path) -> 
 
 @pytest.mark.parametrize("budget", [9, 12, 20])
 async def test_pages_go_where_running_sequences_need_them(file: Path, budget: int) -> None:
-    """Twelve beginnings of three pages each, for which there is no room at once."""
+    """Twelve beginnings of three pages each: more than there is room for at once."""
     random = np.random.default_rng(9)
     begins = [text(200, 30 + i) for i in range(12)]
     order = random.integers(0, 12, 40).tolist()
@@ -178,7 +178,7 @@ async def test_pages_go_where_running_sequences_need_them(file: Path, budget: in
                 for k in range(len(asked)):
                     tasks.start_soon(one, engine, limit, stored, k)
             assert engine.pages.used == 0
-    # Three sequences of four pages leave nothing of twelve.
+    # With a budget of 12 three sequences of four pages leave no page for storing.
     assert (engine.counters.cached_tokens > 0) == (budget != 12)
     assert all(found[0, k] == found[32, k] for k in range(len(asked)))
 
@@ -187,7 +187,7 @@ async def test_a_prompt_that_is_cancelled_leaves_whole_pages(file: Path) -> None
     begin = text(400, 11)
     async with running(file) as engine:
         runs = engine.stream(job_of(text(5, 12), 300))
-        await anext(runs)  # beside it the prompt takes 28 tokens in each step
+        await anext(runs)  # beside this stream the prompt is computed 28 tokens a step
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(all_of, engine, job_of(begin, 20))
@@ -277,7 +277,7 @@ async def test_models_with_states_store_nothing(tmp_path: Path, layout: str) -> 
         assert (job.cached, engine.prefixes.most, engine.pages.stored) == (0, 0, 0)
 
 
-# -- which pages are stored: without a model
+# -- which pages are stored, tested without a model
 
 
 def stores(pages: Pages, most: int) -> Prefixes:
@@ -304,12 +304,12 @@ def test_a_page_stands_for_all_tokens_before_it_too() -> None:
     begin, other = text(PAGE, 1), text(PAGE, 2)
     _, runs = keep(prefixes, begin + other + [5])
     assert runs == [Run(0, 10 * CTX, PAGE), Run(PAGE, 10 * CTX + PAGE, PAGE)]
-    assert begun(prefixes, begin + other) == PAGE  # the last token is computed
+    assert begun(prefixes, begin + other) == PAGE  # at least the last token has to be computed
     assert begun(prefixes, begin + other + [9]) == 2 * PAGE
     assert begun(prefixes, other + other + [9]) == 0
     assert begun(prefixes, other + begin + [9]) == 0
     _, again = keep(prefixes, begin + begin)
-    assert len(again) == 1  # the first page is there
+    assert len(again) == 1  # the first page is stored already
     other_model = Prefixes(Pages(9, 1), 9, ctx=CTX, first=0, model="other")
     assert keep(other_model, begin)[0].keys != keep(prefixes, begin)[0].keys
 
@@ -322,11 +322,11 @@ def test_the_least_recently_used_page_goes_and_never_before_what_follows_it() ->
     keep(prefixes, two)
     assert pages.stored == 4
     assert begun(prefixes, [*one, 5]) == 2 * PAGE
-    keep(prefixes, text(PAGE, 3))  # takes the end of the second
+    keep(prefixes, text(PAGE, 3))  # replaces the second prompt's last page
     assert begun(prefixes, [*two, 5]) == PAGE
     assert begun(prefixes, [*one, 5]) == 2 * PAGE
     long, runs = keep(prefixes, text(6 * PAGE, 4))
-    assert len(runs) == 4  # all that there are
+    assert len(runs) == 4  # as many as may be stored
     assert long.kept is None
     assert begun(prefixes, text(6 * PAGE, 4)) == 4 * PAGE
 
@@ -338,20 +338,20 @@ def test_stored_pages_make_room_for_sequences_only_where_that_helps() -> None:
     for prompt in (first, text(2 * PAGE, 2), text(2 * PAGE, 3)):
         keep(prefixes, prompt)
     assert (pages.stored, pages.take(PAGE)) == (6, None)
-    comes = job_of([*first, 7], PAGE - 1)  # three pages
+    comes = job_of([*first, 7], PAGE - 1)  # it needs three pages
     prefixes.name(comes)
     prefixes.make_room(comes)
     assert pages.stored == 3
     assert pages.take(3 * PAGE) == 0
-    assert begun(prefixes, [*first, 7]) == 2 * PAGE  # its own stay
+    assert begun(prefixes, [*first, 7]) == 2 * PAGE  # its own pages stay stored
     assert len(prefixes.surplus()) == 3
     assert prefixes.surplus() == []
     large = job_of([1], 4 * PAGE)
-    prefixes.make_room(large)  # four pages beside three: never
+    prefixes.make_room(large)  # four pages do not fit beside the three in use, whatever is given up
     assert pages.stored == 3
     prefixes.make_room(job_of([1], PAGE + 5))
     assert pages.take(2 * PAGE) == 1
-    prefixes.make_room(job_of([1], 5))  # there is no slot
+    prefixes.make_room(job_of([1], 5))  # no slot is free, so giving up pages would not help
     assert pages.stored == 1
 
 

@@ -1,4 +1,4 @@
-"""Every family of rank heads over HTTP and in the program, from folders and from GGUF files.
+"""Every family of rank heads over HTTP and in the command, from folders and from GGUF files.
 
 Pairs of texts are put together as the family's tokenizer does. Not here: the form of answers
 (test_rerank.py), the heads beside transformers' (tests/models/test_folders.py).
@@ -76,7 +76,7 @@ def byte_pairs() -> tokenizers.Tokenizer:
 
 
 def jina(folder: Path) -> Path:
-    """As jinaai publishes it: pooled by a matrix, then the head."""
+    """As jinaai publishes it: a matrix pools the first token, then the head."""
     width, inner = layout.WIDTH, layout.INNER
     at = "bert.encoder.layer.{}."
     each = {
@@ -126,7 +126,8 @@ async def test_pairs_are_ranked_over_http_and_in_the_program(family: str, tmp_pa
         assert [model.tokenizer.encode_pair(QUERY, text) for text in TEXTS] == pairs
         wanted = await model.rerank_ids(pairs)
         np.testing.assert_allclose(await model.rerank(QUERY, TEXTS), wanted, atol=1e-6)
-    assert len({round(float(x), 4) for x in wanted}) == 5  # only the two equal texts are equal
+    # only the scores of the two equal texts are equal
+    assert len({round(float(x), 4) for x in wanted}) == 5
     order = sorted(range(len(TEXTS)), key=lambda i: (-wanted[i], i))
     for path in (place, file):
         async with serving(models=[path]) as (_, client):
@@ -144,7 +145,7 @@ async def test_pairs_are_ranked_over_http_and_in_the_program(family: str, tmp_pa
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_vectors_of_them_are_cut_over_http(family: str, tmp_path: Path) -> None:
-    """A request may ask for fewer dimensions of any encoder."""
+    """A request may ask any encoder for fewer dimensions."""
     place = tmp_path / family
     jina(place) if family == "jina-bert-v2" else random_folders.write(place, family)
     FAMILIES[family]().save(str(place / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""aggml.serve ranks documents: scores are those of the model alone, in the form of Cohere and Jina.
+"""aggml.serve ranks documents: the model's own scores, in the form of Cohere's and Jina's answers.
 
 Not here: what each field refuses (test_fields.py), the rank head (tests/models/test_pieces.py).
 """
@@ -44,7 +44,8 @@ async def test_documents_come_best_first_with_the_scores_of_the_model(ranker: Pa
         mixed = await ask(client, documents=[{"text": x, "title": "any"} for x in TEXTS])
     results = told["results"]
     order = sorted(range(len(TEXTS)), key=lambda i: (-wanted[i], i))
-    assert len({round(x, 4) for x in wanted}) == 5  # only the two equal texts are equal
+    # only the scores of the two equal texts are equal
+    assert len({round(x, 4) for x in wanted}) == 5
     assert [x["index"] for x in results[:]] == order
     np.testing.assert_allclose(
         [x["relevance_score"] for x in results], [wanted[i] for i in order], atol=2e-5
@@ -89,7 +90,8 @@ async def test_a_model_without_a_rank_head_does_not_rank(minilm: Path, ranker: P
         answer = await client.post("/v1/rerank", json=given)
         assert answer.status_code == 404
         assert "no model for rerank" in answer.json()["error"]["message"]
-    async with serving(models=[minilm, ranker]) as (_, client):  # the first that has a head
+    # the first model that has a rank head
+    async with serving(models=[minilm, ranker]) as (_, client):
         assert (await ask(client))["model"] == "ranker"
         vectors = await client.post("/v1/embeddings", json={"input": "a", "model": "ranker"})
         assert vectors.status_code == 200

@@ -1,4 +1,4 @@
-"""A stream that is cut anywhere and goes on in the service: its client sees one answer.
+"""A stream that is cut anywhere and continued by the service: the client sees one answer.
 
 Not here: replicas that are killed (tests/ray).
 """
@@ -31,17 +31,17 @@ CHAT = {"messages": [{"role": "user", "content": "Say it again."}]}
 
 @dataclass
 class Seen:
-    """What a client has seen of a choice."""
+    """All that a client has seen of one choice."""
 
     text: str = ""
-    begun: int = 0  # events with a role
+    begun: int = 0  # how many events had a role
     told: list[Any] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Answer:
-    """What a client has seen."""
+    """All that a client has seen of an answer."""
 
     choices: dict[int, Seen] = field(default_factory=dict)
     heads: set[tuple[Any, ...]] = field(default_factory=set)
@@ -107,7 +107,7 @@ async def stream(
 
 
 def told_of(events: list[tuple[bytes, Note | None]], seed: int) -> SoFar:
-    """What the one in front knows after these events."""
+    """The state that the deployment in front has collected from the notes of these events."""
     so_far = SoFar(name="name", created=5, seed=seed)
     for _, note in events:
         assert note is not None
@@ -159,7 +159,7 @@ async def test_wherever_a_stream_is_cut_it_goes_on_as_if_it_was_not(file: Path, 
             cached = [x.pop("prompt_tokens_details") for x in seen.usage]
             assert all(x["cached_tokens"] <= seen.usage[0]["prompt_tokens"] for x in cached)
             expected = [{k: v for k, v in x.items() if "details" not in k} for x in wanted.usage]
-            if name in STOPPED:  # tokens may have been made after the stop string
+            if name in STOPPED:  # tokens that were made after the stop string may have been counted
                 assert seen.usage[0]["prompt_tokens"] == expected[0]["prompt_tokens"]
                 expected = seen.usage
             assert (seen.choices, seen.heads, seen.done, seen.usage) == (
@@ -177,7 +177,7 @@ async def test_a_stream_that_goes_on_has_what_is_left_of_its_time(file: Path) ->
         answer.see(data)
         assert answer.errors[0]["type"] == "timeout_error"
         assert note is not None
-        assert note.ended  # so nobody goes on with it
+        assert note.ended  # so that no other replica continues it
 
 
 async def test_nobody_in_front_no_notes(file: Path) -> None:

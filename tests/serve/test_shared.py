@@ -1,4 +1,4 @@
-"""aggml.serve reads keys that running sequences have in common once: the same tokens as alone.
+"""aggml.serve reads the keys that running sequences share only once: the same tokens as alone.
 
 Not here: attention over such keys (tests/ops/test_flash_few.py), stored pages (test_prefixes.py).
 """
@@ -46,7 +46,7 @@ def queued_are(engine: Engine, n: int) -> bool:
 
 
 def hashed(pages: int, own: int, seed: int) -> Job:
-    """A job with so many pages that all of these have, and some of its own."""
+    """A job whose first ``pages`` keys are the same in all such jobs, the rest its own."""
     job = job_of([1])
     for i in range(pages + own):
         job.keys.append(key_of(job.keys[-1] if job.keys else b"", [i, seed * (i >= pages)]))
@@ -71,7 +71,8 @@ async def test_sequences_that_begin_alike_get_the_tokens_that_they_get_alone(
     file = random_models.write(tmp_path / "model.gguf", "llama-wide-heads")
     begin = text(600, 1)
     asked = [begin + text(5 + 60 * i, 10 + i)[1:] for i in range(4)]
-    lengths = (4, 12, 16, 20)  # the first one ends first: another one's keys are read then
+    # the first sequence ends first: from then on another sequence's keys are read
+    lengths = (4, 12, 16, 20)
     seen: list[tuple[int, int]] = []
     found: dict[bool, list[list[int]]] = {}
     for together in (False, True):

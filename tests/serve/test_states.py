@@ -1,4 +1,4 @@
-"""aggml.serve runs models with states: each sequence gets the tokens that it gets alone.
+"""aggml.serve runs models with recurrent states: each sequence gets the tokens it gets alone.
 
 Here: joining, leaving, moving to other slots, steps that fail, memory. Not here: states themselves
 (tests/models/test_states.py), continuous batching as such (test_engine.py).
@@ -110,7 +110,7 @@ async def test_sequences_that_come_and_go_get_what_each_gets_alone(
 
 @pytest.mark.parametrize("layout", ["mamba2-groups", "granitehybrid"])
 async def test_who_leaves_changes_nobody_s_answer(tmp_path: Path, layout: str) -> None:
-    """Slots of those who left are given to others, and the highest sequence moves down."""
+    """Freed slots are given to new sequences, and the sequence in the highest slot moves down."""
     asked = [(ids, 40) for ids in prompts([30, 12, 45, 7])]
     wanted = await alone(tmp_path, layout, asked)
     found: dict[int, list[int]] = {}
@@ -132,7 +132,7 @@ async def test_who_leaves_changes_nobody_s_answer(tmp_path: Path, layout: str) -
             tasks.start_soon(leaves, 0, 2)
             tasks.start_soon(leaves, 1, 5)
             tasks.start_soon(leaves, 2, 1)
-            tasks.start_soon(stays, 3)  # begins in the highest slot
+            tasks.start_soon(stays, 3)  # it begins in the highest slot
         async with anyio.create_task_group() as tasks:
             for i in range(3):
                 tasks.start_soon(stays, i)
@@ -162,7 +162,7 @@ async def test_a_step_that_fails_fails_its_sequences_alone(
 
 
 async def test_a_step_that_is_aborted_leaves_no_state_behind(tmp_path: Path) -> None:
-    """Its state is lost, and whoever gets that slot next begins anew."""
+    """The state is lost with the step; the next sequence in that slot begins with a new one."""
     asked = [(ids, 12) for ids in prompts([20, 9])]
     (wanted,) = await alone(tmp_path, "mamba2-groups", asked[1:])
     async with running(tmp_path, "mamba2-groups", slots=1) as engine:

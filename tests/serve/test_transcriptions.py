@@ -1,4 +1,4 @@
-"""aggml.serve writes what is said: OpenAI's form of a request, its five answers and events.
+"""aggml.serve transcribes speech: OpenAI's form of a request, the five forms of answers, events.
 
 The weights are random, so what is said is compared with what the model says alone. Not here: the
 model itself (tests/models/test_speech.py).
@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of 12 tokens: random weights babble up to the last one."""
+    """Windows of at most 12 tokens: with random weights no window ends by itself."""
     made = Windows.__init__
 
     def shorter(self: Windows, *given: Any) -> None:
@@ -69,7 +69,7 @@ async def alone(model: Path, data: bytes, **options: Any) -> list[aggml.models.S
 
 
 async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) -> None:
-    # The language is given and the temperature low: nothing is drawn by chance that matters.
+    # With a language and temperature 0 nothing depends on random draws.
     wanted = await alone(model, wav(), language="en", temperature=0.0)
     async with serving(models=[model]) as (service, client):
         for transcriber in service.state.service.transcribers.values():
@@ -114,7 +114,8 @@ async def test_requests_together_share_windows(model: Path) -> None:
 
         transcriber.model._ready()._together = counted
         async with anyio.create_task_group() as tasks:
-            for _ in range(6):  # at temperature 0: a drawn time may ask for one more window
+            # temperature 0, because a randomly drawn time might need one more window
+            for _ in range(6):
                 tasks.start_soon(partial(ask, client, language="en", temperature="0"))
     assert sum(sizes) == 6
     assert max(sizes) > 1
@@ -160,7 +161,7 @@ async def test_bodies_that_are_no_recording_are_refused(model: Path) -> None:
             assert message in answer.json()["error"]["message"]
         missing = await ask(client, model="none")
         assert missing.status_code == 404
-        await ask(client)  # it still answers
+        await ask(client)  # the service still answers
 
 
 async def test_a_client_that_hangs_up_ends_its_window(model: Path) -> None:
