@@ -1,6 +1,6 @@
-"""What only the CPU has: threads and pools, reference mode, type traits, NUMA, fast memory.
+"""Features that only the CPU has: threads, pools, reference mode, type traits, NUMA, fast memory.
 
-Transfers and graphs, which it has in common with others: test_data.py, test_compute.py.
+Not here: transfers and graphs, which all devices have (test_data.py, test_compute.py).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_type_traits_of_no_type() -> None:
         type_traits(3)  # type: ignore[arg-type]
 
 
-# -- plans by hand
+# -- plans that are made explicitly
 
 
 @pytest.mark.feature("CP-11", "CP-12", "CP-14")

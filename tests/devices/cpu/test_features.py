@@ -1,4 +1,4 @@
-"""Instruction sets under ggml's names, against what the system tells: FT-01 to FT-27."""
+"""Instruction sets under ggml's names, compared with the system's flags: FT-01 to FT-27."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ARM = {
     "sme2": {"sme2"},
 }
 ELSEWHERE = {"riscv_v": "riscv64", "vsx": "ppc64le", "vxe": "s390x", "wasm_simd": "wasm32"}
-BUILT = {"llamafile"}  # a property of the build, not of the machine
+BUILT = {"llamafile"}  # it tells how the library was built, not what the machine can do
 LENGTHS = {"sve_cnt": "sve", "rvv_vlen": "riscv_v"}
 
 
 def flags() -> set[str]:
-    """What the system's kernel says that programs may use."""
+    """The processor features that the kernel of the system lists as usable."""
     for line in CPUINFO.read_text().splitlines():
         if line.startswith(("flags", "Features")):
             return set(line.split(":", 1)[1].split())
@@ -117,7 +117,7 @@ def test_products_in_tiles_are_built_in() -> None:
 
 
 def test_what_is_compiled_in_follows_from_the_kernels() -> None:
-    """Whether or not this machine could run them."""
+    """`compiled_features` lists what was compiled, whether or not this machine can run it."""
     sets = {isa for _, isa, _, _ in _native.variants()}
     compiled = compiled_features()
     assert compiled.avx2 is ("avx2" in sets)
@@ -130,7 +130,7 @@ def test_what_is_compiled_in_follows_from_the_kernels() -> None:
         assert compiled.sse3
         assert compiled.fma
         assert compiled.f16c
-    assert not compiled.bmi2  # no unit is compiled with it
+    assert not compiled.bmi2  # no source file is compiled with it
 
 
 def test_what_is_chosen_is_usable() -> None:

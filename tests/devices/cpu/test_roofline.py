@@ -1,6 +1,6 @@
-"""The best that this machine can do: each kind of unit and memory is measured, with any threads.
+"""The roofline of this machine: each sort of unit and memory is measured, with any threads.
 
-Not here: how fast it is; no test says a time.
+Not here: how fast they are; no test expects a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_memory_is_read_and_copied(threads: int) -> None:
 
 
 def test_a_copy_copies() -> None:
-    """So its figure is one of bytes that moved."""
+    """It has to, since its figure counts bytes that were moved."""
     whole = np.zeros(SMALL + 64, np.uint8)
     start = -whole.ctypes.data % 64
     memory = whole[start : start + SMALL]

@@ -1,6 +1,6 @@
 """Tuning parameters of a processor: ranges, the cache, the search; no result depends on them.
 
-Not here: whether a parameter makes anything faster, which no test can say.
+Not here: whether a parameter makes anything faster, which a test cannot decide.
 """
 
 from __future__ import annotations

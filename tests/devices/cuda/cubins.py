@@ -1,9 +1,8 @@
 """Every kernel module for every architecture: no warning, no spill. NVRTC needs no driver.
 
-Here: one module, and all that are left to do: what passed is noted in build/, by the text of the
-module and the compiler's version, so that a run that was cut short goes on where it stopped and
-the next one does what changed. ``python -m devices.cuda.cubins --help``. Not here: kernels that
-run.
+Here: checking one module, or all. Those that passed are noted in build/, by the module's text and
+the compiler's version: an interrupted run goes on where it stopped, and a later run compiles only
+modules that changed. ``python -m devices.cuda.cubins --help``. Not here: kernels that run.
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["ARCHS", "Job", "check", "problems"]
 
 ARCHS = ("75", "80", "90", "100", "120")
-#: Module and architecture.
+#: a module and an architecture
 Job = tuple[str, str]
 _NOTES = Path(__file__).resolve().parents[3] / "build" / "cuda-cubins"
 
 
 def problems(job: Job) -> list[str]:
-    """What the compiler has to say against a module; empty if nothing."""
+    """The compiler's warnings and errors for a module, and spills; empty if there are none."""
     module, arch = job
     log = compile_module(module, arch).log
     lines = [line for line in log.splitlines() if re.search(r"warning|error", line)]
-    # Launches ask for up to 48 KiB of dynamic shared memory; what is static would come on top.
+    # Launches ask for up to 48 KiB of dynamic shared memory, and static shared memory would add to
+    # it.
     if re.search(r"^\s*SHARED\(", source(module)[0], re.MULTILINE):
         lines += [line for line in log.splitlines() if re.search(r"[1-9]\d* bytes smem", line)]
     lines += [
@@ -59,15 +59,15 @@ def _note(job: Job) -> Path:
 def check(
     jobs: Iterable[Job], processes: int | None = None, seconds: float | None = None
 ) -> tuple[list[str], int]:
-    """Compile what has not passed yet, each process one text at a time.
+    """Compile all modules that have not passed yet, one at a time in each process.
 
     Args:
-        jobs: in which order.
-        processes: None: one a core. NVRTC serialises within a process.
-        seconds: begin nothing after so many.
+        jobs: compiled in this order.
+        processes: how many; None: one for each core. NVRTC serialises within a process.
+        seconds: after this time no further module is begun.
 
     Returns:
-        What is wrong, and how many jobs were not reached.
+        The problems found, and how many jobs were not reached.
     """
     _NOTES.mkdir(parents=True, exist_ok=True)
     left = [job for job in jobs if not _note(job).exists()]
@@ -91,7 +91,7 @@ def check(
 
 
 def main() -> int:
-    """0: all of it is clean; 1: it is not; 2: time was up before the end."""
+    """The exit status. 0: no problems; 1: some; 2: time was up before the end."""
     parser = argparse.ArgumentParser(prog="python -m devices.cuda.cubins", description=__doc__)
     parser.add_argument("--archs", default=",".join(ARCHS), help="such as 90,100")
     parser.add_argument("--only", default="", help="modules that begin so")

@@ -1,4 +1,4 @@
-"""The fake libcuda: building it, putting it in place of the driver, telling it what to do; kernels.
+"""The fake libcuda: building it, loading it in place of the driver, controlling it; its kernels.
 
 Here: `Fake`, which a test process loads before anything asks for a driver; kernels that compute a
 node on the CPU. Not here: the driver itself (fake/libcuda.cpp).
@@ -35,7 +35,7 @@ _BUILD = _HERE.parents[3] / "build" / "cuda-fake"
 
 @functools.cache
 def built(source: str, name: str = "") -> Path:
-    """A shared library of one file of fake/, kept in build/; several processes may ask at once.
+    """A shared library made of one file of fake/ and kept in build/; safe to call in parallel.
 
     The driver's own file includes the headers beside it.
     """
@@ -57,29 +57,29 @@ def built(source: str, name: str = "") -> Path:
 
 
 class Fake:
-    """What the driver is told and asked by tests."""
+    """Controls and counters of the fake driver."""
 
     def __init__(self) -> None:
-        # From here on the name libcuda.so.1 means this library in this process.
+        # From here on libcuda.so.1 is this library in this process.
         self._library = ctypes.CDLL(str(built("libcuda.cpp", "libcuda.so.1")), ctypes.RTLD_GLOBAL)
         for name in ("calls", "marked_calls", "counter", "live_blocks", "at_gate"):
             getattr(self._library, f"fake_{name}").restype = ctypes.c_long
 
     def fail(self, entry: str, code: int, after: int = 0) -> None:
-        """Have a call of ``entry`` answer ``code``, once, after so many that pass."""
+        """Have one call of ``entry`` return ``code``, after ``after`` calls that pass."""
         self._library.fake_fail(entry.encode(), ctypes.c_long(after), code)
 
     def heal(self) -> None:
-        """Forget all faults, also those that stick."""
+        """Forget all faults, also those that persist."""
         self._library.fake_heal()
 
     def break_device(self, code: int, device: int = 0) -> None:
-        """Have every later call on the device answer ``code``."""
+        """Have every later call on the device return ``code``."""
         self._library.fake_set_sticky(device, code)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The device stands still until the block ends."""
+        """Streams of the device do nothing until the block ends."""
         self._library.fake_hold(1)
         try:
             yield
@@ -88,7 +88,7 @@ class Fake:
 
     @contextmanager
     def slow(self, entry: str) -> Iterator[None]:
-        """Calls of ``entry`` do not return until the block ends, but by threads that are marked."""
+        """Calls of ``entry`` do not return until the block ends, except calls of marked threads."""
         self._library.fake_gate(entry.encode(), 1)
         try:
             yield
@@ -96,12 +96,12 @@ class Fake:
             self._library.fake_gate(entry.encode(), -1)
 
     def inside(self, entry: str) -> int:
-        """How many threads are in a slow call of ``entry``."""
+        """How many threads are in a call of ``entry`` that is held by `slow`."""
         return int(self._library.fake_at_gate(entry.encode()))
 
     @contextmanager
     def marked(self) -> Iterator[None]:
-        """Calls of this thread are counted apart."""
+        """Count the calls of this thread separately."""
         self._library.fake_mark_thread(1)
         try:
             yield
@@ -113,20 +113,20 @@ class Fake:
         return int(self._library.fake_calls(entry.encode()))
 
     def marked_calls(self, entry: str) -> int:
-        """How often by a thread that was marked."""
+        """How often ``entry`` was called by a marked thread."""
         return int(self._library.fake_marked_calls(entry.encode()))
 
     def counter(self, name: str) -> int:
-        """Whatever the driver counts: "kernels", "full queue", "pageable", "wild", ..."""
+        """A counter of the driver: "kernels", "full queue", "pageable", "wild", ..."""
         return int(self._library.fake_counter(name.encode()))
 
     def reset_counts(self) -> None:
-        """Begin to count anew; what is alive stays counted."""
+        """Set the counters to 0, except those of live objects."""
         self._library.fake_reset_counts()
 
     @property
     def live_blocks(self) -> int:
-        """Blocks of memory that are not freed."""
+        """How many blocks of memory are not freed."""
         return int(self._library.fake_live_blocks())
 
 
@@ -139,13 +139,13 @@ def _image(kernels: str, shim: str) -> bytes:
 
 
 class HostKernels(CudaKernels):
-    """The package's own kernels, compiled by g++ for the shim, sums and products fused as there."""
+    """The package's own kernels, compiled for the shim; multiply-adds are fused as by NVRTC."""
 
     def __init__(self, blas: str | None = None, *, tf32: bool = False) -> None:
         super().__init__(blas=blas, gpu=Gpu(overlaps=True), tf32=tf32)
 
     def module(self, name: str, arch: str) -> bytes:
-        """What the fake driver takes for a cubin."""
+        """The bytes that the fake driver accepts as a cubin."""
         from devices.cuda import host
 
         return _image(host.build_library(name, fused=True)._name, str(host._shim()[0]))
@@ -156,8 +156,8 @@ class SimpleKernels:
 
     Attributes:
         crashing: names of nodes at which the device fails.
-        compiled: names of modules that were asked for.
-        broken: no module compiles.
+        compiled: names of modules that were compiled.
+        broken: whether compiling modules fails.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class SimpleKernels:
         self.overlaps = False
 
     def supports(self, node: Tensor) -> bool:
-        """Whether the op is known, and on f32."""
+        """Whether the op is known and all tensors are f32."""
         if node.op not in _OPS or node.dtype.type_name != "f32":
             return False
         sources = [s for s in node.src if s is not None]
@@ -187,27 +187,27 @@ class SimpleKernels:
         )
 
     def scratch(self, node: Tensor) -> int:
-        """Some, so that it is laid out."""
+        """A little, so that layouts have to include scratch."""
         return 256 if node.op == "mul" else 0
 
     def counters(self, node: Tensor) -> int:
-        """None."""
+        """No kernel needs counters."""
         return 0
 
     def find(self, node: Tensor, readers: Readers) -> Chain | None:
-        """None."""
+        """There are no chains."""
         return None
 
     def fits(self, chain: Chain) -> bool:
-        """Each node is computed by itself."""
+        """No chain fits: each node is computed by itself."""
         return False
 
     def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
-        """No chain fits."""
+        """Never called, since no chain fits."""
         raise NotImplementedError
 
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
-        """One."""
+        """The one launch of a node."""
 
         def view(tensor: Tensor | None) -> bytes:
             if tensor is None:
@@ -222,7 +222,7 @@ class SimpleKernels:
         return [Launch("simple", "simple", (1, 1, 1), (1, 1, 1), 0, args)]
 
     def module(self, name: str, arch: str) -> bytes:
-        """What the fake driver takes for a cubin."""
+        """The bytes that the fake driver accepts as a cubin."""
         if self.broken:
             raise RuntimeError("the compiler broke down")
         self.compiled.append(f"{name} {arch}")

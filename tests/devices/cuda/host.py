@@ -1,7 +1,7 @@
 """Kernels on the CPU: modules compiled by g++ against the shim, nodes computed in plain memory.
 
-Here: building, running launches, graphs node by node. Not here: the shim (shim.h, shim.cpp), what
-is compared (test_kernels.py).
+Here: building, running launches, computing graphs node by node. Not here: the shim (shim.h,
+shim.cpp), the comparisons (test_kernels.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["FAULT", "FUSED", "USUAL", "Memory", "build_library", "compute", "lau
 
 _HERE = Path(__file__).resolve().parent
 _BUILD = _HERE.parents[2] / "build" / "cuda-shim"
-#: Set by make check-cuda: "address,undefined".
+#: `make check-cuda` sets it to "address,undefined".
 _SANITIZE = os.environ.get("AGGML_SHIM_SANITIZE", "")
-# -O1: most of the time goes into compiling. Multiplications and additions are not fused, as in the
-# scalar kernels; on a GPU they are, see FUSED.
+# -O1, since most of the time goes into compiling. Multiply-adds are not fused, as in the scalar
+# kernels; a GPU fuses them, see FUSED.
 _FLAGS = [
     "-std=c++17",
     "-O1",
@@ -49,7 +49,8 @@ _FLAGS += ["-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-const-va
 _FLAGS += [f"-I{_HERE}"]
 if _SANITIZE:
     _FLAGS += [f"-fsanitize={_SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-    _FLAGS += ["-g"]  # lines for its reports; to write them takes a fifth of the time of compiling
+    # line numbers for the sanitizer's reports; they add a fifth to the time of compiling
+    _FLAGS += ["-g"]
 
 
 def _processor() -> str:
@@ -60,17 +61,17 @@ def _processor() -> str:
 
 
 _PREFIX = '#include "shim.h"\n'
-#: Products and sums fused as NVRTC does it, where the processor can.
+#: Fuses multiply-adds as NVRTC does, if this processor has the instruction.
 FUSED: Final = ["-ffp-contract=fast", "-mfma"] if " fma " in _processor() else []
-#: Types of weights, one of each way to unpack. A module for each of the others takes 0.6 s of g++:
-#: sweeps over all types leave these to ``slow``.
+#: One type of weights for each way of unpacking. Compiling a module for another type takes 0.6 s of
+#: g++, so sweeps over all types are ``slow``.
 USUAL: Final = {"f32", "f16", "bf16", "q4_0", "q5_1", "q8_0", "q4_K", "q6_K", "iq2_xxs", "iq4_nl"}
-#: int64: flag, index, position, number of rows
+#: bytes: four int64, flag, index, position, number of rows
 FAULT = 32
 
 
 def _compiled(name: str, text: str, extra: list[str]) -> Path:
-    """A shared library of this text, kept in build/; processes and threads may ask at once."""
+    """A shared library compiled from this text and kept in build/; safe to call in parallel."""
     headers = b"".join((_HERE / f).read_bytes() for f in ("shim.h", "shim.cpp"))
     flags = [*_FLAGS, *extra]
     key = hashlib.sha256("\0".join((text, *flags)).encode() + headers).hexdigest()[:16]
@@ -94,7 +95,7 @@ def _shim() -> tuple[Path, Any]:
 
 @functools.cache
 def build_library(module: str, *, fused: bool = False) -> Any:
-    """The kernels of a module for the CPU; ``fused``: rounding as on a GPU, see `FUSED`."""
+    """The kernels of a module for the CPU. ``fused``: multiply-adds as on a GPU, see `FUSED`."""
     _shim()
     text, options = source(module)
     definitions = [option for option in options if option.startswith("-D")]
@@ -104,7 +105,7 @@ def build_library(module: str, *, fused: bool = False) -> Any:
 
 
 def launch(what: Launch, order: int = 0) -> None:
-    """Runs one launch; threads and blocks take turns in ``order``: 0, 1, 2, or a seed above."""
+    """Run a launch. ``order`` of threads and blocks: 0 rising, 1 falling, 2 across, else a seed."""
     library = build_library(what.module)
     kernel = getattr(library, what.kernel)
     size = ctypes.c_uint.in_dll(library, f"{what.kernel}_size").value
@@ -120,7 +121,7 @@ def launch(what: Launch, order: int = 0) -> None:
 
 
 class Memory:
-    """Blocks of memory, each its own allocation, so that sanitizers see the ends."""
+    """Blocks of memory, each allocated separately: sanitizers notice accesses beyond them."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
@@ -128,9 +129,10 @@ class Memory:
         self._blocks: list[int] = []
 
     def take(self, size: int, fill: int = 0xFF) -> int:
-        """An address, aligned to 256; the bytes are ``fill``: NaN unless told."""
+        """The address of a new block, aligned to 256. The bytes are ``fill``; 0xFF gives NaN."""
         address = ctypes.c_void_p()
-        size = -(-max(size, 1) // 16) * 16  # as of a buffer: kernels may read a last 16 bytes whole
+        # rounded up as buffers are: kernels may read the last 16 bytes as a whole
+        size = -(-max(size, 1) // 16) * 16
         status = self._libc.posix_memalign(
             ctypes.byref(address), ctypes.c_size_t(256), ctypes.c_size_t(size)
         )
@@ -141,7 +143,7 @@ class Memory:
         return address.value
 
     def close(self) -> None:
-        """Frees all."""
+        """Free all blocks."""
         for block in self._blocks:
             self._libc.free(block)
         self._blocks.clear()
@@ -154,7 +156,7 @@ class Memory:
 
 
 def _read(tensor: Tensor, address: int) -> NDArray[Any]:
-    """A copy of the elements in logical order, (ne3, ne2, ne1, ne0); blocks as bytes."""
+    """The elements in logical order, (ne3, ne2, ne1, ne0); blocks of quantized types as bytes."""
     size = max(tensor.nbytes, 1)
     raw = np.frombuffer(ctypes.string_at(address, size), np.uint8)
     dtype = tensor.dtype
@@ -178,7 +180,7 @@ def compute(
     order: int = 0,
     kernels: CudaKernels | None = None,
 ) -> tuple[list[NDArray[Any]], list[int]]:
-    """Runs a graph node by node; what ``wanted`` hold then, and the four numbers of a fault."""
+    """Run a graph node by node. Returns the contents of ``wanted``, and the four fault numbers."""
     kernels = kernels or CudaKernels()
     with Memory() as memory:
         base: dict[Tensor, int] = {}
@@ -201,6 +203,7 @@ def compute(
             words = memory.take(4 * n, 0) if n else fault
             for each in kernels.launches(node, address, scratch, words):
                 launch(each, order)
-            assert ctypes.string_at(words, 4 * n) == bytes(4 * n)  # for whoever counts next
+            # the kernel must leave its counters at 0 for the next one
+            assert ctypes.string_at(words, 4 * n) == bytes(4 * n)
         numbers = list((ctypes.c_int64 * 4).from_address(fault))
         return [_read(tensor, address(tensor)) for tensor in wanted], numbers

@@ -1,7 +1,8 @@
-"""Recorded cases on devices of CUDA: which there are, and one of them, launched, then as a graph.
+"""Recorded cases on CUDA devices: a list of them, and a check of one, launched, then as a graph.
 
 On the fake driver the package's own kernels are compiled for the host, group by group: there
-AGGML_CORPUS_GROUPS names the few that are run (on a GPU all, unless it is set). Not here: tests.
+AGGML_CORPUS_GROUPS names the few groups that are run. On a GPU all are run, unless it is set. Not
+here: tests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _GROUPS = os.environ.get("AGGML_CORPUS_GROUPS", "glu" if ON_FAKE else "")
 
 
 def cases() -> list[Any]:
-    """Those that the kernels compute, as parameters of a test."""
+    """The cases that CUDA's kernels compute, as parameters of a test."""
     kernels = CudaKernels()
     found = []
     for case in op_cases():
@@ -41,12 +42,12 @@ def cases() -> list[Any]:
 
 
 def check(case: Case, backend: aggml.Backend) -> None:
-    """Compute it twice, and compare what comes and what is written."""
+    """Compute a case twice; compare the result and all storages that are written."""
     built = build(case)
     graph = Graph(built.out)
     memory = backend.alloc([leaf for leaf in built.leafs.values() if leaf.nbytes])
     placed = backend.alloc_graph(graph)
-    for _ in range(2):  # launched; as a graph
+    for _ in range(2):  # first launched, then as a graph
         for name, leaf in built.leafs.items():
             if leaf.nbytes:
                 assert backend.set(leaf, case.storage(name)).wait(30)

@@ -1,9 +1,9 @@
 // Runs the blocks of a grid one after the other, the threads of a block as fibers (shim.h).
 //
-// A barrier that not all threads reach, and any other misuse, ends the launch with a message; a fiber that is left
-// behind is just forgotten, since kernels hold nothing. Between two barriers threads take turns in the order that is
-// asked for, or in one drawn anew each time: what lacks a barrier then reads what is not there yet. All shared memory
-// is NaN when a block begins, and blocks run in other orders, too.
+// A barrier that not all threads reach, and any other misuse, ends the launch with a message; fibers that have not
+// ended are dropped, since kernels own nothing. Between two barriers threads take turns in the given order, or in a new
+// random order each time: if a barrier is missing, a thread then reads values that are not written yet. All shared
+// memory is NaN when a block begins, and blocks can run in other orders, too.
 #include "shim.h"
 
 #include <link.h>
@@ -16,7 +16,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-enum { STACK = 512 * 1024 }; // a report is written on the stack of the thread at fault
+enum { STACK = 512 * 1024 }; // large, because a sanitizer's report is written on the stack of the thread at fault
 #else
 enum { STACK = 64 * 1024 };
 #endif
@@ -43,7 +43,7 @@ namespace {
 
 enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 
-// To shared memory, under way.
+// An asynchronous copy to shared memory that is not carried out yet.
 struct Copy {
     void *to;
     const void *from;
@@ -56,9 +56,9 @@ struct Thread {
     uint3 index;
     char *stack;
     void *sp;
-    void *fake; // ASan's
+    void *fake; // ASan's fake stack
     std::vector<Copy> copies;
-    unsigned groups; // of copies, so far
+    unsigned groups; // groups of copies so far
 #ifdef SHIM_UCONTEXT
     ucontext_t context;
 #endif
@@ -88,7 +88,7 @@ const void *scheduler_stack;
 size_t scheduler_size;
 #endif
 
-// What the kernels of a library have in __shared__: all that it has to write to and does not initialise.
+// The __shared__ variables of a library: its writable data without an initial value.
 struct Range {
     char *begin, *end;
 };
@@ -108,7 +108,7 @@ int find_shared(dl_phdr_info *info, size_t, void *result)
     return here;
 }
 
-// Not memset, which ASan would look at: there are its gaps in between.
+// Not memset, which ASan would check: between the variables are its red zones.
 __attribute__((no_sanitize("address", "undefined"))) void poison(Range range)
 {
     for (volatile char *p = range.begin; p < range.end; ++p) *p = (char)0xff;
@@ -127,7 +127,7 @@ void shuffle(std::vector<unsigned> &list)
     for (unsigned i = (unsigned)list.size(); i > 1; --i) std::swap(list[i - 1], list[draw(i)]);
 }
 
-// Back to the scheduler, until resumed.
+// Switches to the scheduler, until the thread is resumed.
 void yield_thread(bool last)
 {
     Thread &t = threads[current];
@@ -159,7 +159,7 @@ void thread_main()
 void start(Thread &t)
 {
 #if defined(__SANITIZE_ADDRESS__)
-    ASAN_UNPOISON_MEMORY_REGION(t.stack, STACK); // what a fiber that was left behind had there
+    ASAN_UNPOISON_MEMORY_REGION(t.stack, STACK); // poisoned by a fiber that was dropped
 #endif
     t.state = READY;
     t.fake = nullptr;
@@ -173,7 +173,7 @@ void start(Thread &t)
     makecontext(&t.context, thread_main, 0);
 #else
     void **sp = (void **)(t.stack + STACK - 24);
-    *sp = nullptr; // thread_main begins as after a call: 8 bytes off the alignment
+    *sp = nullptr; // thread_main expects a stack as after a call: 8 bytes off the alignment
     *--sp = (void *)thread_main;
     for (int i = 0; i < 6; ++i) *--sp = nullptr;
     t.sp = sp;
@@ -213,7 +213,7 @@ void run_block(int order)
         bool moved = false;
         if (order > 2) shuffle(turns);
         for (unsigned k = 0; k < n_threads && failure == nullptr; ++k) {
-            // rising, falling, or a stride that is coprime to all numbers of threads in use
+            // orders 0, 1, 2: rising, falling, or with a stride that is coprime to all numbers of threads in use
             const unsigned i = order == 1 ? n_threads - 1 - k : order == 2 ? (k * 7 + 3) % n_threads : turns[k];
             if (threads[i].state != READY) continue;
             resume(i);
@@ -283,8 +283,6 @@ const uint64_t *shim_exchange(unsigned mask, uint64_t value)
     return w.slot[turn];
 }
 
-// NULL, or what went wrong. `order` is that in which threads and blocks take turns: rising, falling, across, and from 3
-// on drawn with it as the seed.
 __attribute__((visibility("default"))) void shim_copy_async(void *to, const void *from, bool wanted)
 {
     if ((uintptr_t)to % 16 != 0 || (wanted && (uintptr_t)from % 16 != 0)) shim_fail("a copy that is not aligned");
@@ -312,7 +310,7 @@ __attribute__((visibility("default"))) void shim_wait_for_copies(unsigned left)
     t.copies.swap(later);
 }
 
-// Threads of the last launch that waited for the kernel before.
+// How many threads of the last launch waited for the kernel before it.
 __attribute__((visibility("default"))) uint64_t shim_waited;
 
 __attribute__((visibility("default"))) void shim_wait(void)
@@ -320,6 +318,8 @@ __attribute__((visibility("default"))) void shim_wait(void)
     ++shim_waited;
 }
 
+// Returns NULL, or an error message. `order` in which threads and blocks take turns: 0 rising, 1 falling, 2 across; from
+// 3 on it is the seed of a random order.
 __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const void *), const void *args,
                                                                const unsigned grid[3], const unsigned block[3],
                                                                unsigned shared_bytes, int order)
@@ -358,7 +358,7 @@ __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const 
         const uint64_t b = !drawn.empty() ? drawn[k] : order == 0 ? k : blocks - 1 - k;
         shim_block = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]), (unsigned)(b / grid[0] / grid[1])};
         shared = new (std::align_val_t(128)) char[shared_bytes];
-        memset(shared, 0xff, shared_bytes); // NaN: what was not written shows
+        memset(shared, 0xff, shared_bytes); // NaN, so that reading unwritten memory shows
         poison(fixed);
         run_block(order);
         operator delete[](shared, std::align_val_t(128));

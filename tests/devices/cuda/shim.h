@@ -1,8 +1,8 @@
-// A CUDA kernel file compiled by g++: threads of a block are fibers, run by shim.cpp one after the other.
+// A CUDA kernel file compiled by g++: the threads of a block are fibers, which shim.cpp runs one after the other.
 //
-// Here: the language of the kernels as far as ours use it, instructions and their twins. Not here: the scheduler. Finds
-// wrong numbers, indices, barriers; with sanitizers also accesses out of bounds. No model of the GPU's memory order,
-// nor of its speed. Stricter than a GPU: all 32 lanes of a warp have to reach a *_sync.
+// Here: CUDA's language as far as our kernels use it, and C++ versions of instructions. Not here: the scheduler. The
+// shim finds wrong numbers, indices and barriers; with sanitizers also accesses out of bounds. It models neither the
+// GPU's memory order nor its speed. It is stricter than a GPU: all 32 lanes of a warp have to reach a *_sync.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -48,12 +48,12 @@ extern "C" {
 extern uint3 shim_thread, shim_block, shim_block_dim, shim_grid_dim;
 void *shim_shared(void);
 void shim_barrier(void);
-// What the 32 lanes of the warp gave; good until the next exchange.
+// The values that the 32 lanes of the warp passed; valid until the next exchange.
 const uint64_t *shim_exchange(unsigned mask, uint64_t value);
 unsigned shim_lane(void);
 void shim_fail(const char *what);
-void shim_wait(void); // for the kernel before: shim_waited counts threads
-// 16 bytes that are under way, zeros if not wanted: nothing is there before this thread waits for their group.
+void shim_wait(void); // waits for the kernel before; shim_waited counts these threads
+// An asynchronous copy of 16 bytes, or of zeros if not wanted: the bytes arrive when this thread waits for their group.
 void shim_copy_async(void *to, const void *from, bool wanted);
 void shim_commit_copies(void);
 void shim_wait_for_copies(unsigned left);
@@ -117,7 +117,7 @@ static inline unsigned __ballot_sync(unsigned mask, int p)
 }
 static inline int __any_sync(unsigned mask, int p) { return __ballot_sync(mask, p) != 0; }
 
-// One OS thread runs all: plain memory will do.
+// One OS thread runs all fibers, so plain memory suffices.
 template <class T> static inline T atomicAdd(T *p, T v)
 {
     const T old = *p;
@@ -148,7 +148,7 @@ static inline float __uint_as_float(unsigned x) { return shim_cooked<float>(x); 
 static inline int __float_as_int(float x) { return (int)shim_raw(x); }
 static inline unsigned __float_as_uint(float x) { return (unsigned)shim_raw(x); }
 static inline float shim_rsqrtf(float x) { return 1.0f / sqrtf(x); }
-#define rsqrtf shim_rsqrtf /* math.h of C23 declares one of this name, which rounds once */
+#define rsqrtf shim_rsqrtf /* math.h of C23 declares a function of this name, which rounds only once */
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __float2int_rn(float x)
@@ -156,7 +156,7 @@ static inline int __float2int_rn(float x)
     if (x != x) return 0;
     return x >= 2147483648.0f ? 2147483647 : x < -2147483648.0f ? -2147483647 - 1 : (int)rintf(x);
 }
-/* Rounded by themselves: what the compiler may not look into cannot be fused. */
+/* Rounds each operation by itself: the compiler cannot look into the asm, so it cannot fuse. */
 template <class T> static inline T shim_rounded(T x)
 {
     __asm__("" : "+m"(x));
@@ -210,9 +210,9 @@ static inline unsigned short float_to_half(float f)
     return h;
 }
 
-// --- twins of the tensor core instructions; fragments as in the PTX manual. d += a b.
+// --- the tensor core instructions in C++; fragments as in the PTX manual: d += a b
 
-// ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 begins
+// ldmatrix.x4: lane l has the address of row l % 8 of matrix l / 8
 template <bool TURNED> static inline void shim_ldmatrix(unsigned r[4], const void *row)
 {
     uint64_t rows[32];

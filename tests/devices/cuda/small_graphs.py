@@ -21,7 +21,7 @@ def vector(name: str = "", n: int = N) -> aggml.Tensor:
 
 
 def chain(length: int) -> tuple[aggml.Tensor, aggml.Tensor, Graph]:
-    """y = x + b + b ..., and the two leaves."""
+    """The graph y = x + b + b ..., with its two leaves."""
     x, b = vector("x"), vector("b")
     y = x
     for i in range(length):
@@ -30,6 +30,6 @@ def chain(length: int) -> tuple[aggml.Tensor, aggml.Tensor, Graph]:
 
 
 async def turns(n: int = 20) -> None:
-    """Let the loop go round: it does so however long something else stands still."""
+    """Let the loop make ``n`` turns, which it can do even while other threads are blocked."""
     for _ in range(n):
         await anyio.lowlevel.checkpoint()

@@ -1,7 +1,7 @@
 """The bundle for a machine with a GPU: packed, carried to a bare Python, run on the fake driver.
 
-Here: tools/gpu from end to end with this Python, without the cubins, and what its runner does with
-steps that hang or fail. Not here: what the steps test (device/).
+Here: tools/gpu from end to end with this Python, without the cubins; how its runner handles steps
+that hang or fail. Not here: what the steps test (device/).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def test_a_bare_python_runs_all_of_it_on_the_fake_driver(tmp_path: Path) -> None
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True)
     packages = Path(np.__file__).parents[1]
-    for name in ("numpy", "numpy.libs"):  # is on the machine, and not in the bundle
+    # the machine has these packages; they are not in the bundle
+    for name in ("numpy", "numpy.libs"):
         if (packages / name).exists():
             Path(site.stdout.strip(), name).symlink_to(packages / name)
     done = subprocess.run(
@@ -93,4 +94,5 @@ def test_a_bare_python_runs_all_of_it_on_the_fake_driver(tmp_path: Path) -> None
     assert done.returncode == 0
     expected = ["environment", "load", "quick", "corpus", "device", "soak"]
     assert [(line["step"], line["status"]) for line in _results(out)] == [(x, 0) for x in expected]
-    assert str(tmp_path / "scratch" / "site") in (out / "log.txt").read_text()  # not this checkout
+    # the package was imported from the bundle, not from this checkout
+    assert str(tmp_path / "scratch" / "site") in (out / "log.txt").read_text()

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(
     nvrtc_version() is None, reason="nvidia-cuda-nvrtc is not installed"
 )
 
-#: All modules for all architectures take half an hour of a core: make check-cuda. Here those that
-#: differ most.
+#: Compiling all modules for all architectures takes half an hour of one core (make check-cuda).
+#: Here only those that differ most.
 _ARCHS = ("75", "90")
 _SOME = ("binary", "columns", "glu", "rows", "mul_mat_q[TYPE=Q4_K]", "quantize[TYPE=Q6_K]")
 
@@ -61,11 +61,12 @@ def test_a_shipped_cubin_counts_whichever_nvrtc_made_it(tmp_path: Path) -> None:
     (shipped / other).write_bytes(b"shipped")
     assert Cubins(kept, shipped).find("glu", "80") == b"shipped"
     assert Cubins(kept, shipped).find("glu", "90") is None
-    assert Cubins(shipped, tmp_path).find("glu", "80") is None  # kept, by another NVRTC
+    # the one that is kept was made by another NVRTC
+    assert Cubins(shipped, tmp_path).find("glu", "80") is None
 
 
 def test_the_builtins_beside_nvrtc_are_loaded_with_it() -> None:
-    """The wheel of NVRTC 13.0 does not find them by itself."""
+    """NVRTC of the 13.0 wheel does not find its builtins library by itself."""
     compile_module.__globals__["_nvrtc"]()
     loaded = Path("/proc/self/maps").read_text()
     library = next(line.split()[-1] for line in loaded.splitlines() if "libnvrtc.so" in line)
@@ -90,7 +91,7 @@ def test_unknown_modules_are_refused() -> None:
 
 def test_what_the_compiler_says_is_in_the_error() -> None:
     with pytest.raises(DeviceError, match="TYPE"):
-        compile_module("mul_mat_q", "80")  # without its type
+        compile_module("mul_mat_q", "80")  # the macro for its type is missing
 
 
 def test_the_notebook_tells_how_many_modules_there_are() -> None:

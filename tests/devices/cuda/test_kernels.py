@@ -1,4 +1,4 @@
-"""Every kernel on the CPU under the host shim, against the recorded cases."""
+"""Every kernel, run on the CPU under the shim, compared with the recorded cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes beyond those recorded: several tiles, splits, blocks, batches, against the CPU."""
+"""Shapes that no recorded case has: several tiles, splits, blocks, batches; against the CPU."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_products_of_several_tiles(cpu: aggml.Backend, kind: str, columns: int) 
 def test_products_of_few_columns(
     cpu: aggml.Backend, kind: str, depth: int, rows: int, columns: int
 ) -> None:
-    """Rows of ``depth`` blocks or more, from the third of a matrix on: at odd addresses."""
+    """Rows of at least ``depth`` blocks. They begin at the third row of a matrix: odd addresses."""
     values: dict[Tensor, NDArray[Any]] = {}
     whole = _leaf(kind, 256, 1, seed=0, values={})
     width = 32 * depth if whole.dtype.blck_size == 32 else max(1, depth // 8) * 256
@@ -114,7 +114,8 @@ def test_products_by_expert(cpu: aggml.Backend, kind: str, tokens: int) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf(kind, 256, 70, 5, seed=1, values=values)
     b = _leaf("f32", 256, 1, tokens, seed=2, values=values)
-    chosen = np.random.default_rng(3).integers(0, 4, size=(tokens, 2))  # the last has none
+    # the last expert gets no token
+    chosen = np.random.default_rng(3).integers(0, 4, size=(tokens, 2))
     chosen[tokens // 2, 1] = -1
     node = ops.mul_mat_id(a, b, _ids("i32", chosen, values))
     _same(cpu, node, values, 1e-4)
@@ -124,14 +125,14 @@ _HEADS = pytest.mark.parametrize(
     ("kind", "d", "dv", "queries", "heads", "kv_heads", "keys"),
     [
         ("f16", 64, 64, 100, 4, 4, 100),  # several tiles of rows
-        ("f16", 128, 128, 1, 8, 2, 700),  # keys split over blocks
+        ("f16", 128, 128, 1, 8, 2, 700),  # the keys are split over several blocks
         ("q8_0", 128, 128, 2, 4, 1, 300),
         ("bf16", 80, 80, 40, 2, 1, 70),
         ("f16", 256, 256, 20, 2, 2, 60),
         ("f32", 33, 20, 5, 2, 2, 50),
-        ("f16", 576, 512, 3, 2, 1, 60),  # sums of a row in four warps
+        ("f16", 576, 512, 3, 2, 1, 60),  # the sums of a row are shared by four warps
         ("q8_0", 576, 512, 3, 2, 1, 60),
-        ("bf16", 200, 136, 9, 2, 1, 90),  # in two warps, of which one has little
+        ("bf16", 200, 136, 9, 2, 1, 90),  # shared by two warps, one of which has few elements
         ("f16", 64, 520, 3, 2, 1, 40),  # wider than the tiles
     ],
 )
@@ -163,7 +164,7 @@ def test_attention(
     node = ops.flash_attn_ext(q, k, v, mask, d**-0.5, 0.0, 0.0)
     kernels = CudaKernels(gpu=gpu)
     expected = on_cpu(cpu, node, values)
-    if not written:  # what no query sees yet is NaN
+    if not written:  # keys and values that no query sees are NaN
         for cache in (k, v):
             values[cache].view(np.uint8).reshape(2, kv_heads, keys, -1)[:, :, -40:] = 0xFF
     (result,), _ = on_shim(Graph(node), values, [node], 3, kernels)
@@ -177,7 +178,7 @@ def test_attention(
 def test_latent_attention(
     cpu: aggml.Backend, kind: str, shared: int, rows: int, stages: int
 ) -> None:
-    """Values are the first columns of the keys, whose tiles are then brought once for both."""
+    """The values are the first columns of the keys, so that each tile is loaded once for both."""
     values: dict[Tensor, NDArray[Any]] = {}
     heads, keys = 40, 130
     q = _leaf("f32", 576, 2, heads, seed=1, values=values)
@@ -185,7 +186,7 @@ def test_latent_attention(
     v = ops.view_3d(cache, 512, keys, 1, cache.nb[1], cache.nb[2], 0)
     mask = new_tensor("f16", ne=(keys, 2))
     seen = np.arange(keys)[None, :] < np.array([[70], [keys]])
-    seen[:, 32:64] = False  # a tile that is passed over
+    seen[:, 32:64] = False  # a whole tile is masked, and skipped
     values[mask] = np.where(seen, np.float16(0), np.float16(-np.inf))
     node = ops.flash_attn_ext(q, cache, v, mask, 576**-0.5, 0.0, 0.0)
     kernels = CudaKernels(gpu=Gpu(132, shared * 1024))
@@ -202,13 +203,13 @@ def test_latent_attention(
 def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
     cpu: aggml.Backend, d: int, dv: int, rows: int
 ) -> None:
-    """256 wide: 64 rows share keys and values in 75 KiB, where 48 KiB are enough for 16."""
+    """At width 256, 64 rows share keys and values in 75 KiB; 16 rows would need at most 48 KiB."""
     values: dict[Tensor, NDArray[Any]] = {}
     q = _leaf("f32", d, 70, 2, seed=1, values=values)
     k = _leaf("f16", d, 75, 1, seed=2, values=values)
     v = _leaf("f16", dv, 75, 1, seed=3, values=values)
     node = ops.flash_attn_ext(q, k, v, None, d**-0.5, 0.0, 0.0)
-    kernels = CudaKernels(gpu=Gpu(132, 99 * 1024))  # of sm_86, sm_89 and sm_120
+    kernels = CudaKernels(gpu=Gpu(132, 99 * 1024))  # the limit of sm_86, sm_89 and sm_120
     found = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
     few = CudaKernels().launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
     assert found.block == (2 * rows * (4 if dv > 256 else 2), 1, 1)
@@ -220,10 +221,10 @@ def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
     assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
 
 
-@pytest.mark.parametrize("k", [None, 0, 40, 1, 4096, 4100])  # None, 0: all, by argsort
+@pytest.mark.parametrize("k", [None, 0, 40, 1, 4096, 4100])  # None: argsort; 0: all
 @pytest.mark.parametrize("n", [5000, 700])
 def test_long_rows_are_sorted(cpu: aggml.Backend, k: int | None, n: int) -> None:
-    """Equal elements, both zeros, infinities, NaN, a row of nothing else, one of one number."""
+    """Equal elements, both zeros, infinities, NaN; a row of NaN only, a row of one number."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf("f32", n, 5, seed=1, values=values)
     rows = values[a].reshape(5, n)
@@ -238,7 +239,7 @@ def test_long_rows_are_sorted(cpu: aggml.Backend, k: int | None, n: int) -> None
 
 @pytest.mark.parametrize("k", [None, 64, 1])
 def test_a_vocabulary_is_sorted(cpu: aggml.Backend, k: int | None) -> None:
-    """128,256 logits as models give them: many alike in their first bits, some equal."""
+    """128,256 logits as models give them: many share their first bits, some are equal."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf("f32", 128256, 1, seed=5, values=values)
     values[a][:] = np.round(values[a] * 400) / 100
@@ -247,7 +248,7 @@ def test_a_vocabulary_is_sorted(cpu: aggml.Backend, k: int | None) -> None:
 
 def test_rows_beyond_what_is_sorted_at_once(cpu: aggml.Backend) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf("f32", 5000, 200, seed=6, values=values)  # 3 parts each, 170 rows at once
+    a = _leaf("f32", 5000, 200, seed=6, values=values)  # 3 parts for each row, 170 rows at once
     _same(cpu, ops.top_k(a, 3), values, 0.0)
 
 

@@ -1,7 +1,7 @@
 """Runs the test files of device/ on the fake driver, in processes of their own.
 
-The fake driver takes the name libcuda.so.1 in its process. Files share a process if the driver
-treats them alike: each process takes 2 s of a core to begin. Not here: the tests.
+The fake driver takes the name libcuda.so.1 in its process. Files that need the same settings of the
+driver share a process, since each process takes 2 s of a core to begin. Not here: the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
-#: In these the device takes up to 40 us more for an operation, at random: a missing order shows.
+#: In these each operation takes up to 40 us longer, at random, which reveals a missing order.
 _JITTER = {
     "test_streams",
     "test_off_the_loop",
@@ -30,16 +30,16 @@ _JITTER = {
     "test_scheduling",
     "test_blas",
 }
-#: In these there are two GPUs.
+#: These have two GPUs.
 _TWO = {"test_joined", "test_nccl"}
-#: In these there are eight, once more.
+#: These run once more with eight GPUs.
 _EIGHT = {"test_nccl"}
-#: Those of 5 s of a core and more that find little beside the others.
+#: These take 5 s of a core or more, and find little that the others do not find.
 _SLOW = {"test_bench_gpu", "test_conformance", "test_several", "test_soak"}
 
 
 def _processes() -> Iterator[Any]:
-    """The files that run together, the jitter, how many GPUs; slow ones run alone."""
+    """Files that run in one process, the jitter in us, how many GPUs. Slow files run alone."""
     names = {path.stem for path in (HERE / "device").glob("test_*.py")}
     yield pytest.param(sorted(names - _JITTER - _SLOW - _TWO), "0", 1, id="no jitter")
     yield pytest.param(sorted(_JITTER), "40", 1, id="jitter", marks=pytest.mark.slow)

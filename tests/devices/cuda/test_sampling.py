@@ -1,4 +1,4 @@
-"""sample and penalize on the shim of CUDA: the CPU's token for the same numbers, bit by bit."""
+"""sample and penalize on CUDA's shim: the CPU's tokens and bits for the same numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_same_numbers_give_the_same_token(n: int, k: int, rows: int) -> None
 
 
 def test_a_draw_that_falls_upon_a_sum_gives_the_same_token() -> None:
-    """Equal weights: the sums are 1/8, 2/8, ...; a draw at one of them takes the next."""
+    """With equal weights the sums are 1/8, 2/8, ...; a draw equal to a sum takes the next token."""
     x, ids = np.zeros((16, 8), np.float32), np.tile(np.arange(8, dtype=np.int32), (16, 1))
     how = np.tile([1.0, 0, 1.0, 0.0, 0.0], (16, 1))
     how[:, 4] = np.arange(16) / 16

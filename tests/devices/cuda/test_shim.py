@@ -1,4 +1,4 @@
-"""Errors that the shim has to find: a missing barrier, unwritten shared memory, blocks in order.
+"""Errors that the shim has to find: missing barriers, unwritten shared memory, dependent blocks.
 
 Not here: the kernels (test_kernels.py, test_large.py).
 """

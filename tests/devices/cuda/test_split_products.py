@@ -1,4 +1,4 @@
-"""Products of 9 to 64 columns: tiles of each width, the depth split over blocks, against the CPU.
+"""Products of 9 to 64 columns: tiles of each width, depth split over blocks; compared with the CPU.
 
 Here: which products are split, their scratch, their numbers. Not here: recorded cases
 (test_kernels.py), products of fewer columns (test_large.py).
@@ -79,7 +79,7 @@ def _leaf(kind: str, *ne: int, seed: int, values: dict[Tensor, NDArray[Any]]) ->
 
 
 def _parts(node: Tensor) -> int:
-    """Blocks that share the depth of a product, by what is launched."""
+    """How many blocks share the depth of a product, read from its launches."""
     launches = _KERNELS.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
     tiles = next(each for each in launches if each.kernel.startswith("tiles_"))
     batches = node.ne[2] * node.ne[3]
@@ -108,7 +108,7 @@ def _same(
 @pytest.mark.parametrize("columns", [9, 17, 33])
 @pytest.mark.parametrize("kind", _swept(_ALL))
 def test_every_type_in_every_width(cpu: aggml.Backend, kind: str, columns: int) -> None:
-    """Two tiles of rows, the second of which ends early. Split: where a row has bytes enough."""
+    """Two tiles of rows, of which the second is incomplete. Long rows are split."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf(kind, 2048, 66, seed=1, values=values)
     b = _leaf("f32", 2048, columns, seed=2, values=values)
@@ -122,7 +122,7 @@ def test_every_type_in_every_width(cpu: aggml.Backend, kind: str, columns: int) 
 @pytest.mark.parametrize("depth", [32, 96, 256, 4096 + 32])
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q8_0", "q5_1"])
 def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None:
-    """4096 + 32: parts of different lengths, and a last step of which half is not there."""
+    """4096 + 32: parts of different lengths, and a last step that is only half full."""
     values: dict[Tensor, NDArray[Any]] = {}
     rows = {2: 33, 9: 33, 16: 1, 31: 1}.get(columns, 5)
     a = _leaf(kind, depth, rows, seed=1, values=values)
@@ -137,7 +137,7 @@ def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None
 @pytest.mark.parametrize("columns", [16, 23])
 @pytest.mark.parametrize("kind", _swept(k for k in _ALL if k.lower() != "f32"))
 def test_rings_of_every_depth(cpu: aggml.Backend, kind: str, columns: int, shared: int) -> None:
-    """What GPUs of each kind allow a block: two stages to four, each met more than once."""
+    """Rings of two to four stages, as each GPU's shared memory allows, each filled repeatedly."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf(kind, 2304, 33, seed=1, values=values)
     if not a.dtype.is_quantized:
@@ -154,7 +154,7 @@ def test_rings_of_every_depth(cpu: aggml.Backend, kind: str, columns: int, share
 
 
 def test_rings_have_under_way_what_memory_needs() -> None:
-    """On an H100: 23 KB a multiprocessor by three blocks; 10 of types of 1 and 2 bits."""
+    """On an H100 23 KB a multiprocessor, by three blocks; 10 KB for types of 1 and 2 bits."""
     for dtype in TYPES:
         if dtype.name not in _ALL or dtype.name == "F32":
             continue
@@ -180,7 +180,7 @@ def test_many_rows(cpu: aggml.Backend, kind: str) -> None:
 @pytest.mark.parametrize("depth", [513, 1001])
 @pytest.mark.parametrize("kind", _PLAIN)
 def test_odd_depths(cpu: aggml.Backend, kind: str, depth: int) -> None:
-    """Rows at odd addresses, a depth that ends in the middle of 32, b of the type of a."""
+    """Rows at odd addresses, a depth that is no multiple of 32, b of the same type as a."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf(kind, depth, 33, seed=1, values=values)
     b = _leaf(kind, depth, 10, seed=2, values=values)
@@ -191,7 +191,7 @@ def test_odd_depths(cpu: aggml.Backend, kind: str, depth: int) -> None:
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "q4_K", "q8_0"])
 def test_batches_that_repeat_a(cpu: aggml.Backend, kind: str) -> None:
-    """Two matrices for 4 x 3 batches; the same bits in each order of blocks and threads."""
+    """Two matrices for 4 x 3 batches; any order of blocks and threads gives the same bits."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf(kind, 1024, 33, 2, seed=1, values=values)
     b = _leaf("f32", 1024, 9, 4, 3, seed=2, values=values)
@@ -204,7 +204,7 @@ def test_batches_that_repeat_a(cpu: aggml.Backend, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["f16", "q4_0", "q4_K"])
 def test_experts_in_tiles(cpu: aggml.Backend, kind: str) -> None:
-    """Tiles of experts are 64 wide and never split."""
+    """Tiles of experts are 64 wide and their depth is never split."""
     values: dict[Tensor, NDArray[Any]] = {}
     a = _leaf(kind, 1024, 33, 3, seed=1, values=values)
     b = _leaf("f32", 1024, 2, 17, seed=2, values=values)
@@ -214,7 +214,7 @@ def test_experts_in_tiles(cpu: aggml.Backend, kind: str) -> None:
 
 
 def test_what_is_never_split() -> None:
-    """Tiles enough for every multiprocessor; more columns than their sums are worth; no rows."""
+    """Enough tiles for all multiprocessors; too many columns for extra sums; no rows."""
     x = new_tensor("f16", ne=(4096, 64 * 132))
     assert _parts(ops.mul_mat(x, new_tensor("f32", ne=(4096, 9)))) == 1
     narrow = new_tensor("q4_0", ne=(1024, 64))

@@ -1,4 +1,4 @@
-"""What CUDA says it computes, the page that lists it, and what the data alone can tell."""
+"""The nodes that CUDA supports, the page that lists them, conditions that depend on the data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The builds of ggml that the tests load, and servers that speak RPC.
+"""The builds of ggml that the tests load, and RPC servers.
 
-Here: finding and starting; a skip says how to get what is missing. Not here: tests.
+Here: finding and starting them; a skip says how to get what is missing. Not here: tests.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from aggml.devices.ggml import GgmlDevice
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What `make ggml-libraries` builds, the newest first.
+#: The versions that `make ggml-libraries` builds, the newest first.
 VERSIONS = ("0.3.36", "0.3.16", "0.3.8")
 
 
 def folder(version: str | None = None) -> Path:
-    """The libraries of one version of llama-cpp-python; of the one that is under test if None."""
+    """The folder with the libraries of a version of llama-cpp-python; None: the one under test."""
     named = os.environ.get("AGGML_GGML_LIBRARIES")
     if named and version is None:
         return Path(named)
@@ -40,9 +40,9 @@ def folder(version: str | None = None) -> Path:
 
 
 def need() -> None:
-    """For the top of a file: its tests are one skip where there are no libraries.
+    """Called at the top of a test file: without libraries the whole file is one skip.
 
-    A suite of 2,500 tests took 4 s to say that many times.
+    Skipping each of the 2,500 tests of the suite separately took 4 s.
     """
     try:
         folder()
@@ -53,13 +53,13 @@ def need() -> None:
 @functools.cache
 def devices() -> dict[str, GgmlDevice]:
     """The devices of the libraries under test, by ggml's name."""
-    # Mesa's software Vulkan is a CPU for Vulkan, which ggml leaves out unless it is named.
+    # Mesa's software Vulkan calls itself a CPU. ggml leaves such devices out unless they are named.
     os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", "0")
     return {device.name: device for device in ggml.load(folder())}
 
 
 def device(name: str) -> GgmlDevice:
-    """One of them; skips where it is missing."""
+    """The device of this name; the test is skipped if it is missing."""
     found = devices().get(f"ggml:{name}")
     if found is None:
         pytest.skip(
@@ -82,7 +82,11 @@ def _answers(port: int) -> bool:
 
 
 def start_server(version: str | None = None) -> tuple[subprocess.Popen[bytes], str]:
-    """A server over ggml's CPU, of the version under test if None: the process, its endpoint."""
+    """Start a server of this version over ggml's CPU; None: the one under test.
+
+    Returns:
+        The process, and its endpoint.
+    """
     if not ggml.libraries()[0].survives:
         pytest.skip("this version of ggml ends the process when a connection is lost")
     program = folder(version) / "ggml-rpc-server"
@@ -105,7 +109,7 @@ def start_server(version: str | None = None) -> tuple[subprocess.Popen[bytes], s
 
 @contextlib.contextmanager
 def server() -> Iterator[tuple[subprocess.Popen[bytes], list[GgmlDevice]]]:
-    """A server for as long as the block lasts, and its devices."""
+    """A server that runs until the block ends, and its devices."""
     devices()
     process, endpoint = start_server()
     try:

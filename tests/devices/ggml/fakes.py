@@ -1,4 +1,4 @@
-"""The fake backend of fake/, which works asynchronously: its devices, and what it watches.
+"""The fake backend of fake/, which works asynchronously: its devices and its counters.
 
 Here: loading it into the libraries under test. Not here: tests.
 """
@@ -22,7 +22,7 @@ __all__ = ["delay", "device", "longest_queue", "misused_events", "pinned_bytes"]
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    builds.device("CPU")  # which computes for it
+    builds.device("CPU")  # the CPU backend computes the fake's nodes
     path = builds.folder().parent / "fake" / "libggml-fake.so"
     if not path.exists():
         pytest.skip(f"no {path}: make ggml-libraries")
@@ -31,26 +31,26 @@ def _library() -> ctypes.CDLL:
 
 
 def device(index: int = 0) -> GgmlDevice:
-    """One of its two devices."""
+    """One of the two devices of the fake."""
     _library()
     return next(d for d in ggml.libraries()[0].devices if d.name == f"ggml:Fake{index}")
 
 
 def longest_queue() -> int:
-    """The most that a backend had to do at once since the last call."""
+    """The longest queue that a backend had since the last call."""
     return int(_library().fake_longest(True))
 
 
 def misused_events() -> int:
-    """How often an event was recorded anew while somebody waited for it."""
+    """How often an event was recorded again while somebody waited for it."""
     return int(_library().fake_misused())
 
 
 def pinned_bytes() -> int:
-    """What was allocated as pinned memory."""
+    """Bytes that were allocated as pinned memory."""
     return int(_library().fake_pinned())
 
 
 def delay(us: int) -> None:
-    """How long each operation takes at least."""
+    """Make each operation take at least this long, in us."""
     _library().fake_delay(us)

@@ -1,6 +1,6 @@
-"""The recorded calls of ggml on one device, in a process that may crash: what became of each.
+"""The recorded calls of ggml on one device, in a process that may crash: the outcome of each.
 
-Here: the process that runs cases, the one that watches it, counts by op. `python -m
+Here: the process that runs cases, the process that watches it, counts by op. `python -m
 devices.ggml.recorded_runs Vulkan0` in tests/ prints a table. Not here: the cases and their bounds
 (ops/recorded.py), which outcomes are right (test_recorded.py).
 """
@@ -23,11 +23,11 @@ from ops.recorded import check_numbers, graph_cases, recorded_calls
 import aggml
 from aggml.devices import ggml
 
-#: Of one case, in seconds: software Vulkan compiles its kernels at first use.
+#: Seconds for one case: software Vulkan compiles a kernel at its first use.
 PATIENCE = 120.0
 TESTS = Path(__file__).resolve().parents[2]
 
-#: What can become of a case; the last two end the process that runs it.
+#: The outcomes of a case; the last two end the process that runs it.
 OUTCOMES = ("passed", "refused", "failed", "crashed", "stuck")
 
 
@@ -37,7 +37,7 @@ def cases() -> list[Any]:
 
 
 def op_of(name: str) -> str:
-    """The op of a case by its name: "mul_mat" of "products-mul_mat-12"."""
+    """The op of a case, from its name: "mul_mat" from "products-mul_mat-12"."""
     case = _by_name()[name]
     return str(case.op or "graph")
 
@@ -47,7 +47,7 @@ def _by_name() -> dict[str, Any]:
 
 
 def outcome(case: Any, backend: aggml.Backend) -> tuple[str, str]:
-    """What becomes of a case on a backend, and why where it did not pass."""
+    """The outcome of a case on a backend, and the reason if it did not pass."""
     try:
         check_numbers(case, backend)
     except aggml.Unsupported as error:
@@ -65,7 +65,7 @@ def _tell(line: list[Any]) -> None:
 
 
 def _serve(name: str, first: int, step: int) -> None:
-    """Run cases from ``first`` on; one line before each, one behind it."""
+    """Run every ``step``-th case from ``first`` on. Prints a line before and after each case."""
     builds.devices()
     device = ggml.connect(name)[0] if ":" in name else builds.device(name)
     backend = device.backend(n_threads=1)
@@ -88,16 +88,16 @@ def _line(stream: IO[bytes], until: float) -> list[Any] | None:
 
 
 def _ended(child: subprocess.Popen[bytes]) -> tuple[str, int]:
-    """How a process ended that says nothing more; one that does not end is killed."""
+    """How a process ended that prints nothing more. If it does not end, it is killed."""
     try:
-        return "crashed", child.wait(60)  # its pipe is closed before it is gone
+        return "crashed", child.wait(60)  # the pipe closes a moment before the process ends
     except subprocess.TimeoutExpired:
         child.kill()
         return "stuck", child.wait()
 
 
 def run(name: str, *, step: int = 1, libraries: Path | None = None) -> dict[str, tuple[str, str]]:
-    """What became of each ``step``-th case on the device of that name, or at that endpoint."""
+    """The outcome of each ``step``-th case on the device or the endpoint ``name``."""
     names = [str(param.id) for param in cases()]
     found: dict[str, tuple[str, str]] = {}
     first = 0
@@ -138,7 +138,7 @@ def run(name: str, *, step: int = 1, libraries: Path | None = None) -> dict[str,
 
 
 def table(found: dict[str, tuple[str, str]]) -> str:
-    """Counts by op, then every case that did not pass and was not refused."""
+    """A table of counts by op, then every case that neither passed nor was refused."""
     by_op: dict[str, Counter[str]] = {}
     for name, (what, _) in found.items():
         by_op.setdefault(op_of(name), Counter())[what] += 1

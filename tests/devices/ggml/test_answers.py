@@ -1,4 +1,4 @@
-"""Replies of a server: each costs a round trip, so the backend asks for as few as possible.
+"""Answers of a server: each costs a round trip, so the backend asks for as few as possible.
 
 Not here: values (test_conformance.py), servers that are lost (test_lost.py).
 """
@@ -20,11 +20,12 @@ from aggml import Graph, ops
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SIZE, BYTE = 8, 1  # of an answer: how long it is; what is asked for where nothing else is fetched
+# An answer begins with its length. If nothing else is fetched, one byte is asked for.
+SIZE, BYTE = 8, 1
 
 
 class Line:
-    """A port whose connections go on to another; counts the bytes that come back."""
+    """A port that forwards its connections to another port; counts the bytes that come back."""
 
     def __init__(self, to: int) -> None:
         self.answered = 0
@@ -59,10 +60,10 @@ class Line:
             to.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """The end of all connections."""
+        """End all connections."""
         for end in (self._listening, *self._ends):
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # who waits there returns
+                end.shutdown(socket.SHUT_RDWR)  # wakes the threads that wait there
         for thread in self._threads:
             thread.join()
         for end in (self._listening, *self._ends):
@@ -71,7 +72,7 @@ class Line:
 
 @contextlib.contextmanager
 def line() -> Iterator[tuple[Line, aggml.Device]]:
-    """A server behind a line, and its device."""
+    """A server behind a `Line`, and its device."""
     builds.devices()
     process, endpoint = builds.start_server()
     between = Line(int(endpoint.rpartition(":")[2]))
@@ -97,7 +98,8 @@ async def test_what_is_fetched_behind_a_graph_tells_that_it_has_ended() -> None:
             answers = set()
             for _ in range(20):
                 before = between.answered
-                # While this is sent the others are queued, so they are issued one behind the other.
+                # While this is sent the next operations are queued, so they are issued without a
+                # gap.
                 sent = be.set(large, np.zeros(1 << 20, np.float32))
                 computed, got = be.graph_compute(graph), be.get(y)
                 assert np.array_equal(await got, 2 * data)

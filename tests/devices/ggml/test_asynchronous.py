@@ -1,7 +1,7 @@
-"""Libraries that work asynchronously: what is issued ahead, waits that the device keeps, memory.
+"""Libraries that work asynchronously: work issued ahead, waits on the device, memory.
 
-On the fake backend, whose operations come late, and over RPC and Vulkan, whose libraries have
-events. Not here: what any device has to pass (test_conformance.py).
+On the fake backend, whose operations are delayed, and over RPC and Vulkan, whose libraries have
+events. Not here: the tests for every device (test_conformance.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def test_rounds_without_waiting_in_between(device: GgmlDevice) -> None:
 
 
 async def test_the_device_is_given_work_ahead() -> None:
-    """Of a stream that may not, each operation is over before the next begins."""
+    """In a stream without this permission each operation is over before the next one begins."""
     device, longest = fakes.device(), []
     fakes.delay(2000)
     for ahead in (True, False):
@@ -76,7 +76,7 @@ async def test_the_device_is_given_work_ahead() -> None:
         await be.set(x, _ramp(0))
         fakes.longest_queue()
         with be.stream.hold():
-            be.set(x, _ramp(1))  # nothing is in front of it: at once
+            be.set(x, _ramp(1))  # nothing is queued before it, so it is issued at once
             be.graph_compute(graph)
             be.graph_compute(graph)
             got = be.get(y)
@@ -108,7 +108,7 @@ async def test_two_streams_pass_a_tensor_to_and_fro(device: GgmlDevice) -> None:
 
 
 async def test_a_wait_between_streams_is_left_to_the_device() -> None:
-    """What the other stream waits for is issued and takes long: the library's event orders them."""
+    """The other stream's work is issued and takes long: an event of the library makes us wait."""
     device = fakes.device()
     async with device.backend() as one, device.backend() as two:
         x, y, graph = _doubled(one)
@@ -133,7 +133,7 @@ async def test_a_wait_between_streams_is_left_to_the_device() -> None:
 
 
 async def test_a_failure_that_comes_late_is_typed() -> None:
-    """What reads the result fails as well, what does not goes on; the stream goes on."""
+    """Readers of the result fail with it; other operations and the stream go on."""
     async with fakes.device().backend() as be:
         x, y, graph = _doubled(be, "break")
         other = aggml.new_tensor("f32", ne=(N,))
@@ -180,7 +180,7 @@ async def test_pinned_memory_is_the_librarys() -> None:
 
 
 async def test_a_device_reads_memory_that_the_host_gives() -> None:
-    """The bytes are the caller's, not a copy; what is no whole page is refused."""
+    """The device uses the caller's bytes, not a copy. Memory that is not whole pages is refused."""
     device = fakes.device()
     block = np.zeros(2 * 4096 + 4096, np.uint8)
     start = -block.ctypes.data % 4096

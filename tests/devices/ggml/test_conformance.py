@@ -38,7 +38,7 @@ class TestCPU(DeviceTests):
 
 
 class TestBLAS(DeviceTests):
-    """ggml's BLAS backend: large products alone."""
+    """ggml's BLAS backend: only large products."""
 
     @pytest.fixture
     def device(self) -> aggml.Device:
@@ -46,7 +46,7 @@ class TestBLAS(DeviceTests):
 
 
 class TestVulkan(DeviceTests):
-    """ggml's Vulkan backend, on whatever driver there is: memory of its own."""
+    """ggml's Vulkan backend, on any driver that is installed: memory of its own."""
 
     @pytest.fixture
     def device(self) -> aggml.Device:
@@ -62,7 +62,7 @@ class TestRPC(DeviceTests):
 
 
 class TestFake(DeviceTests):
-    """The fake backend: each operation comes late, and reads its operands only then."""
+    """The fake backend: each operation is delayed, and reads its operands after the delay."""
 
     @pytest.fixture
     def device(self) -> aggml.Device:

@@ -1,4 +1,4 @@
-"""Nodes that a backend of ggml accepts but would compute wrong or crash on: refused beforehand.
+"""Nodes that a backend of ggml accepts, but would compute wrong or crash on, are refused.
 
 Not here: functions that libraries of older versions lack (test_recorded.py).
 """

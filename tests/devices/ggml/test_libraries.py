@@ -23,7 +23,7 @@ from aggml.devices.ggml.library import check_version
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: A process of its own: in this one is one ggml already.
+#: Run in a process of its own, since this process has loaded a ggml already.
 _PRODUCT = """
 import sys, anyio, numpy as np, aggml
 import aggml.devices.ggml as ggml
@@ -44,7 +44,8 @@ print(*[device.name for device in devices])
 """
 
 
-#: The library's own CPU writes beyond the result of such copies; its process ended later, anywhere.
+#: The library's own CPU backend writes beyond the result of such copies, so that its process
+#: crashed later, anywhere.
 _PACKED_COPIES = """
 import sys, aggml
 from aggml import new_tensor, ops
@@ -80,7 +81,7 @@ def test_copies_that_a_library_writes_beyond_the_result_of(version: str, refused
 def test_each_version_computes_on_both_loops(version: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PRODUCT, str(builds.folder(version))],
-        # Vulkan multiplies in f16 where it can: test_conformance.py has its bounds.
+        # Vulkan may multiply in f16; its bounds are in test_conformance.py.
         env={k: v for k, v in os.environ.items() if k != "GGML_VK_VISIBLE_DEVICES"},
         capture_output=True,
         text=True,
@@ -91,7 +92,7 @@ def test_each_version_computes_on_both_loops(version: str) -> None:
 
 
 def test_a_second_build_of_one_name_is_refused(tmp_path: Path) -> None:
-    """Its backends would find the libggml-base of the first by its name."""
+    """Its backends would get the first build's libggml-base, which has the same name."""
     builds.devices()
     copy = shutil.copytree(builds.folder(), tmp_path / "copy", symlinks=True)
     with pytest.raises(aggml.BackendLoadError, match="one process has one ggml"):
@@ -130,7 +131,7 @@ def test_a_library_that_lacks_functions_is_told(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_linked_in_is_no_problem(tmp_path: Path) -> None:
-    """llama-cpp-python's libggml-cpu.so: its devices are there, and the file is not for loading."""
+    """llama-cpp-python's libggml-cpu.so: its devices exist, the file itself cannot be loaded."""
     builds.devices()
     source, linked = tmp_path / "empty.c", tmp_path / "libggml-linked.so"
     source.write_text("int ggml_nothing(void) { return 0; }")
@@ -151,7 +152,7 @@ def test_the_same_files_give_the_same_devices() -> None:
     assert ggml.load(builds.folder())[0] is next(iter(builds.devices().values()))
 
 
-#: An assertion in a builder: a product of matrices that do not match.
+#: An assertion in a builder: a product of matrices whose extents do not match.
 _ASSERTION = """
 import sys, aggml
 import aggml.devices.ggml as ggml
@@ -173,7 +174,7 @@ print(yes, why)
 
 @pytest.mark.parametrize("version", builds.VERSIONS)
 def test_an_assertion_of_each_version_ends_the_call_alone(version: str) -> None:
-    """Where the library takes no callback, its calls of ggml_abort come to us as well."""
+    """If the library has no hook for aborts, its calls of ggml_abort are redirected to us."""
     done = subprocess.run(
         [sys.executable, "-c", _ASSERTION, str(builds.folder(version))],
         capture_output=True,

@@ -55,7 +55,7 @@ async def test_a_server_that_is_killed_while_it_computes() -> None:
 
 @pytest.mark.parametrize("what", ["set", "get"])
 async def test_a_server_that_is_killed_while_bytes_cross(what: str) -> None:
-    """Tens of megabytes are on their way; what was queued behind them fails as well."""
+    """Tens of megabytes are being sent; operations queued after them fail, too."""
     data = np.ones((4 * N, 4 * N), np.float32)
     with builds.server() as (process, devices):
         be = devices[0].backend()

@@ -1,4 +1,4 @@
-"""A llama on devices of ggml: the tokens of our CPU, alone, split with the CPU, over two servers.
+"""A llama on ggml's devices gives the CPU's tokens: alone, split with the CPU, on two servers.
 
 Not here: what a scheduler decides (tests/scheduler), models (tests/models).
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.devices.ggml import GgmlDevice
 
 PROMPT = "Once upon a time"
-HALF = 10 << 20  # for some of the layers of the small model, not for all
+HALF = 10 << 20  # memory for some of the small model's layers, not for all
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ async def tokens(path: Path, site: aggml.Backend | aggml.Scheduler) -> list[int]
 
 
 async def over(path: Path, devices: list[GgmlDevice]) -> list[int]:
-    """On these devices and our CPU, by a scheduler."""
+    """A scheduler over these devices and our CPU."""
     async with AsyncExitStack() as stack:
         backends: list[aggml.Backend] = [
             await stack.enter_async_context(device.backend(n_threads=2))

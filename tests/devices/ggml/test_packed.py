@@ -21,7 +21,7 @@ N, ROWS = 256, 64
 
 
 def packed() -> PackedType:
-    """The format of ggml's CPU."""
+    """The packed format of ggml's CPU."""
     found = builds.device("CPU").packed_buffer_types
     if not found:
         pytest.skip("this build of ggml-cpu packs no weights on this processor")

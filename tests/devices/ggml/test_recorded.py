@@ -15,12 +15,12 @@ pytestmark = pytest.mark.slow
 
 
 def bad_ops(found: dict[str, tuple[str, str]]) -> set[str]:
-    """Ops of cases that neither passed nor were refused."""
+    """The ops of cases that neither passed nor were refused."""
     return {op_of(name) for name, (what, _) in found.items() if what not in {"passed", "refused"}}
 
 
 def passed(found: dict[str, tuple[str, str]]) -> int:
-    """How many passed."""
+    """How many cases passed."""
     return sum(what == "passed" for what, _ in found.values())
 
 
@@ -51,7 +51,7 @@ def test_over_rpc() -> None:
 
 
 def test_an_older_version_on_its_cpu() -> None:
-    """What it would compute wrong, or end by, is refused (native/ggml/older.c)."""
+    """Cases that this version computes wrong, or crashes on, are refused (native/ggml/older.c)."""
     found = run("CPU", libraries=builds.folder("0.3.16"))
     assert not bad_ops(found), table(found)
     assert passed(found) >= 1800
@@ -70,7 +70,7 @@ def test_an_older_version_over_rpc() -> None:
 
 
 def test_the_oldest_version_on_its_cpu() -> None:
-    """Its copies of packed elements overwrote what lay behind the result, and the process ended."""
+    """Its copies of packed elements wrote beyond the result, so that the process crashed."""
     found = run("CPU", libraries=builds.folder("0.3.8"))
     assert not bad_ops(found), table(found)
     assert passed(found) >= 1450

@@ -1,7 +1,7 @@
 """Weights whose rows a library divides between its devices: results, reading back, refusals.
 
-On the fake backend: of the backends of ggml CUDA's and SYCL's have such memory. Not here: formats
-that a library packs weights in (test_packed.py).
+On the fake backend; of ggml's own backends CUDA and SYCL have such memory. Not here: formats into
+which a library packs weights (test_packed.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ async def test_a_product_of_divided_weights(dtype: str, shares: tuple[float, ...
             be.alloc_graph(graph)
             await be.set(w, raw)
             got.append(await be.run(graph, {x: rows}, y))
-            got.append(await be.run(graph, {x: rows}, y))  # the plan is there
+            # again, with the plan made by the first run
+            got.append(await be.run(graph, {x: rows}, y))
             assert np.array_equal(await be.get(w), raw)
             assert memory.size >= w.nbytes
     assert all(np.array_equal(found, got[0]) for found in got)
@@ -49,7 +50,7 @@ async def test_the_same_shares_are_the_same_memory() -> None:
 
 
 async def test_two_tensors_of_one_buffer() -> None:
-    """Each is known to the library by itself."""
+    """The library knows each of them separately."""
     device = fakes.device()
     tensors = [aggml.new_tensor("f32", ne=(N, ROWS)) for _ in range(2)]
     memory = device.split_buffer_type().alloc_tensors(tensors)

@@ -1,6 +1,6 @@
-"""A device made of devices passes aggml.testing, as every device does.
+"""A device made of several devices passes aggml.testing, as every device does.
 
-Not here: what only such a device promises (the other files).
+Not here: promises of such devices alone (the other files).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TestTwoSims(DeviceTests):
 class TestFourThatAreSlow(DeviceTests):
     @pytest.fixture
     def device(self) -> aggml.Device:
-        """Transfers take time, kernels too, alignment is wide, some ops are missing."""
+        """Transfers and kernels take time, alignment is large, some ops are missing."""
         return MetaDevice(
             SimDevice(
                 f"SLOW{i}",

@@ -1,7 +1,7 @@
 """A small llama on several devices at once: the logits and tokens of one, 1/n of the memory.
 
-Here: simulated devices, the CPU twice, names, the program, devices that fail. Not here: what every
-device has to pass (test_conformance.py), GPUs (tests/devices/cuda/device/test_several.py).
+Here: simulated devices, the CPU twice, names, the command, devices that fail. Not here: the tests
+for every device (test_conformance.py), GPUs (tests/devices/cuda/device/test_several.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sims(n: int) -> list[SimDevice]:
 async def told(
     device: aggml.Device, path: Path, cache: str = "f32", steps: int = 6
 ) -> tuple[np.ndarray, list[int], list[int]]:
-    """Logits of every position, tokens, and the bytes that each device held before any step."""
+    """The logits of all positions, tokens, and the bytes that each device held before any step."""
     async with (
         device.backend(n_threads=1) as backend,
         await aggml.models.load(path, backend, ctx=256, cache=cache) as model,
@@ -53,14 +53,14 @@ async def told(
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 async def test_logits_are_those_of_one_device(small: Path, n: int) -> None:
-    """Sums are made of n summands: a few last bits of f32."""
+    """Each sum is made of n partial sums, which may change the last bits of f32."""
     expected, tokens, (alone,) = await told(SimDevice("ALONE"), small)
     found, same, held = await told(MetaDevice(sims(n)), small)
-    assert np.abs(found - expected).max() <= 1e-4  # of logits up to 3.4
+    assert np.abs(found - expected).max() <= 1e-4  # the logits reach 3.4
     assert same == tokens
     assert len(set(held)) == 1
-    if n != 3:  # which divides next to nothing here
-        assert max(held) <= alone / n * 1.05  # norms lie on each
+    if n != 3:  # 3 divides hardly any of this model's extents
+        assert max(held) <= alone / n * 1.05  # norms are on every device
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -79,7 +79,8 @@ async def test_eight_devices_have_an_eighth_each(
 async def test_both_loops_and_a_cache_of_f16(small: Path) -> None:
     expected, tokens, _ = await told(SimDevice("ALONE"), small, "f16")
     found, same, _ = await told(MetaDevice(sims(2)), small, "f16")
-    assert np.abs(found - expected).max() <= 1e-3  # f16 rounds keys that differ in a last bit
+    # keys that differ in a last bit may be rounded to different f16 numbers
+    assert np.abs(found - expected).max() <= 1e-3
     assert same == tokens
 
 
@@ -92,7 +93,7 @@ async def test_the_cpu_twice(small: Path) -> None:
 
 
 async def test_a_member_that_fails_fails_the_run_and_the_next_is_well(small: Path) -> None:
-    """Whichever operation fails: a typed error, no hang; then the numbers are right again."""
+    """Whichever operation fails there is a typed error and no hang; the next run is right."""
     devices = sims(2)
     async with (
         MetaDevice(devices).backend(n_threads=1) as backend,
@@ -108,7 +109,7 @@ async def test_a_member_that_fails_fails_the_run_and_the_next_is_well(small: Pat
 
 
 async def test_what_a_failed_member_made_is_not_computed_with() -> None:
-    """The other one does not run what is behind the failure."""
+    """The other device must not run the nodes that depend on the failed ones."""
     devices = sims(2)
     a = aggml.new_tensor("f32", ne=(64, 32), name="blk.0.ffn_down.weight")
     b = aggml.new_tensor("f32", ne=(32, 16), name="blk.1.ffn_up.weight")

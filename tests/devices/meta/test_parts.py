@@ -1,6 +1,6 @@
-"""What lies where: bytes of divided tensors, views of them, ops on them.
+"""Where tensors are placed: bytes of divided tensors, views of them, ops on them.
 
-Here: ranges of bytes against a plain array, graphs of many kinds against the CPU, what is refused.
+Here: ranges of bytes compared with a plain array, many graphs compared with the CPU, refusals.
 Not here: models (test_models.py).
 """
 
@@ -37,12 +37,12 @@ def cpu() -> Iterator[aggml.Backend]:
         yield backend
 
 
-#: (name, type, ne, the axis along which it is divided among 2)
+#: (name, type, ne, the axis along which it is divided between 2 devices)
 LEAFS = [
     (UP, "f32", (64, 24), 1),
     (DOWN, "f32", (64, 24), 0),
     (DOWN, "q8_0", (256, 24), 0),
-    (DOWN, "q4_K", (256, 24), 1),  # a block of 256 is not divided: rows are
+    (DOWN, "q4_K", (256, 24), 1),  # a block of 256 cannot be divided, so the rows are
     (DOWN, "bf16", (64, 24), 0),
     ("blk.0.ffn_up_exps.weight", "f16", (32, 8, 3), 1),
     ("blk.0.ffn_down_exps.weight", "q8_0", (128, 8, 3), 0),
@@ -227,7 +227,7 @@ async def test_copies_go_to_other_devices_and_back(be: aggml.Backend, cpu: aggml
 
 
 async def test_tensors_without_elements_lie_beside_others(be: aggml.Backend) -> None:
-    """They take no memory, so they lie where the next tensor begins."""
+    """They take no memory, so they have the address where the next tensor begins."""
     empty, weights = new_tensor("f32", ne=(4, 0)), new_tensor("f32", ne=(4, 3))
     none, zero = ops.mul_mat(weights, empty), ops.sum(empty)
     graph = Graph(none, zero)

@@ -29,7 +29,7 @@ if ON_FAKE:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where there is no GPU, nobody asks for one, and no fake one is there, there is nothing."""
+    """Ignore these files if there is no GPU, no fake driver, and nobody asked for a GPU."""
     asked = "gpu" in str(config.getoption("markexpr"))
     here = ON_FAKE or asked or Path("/dev/nvidiactl").exists()
     return None if here or collection_path.suffix != ".py" else True
@@ -37,14 +37,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = f"{Path(__file__).parent}{os.sep}"
-    for item in items:  # all 42,000: parents of a path would take 1 s
+    for item in items:  # for all 42,000 tests: comparing parents of their paths would take 1 s
         if os.fspath(item.path).startswith(here):
             item.add_marker(pytest.mark.gpu)
 
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    """The fake driver, whole again afterwards."""
+    """The fake driver; after the test all its faults are forgotten."""
     if _fake is None:
         pytest.skip("needs the fake driver: faults and holds are not to be had on a GPU")
     _fake.reset_counts()
@@ -54,7 +54,7 @@ def fake() -> Iterator[Fake]:
 
 @pytest.fixture
 def counts() -> Fake | None:
-    """The fake driver, for what it counts; None on a GPU, where the rest of a test holds."""
+    """The fake driver, to look at its counters. None on a GPU, where a test skips those checks."""
     if _fake is not None:
         _fake.reset_counts()
     return _fake
@@ -62,7 +62,7 @@ def counts() -> Fake | None:
 
 @pytest.fixture
 def kernels() -> Any:
-    """What the device computes: a few kernels for the host on the fake driver, else all."""
+    """The device's kernels: on the fake driver a few that run on the host, on a GPU all."""
     if ON_FAKE:
         from devices.cuda.fake_driver import SimpleKernels
 
@@ -74,13 +74,13 @@ def kernels() -> Any:
 
 @pytest.fixture
 def simple(kernels: Any, fake: Fake) -> SimpleKernels:
-    """Those few kernels, which can be told to fail."""
+    """The few kernels of the fake driver, which can be told to fail."""
     return kernels  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def device(kernels: Any) -> CUDADevice:
-    """A device that nothing else knows, of the first GPU."""
+    """A device object of the first GPU, which no other test uses."""
     try:
         driver.probe()
     except driver.Missing as missing:
@@ -100,11 +100,11 @@ def _opened(device: CUDADevice) -> Iterator[aggml.Backend]:
 
 @pytest.fixture
 def be(device: CUDADevice) -> Iterator[aggml.Backend]:
-    """An open backend of it."""
+    """An open backend of `device`."""
     yield from _opened(device)
 
 
 @pytest.fixture
 def other(device: CUDADevice) -> Iterator[aggml.Backend]:
-    """A second one."""
+    """A second open backend of `device`."""
     yield from _opened(device)

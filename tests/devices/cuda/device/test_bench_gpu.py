@@ -1,4 +1,4 @@
-"""benchmarks.gpu runs from end to end; what it measures means nothing here.
+"""benchmarks.gpu runs from end to end; on the fake driver its figures mean nothing.
 
 Not here: figures.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(300)
 def test_all_parts_are_measured(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the package's own kernels, so that every row is there that a GPU gives."""
+    """With the package's own kernels, so that the table has every row that a GPU gives."""
     missing: list[str] = []
     device = CUDADevice(driver.facts(0), HostKernels())
     told: list[Row] = []
@@ -32,10 +32,10 @@ def test_all_parts_are_measured(fake: Fake, capsys: pytest.CaptureFixture[str]) 
     assert Counter(row.part for row in rows) == {
         "transfers": 5,
         "overlap": 1,
-        "latency": 2,  # on asyncio and trio
+        "latency": 2,  # one for asyncio, one for trio
         "relaunch": 2,
         "kernels": 7,  # mat-vec of four types, GEMM twice, attention
-        "decode": 6,  # three types, one sequence and eight
+        "decode": 6,  # three types, each with one sequence and with eight
         "soak": 2,
     }
     assert all(row.value > 0 for row in rows)
@@ -89,7 +89,7 @@ def test_a_failure_that_does_not_come_is_told(simple: SimpleKernels, fake: Fake)
 def test_the_process_of_its_own_is_started(device: CUDADevice, fake: Fake) -> None:
     missing: list[str] = []
     (row,) = gpu.faults(device, missing)
-    assert row.value == 0  # that process has no fake driver
+    assert row.value == 0  # none, since that process has no fake driver
     assert "there is no NVIDIA driver here" in missing[0]
 
 

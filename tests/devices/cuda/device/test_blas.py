@@ -1,7 +1,7 @@
 """Large products by cuBLASLt: on the fake driver by a fake library that multiplies on the host.
 
-Layouts, batches, broadcasting, captured graphs; statuses as exceptions; kernels where there is no
-library. On a GPU the numbers alone, with the library if it is installed.
+Layouts, batches, broadcasting, captured graphs; statuses as exceptions; kernels if there is no
+library. On a GPU only the numbers are compared, with the library if it is installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 
 
 class FakeBlas:
-    """What the library is told and asked."""
+    """Controls and counters of the fake library."""
 
     def __init__(self) -> None:
         self.path = str(built("cublaslt.cpp", "libcublasLt.so.13"))
@@ -72,7 +72,7 @@ def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "_LEAST", 1 << 12)
     monkeypatch.setattr(blas, "_COLUMNS", 3)
     monkeypatch.setattr(blas, "_UNPACKED_COLUMNS", 3)
-    monkeypatch.setattr(blas, "_UNPACKED", 0)  # 64 rows at a time, the fewest
+    monkeypatch.setattr(blas, "_UNPACKED", 0)  # unpack 64 rows at a time, the least possible
 
 
 Values = dict["Tensor", "NDArray[Any]"]
@@ -89,7 +89,7 @@ def leaf(values: Values, kind: str, *ne: int, seed: int = 0) -> Tensor:
     return tensor
 
 
-#: name: (type of a, type of b, ne of a, ne of b, how the node is made of them)
+#: name: (type of a, type of b, ne of a, ne of b, how the node uses them)
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], str]] = {
     "f32": ("f32", "f32", (33, 20), (33, 17), "plain"),
     "f16": ("f16", "f16", (64, 20), (64, 17), "plain"),
@@ -123,7 +123,7 @@ def product(name: str, values: Values) -> Tensor:
 
 
 def on_cpu(cpu: aggml.Backend, node: Tensor, values: Values) -> NDArray[Any]:
-    """Of what cuBLASLt multiplies: f32 beside bf16 as bf16, which not every CPU does."""
+    """The CPU's product of cuBLASLt's operands: if one is bf16, both are rounded to bf16."""
     for bf16 in [t.dtype.numpy for t in values if t.dtype is aggml.DType.BF16][:1]:
         values = {t: x.astype(bf16).astype(x.dtype) for t, x in values.items()}
     return run_on(cpu, node, values)
@@ -154,7 +154,7 @@ async def test_products_agree_with_the_cpu(
     node = product(name, values)
     assert blas.fits(node)
     before = request.getfixturevalue("fake_blas").calls() if ON_FAKE else 0
-    result = await run(device, node, values, times=3)  # launched, captured, and launched again
+    result = await run(device, node, values, times=3)  # launched, captured, launched as a graph
     expected = on_cpu(cpu, node, values)
     assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-6
     if ON_FAKE:
@@ -172,7 +172,7 @@ QUANTIZED = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K", "iq4_xs")
 async def test_quantized_matrices_are_unpacked(
     device: CUDADevice, kind: str, ne: tuple[int, ...], request: pytest.FixtureRequest
 ) -> None:
-    """150 rows are three calls. The error is that of bf16, of both operands: 2 ** -9 of each."""
+    """150 rows take three calls. The error is that of bf16, 2 ** -9 for each operand."""
     values: Values = {}
     a = leaf(values, kind, *ne[:2])
     b = leaf(values, "f32", ne[0], *ne[2:], seed=1)
@@ -214,7 +214,7 @@ async def test_tf32_is_for_who_asks(
     if ON_FAKE:
         made: Any = HostKernels(blas=request.getfixturevalue("fake_blas").path, tf32=tf32)
     else:
-        request.getfixturevalue("device")  # skips where there is none
+        request.getfixturevalue("device")  # skips if it is not installed
         made = CudaKernels(blas=blas.library(), tf32=tf32)
     device = CUDADevice(driver.facts(0), made)
     values: Values = {}
@@ -231,7 +231,8 @@ async def test_a_captured_product_moves_with_scratch(
 ) -> None:
     values: Values = {}
     a, b = leaf(values, "bf16", 64, 20), leaf(values, "f32", 64, 17, seed=1)
-    node = ops.scale(ops.mul_mat(a, ops.scale(b, 2.0)), 0.5)  # in and out of scratch
+    # both the operand and the result are in scratch
+    node = ops.scale(ops.mul_mat(a, ops.scale(b, 2.0)), 0.5)
     graph = Graph(node)
     async with device.backend() as be:
         memory = be.alloc_graph(graph)
@@ -297,7 +298,7 @@ async def test_statuses_are_exceptions(
     assert caught.value.tensor == "y"
     values = {}
     node = product("f16 by f32", values)
-    result = await run(device, node, values)  # the device is well
+    result = await run(device, node, values)  # the device still works
     assert nmse(on_cpu(cpu, node, values), result) <= 1e-6
 
 
@@ -336,7 +337,8 @@ async def test_kernels_stand_in(
     path = {"no library": str(tmp_path / "none.so"), "not a library": str(built("simple.c"))}
     kernels = HostKernels(blas=path.get(why, fake_blas.path))
     device = CUDADevice(driver.facts(0), kernels)
-    assert device.native.blas_problem is None  # nobody has asked for it
+    # the library was not needed yet, so it was not loaded
+    assert device.native.blas_problem is None
     if why == "no algorithm":
         fake_blas.wants(1 << 30)
     if why == "no handle":
@@ -387,4 +389,5 @@ def test_what_is_left_to_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not blas.fits(node)
         assert CudaKernels(blas="somewhere").scratch(node) == CudaKernels().scratch(node)
     assert CudaKernels(blas="somewhere").scratch(large) == (32 << 20) + 2 * 1024 * 64
-    assert CudaKernels().scratch(large) == 2 * 4 * 1024 * 64  # sums of two parts of the depth
+    # the depth is split into two parts, whose sums need this scratch
+    assert CudaKernels().scratch(large) == 2 * 4 * 1024 * 64

@@ -1,6 +1,7 @@
 """A step of a decoder in fewer launches: ropes with rows of the cache, attention with its combine.
 
-Here: the bits of the launches one by one, what may not be put together, counts of launches. Not
+Here: results with the bits of single launches, nodes that must not be joined, counts of launches.
+Not
 here: other chains (test_fused.py), attention of all shapes (tests/devices/cuda/test_large.py).
 """
 
@@ -44,7 +45,7 @@ def leaf(values: Values, kind: str, *ne: int, name: str = "") -> Tensor:
 
 
 def step(how: str, cache: str, kind: str, tokens: int) -> tuple[list[Tensor], Values]:
-    """Queries, keys and values of some tokens, and what is made of them."""
+    """Queries, keys and values of some tokens, and the nodes computed from them."""
     values: Values = {}
     x = leaf(values, "f32", 64, tokens)
     positions, ids = new_tensor("i32", ne=(tokens,)), new_tensor("i64", ne=(tokens,))
@@ -82,7 +83,7 @@ def step(how: str, cache: str, kind: str, tokens: int) -> tuple[list[Tensor], Va
 async def told(
     device: CUDADevice, how: str, cache: str, kind: str, tokens: int
 ) -> tuple[list[np.ndarray], int]:
-    """What a step leaves, run thrice, and how many launches it takes."""
+    """The results of a step after three runs, and how many launches it takes."""
     ends, values = step(how, cache, kind, tokens)
     graph = Graph(*ends)
     async with device.backend() as backend:
@@ -144,7 +145,7 @@ async def test_a_row_that_is_not_there_stops_both_caches(device: CUDADevice) -> 
 
 
 def attention(values: Values, d: int, dv: int, heads: int, queries: int) -> Tensor:
-    """Of so many keys that they are split over blocks."""
+    """Attention over so many keys that they are split over several blocks."""
     q = leaf(values, "f32", d, queries, heads)
     k, v = leaf(values, "f16", d, 700, 2), leaf(values, "f16", dv, 700, 2)
     mask = new_tensor("f16", ne=(700, queries))
@@ -159,7 +160,7 @@ def attention(values: Values, d: int, dv: int, heads: int, queries: int) -> Tens
 async def test_attention_combines_its_parts_in_one_launch(
     device: CUDADevice, counts: Fake | None, d: int, dv: int, heads: int, queries: int
 ) -> None:
-    """Also after another plan had the words in which blocks count, and as a graph."""
+    """Also as a graph, and after another plan has used the counters by which blocks are counted."""
     values: Values = {}
     y = attention(values, d, dv, heads, queries)
     theirs: Values = {}

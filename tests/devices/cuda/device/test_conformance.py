@@ -1,6 +1,6 @@
 """A CUDA device passes aggml.testing, as every device does.
 
-Not here: what only CUDA promises (the other files).
+Not here: promises of CUDA devices alone (the other files).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[aggml.Backend]:
-    """One for all cases: a context takes tenths of a second."""
+    """One backend for all cases: making a context takes tenths of a second."""
     try:
         driver.probe()
     except driver.Missing as missing:

@@ -1,7 +1,7 @@
-"""What the driver refuses: the same on a GPU and on the fake driver, which is to be as strict.
+"""Calls that the driver refuses: the fake driver has to be as strict as a GPU's.
 
-Through cuda.bindings alone, so that what the package does about it does not matter. Not here: what
-the package makes of these answers (the other files).
+Only cuda.bindings is used, so that the package's reactions do not matter. Not here: how the package
+handles these errors (the other files).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ N = 1 << 16
 
 
 class Driver:
-    """cuda.bindings, whose answers are checked unless their codes are asked for."""
+    """cuda.bindings. A call checks the status; `code` returns it."""
 
     def __init__(self) -> None:
         self.raw: Any = importlib.import_module("cuda.bindings.driver")
 
     def code(self, name: str, *arguments: object) -> int:
-        """What the call answers."""
+        """Make a call and return its status."""
         return int(getattr(self.raw, name)(*arguments)[0])
 
     def __call__(self, name: str, *arguments: object) -> Any:
-        """What the call gives."""
+        """Make a call, check its status and return its results."""
         status, *given = getattr(self.raw, name)(*arguments)
         assert int(status) == 0, f"{name}: {status!r}"
         return given[0] if len(given) == 1 else given
@@ -48,7 +48,7 @@ class Driver:
 
 @pytest.fixture
 def cuda(device: CUDADevice) -> Driver:
-    """In the context of the first device."""
+    """cuda.bindings in the context of the first device."""
     driver = Driver()
     driver("cuCtxSetCurrent", driver("cuDevicePrimaryCtxRetain", 0))
     return driver
@@ -62,14 +62,14 @@ def stream(cuda: Driver) -> Iterator[Any]:
 
 
 def _kernel(cuda: Driver, device: CUDADevice) -> Any:
-    """One of the package's, freshly loaded: never launched."""
+    """One of the package's kernels, freshly loaded and never launched."""
     image = (HostKernels() if ON_FAKE else CudaKernels()).module("glu", device.facts.arch)
     library = cuda("cuLibraryLoadData", image, [], [], 0, [], [], 0)
     return cuda("cuLibraryGetKernel", library, b"glu_f32")
 
 
 def _launch(cuda: Driver, kernel: Any, stream: Any, threads: int = 32, shared: int = 0) -> int:
-    """The code of a launch with parameters of zeros: of an empty tensor, so it does nothing."""
+    """The status of a launch with parameters of zeros: an empty tensor, so that it does nothing."""
     _, size = cuda("cuKernelGetParamInfo", kernel, 0)
     argument = (ctypes.c_uint8 * size)()
     pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
@@ -103,7 +103,7 @@ ctypes.string_at(int(driver.cuMemAlloc(4096)[1]), 1)
 """
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join(["tests", os.environ.get("PYTHONPATH", "")]),
-        # Under the address sanitizer the signal is the process's end, too, not a report.
+        # With the address sanitizer, too, the signal must end the process, not make a report.
         "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0",
     }
     done = subprocess.run([sys.executable, "-c", text], env=env, check=False)
@@ -145,7 +145,7 @@ def test_no_kernel_is_loaded_by_a_capture(cuda: Driver, device: CUDADevice, stre
     cuda("cuStreamBeginCapture", stream, cuda.raw.CUstreamCaptureMode(1))
     assert _launch(cuda, kernel, stream) == CAPTURE_UNSUPPORTED
     cuda.code("cuStreamEndCapture", stream)
-    assert _launch(cuda, kernel, stream) == 0  # now it is loaded
+    assert _launch(cuda, kernel, stream) == 0  # now the kernel is loaded
     cuda("cuStreamBeginCapture", stream, cuda.raw.CUstreamCaptureMode(1))
     assert _launch(cuda, kernel, stream) == 0
     cuda("cuGraphDestroy", cuda("cuStreamEndCapture", stream))

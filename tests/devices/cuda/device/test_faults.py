@@ -1,6 +1,6 @@
 """Every driver call fails once; devices run out of memory, and are lost.
 
-On the fake driver only. Not here: what failures poison in general (aggml.testing).
+On the fake driver only. Not here: how failures poison tensors in general (aggml.testing).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-#: Their failure is nobody's to see: what they end or throw away is gone, or they only tell.
+#: Calls whose failure has no effect: they release something that is no longer used, or only give
+#: information.
 SILENT = {
     "cuGetErrorName",
     "cuGetErrorString",
@@ -49,7 +50,7 @@ def vector(name: str, n: int = 16) -> aggml.Tensor:
 
 
 def work(device: CUDADevice) -> list[AggmlError]:
-    """A bit of everything; what failed of it, and how. What did not fail is right."""
+    """Do a bit of everything. Returns the failures. What did not fail must be right."""
     failures: list[AggmlError] = []
     a, b = vector("a"), vector("b")
     y = ops.mul(ops.add(a, b), b).set_name("y")
@@ -71,7 +72,7 @@ def work(device: CUDADevice) -> list[AggmlError]:
         inputs = {a: ramp(16, i), b: ramp(16)}
         try:
             futures.append((be.run(graph, inputs, y), expected))
-        except AggmlError as error:  # no scratch
+        except AggmlError as error:  # no memory for scratch
             failures.append(error)
     be.memset(strided, 0)
     rows = np.zeros((4, 4), np.float32)
@@ -204,11 +205,11 @@ async def test_a_row_out_of_range_fails_its_graph_and_no_other(
         with pytest.raises(OutOfBounds, match=r"index 6 at position 1 is outside 0\.\.5") as caught:
             await be.run(graph, {ids: bad, where: at}, [])
         assert caught.value.tensor == "rows"
-        with pytest.raises(OutOfBounds):  # set_rows stored what get_rows had not read
+        with pytest.raises(OutOfBounds):  # set_rows stored rows that get_rows had not read
             await be.get(cache)
         assert (await be.get(other) == values).all()
         await be.set(cache, values)
-        # The node that fails writes nothing: its own target stays whole.
+        # A node that fails its check writes nothing: its own target is unchanged.
         with pytest.raises(OutOfBounds):
             await be.run(graph, {ids: good, where: at + 4}, [])
         assert (await be.get(cache) == values).all()

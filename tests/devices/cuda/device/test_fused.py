@@ -1,6 +1,6 @@
-"""What one launch computes for several nodes, and launches that are left out as repetitions.
+"""Nodes that one launch computes together, and launches that are left out as repetitions.
 
-The bits are those of the nodes one by one. Not here: which chains there are (tests/plan).
+The results have the bits of single nodes. Not here: which chains there are (tests/plan).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def leaf(values: dict[Tensor, NDArray[Any]], kind: str, *ne: int) -> Tensor:
 async def ran(
     device: CUDADevice, build: Callable[[], Built], *, watched: bool
 ) -> tuple[NDArray[Any], int]:
-    """The result, and how many launches; watched values are computed one by one."""
+    """The result, and how many launches it took. ``watched`` nodes are computed one by one."""
     result, values = build()
     graph = Graph(result)
     if watched:
@@ -115,7 +115,7 @@ def gated_by_expert(kind: str, tokens: int, *, last: str) -> Callable[[], Built]
 
 
 def into_rows(kind: str, mode: str, dims: int) -> Callable[[], Built]:
-    """Heads turned into a cache; of two tokens that go to one row the later one wins."""
+    """Heads are rotated into a cache; if two tokens go to one row, the later one wins."""
 
     def build() -> Built:
         values: dict[Tensor, NDArray[Any]] = {}
@@ -162,13 +162,13 @@ async def test_one_launch_gives_the_bits_of_several(device: CUDADevice, name: st
 @pytest.mark.parametrize("last", ["up", "gate"])
 @pytest.mark.parametrize("kind", ["f32", "q4_0"])
 async def test_gate_and_up_are_one_launch(device: CUDADevice, kind: str, last: str) -> None:
-    int8 = int(kind != "f32")  # one more launch makes the column int8
+    int8 = int(kind != "f32")  # one more launch converts the column to int8
     assert (await ran(device, gated(kind, 1, last=last), watched=False))[1] == 1 + int8
     assert (await ran(device, gated_by_expert(kind, 8, last=last), watched=False))[1] == 2 + int8
 
 
 async def test_a_value_that_others_read_is_written(device: CUDADevice) -> None:
-    """The turned keys, and one of two products, have a second reader: nothing is left out."""
+    """The rotated keys, or one of two products, are read elsewhere, too: they must be written."""
 
     def rows() -> Built:
         result, values = into_rows("f32", "neox", 48)()
@@ -216,7 +216,8 @@ async def test_columns_become_int8_once_for_three_products(device: CUDADevice) -
     one, launches = await ran(device, build(1), watched=False)
     three, more = await ran(device, build(3), watched=False)
     assert np.array_equal(three[..., :40], one)
-    assert more == launches + 2 * (1 + 1 + 2)  # a product, a square and a concat each
+    # the other two heads each have a product, a square and a concat
+    assert more == launches + 2 * (1 + 1 + 2)
 
 
 @pytest.mark.parametrize("columns", [1, 5, 9])
@@ -224,7 +225,7 @@ async def test_columns_become_int8_once_for_three_products(device: CUDADevice) -
 async def test_a_norm_leaves_its_rows_as_int8(
     device: CUDADevice, monkeypatch: pytest.MonkeyPatch, kind: str, width: int, columns: int
 ) -> None:
-    """The bits of a launch of its own; a row of zeros, and a value that others read, too."""
+    """The bits of a separate launch; a row of zeros; a value that other nodes read, too."""
 
     def build() -> Built:
         values: dict[Tensor, NDArray[Any]] = {}
@@ -245,7 +246,7 @@ async def test_a_norm_leaves_its_rows_as_int8(
 async def test_rows_that_a_norm_does_not_leave_as_int8(
     device: CUDADevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A product between them has the scratch; the rows are read in another shape."""
+    """A product in between overwrites the scratch; or the rows are read in another shape."""
 
     def between() -> Built:
         values: dict[Tensor, NDArray[Any]] = {}
@@ -309,7 +310,7 @@ async def test_indices_are_looked_at_once_and_a_wrong_one_stops_every_reader(
 @pytest.mark.parametrize("values", ["numbers", "NaN"])
 @pytest.mark.parametrize("sort", ["argsort_top_k", "top_k"])
 async def test_indices_of_a_sort_need_no_look(device: CUDADevice, sort: str, values: str) -> None:
-    """Unless there are fewer rows than the sort had values."""
+    """Indices of a sort need no check, unless the table has fewer rows than the sort had values."""
     x = new_tensor("f32", ne=(7,))
     few, many = new_tensor("f32", ne=(8, 6)), new_tensor("f32", ne=(8, 7))
     rng = np.random.default_rng(5)
@@ -329,7 +330,7 @@ async def test_indices_of_a_sort_need_no_look(device: CUDADevice, sort: str, val
             if table is many:
                 found, which = await backend.run(graph, given, [result, ids])
                 assert np.array_equal(found, rows[which])
-            elif values == "numbers":  # the last one is the largest
+            elif values == "numbers":  # the last value, index 6, is the largest
                 with pytest.raises(OutOfBounds, match="index 6"):
                     await backend.run(graph, given, result)
     assert counts == [2, 3]

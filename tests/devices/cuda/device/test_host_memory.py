@@ -1,7 +1,6 @@
-"""Memory of the host on the way to a CUDA device: any strides, pageable, pinned, registered.
+"""Transfers between host memory and a CUDA device: any strides, pageable, pinned, registered.
 
-Not here: what every device promises (test_conformance.py), what else crosses
-(test_transfers.py).
+Not here: promises of every device (test_conformance.py), other transfers (test_transfers.py).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ async def test_pageable_memory_never_reaches_the_driver(device: CUDADevice, fake
             assert not sent.done()
         assert (await got == x).all()
         assert fake.counter("pageable") == 0
-        assert fake.calls("cuMemcpyHtoDAsync") == -(-x.nbytes // (1 << 20))  # pieces
+        assert fake.calls("cuMemcpyHtoDAsync") == -(-x.nbytes // (1 << 20))  # pieces of 1 MiB
 
 
 @pytest.mark.parametrize("case", ["rows", "columns", "reversed", "broadcast", "offset view"])
@@ -73,7 +72,7 @@ async def test_arrays_of_any_strides(device: CUDADevice, case: str) -> None:
 async def test_a_copy_onto_a_neighbour_that_it_overlaps(
     device: CUDADevice, source: int, target: int
 ) -> None:
-    n = 700_000  # more than a piece of the ring
+    n = 700_000  # more than a piece of the ring of pinned memory
     t = vector("t", n + 1000)
     x = ramp(n + 1000)
     async with device.backend() as be:

@@ -1,8 +1,7 @@
 """Two GPUs as one device: aggml.testing, and the recorded cases.
 
-On the fake driver this file has a process of its own, in which there are two; on a machine with one
-GPU that is taken twice. Not here: models (test_several.py), how graphs are divided
-(tests/devices/meta).
+On the fake driver this file runs in a process of its own that has two GPUs. A machine with one GPU
+uses it twice. Not here: models (test_several.py), how graphs are divided (tests/devices/meta).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class TestTwoGpus(DeviceTests):
 
 @pytest.fixture(scope="module")
 def together() -> Iterator[aggml.Backend]:
-    """One for all cases."""
+    """One backend for all cases."""
     opened = _joined(HostKernels() if ON_FAKE else CudaKernels()).backend()
     yield opened
     opened.close()

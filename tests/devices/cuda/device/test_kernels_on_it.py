@@ -1,7 +1,7 @@
 """The package's own kernels on a device: on the fake driver compiled for the host.
 
-Graphs of several nodes against the CPU, node by node. Not here: each kernel against the corpus
-(test_kernels.py on the host; on a GPU test_conformance.py).
+Graphs of several nodes are compared with the CPU, node by node. Not here: each kernel against the
+corpus (test_kernels.py on the host; on a GPU test_conformance.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kernels() -> Any:
 
 
 def _layer(width: int, tokens: int) -> tuple[Graph, dict[aggml.Tensor, Any]]:
-    """Norm, rows of a cache, soft_max and a gated unit: a part of a transformer's layer."""
+    """A norm, rows written to a cache, soft_max, a gated unit: parts of a transformer's layer."""
     rng = np.random.default_rng(5)
 
     def leaf(name: str, *ne: int, dtype: str = "f32") -> aggml.Tensor:
@@ -63,7 +63,7 @@ async def test_a_layer_agrees_with_the_cpu(device: CUDADevice) -> None:
         async with each.backend() as be:
             be.alloc_graph(graph)
             runs = [await be.run(graph, values, graph.ends[0]) for _ in range(3)]
-            results.append(runs[-1])  # the first was launched, then a graph was
+            results.append(runs[-1])  # the first run was launched, the others were CUDA graphs
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
@@ -94,7 +94,7 @@ async def test_a_zero_on_a_diagonal_is_found_by_the_kernel(device: CUDADevice) -
 
 
 def _split_products(kind: str) -> tuple[Graph, dict[aggml.Tensor, Any]]:
-    """Two products whose depth is split over blocks."""
+    """Two products whose depth is split over several blocks."""
     rng = np.random.default_rng(7)
     a, b = aggml.new_tensor(kind, ne=(1024, 33)), aggml.new_tensor("f32", ne=(1024, 9))
     c, d = aggml.new_tensor(kind, ne=(2048, 33)), aggml.new_tensor("f32", ne=(2048, 12))
@@ -112,7 +112,7 @@ def _split_products(kind: str) -> tuple[Graph, dict[aggml.Tensor, Any]]:
 
 @pytest.mark.parametrize("kind", ["f16", "q4_0"])
 async def test_products_whose_depth_is_split(device: CUDADevice, kind: str) -> None:
-    """Parts meet in scratch: launched, as a graph, after scratch moved, on two streams at once."""
+    """The parts are added in scratch: launched, as a graph, after scratch moved, on two streams."""
     results = []
 
     async def runs(be: aggml.Backend, times: int) -> None:

@@ -1,6 +1,6 @@
-"""A small llama on the device: the CPU's tokens for the same seed, and what a token costs.
+"""A small llama on the device: the CPU's tokens for the same seed, and the launches of a token.
 
-Not here: models as such (tests/models), the draw by itself (test_sampling.py).
+Not here: models as such (tests/models), sampling by itself (test_sampling.py).
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-# Kernels of a layer; of the last two with 8 experts, two for each token.
+# Launches for each layer. The last two have 8 experts, of which each token uses two.
 OF_A_LAYER = {"llama": 10, "mixtral": 15, "qwen3moe": 17}
-BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
+BESIDE = 8  # other launches: rows of the embedding, the last norm, logits, sampling
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]
-# Logits differ in their last bits. Among many of nearly the same, these decide the order.
+# Logits differ in their last bits. If many candidates were nearly equal, these bits would decide
+# the order, so few are kept.
 SAMPLERS = [(0.0,), (0.9, 8, 0.95, 7), (1.2, 5, 1.0, 8, 0.02)]
 
 
@@ -74,7 +75,7 @@ async def test_how_many_kernels_a_token_takes(
         fake.reset_counts()
         await _tokens(device, path, (0.9, 8, 0.95, 7), n)
         counts.append(fake.counter("kernels"))
-    # All but the first of a plan may be launched while the one before it runs.
+    # Each kernel of a plan but the first may start while the kernel before it runs.
     assert fake.counter("kernels") - fake.counter("overlapping kernels") <= 2 * 7 + 1
     layers = LAYERS if name == "llama" else layout.LAYERS
     assert counts[1] - counts[0] == 4 * (OF_A_LAYER[name] * layers + BESIDE)

@@ -1,8 +1,8 @@
 """Sums over several GPUs by NCCL: on the fake driver by a fake library that sums on the host.
 
-On the fake driver this file has a process of its own with two GPUs, and one with eight; on a
-machine with two GPUs and the wheel of NCCL it runs on all of them, without the faults. Not here:
-how graphs are divided (tests/devices/meta), models on peer copies (test_several.py).
+On the fake driver this file runs in two processes of its own, with two GPUs and with eight. On a
+machine with two GPUs or more and the wheel of NCCL it runs on all GPUs, without the faults. Not
+here: how graphs are divided (tests/devices/meta), models on peer copies (test_several.py).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from aggml import Tensor
 
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
-DOWN = "blk.0.ffn_down.weight"  # divided by depth: each GPU has a summand
+DOWN = "blk.0.ffn_down.weight"  # divided along the depth: each GPU computes a summand
 IDS = [1, 40, 50, 60, 70]
 
 
 class FakeNccl:
-    """What the library is told and asked."""
+    """Controls and counters of the fake library."""
 
     def __init__(self) -> None:
         self.path = str(built("nccl.cpp", "libnccl.so.2"))
@@ -54,7 +54,7 @@ class FakeNccl:
         self._library.fake_nccl_asynchronous(result)
 
     def calls(self, name: str) -> int:
-        """Of an entry; "sums": of all GPUs together; "refused": what the library does not take."""
+        """Calls of an entry; "sums": of all GPUs together; "refused": those it refused."""
         return int(self._library.fake_nccl_calls(name.encode()))
 
     @property
@@ -74,7 +74,7 @@ def fake_nccl(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNccl]
 
 @pytest.fixture
 def gpus(request: pytest.FixtureRequest) -> list[CUDADevice]:
-    """All GPUs of this machine, of which nothing else knows."""
+    """All GPUs of this machine, as device objects that no other test uses."""
     if ON_FAKE:
         request.getfixturevalue("fake_nccl")
     try:
@@ -89,7 +89,7 @@ def gpus(request: pytest.FixtureRequest) -> list[CUDADevice]:
 
 @pytest.fixture
 def together(gpus: list[CUDADevice]) -> Iterator[aggml.Backend]:
-    """A backend of all of them."""
+    """A backend of all these GPUs as one device."""
     backend = MetaDevice(gpus).backend()
     yield backend
     backend.close()
@@ -100,7 +100,7 @@ Values = dict["Tensor", Any]
 
 
 def product(rows: int = 96, columns: int = 3) -> tuple[Tensor, Values, np.ndarray]:
-    """A product whose depth is divided, what it is made of, and its value."""
+    """A product whose depth is divided, its operands, and its value."""
     w, x = new_tensor("f32", ne=(256, rows), name=DOWN), new_tensor("f32", ne=(256, columns))
     rng = np.random.default_rng(rows)
     values = {t: rng.normal(size=t.shape).astype(np.float32) for t in (w, x)}
@@ -120,7 +120,8 @@ async def test_a_sum_is_one_call_of_all_gpus(
     together.alloc_graph(graph)
     fake.reset_counts()
     sums, refused = fake_nccl.calls("sums"), fake_nccl.calls("refused")
-    for _ in range(4):  # launched, captured, and as a graph: sums stand between the graphs
+    # launched, captured, as graphs: sums are not part of a graph but come between two graphs
+    for _ in range(4):
         (found,) = await together.run(graph, values, [y])
         check(found, expected)
     assert fake_nccl.calls("sums") - sums == 4
@@ -131,7 +132,7 @@ async def test_a_sum_is_one_call_of_all_gpus(
 async def test_without_nccl_summands_are_sent(
     gpus: list[CUDADevice], fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same numbers; of two GPUs the same bits, because a + b is b + a."""
+    """Without NCCL the summands are copied. With two GPUs even the bits agree: a + b is b + a."""
     found = []
     for setting in ("0", None):
         y, values, expected = product()
@@ -164,7 +165,8 @@ async def test_types_and_sizes(gpus: list[CUDADevice], kind: str, n: int) -> Non
         dtype = source.dtype.numpy
         assert dtype is not None
         assert sums.takes(source)
-        x = (rng.integers(-8, 9, n) / 8 + i).astype(dtype)  # sums of these are exact in all types
+        # sums of these numbers are exact in all types
+        x = (rng.integers(-8, 9, n) / 8 + i).astype(dtype)
         backend.set(source, x)
         total += x.astype(np.float64)
         sources.append(source)
@@ -204,7 +206,7 @@ async def test_a_llama(
 
 
 async def test_two_backends_at_a_time(gpus: list[CUDADevice], fake_nccl: FakeNccl) -> None:
-    """They share communicators, and sums of both are enqueued in one order on all GPUs."""
+    """They share communicators; the sums of both are enqueued in the same order on all GPUs."""
     refused, made = fake_nccl.calls("refused"), fake_nccl.calls("ncclCommInitAll")
     device = MetaDevice(gpus)
 
@@ -217,7 +219,7 @@ async def test_two_backends_at_a_time(gpus: list[CUDADevice], fake_nccl: FakeNcc
                 (found,) = await backend.run(graph, values, [y])
                 check(found, expected)
 
-    kept = device.backend()  # as long as it lives, its communicators do
+    kept = device.backend()  # keeps the communicators alive
     async with anyio.create_task_group() as group:
         group.start_soon(work, 40)
         group.start_soon(work, 96)
@@ -230,7 +232,7 @@ async def test_two_backends_at_a_time(gpus: list[CUDADevice], fake_nccl: FakeNcc
 
 
 async def runs_again(gpus: list[CUDADevice]) -> None:
-    """Backends that are opened now sum again."""
+    """A newly opened backend can sum again."""
     y, values, expected = product()
     async with MetaDevice(gpus).backend() as backend:
         graph = Graph(y)
@@ -345,7 +347,7 @@ async def test_sums_under_way_are_aborted(
     happens: Callable[[Fake, FakeNccl], None],
     text: str,
 ) -> None:
-    """A kernel of NCCL would wait for the GPU that does not come, for ever."""
+    """A kernel of NCCL would wait for ever for the GPU that does not take part."""
     y, values, expected = product()
     graph = Graph(y)
     together.alloc_graph(graph)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda import CUDADevice
 
 
-#: What may hold its caller up: none of it is for the thread of a loop.
+#: Calls that may block their caller: the thread of a loop must make none of them.
 BLOCKING = (
     "cuStreamSynchronize",
     "cuEventSynchronize",
@@ -53,7 +53,7 @@ async def test_a_full_launch_queue_holds_no_loop(device: CUDADevice, fake: Fake)
         with fake.marked():
             with fake.held():
                 futures = [be.run(graph, {x: ramp(start=i)}, y) for i in range(3)]
-                while fake.counter("full queue") == 0:  # the issuing thread is stuck in the driver
+                while fake.counter("full queue") == 0:  # the issuing thread blocks in the driver
                     await anyio.lowlevel.checkpoint()
                 await turns()
                 assert not any(future.done() for future in futures)
@@ -78,7 +78,7 @@ async def test_the_context_is_made_off_the_loop(device: CUDADevice, fake: Fake) 
     assert (result == 3 * ramp()).all()
 
 
-#: What may map or unmap memory, or waits for it.
+#: Calls that may map or unmap memory, or wait for that.
 MAPPING = (
     "cuMemAllocFromPoolAsync",
     "cuMemAllocAsync",
@@ -98,7 +98,8 @@ async def test_memory_is_taken_off_the_loop(device: CUDADevice, fake: Fake) -> N
             await be.prepare(graph)
             await be.reserve(16 << 20)
             result = await be.run(graph, {x: ramp(), b: ramp()}, y)
-            assert fake.calls("cuMemAllocFromPoolAsync") == 3  # leaves and end, scratch twice
+            # one for leaves and result, two for scratch
+            assert fake.calls("cuMemAllocFromPoolAsync") == 3
             assert fake.marked_calls("cuMemFreeAsync") == 0
             assert {name: n for name in MAPPING if (n := fake.marked_calls(name))} == {}
             with pytest.raises(AllocFailed, match="OUT_OF_MEMORY"):
@@ -108,7 +109,7 @@ async def test_memory_is_taken_off_the_loop(device: CUDADevice, fake: Fake) -> N
             with pytest.raises(AllocFailed, match="OUT_OF_MEMORY"):
                 await be.prepare(other)
             assert other.memory is None
-            await be.prepare(other)  # nothing is left of the failure
+            await be.prepare(other)  # the failure left nothing behind
             await be.synchronize()
     assert (result == 4 * ramp()).all()
 
@@ -135,7 +136,7 @@ async def _compute(device: CUDADevice, be: aggml.Backend) -> None:
     x, b, graph = chain(3)
     for tensor in (x, b, graph.ends[0]):
         await be.alloc_async([tensor])
-    be.alloc_graph(graph)  # with nothing to place, and scratch that is the queue's
+    be.alloc_graph(graph)  # all tensors are placed already; scratch belongs to the queue
     assert (await be.run(graph, {x: ramp(), b: ramp()}, graph.ends[0]) == 4 * ramp()).all()
 
 
@@ -163,7 +164,7 @@ def _cpu(be: aggml.Backend) -> aggml.Backend:
     return aggml.get_device("CPU").backend(n_threads=1)
 
 
-#: What an await may come down to, and which call of the driver takes long meanwhile.
+#: Operations that are awaited, each with the driver call that takes long meanwhile.
 SLOW = [
     (_reserve, "cuMemAllocFromPoolAsync"),
     (_alloc, "cuMemAllocFromPoolAsync"),
@@ -197,7 +198,7 @@ async def test_a_slow_driver_holds_no_loop(
                 with fake.slow(entry):
                     tasks.start_soon(work, be)
                     while not fake.inside(entry) and not done.is_set():
-                        await anyio.lowlevel.checkpoint()  # until some thread is there
+                        await anyio.lowlevel.checkpoint()  # until a thread is in the call
                     await turns()
                     assert not done.is_set()
                 await done.wait()
@@ -212,7 +213,7 @@ async def test_a_module_that_is_loaded_holds_no_other_run_up_at_the_call(
     async with device.backend() as be, device.backend() as second:
         await be.prepare(graph)
         u, v, other = chain(1)
-        await second.prepare(other)  # of the same module
+        await second.prepare(other)  # uses the same module
         fake.reset_counts()
         with fake.marked():
             with fake.slow("cuLibraryLoadData"):

@@ -1,6 +1,6 @@
 """CUDA devices in processes of their own: two devices, an exit while one is busy, forks.
 
-Not here: the same of the other devices (tests/process).
+Not here: processes that use other devices (tests/process).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _child(script: str, **environment: str) -> None:
 
 
 def in_child(check: Callable[[], None]) -> None:
-    """Run ``check`` in a forked child; what it raises, and a hang, fail this test."""
+    """Run ``check`` in a forked child. If it raises or hangs, the test fails."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -131,7 +131,7 @@ def in_child(check: Callable[[], None]) -> None:
 
 def test_after_fork_the_device_is_refused(device: CUDADevice, fake: Fake) -> None:
     be = device.backend()
-    be.synchronize().wait(60)  # there is a context
+    be.synchronize().wait(60)  # so that there is a context
 
     def check() -> None:
         with pytest.raises(aggml.InvalidState):
@@ -145,10 +145,10 @@ def test_after_fork_the_device_is_refused(device: CUDADevice, fake: Fake) -> Non
 def test_each_guard_holds_in_the_child_of_a_fork(
     device: CUDADevice, fake: Fake, state: str
 ) -> None:
-    """Nothing of the parent's device calls the driver, takes a lock or waits there.
+    """In the child no method of the parent's device calls the driver, takes a lock or waits.
 
-    The fork comes while a thread of the parent may hold any of those. What is dropped in the child
-    is left to the parent, which goes on.
+    At the fork a thread of the parent may hold any of these locks. Objects that the child drops are
+    left to the parent, which goes on.
     """
     be = device.backend()
     x, b, graph = chain(3)
@@ -161,7 +161,8 @@ def test_each_guard_holds_in_the_child_of_a_fork(
     native = device.native
 
     def check() -> None:
-        # The locks of the fake driver may be held by threads of the parent: it is not asked.
+        # Threads of the parent may have held locks of the fake driver at the fork. So no entry may
+        # be called: each one aborts.
         abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
         assert abort is not None
         _native.cuda_set_entries(dict.fromkeys(_native.cuda_entries(), abort))
@@ -169,7 +170,7 @@ def test_each_guard_holds_in_the_child_of_a_fork(
             lambda: be.run(graph, {x: ramp()}, y),
             lambda: be.set(x, ramp()),
         ]
-        if state != "idle":  # else it is done, and says so
+        if state != "idle":  # if it is idle the Future is done, and returns its result
             calls += [pending.wait, pending.result]
         for call in calls:
             with pytest.raises(aggml.InvalidState):
@@ -183,7 +184,7 @@ def test_each_guard_holds_in_the_child_of_a_fork(
         ):
             assert refused is not None
             assert "after fork" in refused.text
-        native.free(1 << 20)  # the lists of the parent are not touched
+        native.free(1 << 20)  # must not use the parent's lists of memory
         native.free_host(1 << 20)
         native.unregister_host(1 << 20)
         assert native.blas_problem is None
@@ -192,7 +193,7 @@ def test_each_guard_holds_in_the_child_of_a_fork(
         kept.clear()
         be.close()
         gc.collect()
-        _native.cuda_stop(0.1)  # as at exit
+        _native.cuda_stop(0.1)  # as is done at exit
 
     with ExitStack() as held:
         if state == "the device is busy":

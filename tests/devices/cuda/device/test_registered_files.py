@@ -1,4 +1,4 @@
-"""Mapped files that the driver reads where they lie, while tensors are loaded from them.
+"""Mapped files are registered with the driver, which reads them in place while tensors are loaded.
 
 Not here: registering memory as such (test_host_memory.py), loading on other devices (tests/gguf).
 """
@@ -28,7 +28,7 @@ _CHUNK, _WINDOW = 1 << 14, 1 << 16
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of seven windows, tensors of many sizes."""
+    """A file of seven windows, with tensors of many sizes."""
     monkeypatch.setattr(file, "LOAD_CHUNK", _CHUNK)
     monkeypatch.setattr(windows, "WINDOW", _WINDOW)
     rng = np.random.default_rng(3)
@@ -51,7 +51,7 @@ async def _same(device: CUDADevice, path: Path, names: list[str] | None = None) 
 
 
 def _at_a_page(source: BinaryIO, size: int) -> NDArray[np.uint8]:
-    """All of a file where a mapping could lie: one of 64 arrays does by itself."""
+    """A file's bytes in memory that begins at a page, as mappings do and other arrays rarely do."""
     room = np.empty(size + mmap.PAGESIZE, np.uint8)
     start = -room.ctypes.data % mmap.PAGESIZE
     room[start : start + size] = np.frombuffer(source.read(), np.uint8)
@@ -124,7 +124,7 @@ async def test_a_load_that_is_cancelled_leaves_nothing_registered(
             assert scope.cancelled_caught
             once, _, given_back = _registered(fake)
             assert 0 < once == given_back
-            await opened.load(be, names=["t1"])  # it is not placed any more
+            await opened.load(be, names=["t1"])  # t1 was not placed by the cancelled load
 
 
 async def test_a_copy_that_fails_leaves_nothing_registered(

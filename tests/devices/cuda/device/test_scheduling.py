@@ -27,7 +27,7 @@ async def test_what_the_device_cannot_run_goes_to_the_cpu(
     x = aggml.new_tensor("f32", ne=(16, 4), name="x")
     w = aggml.new_tensor("f32", ne=(16, 4), name="w")
     y = ops.mul(x, w)
-    z = ops.soft_max(y)  # not among those few kernels
+    z = ops.soft_max(y)  # the few kernels of the fake driver do not include it
     out = ops.add(ops.mul(z, w), y).set_name("out").set_output()
     graph = Graph(out)
     rng = np.random.default_rng(3)
@@ -68,7 +68,7 @@ def filled(dst: Any, *rest: object) -> None:
 
 
 def _graph(case: str) -> tuple[Graph, dict[aggml.Tensor, Any], str]:
-    """A node that the device does not run, among some that it does."""
+    """A graph with one node that the device cannot run."""
     rng = np.random.default_rng(11)
     values: dict[aggml.Tensor, Any] = {}
 
@@ -93,7 +93,7 @@ def _graph(case: str) -> tuple[Graph, dict[aggml.Tensor, Any], str]:
 
 @pytest.fixture
 def own() -> CUDADevice:
-    """A device that computes what the package's kernels do."""
+    """A device with the package's own kernels."""
     try:
         driver.probe()
     except driver.Missing as missing:
@@ -115,7 +115,8 @@ async def test_what_has_no_kernel_runs_on_the_cpu_between_what_has(
     cpu = aggml.get_device("CPU").backend()
     async with own.backend() as be, cpu:
         sched = Scheduler([be, cpu], parallel=True)
-        for node in graph.nodes:  # nothing here has weights, which would draw it there
+        # without weights nothing draws a node to the device, so it is pinned there
+        for node in graph.nodes:
             if node.op != op:
                 sched.set_tensor_backend(node, be)
         out = graph.ends[0]

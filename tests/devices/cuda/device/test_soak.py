@@ -1,7 +1,7 @@
-"""Many submissions, and memory that stays where it was: the process's, the device's, the stream's.
+"""Many submissions: the memory of process, device and stream must not grow.
 
-2,000 of them as a test; ``make soak-cuda`` has 100,000, on the fake driver, or with ``ON=gpu`` on
-a GPU. Not here: failures (test_faults.py).
+The test makes 2,000 submissions, ``make soak-cuda`` makes 100,000, on the fake driver, or with
+``ON=gpu`` on a GPU. Not here: failures (test_faults.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 N = int(os.environ.get("AGGML_SOAK", "2000"))
 WIDTH = 64
-#: What the allocators of libc and Python may hold on to in between: no more after 100,000 than
+#: Bytes that the allocators of libc and Python may keep: not more after 100,000 submissions than
 #: after 1,000.
 SLACK = 8 << 20
 
@@ -41,7 +41,7 @@ def ramp(start: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 class Work:
-    """A graph and a few tensors, and what is done with them."""
+    """A graph and a few tensors, and operations on them."""
 
     def __init__(self, be: aggml.Backend) -> None:
         self.be = be
@@ -62,7 +62,8 @@ class Work:
         starts = range(i, i + 6)
         futures = [be.run(self.graph, {self.x: ramp(k), self.b: ones}, self.y) for k in starts]
         futures[2].abort()
-        with anyio.move_on_after(0):  # gives up waiting: the last waiter's abort
+        # gives up waiting: the run is aborted, as this was its last waiter
+        with anyio.move_on_after(0):
             await futures[3]
         be.memset(self.t, 0)
         be.set(self.part, np.full((8, WIDTH // 4), i % 7, np.float32), copy=True)
@@ -79,7 +80,8 @@ class Work:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_memory_stays_where_it_was(device: CUDADevice, anyio_backend: str) -> None:
-    levels: list[tuple[int, int, int]] = []  # submissions, bytes resident, operations kept
+    # after so many submissions: bytes resident, operations kept
+    levels: list[tuple[int, int, int]] = []
     async with device.backend() as be:
         work = Work(be)
         await be.prepare(work.graph)

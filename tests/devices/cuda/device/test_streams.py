@@ -1,6 +1,6 @@
-"""Streams of a CUDA device: graphs, aborts, waits, what is freed, what the family tells.
+"""Streams of a CUDA device: graphs, aborts, waits, freeing, reports of the family.
 
-Not here: what every device promises (test_conformance.py), failures (test_faults.py), calls that
+Not here: promises of every device (test_conformance.py), failures (test_faults.py), calls that
 take long (test_off_the_loop.py), memory of the host (test_host_memory.py), processes
 (test_processes.py).
 """
@@ -39,11 +39,11 @@ async def test_a_plan_becomes_a_graph_and_is_updated_in_place(
                 ).all()
 
         await run(1)
-        assert fake.counter("graph launches") == 0  # one run is not worth it
+        assert fake.counter("graph launches") == 0  # a graph is not made for a single run
         await run(5)
         assert fake.counter("graph launches") == 5
         assert fake.calls("cuGraphInstantiateWithFlags") == 1
-        await be.reserve(16 << 20)  # scratch moves
+        await be.reserve(16 << 20)  # scratch moves, so that the graph has to be updated
         await run(2)
         assert fake.counter("graph updates") == 1
         assert fake.calls("cuGraphInstantiateWithFlags") == 1
@@ -105,11 +105,13 @@ async def test_a_soak_leaves_nothing_behind(device: CUDADevice, fake: Fake) -> N
                     assert (await future == ramp(start=i) + 3 * ramp()).all()
             be.stream.native.release_finished()
             gc.collect()
-            assert device.native.trim() is None  # what may take long to free is freed aside
+            # waits until a thread has freed the memory whose release may take long
+            assert device.native.trim() is None
             levels.append((fake.live_blocks, fake.counter("graph execs"), be.stream.native.kept))
-        assert len(set(levels[1:])) == 1  # the first still sheds what tests before left
+        # at the first round memory of earlier tests may still be freed
+        assert len(set(levels[1:])) == 1
         assert levels[1] <= levels[0]
-        assert fake.counter("events") <= 257 * 8  # pooled, per queue
+        assert fake.counter("events") <= 257 * 8  # events are pooled in each queue
     assert fake.counter("wild") == 0
 
 
@@ -124,7 +126,7 @@ async def test_buffers_are_freed_when_nothing_refers_to_them(
         be.stream.native.release_finished()
         gc.collect()
         await be.get(first)
-        t = _placed(be)  # which synchronises the stream that frees
+        t = _placed(be)  # allocating synchronises the stream on which memory is freed
         assert fake.live_blocks <= before + 1
         del t
 

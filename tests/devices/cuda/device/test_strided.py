@@ -40,18 +40,18 @@ def _values(kind: str, *shape: int) -> NDArray[Any]:
 
 
 class Issued:
-    """What was issued to the fake driver since the last look; on a GPU nobody counts."""
+    """Work issued to the fake driver since the last look. On a GPU nothing is counted."""
 
     def __init__(self, counts: Fake | None) -> None:
         self._fake = counts
 
     def anew(self) -> None:
-        """Count from here on."""
+        """Count from now on."""
         if self._fake is not None:
             self._fake.reset_counts()
 
     def check(self, *, kernels: int, copies: int) -> None:
-        """So many since then, and none of them touched what is nobody's."""
+        """Check the counts since then, and that no kernel or copy used memory out of bounds."""
         if self._fake is None:
             return
         assert self._fake.counter("kernels") == kernels
@@ -64,7 +64,8 @@ def issued(counts: Fake | None) -> Issued:
     return Issued(counts)
 
 
-# Extents of a tensor, and which dimensions it is seen in: heads before tokens, rows as columns.
+# The extents of a tensor, and the order in which its dimensions are seen: heads before tokens, rows
+# as columns.
 _SEEN = [
     pytest.param((40, 33, 1, 1), (1, 0, 2, 3), id="transposed"),
     pytest.param((16, 5, 37, 2), (0, 2, 1, 3), id="heads"),
@@ -84,7 +85,8 @@ async def test_views_cross_by_one_launch_a_piece(
 ) -> None:
     t = aggml.new_tensor(kind, ne=ne, name="t")
     x = _values(kind, *ne[::-1])
-    axes = [3 - order.index(3 - d) for d in range(4)]  # numpy counts from the slowest
+    # numpy's axes count from the slowest dimension
+    axes = [3 - order.index(3 - d) for d in range(4)]
     view = ops.permute(t, *order)
     async with device.backend() as be:
         be.alloc([t])
@@ -115,7 +117,7 @@ async def test_views_within_a_device(device: CUDADevice, issued: Issued) -> None
             for t in (a, b)
         )
         await be.set(b, np.zeros_like(x))
-        await be.get(part)  # the kernels are there from here on
+        await be.get(part)  # loads the kernels, so that they are not counted
         issued.anew()
         await be.copy(part, to)
         issued.check(kernels=1, copies=0)
@@ -145,7 +147,7 @@ async def test_pinned_memory_of_others_goes_by_the_ring(device: CUDADevice, issu
 async def test_what_the_driver_copies_well_is_left_to_it(
     device: CUDADevice, issued: Issued
 ) -> None:
-    """Rows of half a KiB and more, and few of them."""
+    """Rows of half a KiB or more, or few rows, are copied by the driver itself."""
     t = aggml.new_tensor("f32", ne=(512, 64), name="t")
     x = _values("f32", 64, 512)
     async with device.backend() as be:

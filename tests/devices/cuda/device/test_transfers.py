@@ -1,6 +1,6 @@
-"""What crosses to a device and how: experts that are named, pageable memory, memory that goes.
+"""Transfers to a device: experts that ids name, pageable memory, memory that is freed.
 
-Not here: which calls wait (test_off_the_loop.py), what every device promises (test_conformance.py).
+Not here: which calls wait (test_off_the_loop.py), promises of every device (test_conformance.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from aggml.native import _native
 if TYPE_CHECKING:
     from devices.cuda.fake_driver import Fake
 
-N, SIZE = 12, 40  # matrices of 40 floats
+N, SIZE = 12, 40  # each matrix has 40 floats
 
 
 class Stack:
-    """Matrices on the host and on the device, and numbers of some on the host."""
+    """Matrices on the host and on the device, and expert numbers in host memory."""
 
     def __init__(self, be: aggml.Backend, *, pinned: bool, used: int = 4) -> None:
         self.be = be
@@ -46,11 +46,11 @@ class Stack:
         self.put(self.src, self.values)
 
     def put(self, tensor: aggml.Tensor, values: Any) -> None:
-        """As `set`, which takes tensors on the device alone."""
+        """Write to host memory; `set` accepts only tensors on the device."""
         self.be.stream.copy(tensor, values.reshape(tensor.ne[::-1]))
 
     async def check(self, *named: int) -> None:
-        """Of what was all -1 these have been copied, and no others."""
+        """Check that of the matrices, all -1 before, just these have been copied."""
         found = await self.be.get(self.dst)
         crossed = [e for e in range(N) if (found[e] == self.values[e]).all()]
         assert crossed == sorted(named)
@@ -74,7 +74,8 @@ async def test_numbers_that_a_copy_before_it_brings_are_waited_for(
     be: aggml.Backend, other: aggml.Backend, fake: Fake
 ) -> None:
     stack = Stack(be, pinned=True)
-    for carrier in (be, other):  # of the same stream, and of another one that is waited for
+    # the numbers come from the same stream, or from another one that is waited for
+    for carrier in (be, other):
         stack.clear()
         be.set(stack.numbers, np.array([1, 4, 9, 4], np.int32))
         stack.put(stack.ids, np.zeros(4, np.int32))
@@ -170,7 +171,7 @@ async def test_pinned_memory_is_freed_beside_the_streams(device: CUDADevice, fak
             buffer = kind.alloc_buffer(4096)
             del buffer
             await _soon(lambda: fake.inside("cuMemFreeHost") == 1)
-            for i in range(5):  # the streams of the device go on meanwhile
+            for i in range(5):  # meanwhile the streams of the device go on
                 await be.set(t, np.full(16, i, np.float32))
                 assert (await be.get(t) == i).all()
         await _soon(lambda: fake.calls("cuMemFreeHost") >= 1)
@@ -179,7 +180,7 @@ async def test_pinned_memory_is_freed_beside_the_streams(device: CUDADevice, fak
 async def test_a_device_that_goes_takes_its_pool_along(fake: Fake) -> None:
     from devices.cuda.fake_driver import SimpleKernels
 
-    await _soon(lambda: fake.counter("pools") == 0)  # those of tests before
+    await _soon(lambda: fake.counter("pools") == 0)  # pools of earlier tests
     device = CUDADevice(driver.facts(0), SimpleKernels())
     t = aggml.new_tensor("f32", ne=(1024,))
     async with device.backend() as be:

@@ -1,4 +1,4 @@
-"""Waits between CUDA streams of one process: the device keeps them, and no thread of the host.
+"""Waits between CUDA streams of one process: the device waits, and no thread of the host.
 
 Not here: waits between a CUDA stream and one of the CPU (test_streams.py), the scheduler
 (test_scheduling.py).
@@ -97,7 +97,7 @@ async def test_chains_of_waits_give_the_numbers_of_their_order(device: CUDADevic
 async def test_memory_of_the_host_that_another_stream_fills_is_read_when_it_is_there(
     device: CUDADevice, fake: Fake
 ) -> None:
-    """Pageable memory is read and written by threads of the host, not by the device."""
+    """Threads of the host, not the device, copy pageable memory, so they have to wait."""
     async with device.backend() as be, device.backend() as second:
         a, b = _vector("a"), _vector("b")
         be.alloc([a])
@@ -116,7 +116,7 @@ async def test_memory_of_the_host_that_another_stream_fills_is_read_when_it_is_t
 async def test_a_failure_of_the_other_stream_reaches_what_reads_its_result(
     device: CUDADevice, simple: SimpleKernels, fake: Fake
 ) -> None:
-    """Known only when it is settled: the device has run what follows by then."""
+    """The failure is known only when it is settled: by then the device has run later operations."""
     table = aggml.new_tensor("f32", ne=(N, 4), name="table")
     ids = aggml.new_tensor("i32", ne=(1,), name="ids")
     rows = ops.get_rows(table, ids)

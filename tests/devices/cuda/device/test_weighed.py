@@ -1,6 +1,6 @@
 """Weighted sums of experts in one launch, and graphs that only look like one.
 
-The bits are those of the nodes one by one. Not here: other chains (test_fused.py).
+The results have the bits of single nodes. Not here: other chains (test_fused.py).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ async def test_a_weight_for_each_element_is_none_of_an_expert(device: CUDADevice
     together, launches = await _ran(device, _in_order, (64, 3, 2), 1, wide=True)
     alone, more = await _ran(device, _in_order, (64, 3, 2), 1, wide=True, watched=True)
     assert np.array_equal(together, alone)
-    assert launches >= more - 1  # a square and its product may be one
+    assert launches >= more - 1  # a square and the product may be fused
 
 
 @pytest.mark.parametrize("watch", ["nothing", "rows", "values", "sum", "limit"])
@@ -118,7 +118,7 @@ async def test_a_weight_for_each_element_is_none_of_an_expert(device: CUDADevice
 async def test_shares_of_the_chosen(
     device: CUDADevice, count: int, used: int, tokens: int, watch: str
 ) -> None:
-    """One launch instead of four; a token of zeros, whose sum is the least there may be."""
+    """One launch instead of four; with a token of zeros, whose sum is clamped to the minimum."""
     x = new_tensor("f32", ne=(count, tokens))
     numbers = np.random.default_rng(2).random((tokens, count)).astype(np.float32)
     numbers[-1] = 0

@@ -8,7 +8,7 @@ EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     NEEDS_CONTEXT();
     *total = static_cast<size_t>(env("FAKE_CUDA_MEMORY", 1 << 30));
     std::lock_guard<std::mutex> l(memory_lock);
-    *free_bytes = *total - kept[current->device]; // what a pool keeps is not free for others
+    *free_bytes = *total - kept[current->device]; // memory that a pool keeps is not free
     return OK;
 }
 EXPORT int cuMemAlloc_v2(Ptr *p, size_t n)
@@ -128,7 +128,7 @@ EXPORT int cuMemPoolCreate(void **pool, const Props *props)
 EXPORT int cuMemPoolDestroy(void *)
 {
     ENTER("cuMemPoolDestroy");
-    count("pools", -1); // what it holds stays, and is counted, until it is freed
+    count("pools", -1); // the pool's memory stays, and stays counted, until it is freed
     return OK;
 }
 EXPORT int cuMemPoolSetAttribute(void *, int, void *)

@@ -1,4 +1,4 @@
-// Contexts, faults that tests ask for, who called which entry; not here: any entry of the driver.
+// Contexts, injected faults, counts of calls. Not here: the entries of the driver.
 #pragma once
 
 #include <dlfcn.h>
@@ -62,19 +62,19 @@ struct Context {
 static Context contexts[16] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
 static thread_local Context *current;
 static std::atomic<int> sticky[16];
-static thread_local bool marked;     // fake_mark_thread: the event loop's
-static thread_local void *capturing; // the stream that this thread captures
+static thread_local bool marked;     // set by fake_mark_thread: this is the event loop's thread
+static thread_local void *capturing; // the stream whose work this thread is capturing
 static thread_local bool capture_broken;
 
 struct Fault {
-    long after; // calls that pass
+    long after; // how many calls pass before the fault
     int code;
 };
 static std::mutex book_lock;
 static std::map<std::string, std::vector<Fault>> faults;
 static std::map<std::string, long> calls, marked_calls, counters;
 static std::condition_variable gates_moved;
-static std::map<std::string, int> gates, at_gate; // entries that do not return yet, and how many threads are in them
+static std::map<std::string, int> gates, at_gate; // entries whose calls are held, and how many threads are held in each
 
 static void count(const char *what, long n = 1)
 {
@@ -87,7 +87,7 @@ static int enter(const char *name)
     {
         std::unique_lock<std::mutex> l(book_lock);
         ++calls[name];
-        if (marked) ++marked_calls[name]; // it is told apart, and not held up: a test would stand still
+        if (marked) ++marked_calls[name]; // counted, but never held: the test's own thread would be stuck
         if (!marked && gates[name] > 0) {
             ++at_gate[name];
             gates_moved.wait(l, [name] { return gates[name] == 0; });

@@ -1,4 +1,4 @@
-// What tests tell and ask the driver: faults, holds, gates, counts.
+// How tests control the driver and read from it: faults, holds, gates, counts.
 #pragma once
 #include "memory.h"
 
@@ -10,7 +10,7 @@ EXPORT void fake_fail(const char *entry, long after, int code)
 EXPORT void fake_heal()
 {
     for (auto &s : sticky) {
-        if (s != OK) sync_all(); // what was queued is dropped, and does not come back
+        if (s != OK) sync_all(); // queued work of a failed device is dropped for good
     }
     std::lock_guard<std::mutex> l(book_lock);
     faults.clear();

@@ -2,12 +2,12 @@
 #pragma once
 #include "memory.h"
 
-// Memory of the host that begins in what was registered or pinned and ends beyond it: the driver refuses that.
+// Whether the range begins in registered or pinned memory and ends beyond it, which the driver refuses.
 static bool straddles(Ptr p, size_t n)
 {
     return n > 1 && find(p, 1) && !find(p, n);
 }
-// Copies between addresses of the host wait for the stream if those are pageable, as the driver may.
+// Before a copy with pageable host memory the caller waits for the stream, as in the real driver.
 static int host_side(Stream *s, Ptr p, size_t n)
 {
     if (find(p, n)) return OK;
@@ -42,7 +42,7 @@ EXPORT int cuMemcpyDtoDAsync_v2(Ptr d, Ptr s, size_t n, void *stream)
 {
     ENTER("cuMemcpyDtoDAsync");
     if (!on_device(d, n) || !on_device(s, n)) return INVALID_VALUE;
-    if (d < s + n && s < d + n && d != s) count("overlapping copies"); // undefined on a device
+    if (d < s + n && s < d + n && d != s) count("overlapping copies"); // the result is undefined on a device
     return stream_of(stream)->push(nullptr, [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 EXPORT int cuMemcpyAsync(Ptr d, Ptr s, size_t n, void *stream)
@@ -59,7 +59,7 @@ EXPORT int cuMemcpyPeerAsync(Ptr d, void *dc, Ptr s, void *sc, size_t n, void *s
         return INVALID_VALUE;
     count("peer copies");
     auto open = [](const Block &b, int device) { return b.pool && (b.pool->peers >> device & 1); };
-    if (open(to, from.device) && open(from, to.device)) count("direct peer copies"); // else by way of the host
+    if (open(to, from.device) && open(from, to.device)) count("direct peer copies"); // others go through host memory
     return stream_of(stream)->push(nullptr, [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 struct Copy2D {
@@ -81,7 +81,7 @@ EXPORT int cuMemcpy2DAsync_v2(const Copy2D *given, void *stream)
     Copy2D c = *given;
     if (c.height == 0 || c.src_x + c.width > c.src_pitch || c.dst_x + c.width > c.dst_pitch) return INVALID_VALUE;
     if ((c.src_kind == 2 && c.src_pitch > INT32_MAX) || (c.dst_kind == 2 && c.dst_pitch > INT32_MAX))
-        return INVALID_VALUE; // CU_DEVICE_ATTRIBUTE_MAX_PITCH
+        return INVALID_VALUE; // the limit CU_DEVICE_ATTRIBUTE_MAX_PITCH of the driver
     size_t src_n = (c.height - 1) * c.src_pitch + c.width, dst_n = (c.height - 1) * c.dst_pitch + c.width;
     Ptr src = c.src_kind == 1 ? reinterpret_cast<Ptr>(c.src_host) : c.src_device;
     Ptr dst = c.dst_kind == 1 ? reinterpret_cast<Ptr>(c.dst_host) : c.dst_device;

@@ -1,7 +1,7 @@
 // A libcublasLt.so.13 that multiplies on the host, in the streams of the fake driver.
 //
-// Handles are checked as far as the real library does: sizes of attributes, layouts that fit each other, a workspace
-// that is as large as was told. fake_blas_*: for tests.
+// It checks handles as far as the real library does: sizes of attributes, layouts that fit each other, a workspace of
+// the announced size. Functions fake_blas_* are for tests.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -18,9 +18,9 @@ enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77 };
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 static std::mutex lock;
-static std::map<std::string, int> failing; // once
+static std::map<std::string, int> failing; // entry -> status of its next call
 static std::map<std::string, long> calls;
-static std::atomic<size_t> wants{1 << 20}; // of workspace
+static std::atomic<size_t> wants{1 << 20}; // bytes of workspace that the algorithm needs
 
 static int enter(const char *name)
 {
@@ -165,7 +165,7 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, voi
     return SUCCESS;
 }
 
-static float cut(float x) // to the 10 bits of mantissa of TF32, to the nearest
+static float cut(float x) // rounds to the 10 bits of mantissa of TF32, to the nearest
 {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -199,7 +199,7 @@ struct Job {
 
 static void multiply(void *data)
 {
-    const Job &j = *static_cast<Job *>(data); // stays: a captured one runs again
+    const Job &j = *static_cast<Job *>(data); // not freed: a captured job runs again
     if (j.workspace_size) memset(j.workspace, 0xee, j.workspace_size);
     int64_t k = static_cast<int64_t>(j.desc.trans_a ? j.a.rows : j.a.columns);
     const bool tf32 = j.desc.compute == COMPUTE_TF32;

@@ -51,7 +51,7 @@ EXPORT int cuGraphExecUpdate_v2(void *exec, void *graph, UpdateInfo *info)
     for (size_t i = 0; same && i < now.nodes.size(); ++i) same = old->nodes[i].kind == now.nodes[i].kind;
     *info = {same ? 0 : 1, nullptr, nullptr};
     if (!same) return UPDATE_FAILURE;
-    old = std::make_shared<Graph>(now); // launches under way keep what they were given
+    old = std::make_shared<Graph>(now); // a new object, since launches under way use the old one
     count("graph updates");
     return OK;
 }

@@ -2,22 +2,22 @@
 #pragma once
 #include "memory.h"
 
-// NAME is the kernel, NAME_size how many bytes its one parameter has; shim_launch runs it for a grid.
+// A library defines NAME, the kernel, and NAME_size, the bytes of its only parameter. shim_launch runs it for a grid.
 typedef const char *Shim(void *kernel, const void *args, const unsigned grid[3], const unsigned block[3],
                          unsigned shared, int order);
 struct Library {
     void *handle;
     Shim *shim;
     std::map<std::string, void *> kernels;
-    uint64_t *waited; // threads of the last launch that waited for the kernel before
+    uint64_t *waited; // how many threads of the last launch waited for the kernel before it
 };
 struct Kernel {
     Library *library;
     std::string name;
     void *call;
-    unsigned size, threads;            // of its parameter; of a block at most, by its registers
-    std::atomic<int> shared[16] = {};  // bytes that a block may be given on a device; 0: as without asking
-    std::atomic<bool> loaded[16] = {}; // on a device: with the first launch, or when its function was asked for
+    unsigned size, threads;            // size: of its parameter; threads: at most in a block, because of its registers
+    std::atomic<int> shared[16] = {};  // shared memory of a block that was requested for each device; 0: none was
+    std::atomic<bool> loaded[16] = {}; // for each device: set by the first launch, or when the function was requested
 };
 EXPORT int cuLibraryLoadData(void **library, const void *image, void *, void *, unsigned, void *, void *, unsigned)
 {
@@ -57,7 +57,7 @@ EXPORT int cuLibraryGetKernel(void **kernel, void *library, const char *name)
     *kernel = known;
     return OK;
 }
-// The names of all kernels: of each symbol NAME_size. GNU ld puts the table of strings behind that of symbols.
+// The names of all kernels, from the symbols NAME_size. GNU ld puts the table of strings after that of symbols.
 static std::vector<std::string> kernel_names(Library *lib)
 {
     link_map *map;
@@ -96,7 +96,7 @@ EXPORT int cuKernelGetLibrary(void **library, void *kernel)
     *library = static_cast<Kernel *>(kernel)->library;
     return OK;
 }
-// Kernels are loaded when they are first needed (CUDA_MODULE_LOADING=LAZY, the default), which a capture forbids.
+// A kernel is loaded when it is first needed (CUDA_MODULE_LOADING=LAZY, the default). A capture forbids loading.
 static int load(Kernel *kernel, int device)
 {
     if (kernel->loaded[device]) return OK;
@@ -140,7 +140,7 @@ EXPORT int cuKernelSetAttribute(int attribute, int value, void *kernel, int devi
     static_cast<Kernel *>(kernel)->shared[device] = value;
     return OK;
 }
-struct LaunchAttribute { // CUlaunchAttribute
+struct LaunchAttribute { // the driver's CUlaunchAttribute
     int id, padding;
     int value[16];
 };
@@ -150,9 +150,9 @@ struct LaunchConfig {
     const LaunchAttribute *attributes;
     unsigned n_attributes;
 };
-// Of the attributes only programmatic stream serialization: the kernel may begin before the one before it in the stream
-// has ended, so it has to wait by itself. What comes before has to be a kernel, too: our rule, which is stricter than
-// the driver's.
+// The only supported attribute is programmatic stream serialization: the kernel may begin before the previous work of
+// the stream has ended, so it has to wait for that itself. The previous work has to be a kernel, too: this is a rule of
+// ours, stricter than the driver's.
 static int early(const LaunchConfig &c, Stream *stream, bool *found)
 {
     *found = false;
@@ -185,9 +185,9 @@ EXPORT int cuLaunchKernelEx(const LaunchConfig *config, void *kernel, void **par
     if (int code = early(c, s, &overlaps)) return code;
     const uint64_t all = threads * c.gx * c.gy * c.gz;
     int code = s->push(k, [=] {
-        if (sticky[device] != OK) return; // within a graph
+        if (sticky[device] != OK) return; // an earlier node of the graph failed
         unsigned grid[3] = {c.gx, c.gy, c.gz}, block[3] = {c.bx, c.by, c.bz};
-        std::lock_guard<std::mutex> l(shim_lock); // else the count of those that waited may be another launch's
+        std::lock_guard<std::mutex> l(shim_lock); // one launch at a time, so that `waited` counts its own threads
         const char *problem = k->library->shim(k->call, args->data(), grid, block, c.shared, 0);
         if (!problem && overlaps && (!k->library->waited || *k->library->waited != all))
             problem = "it may overlap the kernel before, and not all threads waited for that";

@@ -1,17 +1,18 @@
 // A libcuda.so.1 that runs on the CPU: unmodified cuda.bindings and cuda.core take it for the driver.
 //
-// Streams are threads; memory is tracked, and overwritten when new or freed. A "cubin" is the text FAKE:<kernels>
-// newline <shim>: a library of kernels for the host, and the one that runs them for a grid. fake_*: for tests. It
-// blocks where the real driver blocks and refuses what that refuses, as listed below.
+// Streams are threads. Memory is tracked, and overwritten when it is new or freed. A "cubin" is the text FAKE:<kernels>
+// newline <shim>: the paths of a library of kernels for the host, and of the one that runs them for a grid. Functions
+// fake_* are for tests. It blocks where the real driver blocks, and refuses what the real driver refuses, as follows.
 
-// Addresses of device memory cannot be touched by the host: the bytes lie elsewhere (fake_host). New memory is 0xff, a
-// NaN, freed memory 0xdd. A full launch queue blocks the caller, pageable copies wait for the stream, capture forbids
-// calls that synchronise and the first launch of a kernel, which loads it. A block has 48 KiB of shared memory unless
-// its kernel was given more, and no more threads than its kernel has registers for. A pool keeps what was freed; pinned
-// memory is limited. After an asynchronous error every call answers with it. Environment: FAKE_CUDA_DEVICES (1), _CC
-// (90), _VERSION (13000), _MEMORY (1 GiB), _PINNED (2 GiB), _QUEUE (1024), _JITTER_US (0), _SEED (1).
+// Addresses of device memory cannot be used by the host: the bytes are elsewhere (fake_host). New memory is 0xff, a
+// NaN, freed memory is 0xdd. A full launch queue blocks the caller. Pageable copies wait for the stream. A capture
+// forbids calls that synchronise, and the first launch of a kernel, which loads it. A block has 48 KiB of shared memory
+// unless more was requested for its kernel, and no more threads than its kernel has registers for. A pool keeps freed
+// memory. Pinned memory is limited. After an asynchronous error every call returns it. Environment: FAKE_CUDA_DEVICES
+// (1), _CC (90), _VERSION (13000), _MEMORY (1 GiB), _PINNED (2 GiB), _QUEUE (1024), _JITTER_US (0), _SEED (1).
 //
-// Here: how cuda.bindings finds the entries. They lie in the headers, by subject: one file is compiled.
+// Here: how cuda.bindings finds the entries. The entries are in the headers, by subject; this is the one file to
+// compile.
 #include "allocating.h"
 #include "control.h"
 #include "copying.h"
@@ -31,7 +32,7 @@ EXPORT int cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t
         dladdr(reinterpret_cast<void *>(&cuInit), &info);
         return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
     }();
-    // One name, another signature since that version.
+    // entries whose signature has changed since this version, under the same name
     static const std::map<std::string, int> changed = {{"cuCtxGetDevice", 13000},
                                                        {"cuStreamGetCtx", 12050},
                                                        {"cuEventElapsedTime", 12080},

@@ -1,22 +1,22 @@
-// Blocks of memory and where their bytes really lie. Not here: entries (allocating.h, copying.h).
+// Blocks of memory and the places of their bytes. Not here: entries (allocating.h, copying.h).
 #pragma once
 #include "stream.h"
 
 struct Pool {
     int device;
-    std::atomic<uint64_t> peers{0}; // devices that were let to it, a bit each
+    std::atomic<uint64_t> peers{0}; // devices that may access it, a bit each
 };
 struct Block {
     size_t size;
     int device;             // -1: pinned host memory, -2: registered
-    char *shadow = nullptr; // where the bytes of device memory really are; its address cannot be touched
+    char *shadow = nullptr; // the real bytes of device memory; its address itself cannot be accessed
     Pool *pool = nullptr;
 };
 static std::mutex memory_lock;
 static std::map<Ptr, Block> blocks;
 static size_t used[16];
-static size_t kept[16]; // of the device's memory, by its pools: what is used, and what was freed and not trimmed
-static size_t pinned;   // bytes of the host, allocated or registered
+static size_t kept[16]; // bytes that the pools of each device hold: in use, or freed and not trimmed
+static size_t pinned;   // bytes of host memory, allocated or registered
 static const size_t POOL_UNIT = 2 << 20;
 
 static size_t pages(size_t n, size_t page)
@@ -24,7 +24,7 @@ static size_t pages(size_t n, size_t page)
     return (n + page - 1) / page * page;
 }
 
-static bool pin(size_t n) // under memory_lock
+static bool pin(size_t n) // memory_lock must be held
 {
     static size_t most = static_cast<size_t>(env("FAKE_CUDA_PINNED", 2l << 30));
     if (pinned + pages(n, 4096) > most) return false;
@@ -51,7 +51,7 @@ static bool on_device(Ptr p, size_t n)
     return false;
 }
 
-// Where the bytes are that belong to an address: elsewhere for memory of a device, there for all else.
+// The real place of an address: elsewhere for device memory, the address itself for all other memory.
 EXPORT void *fake_host(Ptr p)
 {
     std::lock_guard<std::mutex> l(memory_lock);

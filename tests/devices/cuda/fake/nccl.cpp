@@ -1,10 +1,10 @@
 // A libnccl.so.2 that sums on the host, in the streams of the fake driver: all GPUs of one process.
 //
 // It refuses what the real library refuses or hangs on: one GPU twice, a call for several GPUs of a communicator
-// outside of a group, a group that lacks a GPU, counts or types that differ between them, a stream or memory of another
-// GPU, a capture, a communicator after its end, calls by two threads at a time. Each stream stands still until those of
-// all GPUs have come, as kernels of NCCL do. Sums are made as rings make them: part i of n begins with the GPU behind
-// number i. fake_nccl_*: for tests. Environment: none.
+// outside of a group, a group without one of the GPUs, counts or types that differ between GPUs, a stream or memory of
+// another GPU, a capture, a communicator after its end, calls by two threads at a time. Each stream stops until the
+// streams of all GPUs have arrived, as kernels of NCCL do. The order of summands is that of rings: part i of n begins
+// with the GPU after number i. Functions fake_nccl_* are for tests. Environment: none.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -25,10 +25,10 @@ enum { FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 static std::mutex lock;
-static std::map<std::string, int> failing; // once
+static std::map<std::string, int> failing; // entry -> result of its next call
 static std::map<std::string, long> calls;
-static std::atomic<int> asynchronous{SUCCESS}; // what communicators answer
-static std::atomic<int> inside{0};             // threads in calls that may not meet
+static std::atomic<int> asynchronous{SUCCESS}; // the state that communicators report
+static std::atomic<int> inside{0};             // threads in calls that must not run at the same time
 static std::string last_error;
 
 static int told(int result, const char *why)
@@ -39,7 +39,7 @@ static int told(int result, const char *why)
     return result;
 }
 
-// Calls of NCCL on communicators may not run beside each other.
+// Calls of NCCL on communicators must not run at the same time.
 struct Alone {
     bool alone = inside.fetch_add(1) == 0;
     ~Alone()
@@ -65,7 +65,7 @@ static int enter(const char *name)
     if (int entered = enter(name)) return entered
 
 struct Comm;
-struct Clique { // the communicators of one ncclCommInitAll
+struct Clique { // the communicators that one ncclCommInitAll made
     std::mutex m;
     std::condition_variable moved;
     std::vector<Comm *> comms;
@@ -171,7 +171,7 @@ struct Call {
     void *stream;
 };
 static thread_local int depth;
-static thread_local int failed; // in this group
+static thread_local int failed; // the first error in this group
 static thread_local std::vector<Call> pending;
 
 static size_t size_of(int type)
@@ -212,7 +212,7 @@ static void assign(void *p, int type, size_t i, float x)
     static_cast<uint16_t *>(p)[i] = bits;
 }
 
-struct Meeting { // of the streams of all GPUs
+struct Meeting { // a sum, at which the streams of all GPUs meet
     std::shared_ptr<Clique> clique;
     std::vector<const void *> send;
     std::vector<void *> recv;
@@ -224,11 +224,11 @@ static void sum(const Meeting &m)
 {
     size_t n = m.send.size();
     for (size_t i = 0; i < m.count; ++i) {
-        size_t first = i * n / m.count + 1; // of this part of the ring
+        size_t first = i * n / m.count + 1; // the GPU with which this part of the ring begins
         float x = element(m.send[first % n], m.type, i);
         for (size_t k = 1; k < n; ++k) {
             x += element(m.send[(first + k) % n], m.type, i);
-            if (m.type != FLOAT32) { // each step rounds
+            if (m.type != FLOAT32) { // each addition rounds
                 uint32_t rounded = 0;
                 assign(&rounded, m.type, 0, x);
                 x = element(&rounded, m.type, 0);

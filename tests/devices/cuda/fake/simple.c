@@ -1,6 +1,6 @@
-/* A few kernels that do a whole node in one block, and a launcher that runs them: enough to test streams and plans.
+/* A few kernels that compute a whole node in one block, and a launcher for them: enough to test streams and plans.
  *
- * Not here: the package's own kernels, which have their own tests on the host (test_kernels.py). */
+ * Not here: the package's own kernels, which are tested on the host in test_kernels.py. */
 #include <stdint.h>
 #include <string.h>
 

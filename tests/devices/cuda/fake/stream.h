@@ -1,4 +1,4 @@
-// A stream: a thread that does what is pushed to it, one thing after the other. Not here: entries (streams.h).
+// A stream: a thread that carries out its queue, one item after the other. Not here: entries (streams.h).
 #pragma once
 #include "base.h"
 
@@ -6,7 +6,7 @@ static std::mutex hold_lock;
 static std::condition_variable hold_cond;
 static int holds;
 
-struct Node { // of a graph
+struct Node { // a node of a graph
     const void *kind;
     std::function<void()> run;
 };
@@ -22,7 +22,7 @@ struct Stream {
     int device, priority;
     size_t limit;
     Graph *capture = nullptr;
-    std::atomic<bool> after_kernel{false}; // what was pushed last is a kernel
+    std::atomic<bool> after_kernel{false}; // whether the last item pushed is a kernel
     uint64_t seed;
     std::thread thread;
 
@@ -102,7 +102,8 @@ struct Stream {
 static std::mutex streams_lock;
 static std::vector<std::shared_ptr<Stream>> &streams()
 {
-    static auto *list = new std::vector<std::shared_ptr<Stream>>; // never freed: threads outlive static destructors
+    // never freed: threads may use it after static destructors have run
+    static auto *list = new std::vector<std::shared_ptr<Stream>>;
     return *list;
 }
 
@@ -125,7 +126,7 @@ static Stream *stream_of(void *handle)
 
 static void sync_all()
 {
-    std::vector<std::shared_ptr<Stream>> list; // which another thread may destroy meanwhile
+    std::vector<std::shared_ptr<Stream>> list; // keeps the streams alive, which another thread may destroy meanwhile
     {
         std::lock_guard<std::mutex> l(streams_lock);
         list = streams();

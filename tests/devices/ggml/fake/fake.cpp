@@ -1,9 +1,9 @@
 // A backend of ggml for tests: two devices that work asynchronously, with events, pinned memory and split buffers.
 //
-// Each backend has a thread that works its queue off, and every item begins with a delay: who does not wait reads what
-// is not there yet. Bytes are read and graphs walked when their turn comes, not when they are queued. Nodes are
-// computed by ggml's CPU backend, which has to be registered before. What it watches (tests/devices/ggml/fakes.py reads
-// it): the longest queue, events recorded while somebody waits for them. A node named "break" fails when its turn
+// Each backend has a thread that carries out its queue, and every item begins with a delay: a reader that does not wait
+// reads old bytes. Bytes are read and graphs walked when their turn comes, not when they are queued. Nodes are computed
+// by ggml's CPU backend, which has to be registered before. It records the longest queue, and events that are recorded
+// while somebody waits for them (tests/devices/ggml/fakes.py reads both). A node named "break" fails when its turn
 // comes.
 #include "ggml-backend-impl.h"
 #include "ggml-impl.h"
@@ -37,7 +37,7 @@ ggml_backend_dev_t device_at(size_t index);
 
 #include "queue.hpp"
 
-// -- plain buffers: memory that the host is not told of
+// -- plain buffers: memory that the host cannot access
 
 void buffer_free(ggml_backend_buffer_t buffer)
 {
@@ -107,7 +107,7 @@ ggml_backend_buffer_type_t plain_type(ggml_backend_dev_t device)
     return &at->second;
 }
 
-// -- pinned host memory, and memory that the host gives
+// -- pinned host memory, and memory that the caller provides
 
 const char *pinned_name(ggml_backend_buffer_type_t)
 {
@@ -134,7 +134,7 @@ ggml_backend_buffer_type_t pinned_type(ggml_backend_dev_t)
 
 ggml_backend_buffer_t from_host(ggml_backend_dev_t device, void *memory, size_t size, size_t)
 {
-    if (reinterpret_cast<uintptr_t>(memory) % 4096 != 0) return nullptr; // drivers want whole pages
+    if (reinterpret_cast<uintptr_t>(memory) % 4096 != 0) return nullptr; // drivers accept only whole pages
     ggml_backend_buffer_i interface = plain_buffer;
     interface.free_buffer = nullptr;
     return ggml_backend_buffer_init(plain_type(device), interface, memory, size);
@@ -173,7 +173,7 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph *graph)
         for (int k = 0; k < graph->n_nodes; ++k) {
             ggml_tensor *node = graph->nodes[k];
             if (strcmp(node->name, "break") == 0) queue->broken = true;
-            Gathered whole(node); // weights whose rows lie on several devices
+            Gathered whole(node); // buffers of weights whose rows are divided between several devices
             ggml_cgraph one = ggml_graph_view(graph, k, k + 1);
             if (ggml_backend_graph_compute(queue->cpu, &one) != GGML_STATUS_SUCCESS) queue->broken = true;
         }
