@@ -1,8 +1,8 @@
-"""What the tests of this room share: running the program as a user does, here or in a process.
+"""For the tests of this folder: running the command `aggml`, in this process or in another.
 
-An interpreter and the imports take 0.6 s of a core, so most commands run in this process, in a
-thread without a loop. Those that mind signals run apart, in a process of their own with warnings as
-errors.
+Starting an interpreter with the imports takes 0.6 s of a core. So most commands run in this
+process, in a thread without a loop. Commands that depend on signals run in a process of their own,
+with warnings as errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _APART = {"chat", "serve"}
 
 
 def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
-    """What the program prints: on standard output and on standard error."""
+    """Run the command in this process. Returns what it printed on stdout and on stderr."""
     if arguments[0] in _APART:
         return run_apart(*arguments, status=status, given=given)
     found: list[Result] = []
@@ -31,7 +31,8 @@ def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]
         words = [*map(str, arguments)]
         found.append(CliRunner().invoke(main, words, input=given, prog_name="python -m aggml"))
 
-    thread = threading.Thread(target=command)  # the caller may be in a loop
+    # a thread, because the caller's may have a running loop
+    thread = threading.Thread(target=command)
     thread.start()
     thread.join()
     (done,) = found
@@ -42,7 +43,7 @@ def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]
 
 
 def run_apart(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
-    """The same in a process of its own."""
+    """As `run`, in a process of its own."""
     done = subprocess.run(
         [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, input=given, timeout=60
     )

@@ -1,6 +1,6 @@
 """``aggml gguf convert`` and ``quantize``: types, importance matrices, Ctrl-C, files that stay.
 
-Not here: the other commands (test_program.py), what is computed of a folder (tests/models).
+Not here: the other commands (test_program.py), reading folders (tests/models).
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def test_types_are_those_that_were_asked_for(folder: Path, tmp_path: Path) -> No
     assert kinds["blk.0.attn_norm.weight"] == kinds["blk.0.attn_q.bias"] == "f32"
     again = tmp_path / "smaller.gguf"
     assert "in another type" in run("quantize", made, again, "-t", "q4_K")
-    with aggml.GGUFFile.open(again) as file:  # rows of 64 and 96 are no multiple of 256
+    # rows of 64 and 96 elements, which are no multiples of 256
+    with aggml.GGUFFile.open(again) as file:
         assert file.tensors["blk.0.attn_q.weight"].dtype.type_name == "q5_0"
 
 
@@ -123,7 +124,7 @@ def test_mistakes_leave_the_file_that_was_there(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for open files in /proc")
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    """A model of 300 MB takes seconds; the signal comes while tensors are being written."""
+    """Converting a model of 300 MB takes seconds; the signal comes while tensors are written."""
     case = random_folders.cases()["llama"]
     wide = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16,
             "num_key_value_heads": 16, "vocab_size": 512, "head_dim": 128}  # fmt: skip
@@ -149,7 +150,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _spooled(pid: int) -> bool:
-    """Whether the program writes to a file without a name: it has begun."""
+    """Whether the program has begun: it writes to a file that has no name yet."""
     try:
         return any("(deleted)" in str(x.readlink()) for x in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""`aggml chat --json` and `aggml serve --json`: an object on a line for each event.
+"""`aggml chat --json` and `aggml serve --json`: each event is an object on a line of its own.
 
 Not here: the conversation itself (test_program.py), what a server answers (tests/serve).
 """
@@ -30,7 +30,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]  # JSON of ASCII: no other ends
+    # the JSON is ASCII, so splitlines finds no other ends of lines
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_a_chat_is_told_as_events(path: Path) -> None:
@@ -47,7 +48,8 @@ def test_a_chat_is_told_as_events(path: Path) -> None:
     assert first["prompt_tokens"] == second["prompt_tokens"] > 0
     assert first["tokens_per_second"] > 0
     shown, _ = run("chat", path, *GREEDY, given="hello\n")
-    assert shown == f"> {first['text']}\n> \n".replace("\r", "\n")  # as text streams read it
+    # text streams translate the ends of lines
+    assert shown == f"> {first['text']}\n> \n".replace("\r", "\n")
 
 
 def test_a_message_may_have_several_lines(path: Path) -> None:
@@ -67,7 +69,7 @@ def test_a_message_that_does_not_fit_is_an_event_and_the_chat_goes_on(path: Path
     assert "256" in failed["message"]
     assert rest[-1]["event"] == "answer"
     _, errors = run("chat", path, *GREEDY, given="hello " * 400 + "\n", status=1)
-    assert errors.count("\n") == 2  # the line at the beginning, and why
+    assert errors.count("\n") == 2  # the greeting and the error
 
 
 def test_ctrl_c_is_told_in_the_answer(path: Path) -> None:

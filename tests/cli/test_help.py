@@ -1,4 +1,4 @@
-"""What the program says of itself: --help of every command, and what shells complete.
+"""The program's own description: --help of every command, completion in shells.
 
 Not here: the commands (test_program.py and others).
 """
@@ -86,7 +86,8 @@ def test_every_command_can_speak_json(command: str) -> None:
 def test_the_program_tells_shells_what_comes_next(
     shell: str, words: list[str], expected: set[str]
 ) -> None:
-    at = words[-1] if shell == "fish" else str(len(words) - 1)  # fish names the word itself
+    # fish passes the word, other shells its number
+    at = words[-1] if shell == "fish" else str(len(words) - 1)
     asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": at}
     done = CliRunner().invoke(
         main, [], prog_name="aggml", env={"_AGGML_COMPLETE": f"{shell}_complete", **asked}
@@ -97,7 +98,7 @@ def test_the_program_tells_shells_what_comes_next(
     assert expected <= found
 
 
-#: Evaluates the script as a start file does, then asks for what follows "aggml gen".
+#: Each script loads the completion as a start file does, then completes "aggml gen".
 SHELLS: Final = {
     "bash": """
 eval "$(_AGGML_COMPLETE=bash_source aggml)"

@@ -1,4 +1,4 @@
-"""`aggml bench`, `aggml trace` and `aggml ops`: the machine, what ran when, what a device computes.
+"""`aggml bench`, `trace` and `ops`: the machine's speed, timelines, the ops of devices.
 
 Not here: the figures themselves (tests/devices/cpu/test_roofline.py), timelines (tests/tracing).
 """
@@ -61,7 +61,7 @@ def test_bench_without_a_model_and_as_a_table(tmp_path: Path) -> None:
 
 
 def test_the_work_of_a_token_counts_what_is_read(tmp_path: Path) -> None:
-    """Matrices once, the table of embeddings not, of experts those that are chosen."""
+    """All matrices count once, except the embeddings; of experts only the share that is used."""
     path = random_models.write(tmp_path / "moe.gguf", "qwen2moe")
     with aggml.GGUFFile.open(path) as file:
         work = work_of(file.tensors, file.metadata)
@@ -72,7 +72,7 @@ def test_the_work_of_a_token_counts_what_is_read(tmp_path: Path) -> None:
         part = used / count
     assert 0 < part < 1
     assert work.bytes == pytest.approx(whole - (1 - part) * experts, abs=1)
-    assert work.operations == work.bytes // 2  # all f32: four bytes are two operations
+    assert work.operations == work.bytes // 2  # all is f32: two operations for four bytes
     assert work.kind == "f32"
 
 
@@ -103,7 +103,7 @@ def test_trace_ends_as_its_command_does(small: Path, tmp_path: Path) -> None:
     text, errors = run("trace", *files, "gguf", "info", small)
     assert "general.architecture" in text
     assert "a.json" in errors
-    assert "a.svg" not in errors  # nothing was computed: there is nothing to draw
+    assert "a.svg" not in errors  # nothing was computed, so there is nothing to draw
 
 
 # -- ops
@@ -138,7 +138,7 @@ def test_an_op_that_is_not_there_is_named() -> None:
 
 
 def test_the_calls_are_those_that_were_recorded() -> None:
-    """If not: python tools/ops_calls.py."""
+    """If they are not: run python tools/ops_calls.py."""
     assert ops_calls.FILE.read_text() == ops_calls.page()
     for op, calls in ops_calls.chosen().items():
         for call in calls:

@@ -190,7 +190,7 @@ def test_a_model_over_several_devices_says_the_same(path: Path) -> None:
 
 
 def test_exit_statuses_are_those_of_the_help(path: Path, tmp_path: Path) -> None:
-    """0; 1: it could not be done; 2: the arguments are wrong; 130: Ctrl-C."""
+    """0: done; 1: it could not be done; 2: wrong arguments; 130: Ctrl-C."""
     assert "0, or 1 if it could not be done, 2 if the arguments are wrong, 130" in " ".join(
         run("--help")[0].split()
     )

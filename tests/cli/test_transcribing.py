@@ -1,4 +1,4 @@
-"""``aggml transcribe``: text, subtitles and JSON; what is wrong in one line."""
+"""``aggml transcribe``: text, subtitles and JSON; errors in one line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def audio(tmp_path: Path) -> Path:
 
 
 def test_a_recording_becomes_json(model: Path, audio: Path) -> None:
-    """Random weights babble: the form is looked at, in any rate."""
+    """The text of random weights has no meaning, so the form is checked, at any sample rate."""
     told = json.loads(run("transcribe", model, audio, "--language", "de", "--json")[0])
     assert told["duration"] == 1.0
     assert set(told) == {"text", "language", "duration", "segments"}

@@ -1,6 +1,6 @@
 """aggml.quantize and aggml.dequantize as functions: shapes, many threads, the loop, misuse.
 
-Not here: which bytes come out (ops/test_types.py).
+Not here: the resulting bytes (ops/test_types.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# One of each way to be cut: by rows or by blocks, with a search or without.
+# Types for each way of dividing the work: by rows or by blocks, with a search or without.
 TYPES = ["f16", "bf16", "q4_0", "q8_0", "q5_1", "q4_K", "q6_K", "tq1_0", "nvfp4", "iq4_xs", "q8_K"]
 
 
@@ -37,7 +37,7 @@ def row_by_row(
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_large_array_is_its_rows(dtype: str, *, weighted: bool) -> None:
-    x = floats(80, 768)  # above what one thread does alone, and no whole number of chunks
+    x = floats(80, 768)  # more than one thread does alone, and not a multiple of a chunk
     imatrix = np.abs(floats(768, seed=2)) if weighted else None
     blocks = aggml.quantize(x, dtype, imatrix)
     assert blocks.shape == (80, DType.parse(dtype).row_size(768))
@@ -77,7 +77,7 @@ async def test_cancelled_quantization_is_aborted() -> None:
 
 async def test_arrays_are_kept_until_done() -> None:
     expected = aggml.quantize(floats(40, 1024), "q4_K")
-    future = aggml.quantize_async(floats(40, 1024), "q4_K")  # nobody else holds the array
+    future = aggml.quantize_async(floats(40, 1024), "q4_K")  # the array has no other reference
     assert np.array_equal(await future, expected)
 
 
@@ -143,7 +143,7 @@ def test_halves_may_come_as_what_they_are() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e-42, -3e38, 0.0])
 @pytest.mark.parametrize("dtype", [kind.type_name for kind in DType if kind.is_quantized])
 def test_any_float_can_be_quantized(dtype: str, value: float) -> None:
-    """Blocks of what is not finite have no meaning, but do no harm, and none to other rows."""
+    """Blocks with infinities or NaN have no meaning, but do no harm and leave other rows intact."""
     x = floats(2, 512)
     x[0, 256:300] = value
     imatrix = np.ones(512, np.float32)

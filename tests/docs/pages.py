@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Written by tools/ from the tables of the package; tests of the ops compare them.
+#: Pages that tools/ writes from the tables of the package; the tests of ops compare them.
 GENERATED: Final = ("docs/ops.md", "docs/cuda-ops.md")
 PAGES: Final = sorted(
     str(path.relative_to(ROOT))
@@ -23,7 +23,7 @@ _FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
-    """Code between fences, and the line of the page on which it begins."""
+    """A block of code, and the line of the page on which it begins."""
 
     language: str
     code: str
@@ -31,12 +31,12 @@ class Block(NamedTuple):
 
 
 def text_of(page: str) -> str:
-    """A page as it stands."""
+    """The text of a page."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(page: str) -> list[Block]:
-    """All code of a page, in order."""
+    """All blocks of code of a page, in order."""
     text = text_of(page)
     return [
         Block(found[1], found[2], text.count("\n", 0, found.start()) + 2)

@@ -1,7 +1,8 @@
 """Every Python block of README and docs runs as it is printed, on both loops.
 
 The blocks of a page belong together: names of one are known in the next, as in a notebook. A block
-that awaits runs in a loop, the others without one. A comment behind a ``print`` is its output.
+that awaits runs in a loop, the others without one. A comment after a ``print`` is its expected
+output.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import CodeType
 
-SERVER = "http://localhost"  # what asks a server runs in test_serve_page.py
+SERVER = "http://localhost"  # code that needs a server runs in test_serve_page.py
 WITH_CODE = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 
 
@@ -38,7 +39,7 @@ def run(page: str, block: Block, names: dict[str, Any]) -> None:
 
 
 def promised(code: str) -> list[str]:
-    """What the comments behind ``print`` say that it prints."""
+    """The expected output: the comments after each ``print``."""
     lines = [line for line in code.splitlines() if line.lstrip().startswith("print(")]
     return [line.split("  # ", 1)[1] for line in lines if "  # " in line]
 

@@ -42,7 +42,7 @@ def texts(name: str, seen: tuple[str, ...] = ()) -> str:
 
 
 def listed(text: str, head: str) -> list[str]:
-    """The names before the colons of a section."""
+    """The names before the colons in a section such as "Raises"."""
     sections = re.findall(rf"^{head}:\n((?: {{4}}.*\n|\n)*)", text + "\n", re.MULTILINE)
     return [
         name.strip()
@@ -52,7 +52,7 @@ def listed(text: str, head: str) -> list[str]:
     ]
 
 
-#: Builders that ggml has not.
+#: Builders that ggml does not have.
 OURS = {"flash_attn_ext_set_shared", "sample", "penalize"}
 
 

@@ -1,7 +1,7 @@
 """What README, CONTRIBUTING and the guides name exists: links, paths, names of aggml, commands.
 
-Pages of the notebook are dated. Of those the links alone are checked: files that they measured may
-have moved since.
+Pages of the notebook are dated. On these only links are checked: files that they measured may have
+moved since.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def slug(title: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """The anchor that GitHub makes for a heading."""
     return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
 
 
@@ -30,7 +30,7 @@ def anchors(page: str) -> set[str]:
 
 
 def resolved(name: str) -> bool:
-    """Whether a dotted name leads from the package to something, by modules and attributes."""
+    """Whether a dotted name can be followed from the package through modules and attributes."""
     parts = name.split(".")
     found: object = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 2):
@@ -47,7 +47,7 @@ def resolved(name: str) -> bool:
 
 
 def spans(page: str) -> list[str]:
-    """What stands between backquotes."""
+    """The texts between backquotes."""
     return re.findall(r"`([^`\n]+)`", prose(page))
 
 
@@ -83,7 +83,7 @@ def test_names_of_aggml_exist(page: str) -> None:
         for span in spans(page)
         for found in re.findall(r"(?<![\w./\"-])aggml(?:\.[A-Za-z_]\w*)+(?!\w*[\"/])", span)
         if not found.endswith((".py", ".so"))
-    } - {"aggml.backends", "aggml.architectures"}  # groups of entry points
+    } - {"aggml.backends", "aggml.architectures"}  # names of groups of entry points
     assert [name for name in sorted(named) if not resolved(name)] == []
 
 

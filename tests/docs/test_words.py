@@ -1,8 +1,8 @@
-"""Words of the glossary in docs/house.md mean one thing: `kind` is no type, a `Plan` is of a graph.
+"""Words of docs/house.md have one meaning: `kind` names no type, a `Plan` is of a graph.
 
-A type of elements is called dtype or element, one of buffers buffer_type, an exception error. The
-test looks at annotations and at what a name is given. Not here: comments and messages, where the
-word has its English meaning.
+A variable for an element type is called dtype or element, for a type of buffers buffer_type, for an
+exception error. The test looks at annotations and at assigned values. Not here: comments and
+messages, where the word has its English meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = sorted((Path(__file__).parents[2] / "aggml").rglob("*.py"))
-#: An annotation or a value that makes a name the name of a type.
+#: An annotation or a value that shows that a variable holds a type.
 TYPES = re.compile(
     r"\b(?:BufferType|BaseException|Exception|DeviceType|DType)\b"
     r"|\.(?:dtype|buffer_type)$|\.buffer\.type$"
@@ -22,7 +22,7 @@ TYPES = re.compile(
 
 
 def names_of_types(tree: ast.AST) -> list[int]:
-    """The lines where `kind` or `kinds` is the name of a type."""
+    """The lines where a variable `kind` or `kinds` holds a type."""
     found = []
     for node in ast.walk(tree):
         pairs: list[tuple[ast.AST | None, ast.AST | None]] = []
@@ -72,7 +72,7 @@ def test_no_type_is_called_kind() -> None:
 
 
 def test_only_graphs_have_plans() -> None:
-    """No room above the face defines a Plan: what it would plan is no compiled graph."""
+    """Rooms above the face define no Plan: what they would call so is no compiled graph."""
     above = {"cli", "gguf", "models", "ray", "serve"}
     wrong = [
         f"{path.name}:{node.lineno} {node.name}"

@@ -21,13 +21,14 @@ INNER: Final = 96
 LAYERS: Final = 2
 EPS: Final = 1e-5
 BASE: Final = 10000.0
-FAVOUR: Final = 1.5  # how strongly a `decided` model wants one token after another
-# Every byte, some letters, and what joins them; scores as SentencePiece has them, best first.
+FAVOUR: Final = 1.5  # how much a `decided` model prefers the favourite successor of a token
+# Besides all bytes and some letters, the merged pieces; SentencePiece's scores decrease in this
+# order.
 WORDS: Final = ("he", "ll", "hell", "o", "hello", "wo", "rld", "world", "▁hello", "▁world", "ld")
 
 
 def pieces() -> tuple[list[str], list[float], list[int]]:
-    """Tokens, scores and types of a small SentencePiece vocabulary."""
+    """The tokens, scores and types of a small SentencePiece vocabulary."""
     letters = sorted({*"abcdefghijklmnopqrstuvwxyz▁", *"".join(WORDS)})
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *letters]
     scores = [0.0] * len(tokens)
@@ -40,7 +41,7 @@ def pieces() -> tuple[list[str], list[float], list[int]]:
 
 
 def weights(architecture: str, seed: int = 5) -> dict[str, NDArray[np.float32]]:
-    """Random weights under GGUF's names, in numpy order."""
+    """Random weights by GGUF's names, in numpy order."""
     random = np.random.default_rng(seed)
     vocabulary = len(pieces()[0])
 
@@ -55,7 +56,7 @@ def weights(architecture: str, seed: int = 5) -> dict[str, NDArray[np.float32]]:
         "token_embd.weight": matrix(vocabulary, WIDTH) * 8,
         "output_norm.weight": near(WIDTH, 1),
     }
-    if architecture == "llama":  # the others use the embeddings again
+    if architecture == "llama":  # other architectures use the embeddings as output matrix
         made["output.weight"] = matrix(vocabulary, WIDTH)
     for i in range(LAYERS):
         for name, rows, columns in (
@@ -79,11 +80,11 @@ def weights(architecture: str, seed: int = 5) -> dict[str, NDArray[np.float32]]:
 
 
 def decided(dtype: str, seed: int = 6) -> dict[str, NDArray[Any]]:
-    """Weights of a llama that knows what it wants, matrices as uint8 blocks of ``dtype`` or f32.
+    """Weights of a llama with clear preferences; matrices as uint8 blocks of ``dtype``, or f32.
 
-    Of purely random weights the two best logits are often nearer to each other than what rounding
-    to 8 bits moves them (0.02 of their spread, in any program). Here each token has a favourite
-    successor, as in a trained model.
+    With purely random weights the two best logits are often so near to each other that rounding to
+    8 bits, which moves them by 0.02 of their spread in any program, changes their order. Here each
+    token has a favourite successor, as in a trained model.
     """
     made = weights("llama", seed)
     embeddings = made["token_embd.weight"]
@@ -99,7 +100,7 @@ def decided(dtype: str, seed: int = 6) -> dict[str, NDArray[Any]]:
 
 
 def dequantized(made: dict[str, NDArray[Any]], dtype: str) -> dict[str, NDArray[Any]]:
-    """The numbers that `decided` weights stand for."""
+    """The numbers that the `decided` weights represent."""
     row = aggml.DType.parse(dtype)
     return {
         name: aggml.dequantize(x, row, ne=(x.shape[1] // row.type_size * row.blck_size, len(x)))
@@ -117,7 +118,7 @@ def write(
     tensors: dict[str, NDArray[Any]] | None = None,
     dtype: str = "f32",
 ) -> Path:
-    """A model file of `weights`, or of ``tensors``, whose uint8 ones are blocks of ``dtype``."""
+    """Write a model file of `weights`, or of ``tensors``; uint8 tensors are blocks of ``dtype``."""
     with aggml.GGUFWriter(path) as writer:
         writer.add("general.architecture", architecture)
         for key, value in {
@@ -147,7 +148,7 @@ def write(
     return path
 
 
-# -- the same in numpy
+# -- the same model in numpy
 
 
 def _norm(x: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
@@ -157,7 +158,7 @@ def _norm(x: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def _turn(x: NDArray[Any], neox: bool) -> NDArray[Any]:
-    """Rotary positions of x (tokens, heads, HEAD)."""
+    """Rotary position embedding of x (tokens, heads, HEAD)."""
     angle = np.arange(len(x))[:, None, None] * BASE ** (-np.arange(0, HEAD, 2) / HEAD)
     y = np.empty_like(x)
     first = np.s_[..., : HEAD // 2] if neox else np.s_[..., 0::2]
@@ -170,7 +171,7 @@ def _turn(x: NDArray[Any], neox: bool) -> NDArray[Any]:
 def logits(
     ids: list[int], architecture: str, made: dict[str, NDArray[Any]] | None = None
 ) -> NDArray[Any]:
-    """After each token, (tokens, vocabulary); of `weights`, or of ``made``."""
+    """The logits after each token (tokens, vocabulary), with `weights` or the weights ``made``."""
     made = made or dict(weights(architecture))
     w = {name: values.astype(np.float64) for name, values in made.items()}
     n, neox = len(ids), architecture != "llama"

@@ -23,7 +23,7 @@ def row_of(seed: int) -> np.ndarray:
 def by_hand(
     rules: Rules, prompt: list[int], made: list[int], ends: set[int], row: np.ndarray
 ) -> np.ndarray:
-    """The same, one token after another, as the documentation says it."""
+    """The adjusted logits, computed token by token as the documentation describes it."""
     found = row.astype(np.float64).copy()
     for token in range(len(row)):
         if rules.repetition != 1 and token in {*prompt, *made}:
@@ -83,7 +83,7 @@ def test_rules_that_change_nothing_are_none() -> None:
 
 
 def test_a_sequence_may_be_long() -> None:
-    """More tokens than there was room for at first."""
+    """More tokens than the adjuster has room for at first."""
     adjuster = Adjuster(Rules(frequency=0.5), [], ())
     row = np.zeros(1000, np.float32)
     for token in [*range(500), *range(250)]:

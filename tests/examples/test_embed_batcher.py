@@ -1,4 +1,4 @@
-"""The batcher of the example, with computations that the tests let go on when they want."""
+"""The batcher of the example, with computations that wait until the test lets them go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """A computation that upper-cases strings, one batch per `let_go`."""
+    """A computation that turns strings to upper case; each batch waits for a `let_go`."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -42,7 +42,7 @@ class Gate:
 
 
 class Caller:
-    """Submits in tasks of a group and notes what comes back."""
+    """Submits items, each in a task of the group, and notes the results."""
 
     batcher: Batcher[str, str]
     tasks: anyio.abc.TaskGroup
@@ -54,7 +54,7 @@ class Caller:
     async def submit(self, *items: str) -> None:
         for item in items:
             self.tasks.start_soon(self._one, item)
-            await wait_all_tasks_blocked()  # in this order
+            await wait_all_tasks_blocked()  # so that the items are submitted in this order
 
     async def _one(self, item: str) -> None:
         with anyio.CancelScope() as self.scopes[item]:
@@ -84,7 +84,7 @@ async def test_a_full_batch_is_handed_over_behind_the_running_one() -> None:
         await caller.submit("a", "bb", "c")
         assert gate.batches == [["a"]]
         await caller.submit("dd", "eeee", "f")
-        assert gate.batches == [["a"], ["bb", "c"]]  # and no third
+        assert gate.batches == [["a"], ["bb", "c"]]  # only two batches at a time
         for _ in range(5):
             gate.let_go()
             await wait_all_tasks_blocked()
@@ -108,12 +108,12 @@ async def test_cancelling_one_leaves_the_others() -> None:
     async with Batcher(gate) as batcher, anyio.create_task_group() as tasks:
         caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "b", "c", "d")
-        caller.scopes["c"].cancel()  # in the queue
+        caller.scopes["c"].cancel()  # while it is in the queue
         await wait_all_tasks_blocked()
         gate.let_go()
         await wait_all_tasks_blocked()
         assert gate.batches == [["a"], ["b", "d"]]
-        caller.scopes["b"].cancel()  # in the running batch
+        caller.scopes["b"].cancel()  # while it is in the running batch
         await wait_all_tasks_blocked()
         gate.let_go()
     assert caller.results == {"a": "A", "d": "D"}
@@ -167,8 +167,8 @@ async def test_no_more_than_max_waiting_are_held() -> None:
     async with Batcher(gate, max_waiting=3) as batcher, anyio.create_task_group() as tasks:
         caller.batcher, caller.tasks = batcher, tasks
         await caller.submit(*"abcde")
-        assert len(batcher._queue) == 2  # and one is computed
-        caller.scopes["d"].cancel()  # also those held back can give up
+        assert len(batcher._queue) == 2  # and one is being computed
+        caller.scopes["d"].cancel()  # an item that is not admitted yet can also be cancelled
         await wait_all_tasks_blocked()
         gate.let_go(5)
     assert [x for batch in gate.batches for x in batch] == list("abce")

@@ -1,4 +1,4 @@
-"""Where sentences lie in a batch: each whole, none over another, little room left."""
+"""The places of sentences in a batch: each whole, without overlap, with little room left."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_every_sentence_has_a_place_of_its_own(lengths: list[int]) -> None:
 @given(LENGTHS)
 def test_half_of_all_tokens_or_more_are_real(lengths: list[int]) -> None:
     shape = pack(lengths).shape
-    # First fit: no two rows could be one; and a row is at most 7 tokens longer than it must be.
+    # By first fit no two rows could be merged into one, and a row is at most 7 tokens longer than
+    # it must be.
     assert shape.rows * shape.tokens <= 2 * sum(lengths) + 2 * 8 * shape.rows + shape.tokens
 
 

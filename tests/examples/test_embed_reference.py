@@ -1,4 +1,4 @@
-"""The example's embeddings beside those of transformers, for every kind of sentence.
+"""The example's embeddings compared with those of transformers, for sentences of all sorts.
 
 The reference is reference_embeddings.npz (normalised mean-pooled float32, one row per string of
 reference_sentences.json, truncated at 256 tokens), made by ``python -m benchmarks.make_reference``;
@@ -55,7 +55,8 @@ async def test_half_a_surrogate_pair_counts_as_a_replacement_character() -> None
     async with Embedder() as embedder:
         broken = await embedder.embed("half \ud83d a pair")
         whole = await embedder.embed("half \ufffd a pair")
-        pair = await embedder.embed("\ud83d\ude00")  # as json.loads would have joined it
+        # two surrogates, which json.loads would have joined
+        pair = await embedder.embed("\ud83d\ude00")
         joined = await embedder.embed("\U0001f600")
     assert np.array_equal(broken, whole)
     assert np.array_equal(pair, joined)

@@ -49,9 +49,10 @@ async def test_cancelling_at_random_points_leaves_the_service_healthy() -> None:
 
         for _ in range(10):
             async with anyio.create_task_group() as tasks:
-                for i in range(20):  # one of them has all the time of a slow machine
+                # one task has no time limit, so that one succeeds on a slow machine, too
+                for i in range(20):
                     tasks.start_soon(ask, choose.expovariate(1 / 0.02) if i else math.inf)
-        with anyio.move_on_after(0.001):  # all of them, while one batch is computed
+        with anyio.move_on_after(0.001):  # all sentences, cancelled while one batch is computed
             await embed_all(embedder, SENTENCES)
         np.testing.assert_allclose(await embedder.embed(SENTENCES[0]), expected, atol=1e-5)
     assert finished >= 10
@@ -93,13 +94,13 @@ async def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The script in a process of its own, which takes 0.7 s of a core to begin."""
+    """Run the script in a process of its own, which takes 0.7 s of a core to start."""
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def run_here(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The same in this process, for what ends before a loop begins."""
+    """Run the script in this process, for calls that end before a loop begins."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -112,14 +113,15 @@ def run_here(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_file_of_sentences_becomes_a_file_of_vectors(tmp_path: Path, loop: str) -> None:
     sentences = ["", "A cat.", "a cat .", "ünï 天 \U0001f600", "x" * 10_000, "long " * 500]
-    source, target = tmp_path / "in.json", tmp_path / "vectors.out"  # the name is taken as it is
+    # the file gets just this name, without ".npy"
+    source, target = tmp_path / "in.json", tmp_path / "vectors.out"
     source.write_text(json.dumps(sentences), encoding="utf-8")
     done = run("--sentences", source, "--out", target, "--loop", loop, "--threads", "1")
     assert done.returncode == 0, done.stderr
     found = np.load(target)
     assert (found.shape, found.dtype) == ((len(sentences), 384), np.float32)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(found[1], found[2], atol=1e-5)  # the same tokens
+    np.testing.assert_allclose(found[1], found[2], atol=1e-5)  # both give the same tokens
 
 
 def test_an_empty_list_gives_no_rows(tmp_path: Path) -> None:

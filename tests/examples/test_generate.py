@@ -1,4 +1,4 @@
-"""models/decoding/generating.py and models/llama: the model against numpy, sequences together."""
+"""models/decoding/generating.py and models/llama: compared with numpy, several sequences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PROMPT = [1, 40, 270, 281, 265, 277]
-TOLERANCE = 1e-3  # of the largest logit: keys and values are kept in f16
+TOLERANCE = 1e-3  # relative to the largest logit: keys and values are kept in f16
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ async def test_logits_are_those_of_numpy(files: dict[str, Path], architecture: s
 
 
 async def test_logits_of_300_positions_are_those_of_the_reference(files: dict[str, Path]) -> None:
-    """Fused, packed, in vectors, on many threads: within 1e-3 of one plain node after another."""
+    """Fused, packed, in vectors, on many threads: within 1e-3 of one plain node at a time."""
     ids = np.random.default_rng(3).integers(0, 290, 300).tolist()
     logits = {}
     for reference in (True, False):
@@ -126,7 +126,7 @@ async def test_greedy_takes_the_best_of_numpy(files: dict[str, Path]) -> None:
 
 
 async def one_by_one(model: Decoder, logits: np.ndarray, first: int, n: int) -> list[list[int]]:
-    """The best tokens by numpy, each seen before the next step is asked for."""
+    """The best tokens by numpy. Each token is read before the next step is queued."""
     ids = [[int(x) for x in logits.argmax(-1)]]
     for position in range(first, first + n - 1):
         logits = await model.decode(ids[-1], [position] * len(logits))
@@ -138,7 +138,7 @@ async def one_by_one(model: Decoder, logits: np.ndarray, first: int, n: int) -> 
 async def test_greedy_steps_queued_ahead_take_the_same_tokens(
     files: dict[str, Path], sequences: int
 ) -> None:
-    """Also where attention looks at more positions, by another graph, in the middle of it."""
+    """Also if attention, in the middle of it, needs a graph for more positions."""
     prompt = np.random.default_rng(1).integers(3, 290, 250).tolist()
     greedy = [Sampler(temperature=0)] * sequences
     async with aggml.get_device("CPU").backend() as backend:
@@ -209,7 +209,7 @@ async def test_sequences_end_at_different_times(files: dict[str, Path]) -> None:
 async def test_leaving_in_the_middle_leaves_the_model_usable(
     files: dict[str, Path], temperature: float
 ) -> None:
-    """By a cancellation, and by closing the generator: what is queued is aborted, nobody waits."""
+    """By cancelling, and by closing the generator: queued work is aborted, and nobody waits."""
     async with aggml.get_device("CPU").backend() as backend:
         model = await load(backend, files["llama"], sequences=2)
 
@@ -230,7 +230,7 @@ async def test_leaving_in_the_middle_leaves_the_model_usable(
             assert [await anext(closed) for _ in range(seen)] == whole[:seen]
             await closed.aclose()
             assert [x async for x in steps()] == whole
-        await backend.synchronize()  # tells of no failure that nobody saw
+        await backend.synchronize()  # raises nothing: no failure is unseen
 
 
 async def test_a_full_context_is_told_after_the_last_token(files: dict[str, Path]) -> None:
@@ -247,7 +247,7 @@ async def test_a_full_context_is_told_after_the_last_token(files: dict[str, Path
 
 @pytest.mark.parametrize("top_k", [0, 8, 200])
 async def test_draws_are_those_of_all_logits(files: dict[str, Path], top_k: int) -> None:
-    """Whether the device picks the best first, or all come here."""
+    """Whether the device preselects candidates or all logits are brought to the host."""
     async with aggml.get_device("CPU").backend() as backend:
         model = await load(backend, files["llama"], sequences=2)
         got = await collect(model, [Sampler(0.9, top_k, seed=7), Sampler(temperature=0)], 10)

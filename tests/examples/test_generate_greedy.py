@@ -1,4 +1,4 @@
-"""generate.py takes the tokens that llama.cpp takes; its logits are those of the reference path.
+"""generate.py gives the tokens of llama.cpp; its logits are those of the reference path.
 
 The tokens were recorded (benchmarks/make_greedy.py). Not here: speed; other architectures.
 """
@@ -23,7 +23,7 @@ RECORDED: Final = json.loads(
     Path(__file__).with_name("reference_greedy.json").read_text(encoding="ascii")
 )["taken"]
 DTYPES: Final = ("f32", "q8_0")
-MARGIN: Final = 0.15  # 8-bit activations move a logit by some 0.02
+MARGIN: Final = 0.15  # 8-bit activations change a logit by some 0.02
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ async def test_greedy_ids_are_those_of_llama_cpp(
 
 @pytest.mark.parametrize("taken", RECORDED, ids=lambda x: f"{x['dtype']}-{len(x['prompt'])}")
 def test_no_recorded_token_was_a_near_tie(taken: dict[str, Any]) -> None:
-    """Else the comparison above would be one of roundings."""
+    """Otherwise the comparison above would depend on roundings."""
     dtype, prompt = taken["dtype"], taken["prompt"]
     weights = llama_files.dequantized(llama_files.decided(dtype), dtype)
     rows = llama_files.logits([*prompt, *taken["ids"][:-1]], "llama", weights)[len(prompt) - 1 :]

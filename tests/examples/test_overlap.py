@@ -1,6 +1,6 @@
 """The examples of overlap give right results, overlap, and draw it; nothing is timed here.
 
-That something overlaps is read from the traces: operations of different streams that ran at once.
+Overlap is read from the traces: operations of different streams that ran at the same time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def at_once(trace: aggml.Trace, operation: str) -> int:
-    """The most streams that did ``operation`` at one moment."""
+    """The largest number of streams that ran ``operation`` at the same time."""
     steps = []
     for event in trace.events:
         if event.operation == operation:
@@ -30,7 +30,7 @@ def at_once(trace: aggml.Trace, operation: str) -> int:
 
 
 def overlaps(trace: aggml.Trace, one: str, other: str) -> bool:
-    """Whether some ``one`` ran while some ``other`` did."""
+    """Whether an operation ``one`` ran at the same time as an operation ``other``."""
     spans = [(e.started, e.done) for e in trace.events if e.operation == other]
     return any(
         max(start, event.started) < min(end, event.done)

@@ -1,6 +1,6 @@
-"""The short programs of examples/: each runs on both loops and prints what it is there to show.
+"""The short programs of examples/: each runs on both loops and prints the expected lines.
 
-Not here: the whole programs (embed, generate, service, two_devices, overlapped_transfer).
+Not here: the larger programs (embed, generate, service, two_devices, overlapped_transfer).
 """
 
 from __future__ import annotations

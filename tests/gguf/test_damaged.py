@@ -103,12 +103,12 @@ def test_offsets_that_cannot_be_are_refused(refused: Refuse) -> None:
 
 
 def test_a_file_cut_anywhere_is_refused(raw: bytes, refused: Refuse) -> None:
-    for length in range(0, len(raw) - 32, 13):  # the last tensor's padding may be missing
+    for length in range(0, len(raw) - 32, 13):  # the padding after the last tensor may be missing
         refused(raw[:length])
 
 
 def open_if_sound(path: Path) -> None:
-    """Open and look at everything, or be refused: nothing else may happen."""
+    """Open the file and read everything, or get a GGUFError: nothing else may happen."""
     try:
         with GGUFFile.open(path) as file:
             for name, tensor in file.tensors.items():

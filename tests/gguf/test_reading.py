@@ -1,4 +1,4 @@
-"""GGUF files: what the gguf package writes is read back, mapped and loaded.
+"""GGUF files that the package gguf wrote are read, mapped and loaded.
 
 Not here: damaged files (test_damaged.py).
 """
@@ -125,7 +125,7 @@ async def test_mapped_weights_are_computed_with(model: Path, mmap: bool) -> None
         before = file.data("blk.0.attn_q.weight").ctypes.data
         buffer = file.map(device)
         weight = file.tensors["blk.0.attn_q.weight"]
-    assert weight.address == before  # no copy
+    assert weight.address == before  # not copied
     assert buffer.usage is aggml.BufferUsage.WEIGHTS
     x = aggml.new_tensor("f32", ne=(64, 2), name="x")
     y = aggml.ops.mul_mat(weight, x)

@@ -1,6 +1,6 @@
 """GGUFWriter's tensors: the gguf package and GGUFFile read what was written.
 
-A tensor that cannot be is refused. Not here: metadata (test_writing_metadata.py), exceptions and
+Invalid tensors are refused. Not here: metadata (test_writing_metadata.py), exceptions and
 full disks (test_writing_ends.py), damaged files (test_damaged.py).
 """
 
@@ -53,7 +53,7 @@ def test_tensors_of_plain_types(path: Path, alignment: int) -> None:
             wanted = (array.shape or (1,))[::-1]
             assert file.tensors[name].ne == (*wanted, 1, 1, 1)[:4]
     for peer in gguf.GGUFReader(path).tensors:
-        if peer.name != "none":  # its last offset is the end of the file
+        if peer.name != "none":  # gguf gives the end of the file as offset of this tensor
             assert peer.data_offset % alignment == 0
         assert peer.data.tobytes() == PLAIN[peer.name].tobytes()
         assert peer.tensor_type.name.lower() == {"scalar": "f32", "none": "f32"}.get(
@@ -144,7 +144,7 @@ def test_any_strides_and_byte_orders(path: Path) -> None:
 
 
 def test_large_tensors_go_to_disk_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a cube, a matrix and a row, each larger than a piece; quantized ones are the same."""
+    """As a cube, a matrix and a row, each larger than a piece; quantized ones, too."""
     monkeypatch.setattr(pieces, "PIECE", 8192)
     monkeypatch.setattr(writer, "COPIED", 5000)
     arrays = {"cube": floats((5, 3, 1024), 1), "matrix": floats((70, 256), 2)}

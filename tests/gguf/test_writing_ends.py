@@ -1,4 +1,4 @@
-"""GGUFWriter's end: after an exception, on a full disk, cancelled; the file is whole or not there.
+"""GGUFWriter's end: after an exception, on a full disk, cancelled; the file is complete or absent.
 
 Not here: what is in a file (test_writing.py, test_writing_metadata.py).
 """
@@ -30,7 +30,7 @@ def test_an_exception_leaves_no_file_and_the_old_one_in_place(path: Path) -> Non
     def fail() -> None:
         with GGUFWriter(path) as w:
             w.add_tensor("x", floats((4, 32), 1))
-            assert left(path) == before  # nothing is seen before it is whole
+            assert left(path) == before  # the file is not visible before it is complete
             raise ZeroDivisionError
 
     before: list[str] = []
@@ -70,7 +70,7 @@ def test_a_disk_that_is_full_leaves_nothing(path: Path, monkeypatch: pytest.Monk
     assert left(path) == []
     assert w.closed
     room[0] = 100_000
-    with GGUFWriter(path) as w:  # what failed in between is not in the file
+    with GGUFWriter(path) as w:  # the tensor that failed in between is not in the file
         w.add_tensor("small", floats((32,), 1))
         room[0] = 0
         with pytest.raises(OSError, match="No space"):
@@ -177,7 +177,7 @@ async def test_cancelled_adding_adds_nothing(path: Path, monkeypatch: pytest.Mon
 
 
 async def test_one_tensor_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another task does while a thread writes is refused; leaving waits for the thread."""
+    """Calls of other tasks are refused while a thread writes; the end waits for that thread."""
     put = writer._put
     w = GGUFWriter(path)
     refused: list[str] = []

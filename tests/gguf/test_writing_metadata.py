@@ -1,6 +1,6 @@
 """GGUFWriter's metadata: the gguf package and GGUFFile read what was written.
 
-A value that cannot be is refused. Not here: tensors (test_writing.py).
+Invalid values are refused. Not here: tensors (test_writing.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUMBERS: dict[str, tuple[Any, Any]] = {
 
 
 def kinds_of(path: Path) -> dict[str, list[str]]:
-    """The types that the gguf package finds, outermost first."""
+    """The types of a value that the package gguf reports, the outermost first."""
     fields = gguf.GGUFReader(path).fields
     return {
         key: [kind.name.lower() for kind in field.types]

@@ -1,7 +1,7 @@
 """The public API driven at random: calls in any order raise nothing but typed errors.
 
-Calls are drawn whether they make sense or not. AGGML_LONG=1 in the environment lengthens a run
-from seconds to a minute or two; run it so under a sanitizer.
+Calls are drawn at random, whether they make sense or not. AGGML_LONG=1 in the environment lengthens
+a run from seconds to a minute or two; run it so under a sanitizer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNARY = ["neg", "sqr", "cont", "transpose", "relu", "soft_max", "cont", "sqrt"]
 
 @contextlib.contextmanager
 def typed() -> Iterator[None]:
-    """What a call may raise: the package's own exceptions, and nothing else."""
+    """Accept the package's own exceptions; any other one fails the test."""
     try:
         yield
     except aggml.AggmlError:
@@ -48,7 +48,7 @@ def typed() -> Iterator[None]:
 
 
 class Machine(RuleBasedStateMachine):
-    """Two devices and all that is made on them; indices are taken modulo what there is."""
+    """Two devices, and the objects made on them. Indices are taken modulo the number of objects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     def later(self, future: Any) -> None:
         self.futures = [*self.futures[-20:], future]
 
-    # -- describing
+    # -- making tensors and graphs
 
     @rule(dtype=dtypes, ne=extents)
     def leaf(self, dtype: str, ne: list[int]) -> None:
@@ -232,7 +232,7 @@ class Machine(RuleBasedStateMachine):
         with typed():
             self.later(getattr(self.one(self.backends, b), what)(self.one(self.events, i)))
 
-    # -- what goes wrong, and ends
+    # -- failures and ends
 
     @rule(i=pick, what=st.sampled_from(["abort", "wait", "result", "times"]))
     def future(self, i: int, what: str) -> None:
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
                 done = be.synchronize()
                 assert done.wait(60), f"{be!r} does not run dry"
                 done.result()
-        with aggml.get_device("CPU").backend() as be:  # and a new one works
+        with aggml.get_device("CPU").backend() as be:  # a new backend still works
             s = sum_on(be)
             run = s.run(be, ramp(), ramp())
             assert run.wait(60)
@@ -301,4 +301,4 @@ Machine.TestCase.settings = settings(
 
 @pytest.mark.timeout(1200 if LONG else 300)
 class TestMachine(Machine.TestCase):  # type: ignore[misc,valid-type]
-    """Hypothesis finds the steps."""
+    """Hypothesis draws the steps."""

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """A backend, what lies on it, and what its tests need."""
+    """A backend with placed tensors and graphs for the tests."""
 
     def __init__(self, be: aggml.Backend) -> None:
-        self.be: Any = be  # what is passed has the wrong type on purpose
+        self.be: Any = be  # Any, since the tests pass arguments of wrong types on purpose
         self.t = holding(be, ramp(), "tensor")
         self.ids = placed(be, 4, "ids", "i32")
         self.bf16 = placed(be, N, "bf16", "bf16")
@@ -32,7 +32,7 @@ class Place:
         self.s = sum_on(be)
         self.unplaced = vector(name="unplaced")
         self.other_side = vector(name="elsewhere")
-        # On the simulated device host memory is out of reach, and the other way round.
+        # The simulated device cannot reach host memory, nor the CPU its memory.
         self.elsewhere = (
             SimDevice("ELSEWHERE") if be.device.name == "CPU" else aggml.get_device("CPU")
         ).backend()
@@ -44,7 +44,7 @@ def at(be: aggml.Backend) -> Iterator[Place]:
     place = Place(be)
     with place.elsewhere:
         yield place
-        # Whatever was refused: nothing was queued, nothing was spoiled, and work goes on.
+        # A refused call has queued nothing and poisoned nothing, and the backend works on.
         assert be.pending == 0
         got = be.get(place.t)
         assert got.wait(60)
@@ -88,7 +88,7 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
     "strings": (lambda p: p.be.set(p.t, np.array(["a"] * N)), aggml.AggmlError, "tensor"),
     "objects": (lambda p: p.be.set(p.t, np.array([object()] * N)), aggml.AggmlError, "tensor"),
     "a structure": (lambda p: p.be.set(p.t, np.zeros(N, "f4,f4")), aggml.LayoutMismatch, "tensor"),
-    # what is no array
+    # invalid arrays
     "None": (lambda p: p.be.set(p.t, None), aggml.AggmlError, r"Backend\.set"),
     "a list of floats": (lambda p: p.be.set(p.t, [1.0] * N), aggml.LayoutMismatch, "float64"),
     "a ragged list": (lambda p: p.be.set(p.t, [[1], [1, 2]]), aggml.AggmlError, "list"),

@@ -1,6 +1,6 @@
-"""Bad options, closed backends and places in memory that cannot be: refused by name, at once.
+"""Bad options, closed backends and impossible placements: refused by name, at once.
 
-Not here: transfers of what does not fit (test_bad_input.py).
+Not here: transfers of arrays that do not fit (test_bad_input.py).
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def test_devices_that_are_not_there(asked: dict[str, str]) -> None:
 
 
 def test_futures_of_what_was_refused_do_not_exist(be: aggml.Backend) -> None:
-    """Misuse is no failure of the stream: synchronize has nothing to tell."""
+    """Misuse is not a failure of the stream, so synchronize does not report it."""
     a = placed(be)
     for _ in range(5):
         with pytest.raises(aggml.LayoutMismatch):

@@ -1,4 +1,4 @@
-"""copy_graph and compare_backends: clones that share nothing but structure, verdicts that hold."""
+"""copy_graph and compare_backends: clones that share only structure, correct verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def network(be: aggml.Backend, rng: np.random.Generator) -> tuple[Graph, dict[str, aggml.Tensor]]:
-    """Products, views of one storage, writes through a view, an output inside."""
+    """A graph with products, views of one storage, writes through a view, an inner output."""
     t = {
         "w": aggml.new_tensor("f32", ne=(8, 6), name="w"),
         "x": aggml.new_tensor("f32", ne=(8, 4), name="x").set_input(),
@@ -37,7 +37,7 @@ def network(be: aggml.Backend, rng: np.random.Generator) -> tuple[Graph, dict[st
 
 
 class Wrong(SimDevice):
-    """A device that spoils the result of one op."""
+    """A simulated device that spoils the results of one op."""
 
     def __init__(self, op: str) -> None:
         super().__init__("WRONG")
@@ -152,7 +152,7 @@ async def test_equal_backends_pass(
     assert [n.index for n in verdict.nodes] == [i for i, _ in told]
     assert all(n.nmse == 0 and n.seconds is not None for n in verdict.nodes)
     assert "6 nodes, 0 differ" in str(verdict)
-    assert np.array_equal(await cpu.get(t["cache"]), cache)  # the original has not run
+    assert np.array_equal(await cpu.get(t["cache"]), cache)  # the original graph was not run
 
 
 @pytest.mark.feature("GC-05")

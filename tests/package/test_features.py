@@ -1,6 +1,6 @@
 """The 248 features of ggml's backend interface: each has its row in docs/ggml-api.md and its test.
 
-Rows are checked against what can be imported, marks are read from the sources of the tests. Not
+Each row must name something that can be imported; marks are read from the sources of the tests. Not
 here: what the features do.
 """
 
@@ -82,10 +82,10 @@ def test_nothing_is_missing() -> None:
 
 
 def resolve(path: str) -> object:
-    """What a dotted path names.
+    """The object that a dotted path names.
 
     Raises:
-        AttributeError, ImportError: nothing.
+        AttributeError, ImportError: there is none.
     """
     parts = path.split(".")
     found: object = importlib.import_module(parts[0])
@@ -129,7 +129,7 @@ def _marks_in(node: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def marks() -> dict[str, list[str]]:
-    """The tests that are marked with each feature."""
+    """The names of the tests that are marked with each feature."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = str(path.relative_to(ROOT))
@@ -147,7 +147,7 @@ def test_every_probe_is_a_test_on_both_loops() -> None:
     found = set()
     for path in (ROOT / "tests").rglob("test_probes.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            # An async test runs once per loop.
+            # An async test runs once for each loop.
             if isinstance(node, ast.AsyncFunctionDef) and node.name.startswith("test_probe_"):
                 found.add(int(node.name.split("_")[2]))
     assert found == set(range(1, 33))

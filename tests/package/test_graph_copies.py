@@ -1,6 +1,6 @@
 """copy, deepcopy and pickle of graphs and tensors: another uid, no memory, the same results.
 
-Not here: clones on another backend, with what they hold (test_compare.py).
+Not here: clones on another backend, with contents (test_compare.py).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_a_deep_copy_has_other_tensors_and_no_memory(again: Callable[[Any], Any]
         other, y, leafs = again((graph, graph.ends[0], graph.leafs))
         assert other.memory is None
         assert graph.memory is memory
-        assert y is other.ends[0]  # what was copied together belongs together
+        assert y is other.ends[0]  # objects that are copied together refer to each other
         assert leafs == other.leafs
         assert not {*other.nodes, *other.leafs} & {*graph.nodes, *graph.leafs}
         assert all(t.placement is None and t.buffer is None for t in (*other.leafs, *other.nodes))

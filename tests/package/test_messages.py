@@ -1,6 +1,6 @@
-"""Messages that users met: each error names what was given, where, and the cure that works.
+"""Messages that users met: each error names the argument, the place, and a cure that works.
 
-Here: arrays, names, options and the program. Not here: what is refused at all (test_bad_input.py,
+Here: arrays, names, options and the program. Not here: which calls are refused (test_bad_input.py,
 test_misuse.py).
 """
 
@@ -81,7 +81,7 @@ async def test_too_large_a_graph_names_its_largest_tensor(cpu: CPUBackend, scrat
         with pytest.raises(aggml.AllocFailed, match=r"16.0 TiB.*CPU.*wide f32") as caught:
             cpu.alloc_graph(graph)
         assert caught.value.tensor == "wide"
-        assert graph.memory is None  # all or nothing
+        assert graph.memory is None  # either all tensors are placed or none
         assert x.placement is None
 
 
@@ -111,7 +111,7 @@ CURES = [
 ]
 
 
-# "<memory at 0x7f...>" would be another name in each process.
+# Addresses such as "<memory at 0x7f...>" are cut off: test names must be the same in each process.
 @pytest.mark.parametrize(
     ("x", "dtype", "words"), CURES, ids=lambda x: str(x).split(" at 0x")[0][:24]
 )
@@ -194,7 +194,7 @@ def test_a_long_name_is_refused_and_not_cut() -> None:
 
 
 async def test_names_that_are_made_of_long_names_still_fit(sim: aggml.Backend) -> None:
-    """What builders and staged copies append is cut: nobody chose it."""
+    """Names that builders and staged copies make are cut: the user did not choose them."""
     a = vector(name="n" * 63)
     assert ops.transpose(a).name == "n" * 63
     sim.alloc([a])
@@ -202,7 +202,7 @@ async def test_names_that_are_made_of_long_names_still_fit(sim: aggml.Backend) -
     assert not (await sim.get(a)).any()
 
 
-# -- an odd row
+# -- rows of odd length
 
 
 @pytest.mark.parametrize("name", ["reglu", "geglu_swapped", "swiglu", "geglu_erf", "geglu_quick"])

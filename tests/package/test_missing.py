@@ -26,7 +26,7 @@ _WITHOUT = (
 
 
 def ended(*command: str, **options: Any) -> tuple[int, str]:
-    """The status, and what the interpreter wrote to standard error."""
+    """The exit status, and the text on standard error."""
     words = [sys.executable, *command]
     done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
     return done.returncode, done.stderr.strip()
@@ -34,7 +34,7 @@ def ended(*command: str, **options: Any) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model file with a vocabulary that the package `tokenizers` reads, and no weights."""
+    """Write a model file with a vocabulary that needs the package `tokenizers`, and no weights."""
     path = tmp_path_factory.mktemp("missing") / "bytes.gguf"
     with aggml.GGUFWriter(path) as writer:
         writer.add("general.architecture", "llama")

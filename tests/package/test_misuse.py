@@ -38,7 +38,7 @@ JUNK: dict[str, Any] = {
 
 
 class Things:
-    """One of each, good for one call."""
+    """One object of each class, for a single call."""
 
     def __init__(self, be: CPUBackend) -> None:
         self.be = be
@@ -138,7 +138,7 @@ def test_good_arguments_are_good(cpu: CPUBackend, name: str) -> None:
 
 
 def test_nothing_that_is_assigned_reaches_an_address(cpu: CPUBackend) -> None:
-    """Each of these ended the process, or read what is not the tensor's."""
+    """Each of these assignments ended the process, or let it read beyond the tensor."""
     t = holding(cpu, ramp(), "t")
     view = ops.view_1d(t, 4, 16)
     assert t.placement is not None
@@ -177,7 +177,7 @@ def test_nothing_that_is_assigned_reaches_an_address(cpu: CPUBackend) -> None:
 def test_native_code_looks_at_bounds_itself(
     cpu: CPUBackend, field: str, value: int | tuple[int, ...]
 ) -> None:
-    """A tensor whose fields were forced is refused where addresses are made of it."""
+    """If a tensor's fields were changed by force, native code refuses to make addresses of it."""
     t = holding(cpu, ramp(), "t")
     for use in (
         cpu.get,

@@ -1,7 +1,7 @@
-"""The package as a whole: names exact, files headed, examples answer --help.
+"""The package as a whole: exact __all__, heads of files, examples with --help.
 
-Sources are read, not imported, where that is enough. Not here: what any of it does, who may import
-whom (test_rooms.py).
+Sources are read, not imported, where that is enough. Not here: behaviour, which room may import
+which (test_rooms.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def walk_run_time(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under ``if TYPE_CHECKING``, whose imports never happen."""
+    """All nodes except those under ``if TYPE_CHECKING``, whose imports are never run."""
     for child in ast.iter_child_nodes(tree):
         if is_type_checking(child):
             continue
@@ -55,7 +55,7 @@ def walk_run_time(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports(name: str) -> Iterator[str]:
-    """The modules that module ``name`` imports when it runs, absolute names."""
+    """The modules that module ``name`` imports at run time, as absolute names."""
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in walk_run_time(ast.parse(path.read_text())):
@@ -83,8 +83,8 @@ def test_nothing_imports_testing() -> None:
 
 def test_only_the_reactor_and_the_parker_import_event_loops() -> None:
     users = {name for name in MODULES if LOOPS & {other.split(".")[0] for other in imports(name)}}
-    # Actors of Ray run on asyncio, those of Ray Serve too; the driver's end of their connections
-    # has a loop of its own.
+    # Actors of Ray and of Ray Serve run on asyncio. The driver's end of their connections has a
+    # loop of its own.
     of_ray = {f"aggml.ray.{name}" for name in ("clocks", "front", "link", "neighbours", "wire")}
     assert users == {"aggml.stream.reactor", "aggml.stream.parker", *of_ray}
 
@@ -128,7 +128,7 @@ def test_rooms_that_few_programs_use_are_imported_when_one_of_their_names_is_ask
 
 def test_all_of_the_face_is_exact() -> None:
     for name in aggml.__all__:
-        getattr(aggml, name)  # imports its room, if that was left for later
+        getattr(aggml, name)  # imports the room that defines the name, if that is done lazily
     names = {
         name
         for name, value in vars(aggml).items()
@@ -187,7 +187,7 @@ PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_dir_of_a_package_is_its_names(name: str) -> None:
-    """``dir()`` of a package is its ``__all__``; one without shows nothing but its modules."""
+    """``dir()`` of a package is its ``__all__``; if it has none, only its modules."""
     package = importlib.import_module(name)
     listed: list[str] | None = getattr(package, "__all__", None)
     if listed is None:
@@ -198,7 +198,7 @@ def test_dir_of_a_package_is_its_names(name: str) -> None:
 
 
 def header(path: Path) -> list[str]:
-    """The comment or docstring at the top of a source, in lines, blank ones left out."""
+    """The lines of the comment or docstring at the top of a source, without blank ones."""
     text = path.read_text()
     if path.suffix == ".py":
         lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
@@ -242,7 +242,7 @@ def test_the_example_of_the_readme_runs() -> None:
     assert done.stdout.splitlines() == expected
 
 
-#: A file as a head names it; patterns such as ``quant*.c`` and placeholders are none.
+#: A file name in a head. Patterns such as ``quant*.c`` and placeholders do not count.
 FILE_NAME = re.compile(
     r"(?<![\w*./{<-])((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|c|h|cpp|def|cu|cuh|cmake|md))\b(?![*\w])"
 )
@@ -256,7 +256,7 @@ ALL_FILES = {
 
 
 def exists(name: str) -> bool:
-    """Whether a file is called so; ``_bytes.h`` is short for one that ends so."""
+    """Whether a file has this name; ``_bytes.h`` stands for any file whose name ends so."""
     ending = name if name.startswith("_") else f"/{name}"
     return any(known.endswith(ending) for known in ALL_FILES)
 

@@ -1,6 +1,6 @@
 """The rooms of the package: imports run downwards and in no circle; the drawing is up to date.
 
-Here: tools/rooms.py, asked about the package and about small packages with a fault each.
+Here: tools/rooms.py, run on the package and on small packages with one fault each.
 """
 
 from __future__ import annotations

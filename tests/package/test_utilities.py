@@ -1,4 +1,4 @@
-"""ggml's utilities: versions, status codes, clocks, log, what is printed; what is not needed."""
+"""ggml's utilities: versions, status codes, clocks, log, printing; those that are not needed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_the_log_is_python_s(sim_device: SimDevice, caplog: pytest.LogCapt
         log.removeHandler(handler)
     assert [record.levelno for record in seen] == [logging.ERROR]
     assert "nobody saw" in seen[0].getMessage()
-    # The debug mode of asyncio writes its own records (a slow callback); only ours are counted.
+    # asyncio in debug mode logs slow callbacks; only this package's records are counted.
     assert [r.name for r in caplog.records if r.name.startswith("aggml")] == ["aggml"]
 
 

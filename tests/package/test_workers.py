@@ -1,4 +1,4 @@
-"""How the tests themselves are run: alone, left out if slow, ended if they hang.
+"""How the tests themselves are run: `alone` tests, slow tests left out, hanging tests ended.
 
 Each test here writes test files and runs a pytest of its own. Not here: the plugin (workers.py).
 """
@@ -23,13 +23,13 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.pluginmanager.register(Workers(config))
 """
-#: All that are installed would take 2 s each time.
+#: Loading all installed plugins would take 2 s for each run.
 PLUGINS = ["-p", "xdist.plugin"]
 SETTINGS = "[pytest]\ntest_seconds = {seconds}\nmarkers = alone\n    slow\n"
 
 
 def run(folder: Path, text: str, *options: str, seconds: float = 60) -> tuple[int, str]:
-    """The exit status, and what pytest printed."""
+    """Run pytest. Returns the exit status and the output."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text(SETTINGS.format(seconds=seconds))
     (folder / "test_these.py").write_text(text)

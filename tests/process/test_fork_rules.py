@@ -1,6 +1,7 @@
 """Each lock and each state word of the native module has its rule for the child of a fork.
 
-The table stands in native/runtime/fork.c. Here: that it names all of them, and nothing else. Not
+The table is in native/runtime/fork.c. Here: that it names all locks and state words, nothing else.
+Not
 here: that the rules are kept (tests/native/runtime_fork*.c, test_processes.py).
 """
 
@@ -12,7 +13,7 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parents[2] / "aggml" / "native"
 RULES = {"fresh", "parent", "marked", "word", "gil", "thread"}
 
-#: What more than one thread may look at, as a declaration of C or C++ begins.
+#: The beginning of a C or C++ declaration of a variable that several threads use.
 SHARED = re.compile(
     r"""^\s*(?:static\s|_Alignas\(64\)\s|const\s)*
     (?:pthread_(?:mutex|cond|rwlock|once)_t | pthread_t | atomic_\w+
@@ -21,7 +22,7 @@ SHARED = re.compile(
     \s(?P<names>[*\w\#][^;(){}]*?)\s*(?:;|=|\{)""",
     re.MULTILINE | re.VERBOSE,
 )
-#: What lives as long as the process, in a file or in a function.
+#: A static variable, in a file or in a function.
 STATIC = re.compile(
     r"^[ \t]*static (?!inline\b|const\b|constexpr\b)(?P<type>[^(){};=\n]*?)"
     r"(?P<names>[*\w#]+(?:\[[^;\n]*?\])?(?:, *\w+)*)(?: = [^\n]*|\{[^\n]*\})?;",
@@ -79,7 +80,7 @@ def test_the_rules_are_those_that_are_told() -> None:
 
 
 def test_locks_of_the_process_stand_in_one_place() -> None:
-    """A lock of a file would be one that in_child() does not know."""
+    """in_child() does not know a lock that is declared elsewhere in a file."""
     for path in sorted(NATIVE.rglob("*")):
         if path.suffix not in {".c", ".h", ".cpp"}:
             continue

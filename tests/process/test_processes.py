@@ -30,14 +30,15 @@ def minutes():  # 5,000 products of 17 GFLOP
 """
 
 
-# An interpreter for each test takes 0.6 s of a core; what ends differs little between devices.
+# Starting an interpreter for each test takes 0.6 s of a core, and devices differ little at the end,
+# so the second one is slow.
 @pytest.fixture(params=["cpu", pytest.param("sim", marks=pytest.mark.slow)])
 def setup(request: pytest.FixtureRequest) -> str:
     return SETUP.format(device=request.param)
 
 
 def ends_well(code: str) -> str:
-    """Exit code 0, nothing on stderr; returns what it printed."""
+    """Run the code; assert exit code 0 and an empty stderr. Returns stdout."""
     done = subprocess.run(child(code), capture_output=True, text=True, timeout=100, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
@@ -83,7 +84,7 @@ time.sleep(0.1)""",
     "a pool of its own": """
 pool = aggml.ThreadPool(3); s = aggml.Stream("s", pool=pool)
 for _ in range(100): s.delay(0.001)""",
-    # From here on nobody in Python knows any more whose work it is, and it would take minutes.
+    # No Python object refers to the backend any more, and its graph would take minutes.
     "a graph whose backend was dropped": """
 other = device.backend(); g = minutes(); other.alloc_graph(g); f = other.graph_compute(g)
 while f.times.started is None: pass
@@ -168,14 +169,14 @@ def test_os_exit_with_work_in_flight(setup: str) -> None:
 
 
 def interrupted(code: str) -> str:
-    """Run, send SIGINT once it printed "ready", expect it to end by itself."""
+    """Run the code, send SIGINT after it printed "ready", and assert that it ends by itself."""
     process = subprocess.Popen(
         child(code), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n", process.communicate()
-        time.sleep(0.1)  # for it to be inside the call; too early would do as well
+        time.sleep(0.1)  # time to enter the call; a signal before that would do as well
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=100)
     finally:
@@ -218,7 +219,7 @@ except (KeyboardInterrupt, BaseExceptionGroup):
 
 # -- fork
 
-# The child of a process with threads: Python 3.12 warns of it, rightly in general.
+# Python 3.12 warns of a fork in a process with threads, which is right in general.
 MAY_FORK = """import warnings
 warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
 """

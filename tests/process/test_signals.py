@@ -1,4 +1,4 @@
-"""Our threads take no signals, and change the scheduling only of the event loop's thread.
+"""Our threads take no signals; they change the scheduling of no thread but the event loop's.
 
 Not here: the same of the native threads alone (tests/native/runtime_signals.c, runtime_sched.c).
 """
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(
     not hasattr(signal, "pthread_sigmask"), reason="threads have no signal masks here"
 )
 
-# Masks first what it waits for in its own thread, as a program does once it has read its options.
+# Blocks the signals only after the threads have started, as a program does that reads its options
+# first; then waits for them.
 WAITS = """
 import os, signal, aggml, anyio
 from aggml import Graph, ops
@@ -114,7 +115,7 @@ print("end")
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux alone has slices")
 def test_the_slice_of_a_loop_is_its_own() -> None:
-    """Neither threads nor programs that it starts have it."""
+    """Threads and programs that the loop starts do not inherit its slice."""
     done = subprocess.run(child(INHERITS), capture_output=True, text=True, timeout=100, check=False)
     assert done.stderr == ""
     if done.stdout == "another scheduler\n":

@@ -1,4 +1,4 @@
-"""A registry with only the built-in families; each test leaves it unchanged."""
+"""A registry with only the built-in families, restored after each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins for tests: families and devices made on the spot, files that are loaded by path.
+"""Plug-ins for tests: families and devices made in the test, files that are loaded by path.
 
 Here: fakes and sources. No tests here.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ParamsDevice(SimDevice):
-    """Reads the parameters of `name:params` in its own way: it keeps them."""
+    """A device that keeps the parameters of `name:params`."""
 
     seen: str | None = None
 
@@ -28,7 +28,7 @@ class ParamsDevice(SimDevice):
 
 
 class FakeFamily(aggml.Family):
-    """A family of simulated devices, of whatever version."""
+    """A family of simulated devices, with any version."""
 
     def __init__(self, name: str = "FAKE", n: int = 1, *, version: int = 1, **options: Any) -> None:
         self.name = name
@@ -85,7 +85,7 @@ def write(
     variant: str = "",
     init: str = "return Family()",
 ) -> Path:
-    """A plug-in as one file; ``score`` is the expression that its score function returns."""
+    """Write a plug-in of one file. ``score`` is the expression that its score function returns."""
     text = SOURCE.format(name=name, version=version, variant=variant, init=init)
     if score is not None:
         text += f"\ndef aggml_backend_score():\n    return {score}\n"
@@ -95,6 +95,6 @@ def write(
 
 
 def status(report: aggml.LoadReport, file: str) -> aggml.LoadResult:
-    """What became of the file of that name."""
+    """The result of loading the file of that name."""
     (result,) = [r for r in report if Path(r.source).name == file]
     return result

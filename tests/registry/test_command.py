@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: str, **env: str) -> str:
-    """What ``python -m aggml`` prints."""
+    """The output of ``python -m aggml``."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("AGGML_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "aggml", *arguments],

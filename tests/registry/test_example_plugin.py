@@ -1,6 +1,6 @@
-"""examples/plugin_device: found by path and, as an installer leaves it, by its entry point.
+"""examples/plugin_device: found by its path and, when installed, by its entry point.
 
-Not here: whether it is a good device (testing/test_conformance.py).
+Not here: whether it passes the tests for devices (testing/test_conformance.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def test_it_can_be_unloaded_once_nothing_lives(family: aggml.Family) -> No
 
 
 def installed(folder: Path) -> None:
-    """The metadata that an installer makes of pyproject.toml, beside a link to the package."""
+    """The metadata that an installer makes from pyproject.toml, beside a link to the package."""
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
     (folder / "aggml_numpy").symlink_to(FOLDER / "aggml_numpy")
     info = folder / "aggml_numpy_device-0.1.0.dist-info"

@@ -181,7 +181,7 @@ def test_the_first_device_of_exactly_that_type() -> None:
 
 @pytest.mark.feature("RG-16")
 def test_the_best_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First GPU, else first integrated GPU, else CPU; never an accelerator."""
+    """The first GPU, else the first integrated GPU, else the CPU; never an accelerator."""
     from aggml.registry.table import table
 
     family = FakeFamily(n=4)

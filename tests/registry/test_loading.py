@@ -150,7 +150,7 @@ def test_a_file_that_failed_may_be_tried_again(tmp_path: Path) -> None:
     assert status(aggml.load_report(), "aggml_filed.py").status == "loaded"
 
 
-# -- many
+# -- several plug-ins
 
 
 @pytest.mark.feature("RG-20")
@@ -169,7 +169,7 @@ def test_of_variants_the_best_wins_from_whatever_folder(
     write(second, "filed.py", name="NOT_LOOKED_AT")
     monkeypatch.setenv("AGGML_BACKEND_DIRS", os.pathsep.join(map(str, (first, second))))
     report = aggml.load_all()
-    # "equal" comes before "fast" by name: the first of equals wins.
+    # "equal" comes before "fast" by name: of equal scores the first wins.
     assert aggml.get_family("FILED").features() == {"VARIANT": "equal"}
     found = {Path(r.source).name: (r.status, r.score) for r in report if "aggml_filed" in r.source}
     assert found == {
@@ -248,7 +248,7 @@ def test_the_default_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names[-1] == "FILED"
     monkeypatch.delenv("AGGML_BACKEND_DIRS")
     monkeypatch.chdir(tmp_path)
-    assert tmp_path not in aggml.search_path()  # what lies here need not be trusted
+    assert tmp_path not in aggml.search_path()  # files of the current folder are not trusted
 
 
 @pytest.mark.feature("RG-20")
@@ -258,7 +258,7 @@ def test_a_family_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.Monkey
     result = status(aggml.load_all(tmp_path), "aggml_filed.py")
     assert result.status == "skipped"
     assert "AGGML_DISABLE_BACKENDS" in result.reason
-    assert aggml.load(path).name == "FILED"  # asked for by name it is loaded
+    assert aggml.load(path).name == "FILED"  # a plug-in that is asked for by name is loaded
 
 
 @pytest.mark.feature("RG-20")
@@ -295,7 +295,7 @@ for result in aggml.load_all():
 
 @pytest.mark.feature("RG-19")
 def test_installed_plug_ins_are_found_by_their_entry_points(tmp_path: Path) -> None:
-    """With metadata as an installer leaves it, in an interpreter of its own."""
+    """With the metadata of an installed package, in an interpreter of its own."""
     write(tmp_path, "filed_module.py", variant="installed")
     write(tmp_path, "bad_module.py", name="BAD", init="raise RuntimeError('no driver')")
     info = tmp_path / "filed_pkg-1.5.dist-info"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    """Each probe leaves the registry as it found it."""
+    """Restore the registry after each probe."""
     aggml.list_devices()
     entries, sources, results = table.entries[:], dict(table.sources), dict(table.results)
     yield
@@ -83,4 +83,4 @@ async def test_probe_27_thread_pools() -> None:
         assert pool.paused
         pool.pause()
         run = s.run(be, ramp(), ramp())
-        assert np.array_equal(await run, 2 * ramp())  # a compute on a paused pool wakes it
+        assert np.array_equal(await run, 2 * ramp())  # submitting a run resumes a paused pool

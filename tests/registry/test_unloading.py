@@ -1,4 +1,4 @@
-"""Plug-ins that are unloaded: what goes with them, and what keeps them."""
+"""Plug-ins that are unloaded: what is removed with them, and what prevents it."""
 
 from __future__ import annotations
 

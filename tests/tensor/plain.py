@@ -1,4 +1,4 @@
-"""Plain tensors for the tests of this folder: making and drawing them, where their elements lie.
+"""Plain tensors for the tests of this folder: making and drawing them, offsets of their elements.
 
 Not here: tests.
 """

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def aligned(x: Array, offset: int = 0) -> Array:
-    """A copy that begins at a multiple of 64 bytes, plus ``offset``."""
+    """A copy whose address is a multiple of 64, plus ``offset``."""
     room = np.zeros(x.nbytes + 128, np.uint8)
     start = -room.ctypes.data % 64 + offset
     y = room[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
@@ -29,7 +29,7 @@ def aligned(x: Array, offset: int = 0) -> Array:
 
 
 class Foreign:
-    """An array of another library: DLPack and nothing else."""
+    """An array of another library, which has DLPack and nothing else."""
 
     def __init__(self, x: Array, device: tuple[int, int] = (1, 0)) -> None:
         self._x = x
@@ -55,7 +55,7 @@ def test_a_tensor_shows_its_memory(cpu: CPUBackend) -> None:
     assert seen[3] == 7
     del t
     gc.collect()
-    assert seen[3] == 7  # the array keeps the memory
+    assert seen[3] == 7  # the array keeps the memory alive
 
 
 def test_views_show_their_strides(cpu: CPUBackend) -> None:
@@ -187,7 +187,7 @@ def test_what_cannot_be_a_tensor(x: Any, error: type[Exception]) -> None:
     "dtype", ["f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64"], ids=lambda name: str(name)
 )
 async def test_an_array_may_begin_at_any_element(cpu: CPUBackend, dtype: str) -> None:
-    """Also as numpy makes them: glibc aligns to 16, where 32 were asked for."""
+    """Numpy's own arrays, too: glibc aligns them to 16, even where 32 would be wanted."""
     kind = aggml.DType.parse(dtype)
     for first in range(1, 9):
         room = aligned(np.arange(9 + N).astype(kind.numpy))

@@ -141,7 +141,7 @@ def test_predicates_of_layout() -> None:
     assert [rows.is_contiguous_n(n) for n in range(4)] == [False, True, True, True]
     assert [heads.is_contiguous_n(n) for n in range(4)] == [False, False, False, True]
     assert [swapped.is_contiguous_n(n) for n in range(4)] == [False] * 4
-    # Channels innermost: image [channels, width, height] shown as [width, height, channels].
+    # Channels innermost: an image [channels, width, height] permuted to [width, height, channels].
     assert ops.permute(leaf(4, 3, 2), 2, 0, 1, 3).is_contiguous_channels
     assert not tensor.is_contiguous_channels
 
@@ -227,7 +227,7 @@ def test_a_view_of_a_frozen_leaf_may_still_be_an_output() -> None:
     Graph(node)
     assert ops.transpose(cache).set_output().flags == TensorFlag.OUTPUT
     assert cache.flags == TensorFlag.NONE
-    with pytest.raises(InvalidState):  # the first graph may have planned to overwrite it
+    with pytest.raises(InvalidState):  # the graph that exists may have planned to overwrite it
         ops.transpose(node).set_output()
 
 
@@ -282,7 +282,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_fields_cannot_be_assigned(field: str) -> None:
-    """Of leafs, nodes and views, before a graph has them and after."""
+    """Fields of leafs, nodes and views, before a graph has them and after."""
     x = leaf(4, name="x")
     tensors = [x, ops.neg(x), ops.view_1d(x, 2, 4)]
     for graph in (None, Graph(*tensors[1:])):

@@ -1,4 +1,4 @@
-"""Views: their strides and spans are those of numpy, views of views have one storage."""
+"""Views have the strides and spans of numpy's; views of views have one storage."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_view_may_end_where_its_storage_ends_and_no_later() -> None:
     assert ops.view_1d(tensor, 0, offset=64).nbytes == 0
     with pytest.raises(OutOfBounds, match=r"^\[view\] .*64"):
         ops.view_1d(tensor, 16, offset=4)
-    # ggml looks at the unstrided size only and lets this one through.
+    # ggml checks only the size without strides, and accepts this view.
     with pytest.raises(OutOfBounds):
         ops.view_2d(tensor, 4, 4, nb1=32)
 
@@ -101,7 +101,7 @@ def test_views_of_blocks_keep_them_whole() -> None:
     permuted = ops.permute(tensor, 0, 2, 1, 3)
     assert (permuted.ne, permuted.nb) == ((64, 1, 4, 1), (34, 272, 68, 272))
     assert permuted.nbytes == tensor.nbytes
-    # ggml lets these pass; nothing could read the result.
+    # ggml accepts these, but nothing could read the result.
     with pytest.raises(LayoutMismatch, match="block"):
         ops.permute(tensor, 1, 0, 2, 3)
     with pytest.raises(LayoutMismatch, match="block"):

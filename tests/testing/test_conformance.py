@@ -1,6 +1,6 @@
 """Every device passes aggml.testing: the CPU, the simulated one, the example of a plug-in.
 
-Not here: the suite (aggml/testing/), what only one kind of device promises (the other files).
+Not here: the suite (aggml/testing/), promises of one device alone (the other files).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TestSim(DeviceTests):
 class TestSimThatIsSlowAndPicky(DeviceTests):
     @pytest.fixture
     def device(self) -> aggml.Device:
-        """Transfers take time, kernels too, alignment is wide, some ops are missing."""
+        """Transfers and kernels take time, alignment is large, some ops are missing."""
         return SimDevice(
             "SLOW",
             latency=20e-6,
@@ -55,7 +55,7 @@ class TestSimThatReadsHostMemory(DeviceTests):
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[aggml.Family]:
-    """Only for this file: others look for devices, too."""
+    """Loaded only for this file: other tests look at all devices."""
     loaded = aggml.load(EXAMPLE)
     yield loaded
     gc.collect()

@@ -96,12 +96,12 @@ class TestRight(MemoryTests):
 '''
 
 
-@pytest.mark.timeout(600)  # two minutes were not enough beside six other jobs of four cores
+@pytest.mark.timeout(600)  # two minutes were too short beside six other jobs on four cores
 def test_each_broken_device_fails(tmp_path: Path) -> None:
     text = BROKEN.replace("{plugin!r}", repr(str(PLUGIN)))
     (tmp_path / "test_broken.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    options = ["-q", "-rf", "--tb=no", "--no-header", "-k", "not trio"]  # one loop will do
+    options = ["-q", "-rf", "--tb=no", "--no-header", "-k", "not trio"]  # one loop suffices
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "test_broken.py"],
         cwd=tmp_path,

@@ -1,7 +1,6 @@
-"""The race checker: finds each planted missing event, and nothing where order is complete.
+"""The race checker finds each missing event, and reports nothing if the order is complete.
 
-Streams are held while operations are enqueued, so that a missing event is found whatever the
-timing.
+Streams are held while operations are enqueued, so that the result does not depend on timing.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Backend = aggml.Backend
 
 
 class Pair:
-    """Two backends of one device, tensors placed, a graph that both can run."""
+    """Two backends of one device, placed tensors, a graph that both can run."""
 
     def __init__(self, device: AnyDevice) -> None:
         self.a, self.b = device.backend(), device.backend()
@@ -43,10 +42,10 @@ class Pair:
         self.view = ops.view_1d(self.t, N // 2, 4 * (N // 2))
         self.low = ops.view_1d(self.t, N // 2, 0)
         self.event = device.event()
-        self.h = np.zeros(N + 1, np.float32)  # of the host
+        self.h = np.zeros(N + 1, np.float32)  # an array in host memory
 
 
-#: What goes wrong without the middle step; with it all is in order.
+#: (first step, last step, report): a race unless an event orders the steps.
 PLANTED: dict[str, tuple[Callable[[Pair], Any], Callable[[Pair], Any], str]] = {
     "read after set": (lambda p: p.a.set(p.t, ramp()), lambda p: p.b.get(p.t), "a read after"),
     "set after read": (lambda p: p.a.get(p.t), lambda p: p.b.set(p.t, ramp()), "a write after"),
@@ -182,7 +181,7 @@ def test_streams_and_tensors_are_told_apart_by_name(device: AnyDevice) -> None:
 
 
 async def test_an_array_where_memory_of_tensors_was_is_no_race(device: AnyDevice) -> None:
-    """An array of the host comes to lie where a buffer was that is gone."""
+    """A host array may get the address of a buffer that was freed."""
     a, b = device.backend(), device.backend()
     with aggml.check_races() as checker:
         t = placed(a, 4096)
@@ -191,7 +190,7 @@ async def test_an_array_where_memory_of_tensors_was_is_no_race(device: AnyDevice
         at = t.placement.address
         a.memset(t, 0)
         while a.stream.native.completed < a.stream.native.submitted:
-            await anyio.lowlevel.checkpoint()  # nobody saw that it is done
+            await anyio.lowlevel.checkpoint()  # it completes, but the program sees no Future done
         del t
         a.stream.native.release_finished()
         gc.collect()
@@ -206,7 +205,8 @@ async def test_what_the_program_saw_done_is_in_order(device: AnyDevice) -> None:
         await pair.a.set(pair.t, ramp())
         await pair.b.get(pair.t)
         assert pair.a.memset(pair.t, 0).wait(60)
-    with aggml.check_races(raises=False) as found:  # a wait() alone tells nothing until asked
+    # awaiting synchronize orders the set, too, whose own Future was not looked at
+    with aggml.check_races(raises=False) as found:
         future = pair.a.set(pair.t, ramp())
         await pair.a.synchronize()
         pair.b.get(pair.t)
@@ -229,7 +229,7 @@ async def test_arrays_that_share_no_byte_are_no_race(device: AnyDevice) -> None:
     with aggml.check_races():
         pair.a.get(pair.t, out=wide[::2])
         pair.b.get(pair.u, out=wide[1::2])
-        pair.a.set(pair.t, pair.h[:N])  # two that read
+        pair.a.set(pair.t, pair.h[:N])  # two reads of one array
         pair.b.set(pair.u, pair.h[:N])
         await pair.a.synchronize()
         await pair.b.synchronize()
@@ -239,7 +239,7 @@ async def test_arrays_that_share_no_byte_are_no_race(device: AnyDevice) -> None:
 async def test_arrays_that_are_gone_are_no_race(device: AnyDevice) -> None:
     pair = Pair(device)
     with aggml.check_races():
-        for _ in range(20):  # the allocator gives the same bytes again
+        for _ in range(20):  # the allocator gives the same addresses again
             for be, t in ((pair.a, pair.t), (pair.b, pair.u)):
                 be.get(t)
                 stream = be.stream.native

@@ -1,6 +1,6 @@
 """Traces: what is recorded, the JSON, the picture.
 
-Not here: that things overlap (tests of the examples).
+Not here: whether operations overlap (tests of the examples).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def test_a_trace_has_every_operation_with_its_times(device: AnyDevice) -> None:
     be, other = device.backend(), device.backend()
     s = sum_on(be)
-    await be.set(s.a, ramp())  # before: not recorded
+    await be.set(s.a, ramp())  # before the trace: not recorded
     with aggml.trace() as t:
         first = be.set(s.a, ramp())
         run = s.run(be, ramp(), ramp())
@@ -36,7 +36,7 @@ async def test_a_trace_has_every_operation_with_its_times(device: AnyDevice) -> 
             be.get(s.y)
         other.stream.delay(0.001)
         await run
-    await be.set(s.b, ramp())  # after: not recorded
+    await be.set(s.b, ramp())  # after the trace: not recorded
     await other.synchronize()
     assert observers == []
     assert len(t.streams) == 2
@@ -89,7 +89,7 @@ async def test_a_trace_is_drawn(device: AnyDevice, tmp_path: Path) -> None:
 def test_a_picture_is_a_valid_png(tmp_path: Path) -> None:
     picture = Picture(20, 10)
     picture.rect(1, 2, 3, 4, "#ff8000")
-    picture.rect(18, 8, 10, 10, "#0000ff")  # the rest of it is outside
+    picture.rect(18, 8, 10, 10, "#0000ff")  # the rest of this rectangle is outside
     picture.save(tmp_path / "p.png")
     raw = (tmp_path / "p.png").read_bytes()
     assert raw.startswith(b"\x89PNG\r\n\x1a\n")

@@ -35,7 +35,7 @@ class Queue
         raise();
     }
 
-    // As a driver does, at the next occasion.
+    // Raises a failure at the next call, as drivers do.
     void raise()
     {
         if (!broken) return;
@@ -77,7 +77,7 @@ Queue &queue_of(ggml_backend_t backend)
     return *static_cast<Queue *>(backend->context);
 }
 
-// -- events: how often one was recorded, and which of these has come
+// -- events: how often one was recorded, and up to which of these records it is done
 
 struct Event {
     std::mutex lock;
@@ -91,7 +91,7 @@ void event_record(ggml_backend_t backend, ggml_backend_event_t event)
 {
     Event *e = static_cast<Event *>(event->context);
     std::lock_guard<std::mutex> guard(e->lock);
-    if (e->waiting > 0) ++misused; // Vulkan would let them wait for ever
+    if (e->waiting > 0) ++misused; // Vulkan would let the waiting ones wait for ever
     uint64_t turn = ++e->recorded;
     e->queue = &queue_of(backend);
     queue_of(backend).push([e, turn] {

@@ -1,10 +1,10 @@
 // Split buffers of the fake backend: the rows of each tensor are divided between its devices.
 //
-// As in CUDA and SYCL, the memory is taken when a tensor is placed there and is known by that tensor alone: a second
-// tensor at the same place would have other memory. A part of fake.cpp.
+// As in CUDA and SYCL, memory is allocated when a tensor is placed, for this tensor alone: a second tensor at the same
+// place gets other memory. A part of fake.cpp.
 
 struct Shares {
-    float of_first = 0.5f; // what the first device gets
+    float of_first = 0.5f; // the share of the first device
     std::string name;
 };
 
@@ -66,7 +66,7 @@ void split_get(ggml_backend_buffer_t, const ggml_tensor *tensor, void *data, siz
 
 void *split_base(ggml_backend_buffer_t)
 {
-    return reinterpret_cast<void *>(0x1000); // as CUDA's: no address at all
+    return reinterpret_cast<void *>(0x1000); // not a real address, as in CUDA's split buffers
 }
 
 void split_free(ggml_backend_buffer_t buffer)
@@ -107,7 +107,7 @@ ggml_backend_buffer_type_t split_type(int main_device, const float *shares)
     return &at->second;
 }
 
-// The weights of a product in one piece, for as long as it is computed.
+// The weights of a product, put together while it is computed.
 class Gathered
 {
   public:
