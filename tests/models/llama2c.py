@@ -1,4 +1,4 @@
-"""Writes a model and a vocabulary of llama2.c, the program in plain C, as a GGUF file.
+"""Writes a model and a vocabulary of the program llama2 (in plain C) as a GGUF file.
 
 Here: that format's order of tensors and tokens. Not here: where the files come from (weights.py).
 """

@@ -318,8 +318,8 @@ __attribute__((visibility("default"))) void shim_wait(void)
     ++shim_waited;
 }
 
-// Returns NULL, or an error message. `order` in which threads and blocks take turns: 0 rising, 1 falling, 2 across; from
-// 3 on it is the seed of a random order.
+// Returns NULL, or an error message. `order`, in which threads and blocks take turns: 0 rising, 1 falling, 2 across;
+// from 3 on it is the seed of a random order.
 __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const void *), const void *args,
                                                                const unsigned grid[3], const unsigned block[3],
                                                                unsigned shared_bytes, int order)
