@@ -1,8 +1,9 @@
-"""Fuzzer: loops that end while things are under way.
+"""Fuzzer: loops that end while operations are under way.
 
-Async generators finalised at the end, tasks left pending, coroutines dropped between two steps,
-backends and Futures let go. A program is one run of a loop in a thread of its own, which has to
-end; then what was queued is done or aborted, and no descriptor and no reactor of a loop is left.
+Async generators are finalised at the end, tasks are left pending, coroutines are dropped between
+two steps, backends and Futures lose their last reference. A program is one run of a loop in a
+thread of its own. The run has to end. Then every queued operation must be done or aborted, and the
+loop's descriptors and reactor must be gone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Draws bodies of requests to aggml.serve, and knows of each what is wrong with it.
+"""Draws bodies of requests to aggml.serve, and notes which fields of each are wrong.
 
-Here: for each field values that are taken and values that are not, as docs/serve.md says it. Not
+Here: for each field values that are accepted and values that are refused, as in docs/serve.md. Not
 here: asking and what an answer must look like (requests.py).
 """
 

@@ -78,7 +78,7 @@ async def test_closing_one_graphs_memory_unplaces_leaves_that_another_uses(
 
 
 async def test_the_placement_lives_as_long_as_the_graph(be: aggml.Backend) -> None:
-    s = sum_on(be)  # nobody keeps the memory
+    s = sum_on(be)  # the memory object is not kept
     gc.collect()
     assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
     y, a = s.y, s.a

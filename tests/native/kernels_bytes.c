@@ -123,8 +123,8 @@ static void *short_rows(rng *r, agk_code_traits t, int fours, int64_t k)
             const int q = i % 3 == 0                ? -most
                           : i % 3 == 1 && fours > 0 ? most
                                                     : (int)rng_below(r, (uint32_t)(2 * most)) - most;
+            /* words: the order within a four does not matter here, since each half of 16 has the same elements */
             if (fours == 0)
-                /* the order within a four does not matter here: each half of 16 has the same elements */
                 x->words[e] = (int16_t)q;
             else
                 x->q[e] = (int8_t)q;

@@ -108,7 +108,7 @@ static void the_end_leaves_what_has_not_begun(void)
     for (int i = 0; i < 100; ++i) rig_send(dropped, rig_fill(bytes, 1, sizeof bytes));
     ag_plan_unref(plan);
     ag_stream_unref(dropped);
-    ag_pool_ref(pool); /* the reference is dropped by nobody: ag_pools_stop finds the pool in its list */
+    ag_pool_ref(pool); /* a reference that is never dropped: ag_pools_stop finds the pool in its own list */
     CHECK_SOON(atomic_load(&begun) == 1);
     ag_streams_end();
     atomic_store(&opens, true);
