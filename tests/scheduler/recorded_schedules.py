@@ -1,7 +1,7 @@
 """The recorded scheduler cases, rebuilt with a simulated device for each recorded one.
 
-Here: backends, graph, placed weights, pins of a case. Not here: the tests
-(test_split.py, scheduler/test_run.py).
+Here: backends, graph, placed weights, pins of a case. Not here: the tests (test_split.py,
+test_recorded_runs.py).
 """
 
 from __future__ import annotations
