@@ -46,7 +46,16 @@ async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str)
         assert nmse(logits[-len(wanted) :], wanted) < NMSE.get(name, MOST)
         taken = recorded["ids"].tolist()
         made = [token.id async for token in model.generate(ids, max_tokens=len(taken))]
-        assert made == taken
+        if name not in NMSE or made == taken:
+            assert made == taken
+            return
+        # Activations of 8 bits are rounded otherwise on each instruction set. So where a token
+        # differs, both candidates must be nearer to each other than the logits are to llama.cpp's.
+        at = next(i for i, (a, b) in enumerate(zip(made, taken, strict=True)) if a != b)
+        after = (await model.logits([*ids, *taken[:at]]))[-1]
+        error = np.sqrt(np.square(logits[-len(wanted) :] - wanted).mean())
+        assert after.max() - after[taken[at]] < 3 * error
+        assert after.max() - after[made[at]] < 3 * error
 
 
 def test_every_architecture_has_a_layout() -> None:
