@@ -13,11 +13,12 @@ enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
 const agk_packed_layout *agk_packed_layout_of(int type)
 {
     static const agk_packed_layout layouts[] = {
-        [AGK_F32] = {32, 3 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
-        [AGK_F16] = {32, 2 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
-        [AGK_BF16] = {32, AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
-#define AGK_PACKED(NAME, symbol, head, vectors, sums, offset, ...) \
-    [AGK_##NAME] = {NAME < Q2_K ? 32 : 256, (head) + (vectors) * VECTOR, head, AGK_##sums, offset},
+        [AGK_F32] = {32, 3 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0, false},
+        [AGK_F16] = {32, 2 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0, false},
+        [AGK_BF16] = {32, AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0, false},
+#define AGK_PACKED(NAME, symbol, head, vectors, sums, offset, bits, levels, unit) \
+    [AGK_##NAME] = {NAME < Q2_K ? 32 : 256,           (head) + (vectors) * VECTOR, head, AGK_##sums, offset, \
+                    LEVELS_##levels >= LEVELS_IQ3_XXS},
 #include "table/types.def"
     };
     const size_t n = sizeof layouts / sizeof *layouts;
@@ -96,12 +97,12 @@ AGK_INLINE void put_bits(code_type t, const uint8_t *low, const uint8_t *high, i
 /* 32 elements of nvfp4, half of its block of 64: in the file 8 bytes hold 16 elements that share a scale. */
 static void put_nvfp4(const agk_block_nvfp4 *x, int half, int row, char *block, char *data)
 {
-    uint8_t qs[AGK_MM_BLOCK / 2];
-    for (int i = 0; i < 8; ++i) {
-        const uint8_t first = x->qs[16 * half + i], last = x->qs[16 * half + 8 + i];
-        qs[i] = (uint8_t)((first & 15) | (last & 15) << 4);
-        qs[8 + i] = (uint8_t)(first >> 4 | (last & 0xf0));
-    }
+    const uint64_t low_nibbles = UINT64_C(0x0f0f0f0f0f0f0f0f);
+    uint64_t first, last, qs[2];
+    memcpy(&first, x->qs + 16 * half, sizeof first);
+    memcpy(&last, x->qs + 16 * half + 8, sizeof last);
+    qs[0] = (first & low_nibbles) | (last & low_nibbles) << 4;
+    qs[1] = (first >> 4 & low_nibbles) | (last & ~low_nibbles);
     for (int h = 0; h < 2; ++h) {
         const uint8_t d = x->d[2 * half + h];
         block[h * ROWS + row] = (char)(d == 0x7f ? 0 : d & 0x7f); /* as agk_half_of_e4m3 reads it */
@@ -155,34 +156,6 @@ static void put_32(int type, const char *from, int at, int row, char *block, cha
     }
 }
 
-/* The three bits of each of 256 codes where q3_K has them, or the two of q2_K, or the nibbles of iq4_xs. */
-static void put_codes(code_type bits, const uint8_t *codes, int row, char *data)
-{
-    enum { PART = 32, HALF = 128 };
-    uint8_t low[2 * PART + HALF / 2], high[PART] = {0};
-    for (int half = 0; half < 2; ++half, codes += HALF) {
-        for (int i = 0; i < PART; ++i) {
-            const uint8_t *c = codes + i;
-            if (bits == IQ4_XS) {
-                for (int part = 0; part < 4 && i < PART / 2; ++part)
-                    low[64 * half + 16 * part + i] = (uint8_t)(c[PART * part] | c[PART * part + PART / 2] << 4);
-                continue;
-            }
-            uint8_t two = 0, top = 0;
-            for (int part = 0; part < 4; ++part) {
-                two = (uint8_t)(two | (c[PART * part] & 3) << 2 * part);
-                top = (uint8_t)(top | (c[PART * part] >> 2 & 1) << part);
-            }
-            low[PART * half + i] = two;
-            high[i] = (uint8_t)(high[i] | top << 4 * half);
-        }
-    }
-    if (bits == IQ4_XS)
-        put_words(data, row, low, HALF);
-    else
-        put_bits(bits, low, high, row, data);
-}
-
 static code_type code_type_of(int type)
 {
     switch (type) {
@@ -196,12 +169,14 @@ static code_type code_type_of(int type)
 /* A block of 256 of one row of a codebook, or of -1, 0 and 1. */
 static void put_book(code_type t, const void *x, int row, char *block, char *data)
 {
-    uint8_t codes[256];
-    int8_t scales[16];
     const int n_scales = !has_signed_scales(t) ? 0 : scale_per_16(t) ? 16 : 8;
-    put_half(block, 0, row, agk_packed_book(t, x, codes, scales));
-    for (int j = 0; j < n_scales; ++j) block[2 * ROWS + j * ROWS + row] = (char)scales[j];
-    put_codes(bits_of(t), codes, row, data);
+    agk_packed_bits bits;
+    put_half(block, 0, row, agk_packed_book(t, x, &bits));
+    for (int j = 0; j < n_scales; ++j) block[2 * ROWS + j * ROWS + row] = (char)bits.scales[j];
+    if (nibbles_of_256(t))
+        put_words(data, row, bits.low, sizeof bits.low);
+    else
+        put_bits(bits_of(t), bits.low, bits.high, row, data);
 }
 
 /* A block of 256 of one row. */

@@ -5,8 +5,14 @@
 
 #include "kernels/mul_mat_packed_types.h"
 
-/* Reads a block: 256 codes, before the table of levels, and the scales of 16 or 32 elements each as odd integers.
- * Ternary types have no such scales. Returns the scale of the block as f16. */
-uint16_t agk_packed_book(code_type t, const void *block, uint8_t codes[256], int8_t scales[16]);
+/* The bits of a block of 256 elements where a block of the file has them whose layout it takes: iq4_xs (nibbles, in
+ * `low`), q3_K or q2_K; and the scales of 16 or 32 elements each, as odd integers. */
+typedef struct agk_packed_bits {
+    uint8_t low[128], high[32];
+    int8_t scales[16];
+} agk_packed_bits;
+
+/* Reads a block. Ternary types leave the scales undefined. Returns the scale of the block as f16. */
+uint16_t agk_packed_book(code_type t, const void *block, agk_packed_bits *out);
 
 #endif

@@ -12,8 +12,9 @@
 
 /* Average number of columns for each expert from which rows that are not weights are packed for one product. On a
  * Zen 4, 64 tokens with 4 of 32 experts of 512 x 256 took 660 us as floats, and packed 301 (q8_0), 287 (q4_0), 309
- * (q4_K). */
-enum { PACKED_FROM = 4 };
+ * (q4_K). Points of codebooks take longer to look up: with 24 columns each iq2_xxs takes
+ * as long as floats do. */
+enum { PACKED_FROM = 4, PACKED_FROM_OF_POINTS = 32 };
 
 static agk_status check(agk_lowering *lowering)
 {
@@ -58,8 +59,8 @@ static agk_experts_plan choose_kernels(agk_lowering *lowering)
     if (p.packed_lanes == NULL || a->ne[1] < AGK_PACKED_ROWS) return p;
     p.packed = agk_packed_keep(lowering);
     const agk_view *ids = &lowering->node->src[2];
-    p.packs =
-        p.packed != NULL || (p.dots.columns.form == AGK_MM_Q8 && ids->ne[0] * ids->ne[1] >= PACKED_FROM * a->ne[2]);
+    const int64_t from = agk_packed_layout_of(a->type)->points ? PACKED_FROM_OF_POINTS : PACKED_FROM;
+    p.packs = p.packed != NULL || (p.dots.columns.form == AGK_MM_Q8 && ids->ne[0] * ids->ne[1] >= from * a->ne[2]);
     p.packed_tiles = (agk_mm_block_fn *)agk_mm_kernel_of_type("mm_packed_tiles_", a->type, cpu);
     return p;
 }
