@@ -17,7 +17,8 @@ typedef enum code_type {
 #include "table/types.def"
 } code_type;
 
-/* The tables of types.def that turn the bits of an element into its code; from LEVELS_IQ3_XXS on, types of codebooks. */
+/* The tables of types.def that turn the bits of an element into its code; from LEVELS_IQ3_XXS on they are those of
+ * codebook types. */
 typedef enum level_table {
     LEVELS_NONE,
     LEVELS_IQ4,
