@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,6 +89,17 @@ def assert_checkpoint() -> Iterator[None]:
     asyncio.get_running_loop().call_soon(ran.append, True)
     yield
     assert ran, "nothing else could run meanwhile"
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """What ends in the block ends without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def child(code: str) -> list[str]:
