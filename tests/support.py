@@ -6,28 +6,23 @@ import asyncio
 import gc
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import trio.testing
 
 import aggml
-from aggml import Graph, ops
+from aggml.testing.fixtures import Array as Array
+from aggml.testing.fixtures import N as N
+from aggml.testing.fixtures import Sum as Sum
+from aggml.testing.fixtures import ramp as ramp
+from aggml.testing.fixtures import sum_graph as sum_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Array = np.ndarray[Any, Any]
-N = 16
-
 
 def vector(n: int = N, name: str = "", dtype: str = "f32") -> aggml.Tensor:
     return aggml.new_tensor(dtype, ne=(n,), name=name)
-
-
-def ramp(n: int = N, start: float = 0) -> Array:
-    return np.arange(n, dtype=np.float32) + np.float32(start)
 
 
 def placed(be: aggml.Backend, n: int = N, name: str = "t", dtype: str = "f32") -> aggml.Tensor:
@@ -44,30 +39,28 @@ def holding(be: aggml.Backend, value: Array, name: str = "t") -> aggml.Tensor:
     return tensor
 
 
-@dataclass(frozen=True)
-class Sum:
-    """y = a + b."""
-
-    a: aggml.Tensor
-    b: aggml.Tensor
-    y: aggml.Tensor
-    graph: Graph
-
-    def run(self, be: aggml.Backend, a: Array, b: Array) -> aggml.Future[Array]:
-        return be.run(self.graph, {self.a: a, self.b: b}, self.y)
-
-
-def sum_graph(n: int = N) -> Sum:
-    a, b = vector(n, "a"), vector(n, "b")
-    y = ops.add(a, b).set_name("y")
-    return Sum(a, b, y, Graph(y))
-
-
 def sum_on(be: aggml.Backend, n: int = N) -> Sum:
     """The same, placed."""
     s = sum_graph(n)
     be.alloc_graph(s.graph)
     return s
+
+
+def end(backend: aggml.Backend) -> None:
+    """Let go of what a test held, stop what it left, and see that the stream runs dry."""
+    while backend.stream.native.release():
+        pass
+    backend.stream.abort()
+    backend.close()
+    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
+
+
+def opened(backend: aggml.Backend) -> Iterator[Any]:
+    """The backend, for a fixture; it is ended afterwards."""
+    try:
+        yield backend
+    finally:
+        end(backend)
 
 
 def on_trio() -> bool:

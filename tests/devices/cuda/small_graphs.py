@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import numpy as np
+from support import N
 
 import aggml
 from aggml import Graph, ops
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aggml.devices.cuda import CUDADevice
-
-N = 16
-
-
-def ramp(n: int = N, start: float = 0) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    return np.arange(n, dtype=np.float32) + np.float32(start)
 
 
 def vector(name: str = "", n: int = N) -> aggml.Tensor:
