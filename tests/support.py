@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from aggml.testing.fixtures import ramp as ramp
 from aggml.testing.fixtures import sum_graph as sum_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def vector(n: int = N, name: str = "", dtype: str = "f32") -> aggml.Tensor:
@@ -93,6 +94,24 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def in_a_thread(run: Callable[[], object]) -> None:
+    """So that a run that hangs fails the test and not the suite; what it raises is raised here."""
+    failures: list[BaseException] = []
+
+    def end() -> None:
+        try:
+            run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive(), "the run does not end"
+    if failures:
+        raise failures[0]
 
 
 def child(code: str) -> list[str]:
