@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.child import serve
-from benchmarks.peers import module, need
+from benchmarks.peers import llama_decode, module, need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,17 +84,7 @@ class _Served:
         last: int,
     ) -> None:
         """Compute tokens and the logits of the ``last`` of them; waits for the result."""
-        batch = self.batch
-        batch.n_tokens = len(ids)
-        for i, (token, position, sequence) in enumerate(
-            zip(ids, positions, sequences, strict=True)
-        ):
-            batch.token[i], batch.pos[i] = token, position
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
-            batch.logits[i] = i >= len(ids) - last
-        status = self.c.llama_decode(context, batch)
-        if status != 0:
-            raise RuntimeError(f"llama_decode returned {status}")
+        llama_decode(self.c, context, self.batch, ids, positions, sequences, last)
         self.c.llama_get_logits_ith(context, len(ids) - 1)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.child import serve
 from benchmarks.ggml import GGML
-from benchmarks.peers import module, need
+from benchmarks.peers import llama_decode, module, need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,17 +84,7 @@ class Session:
         self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[int], last: int
     ) -> None:
         """Compute tokens, and the logits of the ``last`` of them."""
-        batch = self.batch
-        batch.n_tokens = len(ids)
-        for i, (token, position, sequence) in enumerate(
-            zip(ids, positions, sequences, strict=True)
-        ):
-            batch.token[i], batch.pos[i] = token, position
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
-            batch.logits[i] = i >= len(ids) - last
-        status = self.c.llama_decode(self.context, batch)
-        if status != 0:
-            raise RuntimeError(f"llama_decode returned {status}")
+        llama_decode(self.c, self.context, self.batch, ids, positions, sequences, last)
 
     def logits(self, row: int = -1) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The logits of the last computed token, or of the one at ``row`` of the batch."""

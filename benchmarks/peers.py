@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,26 @@ def need(*modules: str) -> None:
 def module(name: str) -> Any:
     """A package of a peer, without types: it may be missing where types are checked."""
     return importlib.import_module(name)
+
+
+def llama_decode(
+    c: Any,
+    context: Any,
+    batch: Any,
+    ids: Sequence[int],
+    positions: Sequence[int],
+    sequences: Sequence[int],
+    last: int,
+) -> None:
+    """Have llama.cpp, whose functions are ``c``, compute tokens and the logits of the ``last``."""
+    batch.n_tokens = len(ids)
+    for i, (token, position, sequence) in enumerate(zip(ids, positions, sequences, strict=True)):
+        batch.token[i], batch.pos[i] = token, position
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+        batch.logits[i] = i >= len(ids) - last
+    status = c.llama_decode(context, batch)
+    if status != 0:
+        raise RuntimeError(f"llama_decode returned {status}")
 
 
 def model_folder() -> Path:

@@ -24,6 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import hypothesis.strategies
 import numpy as np
 import pytest
+from support import opened
 from workers import Brief, Workers
 
 import aggml
@@ -122,22 +123,6 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def end(backend: aggml.Backend) -> None:
-    """Release the held stream, abort what the test left in it, close the backend, await its end."""
-    while backend.stream.native.release():
-        pass
-    backend.stream.abort()
-    backend.close()
-    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
-
-
-def _opened(backend: aggml.Backend) -> Iterator[Any]:
-    try:
-        yield backend
-    finally:
-        end(backend)
-
-
 @pytest.fixture
 def cpu_device() -> CPUDevice:
     device = aggml.get_device("CPU")
@@ -152,12 +137,12 @@ def sim_device() -> SimDevice:
 
 @pytest.fixture
 def cpu(cpu_device: CPUDevice) -> Iterator[CPUBackend]:
-    yield from _opened(cpu_device.backend(n_threads=2))
+    yield from opened(cpu_device.backend(n_threads=2))
 
 
 @pytest.fixture
 def sim(sim_device: SimDevice) -> Iterator[SimBackend]:
-    yield from _opened(sim_device.backend())
+    yield from opened(sim_device.backend())
 
 
 @pytest.fixture(params=["cpu", "sim"])
@@ -170,10 +155,10 @@ def device(request: pytest.FixtureRequest) -> AnyDevice:
 @pytest.fixture
 def be(device: AnyDevice) -> Iterator[aggml.Backend]:
     """An open backend of `device`."""
-    yield from _opened(device.backend())
+    yield from opened(device.backend())
 
 
 @pytest.fixture
 def other(device: AnyDevice) -> Iterator[aggml.Backend]:
     """A second open backend of the same device."""
-    yield from _opened(device.backend())
+    yield from opened(device.backend())

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import trio.testing
 
 import aggml
-from aggml import Graph, ops
+from aggml.testing.fixtures import Array as Array
+from aggml.testing.fixtures import N as N
+from aggml.testing.fixtures import Sum as Sum
+from aggml.testing.fixtures import ramp as ramp
+from aggml.testing.fixtures import sum_graph as sum_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Array = np.ndarray[Any, Any]
-N = 16
+    from collections.abc import Callable, Iterator
 
 
 def vector(n: int = N, name: str = "", dtype: str = "f32") -> aggml.Tensor:
     return aggml.new_tensor(dtype, ne=(n,), name=name)
-
-
-def ramp(n: int = N, start: float = 0) -> Array:
-    return np.arange(n, dtype=np.float32) + np.float32(start)
 
 
 def placed(be: aggml.Backend, n: int = N, name: str = "t", dtype: str = "f32") -> aggml.Tensor:
@@ -43,30 +40,28 @@ def holding(be: aggml.Backend, value: Array, name: str = "t") -> aggml.Tensor:
     return tensor
 
 
-@dataclass(frozen=True)
-class Sum:
-    """y = a + b."""
-
-    a: aggml.Tensor
-    b: aggml.Tensor
-    y: aggml.Tensor
-    graph: Graph
-
-    def run(self, be: aggml.Backend, a: Array, b: Array) -> aggml.Future[Array]:
-        return be.run(self.graph, {self.a: a, self.b: b}, self.y)
-
-
-def sum_graph(n: int = N) -> Sum:
-    a, b = vector(n, "a"), vector(n, "b")
-    y = ops.add(a, b).set_name("y")
-    return Sum(a, b, y, Graph(y))
-
-
 def sum_on(be: aggml.Backend, n: int = N) -> Sum:
     """A `sum_graph` placed in memory of ``be``."""
     s = sum_graph(n)
     be.alloc_graph(s.graph)
     return s
+
+
+def end(backend: aggml.Backend) -> None:
+    """Release the held stream, abort what the test left in it, close the backend, await its end."""
+    while backend.stream.native.release():
+        pass
+    backend.stream.abort()
+    backend.close()
+    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
+
+
+def opened(backend: aggml.Backend) -> Iterator[Any]:
+    """The backend, for a fixture; it is ended afterwards."""
+    try:
+        yield backend
+    finally:
+        end(backend)
 
 
 def on_trio() -> bool:
@@ -88,6 +83,35 @@ def assert_checkpoint() -> Iterator[None]:
     asyncio.get_running_loop().call_soon(ran.append, True)
     yield
     assert ran, "nothing else could run meanwhile"
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """What ends in the block ends without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def in_a_thread(run: Callable[[], object]) -> None:
+    """Run in a thread, so that a hang fails this test, not the whole suite; raise its error."""
+    failures: list[BaseException] = []
+
+    def end() -> None:
+        try:
+            run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive(), "the run does not end"
+    if failures:
+        raise failures[0]
 
 
 def child(code: str) -> list[str]:

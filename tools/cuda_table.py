@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from corpus_loader import op_cases  # noqa: E402 - the path is set above
 from ops.recorded import build  # noqa: E402
+from written import written  # noqa: E402
 
 from aggml import Graph, Tensor, new_tensor, ops  # noqa: E402
 from aggml.devices.cuda.lowering import CudaKernels  # noqa: E402
@@ -74,11 +75,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page, or compare it."""
-    text = page()
-    if sys.argv[1:] == ["--check"]:
-        return 0 if PAGE.read_text() == text else 1
-    PAGE.write_text(text)
-    return 0
+    return written(PAGE, page())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from corpus_loader import op_cases  # noqa: E402 - the path is set above
+from written import written  # noqa: E402
 
 from aggml import ops  # noqa: E402
 from aggml.ops.table import OPS  # noqa: E402
@@ -111,11 +112,7 @@ def page() -> str:
 
 def main() -> int:
     """Write or compare; returns the exit status."""
-    text = page()
-    if "--check" in sys.argv[1:]:
-        return int(FILE.read_text() != text)
-    FILE.write_text(text)
-    return 0
+    return written(FILE, page())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import re
 import sys
 from pathlib import Path
 
+from written import written
+
 from aggml.dtype import TYPES
 
 FILE = Path(__file__).resolve().parent.parent / "aggml" / "dtype.py"
@@ -21,12 +23,7 @@ LIST = re.compile(r"(?<=tools/type_names.py.\n)(?:        \w+ = \d+\n)*")
 def main() -> int:
     """Write the list, or compare it."""
     names = "".join(f"        {row.key} = {row.id}\n" for row in TYPES.values())
-    text = FILE.read_text()
-    new = LIST.sub(names, text, count=1)
-    if sys.argv[1:] == ["--check"]:
-        return 0 if new == text else 1
-    FILE.write_text(new)
-    return 0
+    return written(FILE, LIST.sub(names, FILE.read_text(), count=1))
 
 
 if __name__ == "__main__":

@@ -106,13 +106,17 @@ class Backend(DataBackend, ComputingBackend):
         def report() -> None:
             nonlocal unseen
             if unseen is None:
-                unseen = self.stream.failures()
+                unseen = self._unseen()
             if unseen:
                 raise ExceptionGroup(
                     f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
                 )
 
         return self.stream.mark("synchronize", finish=report)
+
+    def _unseen(self) -> list[AggmlError]:
+        """The failures that nobody has seen yet; these now count as seen."""
+        return self.stream.failures()
 
     # -- back-pressure
 

@@ -49,15 +49,8 @@ class MultiBuffer(Buffer):
             raise InvalidArgument("[MultiBuffer] no parts")
         super().__init__(self.parts[0].type, sum(part.size for part in self.parts), 0, None)
 
-    @property
-    def usage(self) -> BufferUsage:
-        """The use of the parts. Setting it sets the use of each part: tensors lie in the parts."""
-        return self._usage
-
-    @usage.setter
-    def usage(self, usage: BufferUsage) -> None:
-        Buffer.usage.__set__(self, usage)  # type: ignore[attr-defined]
-        self.set_parts_usage(self._usage)
+    def _hand_on_usage(self) -> None:
+        self.set_parts_usage(self._usage)  # tensors lie in the parts
 
     def set_parts_usage(self, usage: BufferUsage) -> None:
         """Set the usage of each part and leave that of the whole as it is.

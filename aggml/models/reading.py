@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.mamba2 import Mamba2
-from aggml.models.description import Description
+from aggml.models.description import Description, Layer
 from aggml.models.encoding.description import EncoderDescription
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml.models.description import Layer
+    from aggml.models.description import Block, Mixer
     from aggml.models.encoding.description import EncoderLayer, Pooling
     from aggml.models.hyperparameters import Hyperparameters
 
@@ -32,6 +32,7 @@ __all__ = [
     "experts_of",
     "head_length",
     "mamba2_of",
+    "normed_after",
     "rope_of",
     "windowed",
 ]
@@ -120,6 +121,15 @@ def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
     if isinstance(pattern, int):
         return tuple(pattern == 0 or i % pattern < pattern - 1 for i in range(layers))
     return tuple(bool(x) for x in pattern[:layers])
+
+
+def normed_after(mixer: Mixer, feed_forward: Block, **changes: Any) -> Layer:  # noqa: ANN401
+    """A layer that has norms after its blocks, too."""
+    read: dict[str, Any] = {
+        "after_mixer": "post_attention_norm",
+        "after_feed_forward": "post_ffw_norm",
+    }
+    return Layer(mixer, feed_forward, **read | changes)
 
 
 def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401

@@ -34,13 +34,13 @@ __all__ = [
     "by_name",
     "gaps",
     "listed",
+    "member",
     "mismatch",
     "named",
     "need_dense",
     "need_f32_rows",
     "need_node",
     "need_rows",
-    "no_member",
     "pack",
     "product_of",
     "refuse_type",
@@ -98,10 +98,17 @@ def named(build: Builder, module: str, name: str, told: str) -> Builder:
     return build
 
 
-def no_member(op: str, argument: str, given: object, table: Mapping[object, enum.Enum]) -> NoReturn:
-    """Raise `InvalidArgument`: ``given`` names no member of the table."""
-    names = sorted({member.name.lower() for member in table.values()})
-    raise InvalidArgument(f"[{op}] {argument} = {given!r}, which is none of {', '.join(names)}")
+def member(op: str, argument: str, given: object, table: Mapping[object, E]) -> E:
+    """The member that ``given`` names in a table of `by_name`.
+
+    Raises:
+        InvalidArgument: it names none.
+    """
+    found = table.get(given)
+    if found is None:
+        names = sorted({each.name.lower() for each in table.values()})
+        raise InvalidArgument(f"[{op}] {argument} = {given!r}, which is none of {', '.join(names)}")
+    return found
 
 
 def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:

@@ -15,8 +15,8 @@ from aggml.ops._common import (
     HALF_OR_SINGLE,
     all_tensors,
     by_name,
+    member,
     mismatch,
-    no_member,
     pack,
     refuse_type,
     whole,
@@ -36,13 +36,6 @@ class PoolOp(enum.IntEnum):
 _POOLS = by_name(PoolOp)
 _LINE = struct.Struct("<4i48x")
 _PLANE = struct.Struct("<7i36x")
-
-
-def _pool(op: str, pool: PoolOp | str | int) -> PoolOp:
-    found = _POOLS.get(pool)
-    if found is None:
-        no_member(op, "op", pool, _POOLS)
-    return found
 
 
 def _places(op: str, n: int, k: int, s: int, p: object) -> int:
@@ -77,7 +70,7 @@ def pool_1d(a: Tensor, op: PoolOp | str | int, k0: int, s0: int, p0: int = 0) ->
     """
     if a.__class__ is not Tensor:
         all_tensors("pool_1d", a=a)
-    pool = _pool("pool_1d", op)
+    pool = member("pool_1d", "op", op, _POOLS)
     if a.dtype not in HALF_OR_SINGLE:
         raise refuse_type("pool_1d", "f32 or f16", a=a)
     k0, s0, p0 = whole("pool_1d", k0, s0, p0)
@@ -119,7 +112,7 @@ def pool_2d(
     """
     if a.__class__ is not Tensor:
         all_tensors("pool_2d", a=a)
-    pool = _pool("pool_2d", op)
+    pool = member("pool_2d", "op", op, _POOLS)
     if a.dtype not in HALF_OR_SINGLE:
         raise refuse_type("pool_2d", "f32 or f16", a=a)
     k0, k1, s0, s1 = whole("pool_2d", k0, k1, s0, s1)
@@ -164,7 +157,7 @@ def pool_2d_back(
     name = "pool_2d_back"
     if a.__class__ is not Tensor or af.__class__ is not Tensor:
         all_tensors(name, a=a, af=af)
-    pool = _pool(name, op)
+    pool = member(name, "op", op, _POOLS)
     if a.dtype is not F32 or af.dtype not in HALF_OR_SINGLE:
         raise refuse_type(name, "a of f32, af of f32 or f16", a=a, af=af)
     k0, k1, s0, s1 = whole(name, k0, k1, s0, s1)

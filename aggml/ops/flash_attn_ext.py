@@ -16,9 +16,9 @@ from aggml.ops._common import (
     all_tensors,
     by_name,
     gaps,
+    member,
     mismatch,
     need_node,
-    no_member,
     pack,
     refuse_type,
     set_sinks,
@@ -123,9 +123,7 @@ def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidState: ``a`` is in a Graph.
     """
     need_node("flash_attn_ext_set_prec", a, "flash_attn_ext")
-    found = _PRECS.get(prec)
-    if found is None:
-        no_member("flash_attn_ext_set_prec", "prec", prec, _PRECS)
+    found = member("flash_attn_ext_set_prec", "prec", prec, _PRECS)
     params = bytearray(a.op_params)
     _PREC.pack_into(params, _PREC_AT, found)
     change(a, "op_params", bytes(params))

@@ -15,9 +15,9 @@ from aggml.ops._common import (
     all_tensors,
     by_name,
     gaps,
+    member,
     mismatch,
     named,
-    no_member,
     pack,
     refuse_type,
     wider,
@@ -125,9 +125,7 @@ def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:
         LayoutMismatch: ``ne[0]`` is odd, or the strides do not fit.
         Unsupported: the type of ``a``.
     """
-    found = _OPS.get(op)
-    if found is None:
-        no_member("glu", "op", op, _OPS)
+    found = member("glu", "op", op, _OPS)
     return _build(a, None, found, bool(swapped))
 
 
@@ -147,9 +145,7 @@ def glu_split(a: Tensor, b: Tensor, op: GluOp | str | int) -> Tensor:
         LayoutMismatch: types, extents or strides do not fit.
         Unsupported: the type of ``a``.
     """
-    found = _OPS.get(op)
-    if found is None:
-        no_member("glu_split", "op", op, _OPS)
+    found = member("glu_split", "op", op, _OPS)
     if b is None:
         all_tensors("glu_split", a=a, b=b)
     return _build(a, b, found, False)

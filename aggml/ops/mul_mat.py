@@ -16,9 +16,9 @@ from aggml.ops._common import (
     all_tensors,
     by_name,
     gaps,
+    member,
     mismatch,
     need_node,
-    no_member,
     pack,
     product_of,
     refuse_type,
@@ -94,9 +94,7 @@ def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidState: ``a`` is in a Graph.
     """
     need_node("mul_mat_set_prec", a, "mul_mat")
-    found = _PRECS.get(prec)
-    if found is None:
-        no_member("mul_mat_set_prec", "prec", prec, _PRECS)
+    found = member("mul_mat_set_prec", "prec", prec, _PRECS)
     return _set("mul_mat_set_prec", a, 0, found)
 
 
@@ -113,7 +111,5 @@ def mul_mat_set_hint(a: Tensor, hint: OpHint | str | int) -> Tensor:
         InvalidState: ``a`` is in a Graph.
     """
     need_node("mul_mat_set_hint", a, "mul_mat")
-    found = _HINTS.get(hint)
-    if found is None:
-        no_member("mul_mat_set_hint", "hint", hint, _HINTS)
+    found = member("mul_mat_set_hint", "hint", hint, _HINTS)
     return _set("mul_mat_set_hint", a, 1, found)

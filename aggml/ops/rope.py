@@ -17,8 +17,8 @@ from aggml.ops._common import (
     all_tensors,
     by_name,
     gaps,
+    member,
     mismatch,
-    no_member,
     pack,
     refuse_type,
     suffix,
@@ -76,9 +76,7 @@ def _build(
         or (c is not None and c.__class__ is not Tensor)
     ):
         all_tensors(op, **({"a": a, "b": b} if c is None else {"a": a, "b": b, "c": c}))
-    found = _MODES.get(mode)
-    if found is None:
-        no_member(op, "mode", mode, _MODES)
+    found = member(op, "mode", mode, _MODES)
     if a.dtype not in HALF_OR_SINGLE or b.dtype is not I32:
         raise refuse_type(op, "a of f32 or f16, b of i32", a=a, b=b)
     multi = bool(found & RopeMode.MROPE)

@@ -17,9 +17,9 @@ from aggml.ops._common import (
     HALF_OR_SINGLE,
     all_tensors,
     by_name,
+    member,
     mismatch,
     need_dense,
-    no_member,
     pack,
     refuse_type,
     suffix,
@@ -122,9 +122,7 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
     """
     if a.__class__ is not Tensor:
         all_tensors("tri", a=a)
-    triangle = _TRIS.get(type)
-    if triangle is None:
-        no_member("tri", "type", type, _TRIS)
+    triangle = member("tri", "type", type, _TRIS)
     if a.dtype is not F32:
         raise refuse_type("tri", "f32", a=a)
     if a.ne[0] != a.ne[1]:

@@ -15,8 +15,8 @@ from aggml.ops._common import (
     I32,
     all_tensors,
     by_name,
+    member,
     mismatch,
-    no_member,
     pack,
     refuse_type,
     view_of,
@@ -71,9 +71,7 @@ def argsort(a: Tensor, order: SortOrder | str | int = SortOrder.ASC) -> Tensor:
         Unsupported: ``a`` is not f32.
     """
     _check("argsort", a)
-    found = _ORDERS.get(order)
-    if found is None:
-        no_member("argsort", "order", order, _ORDERS)
+    found = member("argsort", "order", order, _ORDERS)
     return new_node("argsort", I32, a.ne, (a,), pack("argsort", _ORDER, found))
 
 

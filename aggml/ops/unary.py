@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from aggml.ops._common import by_name, no_member
+from aggml.ops._common import by_name, member
 from aggml.ops._unary import in_place, unary_node
 
 if TYPE_CHECKING:
@@ -117,17 +117,13 @@ def unary(a: Tensor, op: UnaryOp | str | int) -> Tensor:
         LayoutMismatch: the rows of ``a`` have gaps.
         Unsupported: the type of ``a``.
     """
-    found = _OPS.get(op)
-    if found is None:
-        no_member("unary", "op", op, _OPS)
+    found = member("unary", "op", op, _OPS)
     return unary_node(_NAMES[found], a, False)
 
 
 def unary_inplace(a: Tensor, op: UnaryOp | str | int) -> Tensor:
     """`unary` in place: the result overwrites ``a`` (``ggml_unary_inplace``)."""
-    found = _OPS.get(op)
-    if found is None:
-        no_member("unary_inplace", "op", op, _OPS)
+    found = member("unary_inplace", "op", op, _OPS)
     return unary_node(_NAMES[found], a, True)
 
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 from docs.pages import blocks
 from models import random_models
-from models.layout import VOCABULARY
 from serve.support import started
 
 from aggml.models.small import write_small
@@ -32,17 +31,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def encoder(path: Path) -> Path:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
-    vocabulary = {
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.ggml.tokens": words,
-        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(words) - 4),
-        "tokenizer.ggml.cls_token_id": 2,
-        "tokenizer.ggml.seperator_token_id": 3,
-        "tokenizer.ggml.unknown_token_id": 1,
-    }
-    return random_models.write(path, "bert", vocabulary)
+    return random_models.write(path, "bert", random_models.words())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

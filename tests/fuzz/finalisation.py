@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 from fuzz.rounds import Failure, Report, draw
+from support import in_a_thread
 
 import aggml
 from aggml import Graph, ops
@@ -223,24 +224,14 @@ def _reactors() -> int:
 
 
 def _one(program: _Program, loop: str) -> None:
-    failures: list[BaseException] = []
-
     def end() -> None:
-        try:
-            if loop == "asyncio" and program.dice.random() < 0.3:
-                program.counts["closed by hand"] += 1
-                _by_hand(program)
-            else:
-                anyio.run(program.main, backend=loop)
-        except BaseException as error:
-            failures.append(error)
+        if loop == "asyncio" and program.dice.random() < 0.3:
+            program.counts["closed by hand"] += 1
+            _by_hand(program)
+        else:
+            anyio.run(program.main, backend=loop)
 
-    thread = threading.Thread(target=end, daemon=True)
-    thread.start()
-    thread.join(120)
-    assert not thread.is_alive(), "the run does not end"
-    if failures:
-        raise failures[0]
+    in_a_thread(end)
     program.check()
 
 

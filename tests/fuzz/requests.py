@@ -23,7 +23,6 @@ import numpy as np
 from fuzz.request_bodies import CTX, WIDTH, Body, broken, drawn
 from fuzz.rounds import Failure, Report, draw
 from models import random_models
-from models.layout import VOCABULARY
 
 from aggml.models.small import write_small
 from aggml.serve import Limits
@@ -73,17 +72,7 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
 
 def write_encoder(path: Path) -> Path:
     """Write a small BERT of random weights, whose vocabulary has one word of a letter, "a"."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a"]
-    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
-    vocabulary = {
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.ggml.tokens": words,
-        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(words) - 4),
-        "tokenizer.ggml.cls_token_id": 2,
-        "tokenizer.ggml.seperator_token_id": 3,
-        "tokenizer.ggml.unknown_token_id": 1,
-    }
-    return random_models.write(path, "bert", vocabulary)
+    return random_models.write(path, "bert", random_models.words("▁a"))
 
 
 @contextmanager

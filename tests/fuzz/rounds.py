@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
+import anyio
+
+import aggml
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 __all__ = [
     "LOOPS",
@@ -24,6 +29,7 @@ __all__ = [
     "draw",
     "fuzzers",
     "loops_of",
+    "one_by_one",
     "short",
 ]
 
@@ -91,6 +97,23 @@ class Absent:
 def draw(seed: int, k: int) -> random.Random:
     """The random generator from which all choices of program ``k`` are drawn."""
     return random.Random(f"{seed} {k}")
+
+
+def one_by_one(
+    program: Callable[[random.Random], Awaitable[Counter[str]]],
+    seed: int,
+    programs: int,
+    loop: str,
+    first: int,
+) -> Report:
+    """Run each program in a loop of its own; it returns its counts, or raises if it fails."""
+    counts: Counter[str] = Counter()
+    for k in range(first, first + programs):
+        try:
+            counts += anyio.run(program, draw(seed, k), backend=loop)
+        except (AssertionError, TimeoutError, aggml.AggmlError, ExceptionGroup) as error:
+            raise Failure(seed, k, loop, f"{type(error).__name__}: {error}") from error
+    return Report(programs, dict(sorted(counts.items())))
 
 
 def fuzzers() -> dict[str, Fuzzer]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
-from fuzz.rounds import Failure, Report, draw
+from fuzz.rounds import Report, one_by_one
 
 import aggml
 
@@ -192,10 +192,4 @@ async def _program(choose: random.Random) -> Counter[str]:
 
 def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
     """See `fuzz.rounds.Fuzzer`."""
-    counts: Counter[str] = Counter()
-    for k in range(first, first + programs):
-        try:
-            counts += anyio.run(_program, draw(seed, k), backend=loop)
-        except (AssertionError, TimeoutError, aggml.AggmlError, ExceptionGroup) as error:
-            raise Failure(seed, k, loop, f"{type(error).__name__}: {error}") from error
-    return Report(programs, dict(sorted(counts.items())))
+    return one_by_one(_program, seed, programs, loop, first)

@@ -6,7 +6,6 @@ the memory of models (tests/models/test_freeing.py).
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
+from support import without_collector
 
 import aggml
 from aggml import ops
@@ -91,10 +91,8 @@ WAYS = (placed, prepared, run, computed, shown, refused, on_two_backends, a_func
 
 @pytest.fixture(autouse=True)
 def _uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_collector():
+        yield
 
 
 @pytest.fixture

@@ -314,6 +314,20 @@ def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) ->
     return path
 
 
+def words(*known: str) -> dict[str, Any]:
+    """The metadata of a vocabulary of BERT: these words, and others up to the size of a layout."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *known]
+    tokens += [f"▁w{i}" for i in range(VOCABULARY - len(tokens))]
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(tokens) - 4),
+        "tokenizer.ggml.cls_token_id": 2,
+        "tokenizer.ggml.seperator_token_id": 3,
+        "tokenizer.ggml.unknown_token_id": 1,
+    }
+
+
 def prompt(n: int = 40) -> list[int]:
     """The token ids of the prompt for which logits were recorded."""
     return [int(x) for x in np.random.default_rng(11).integers(0, VOCABULARY, n)]

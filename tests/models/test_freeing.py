@@ -6,7 +6,6 @@ a graph (tests/memory), pages of caches (tests/serve).
 
 from __future__ import annotations
 
-import gc
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 from models import random_models
+from support import without_collector
 
 import aggml
 from aggml.devices.sim import SimDevice
@@ -38,10 +38,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_collector():
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import minilm_file, random_models, torture
-from models.layout import VOCABULARY
 
 import aggml
 from aggml.models.tokenizers import open_vocabulary
@@ -51,16 +50,7 @@ def test_unigram_tokens_are_those_of_llama_cpp() -> None:
 
 
 async def test_text_becomes_the_vectors_of_its_tokens(tmp_path: Path) -> None:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁the", "▁cat", "▁a", "▁dog", "▁and", "s"]
-    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
-    vocabulary = {
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.ggml.tokens": words,
-        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(words) - 4),
-        "tokenizer.ggml.cls_token_id": 2,
-        "tokenizer.ggml.seperator_token_id": 3,
-        "tokenizer.ggml.unknown_token_id": 1,
-    }
+    vocabulary = random_models.words("▁the", "▁cat", "▁a", "▁dog", "▁and", "s")
     path = random_models.write(tmp_path / "bert.gguf", "bert", vocabulary)
     async with await aggml.models.load(path) as model:
         ids = [[2, 4, 5, 9, 3], [2, 6, 7, 8, 6, 1, 3]]
@@ -74,14 +64,7 @@ async def test_text_becomes_the_vectors_of_its_tokens(tmp_path: Path) -> None:
 
 async def test_rerank_is_the_head_on_the_first_token(tmp_path: Path) -> None:
     """Compared with the head in numpy, on the encoder's vector of the first token."""
-    vocabulary = {
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *["▁a", "▁b", "▁c"]]
-        + [f"▁w{i}" for i in range(VOCABULARY - 7)],
-        "tokenizer.ggml.cls_token_id": 2,
-        "tokenizer.ggml.seperator_token_id": 3,
-        "tokenizer.ggml.unknown_token_id": 1,
-    }
+    vocabulary = random_models.words("▁a", "▁b", "▁c")
     path = random_models.write(tmp_path / "rank.gguf", "bert-rank", vocabulary)
     weights = random_models.weights("bert-rank")
     async with await aggml.models.load(path) as model:

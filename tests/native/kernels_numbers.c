@@ -5,15 +5,6 @@
 #include "kernels/mul_mat.h"
 #include "nodes.h"
 
-static void *halves(rng *r, int type, size_t n)
-{
-    float *x = floats(r, n);
-    void *y = filled(2 * n);
-    agk_traits(type)->from_float(x, y, (int64_t)n);
-    free(x);
-    return y;
-}
-
 /* Each variant: blocks of q8_0 and columns made of numbers of any size, infinities and NaN among them. */
 static void extremes(rng *r)
 {

@@ -89,15 +89,6 @@ static void elements(rng *r)
     }
 }
 
-static void *halves(rng *r, int type, size_t n)
-{
-    float *x = floats(r, n);
-    void *y = filled(2 * n);
-    agk_traits(type)->from_float(x, y, (int64_t)n);
-    free(x);
-    return y;
-}
-
 /* Operations on whole rows; also functions with parameters. */
 static void gradients(rng *r, float *x, int64_t n, int64_t rows)
 {

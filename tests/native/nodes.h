@@ -119,4 +119,14 @@ static inline float *floats(rng *r, size_t n)
     return x;
 }
 
+/* Such numbers in a type of 16 bits. */
+static inline void *halves(rng *r, int type, size_t n)
+{
+    float *x = floats(r, n);
+    void *y = filled(2 * n);
+    agk_traits(type)->from_float(x, y, (int64_t)n);
+    free(x);
+    return y;
+}
+
 #endif

@@ -66,42 +66,34 @@ static void *disturb(void *argument)
     return NULL;
 }
 
-#define CHILD_CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: in the child, not true: %s\n", __FILE__, __LINE__, #condition); \
-            _exit(1); \
-        } \
-    } while (0)
-
 static void what_is_the_parents_is_refused(inherited *p)
 {
     ag_stream *s = p->stream;
-    CHILD_CHECK(!ag_stream_alive(s));
+    CHECK(!ag_stream_alive(s));
     ag_slot slot = rig_slot(AG_KIND_NOP);
     op o;
     ag_batch batch = {s, &slot, 1, &o.block, &o.ticket};
-    CHILD_CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
+    CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
     /* None of these calls may wait for a lock that a thread of the parent held. */
     (void)ag_stream_closed(s);
     ag_stream_hold(s);
-    CHILD_CHECK(!ag_stream_release(s));
+    CHECK(!ag_stream_release(s));
     ag_stream_abort(s, p->pending.block, p->pending.ticket);
     ag_stream_abort_all(s);
     ag_wait wait = {0};
-    CHILD_CHECK(!ag_wait_arm(&wait, s, p->notifier, p->pending.ticket));
+    CHECK(!ag_wait_arm(&wait, s, p->notifier, p->pending.ticket));
     ag_wait_cancel(&wait);
     ag_wait_cancel(&p->armed);
-    CHILD_CHECK(ag_notifier_take(p->notifier) == NULL);
+    CHECK(ag_notifier_take(p->notifier) == NULL);
     ag_error *errors[1];
-    CHILD_CHECK(ag_stream_take_failures(s, errors, 1) == 0);
+    CHECK(ag_stream_take_failures(s, errors, 1) == 0);
     uint64_t ticket;
-    CHILD_CHECK(!ag_stream_next_call(s, UINT64_MAX, &ticket));
+    CHECK(!ag_stream_next_call(s, UINT64_MAX, &ticket));
     ag_stream_close(s);
-    CHILD_CHECK(ag_notifier_fd(p->notifier) == -1);
+    CHECK(ag_notifier_fd(p->notifier) == -1);
     ag_notifier_signal(p->notifier);
     ag_notifier_close(p->notifier);
-    CHILD_CHECK(!ag_pool_grow(p->pool, 8, true));
+    CHECK(!ag_pool_grow(p->pool, 8, true));
     ag_pool_pause(p->pool);
     ag_pool_resume(p->pool);
     ag_pool_stop(p->pool);
@@ -114,17 +106,17 @@ static void what_is_its_own_works(inherited *p)
     ag_pool *pool = rig_pool(3);
     ag_stream *stream = rig_stream(pool, 0);
     ag_notifier *notifier = ag_notifier_new();
-    CHILD_CHECK(notifier != NULL && ag_stream_alive(stream));
+    CHECK(notifier != NULL && ag_stream_alive(stream));
     rig_send(stream, rig_plan_slot(p->plan, &ticks)); /* a plan is plain memory, so the child can use it */
     op o = rig_start(stream, rig_delay(1000000));
     rig_sleep(o, notifier);
     rig_drain(stream);
-    CHILD_CHECK(atomic_load(&ticks) == 4);
+    CHECK(atomic_load(&ticks) == 4);
     /* A wait for an operation that only the parent can end is refused: it would last for ever. */
     ag_slot slot = rig_wait_slot(p->stream, UINT64_MAX - 1);
     op never;
     ag_batch batch = {stream, &slot, 1, &never.block, &never.ticket};
-    CHILD_CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
+    CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
     ag_slot_drop(&slot);
     rig_drop(o);
     ag_notifier_unref(notifier);

@@ -21,14 +21,6 @@ enum {
 enum { CHILD_MAY_START_THREADS = true };
 #endif
 
-#define CHILD_CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: in the child, not true: %s\n", __FILE__, __LINE__, #condition); \
-            _exit(1); \
-        } \
-    } while (0)
-
 static void in_child(void (*run)(void *), void *argument)
 {
     pid_t pid = fork();
@@ -69,7 +61,7 @@ static void use_all(void *unused)
 {
     (void)unused;
     for (int i = 0; i < LOCKS; ++i) {
-        CHILD_CHECK(pthread_mutex_trylock(lock_of(i)) == 0);
+        CHECK(pthread_mutex_trylock(lock_of(i)) == 0);
         pthread_mutex_unlock(lock_of(i));
     }
     ag_error *error = ag_error_new(AG_DEVICE_ERROR, "device", "test", NULL, "on purpose");
@@ -78,7 +70,7 @@ static void use_all(void *unused)
     ag_storage_unref(storage);
     ag_error_unref(error);
     ag_notifier *notifier = ag_notifier_new();
-    CHILD_CHECK(notifier != NULL);
+    CHECK(notifier != NULL);
     ag_notifier_signal(notifier);
     ag_notifier_unref(notifier);
     ag_streams_end(); /* must not look at the parent's streams */
@@ -88,8 +80,8 @@ static void use_all(void *unused)
     uint64_t pending;
     ag_pool *pool = rig_pool(2);
     ag_stream *stream = rig_stream(pool, 0);
-    CHILD_CHECK(rig_result(rig_start(stream, rig_delay(1000))) == 0);
-    CHILD_CHECK(ag_pool_close(pool, name, &pending));
+    CHECK(rig_result(rig_start(stream, rig_delay(1000))) == 0);
+    CHECK(ag_pool_close(pool, name, &pending));
     ag_stream_unref(stream);
     ag_pools_stop();
     ag_timer_stop();
@@ -141,7 +133,7 @@ static void all_groups(void *unused)
     mprotect(source, ROWS * ROW, PROT_READ | PROT_WRITE);
     const size_t size = agk_packed_group_bytes(agk_packed_layout_of(AGK_Q8_0), K);
     for (int i = 0; i < GROUPS; ++i) {
-        CHILD_CHECK(memcmp(agk_packed_ready(packed, i), expected + (size_t)i * size, size) == 0);
+        CHECK(memcmp(agk_packed_ready(packed, i), expected + (size_t)i * size, size) == 0);
     }
 }
 
@@ -199,14 +191,14 @@ static ag_notifier *parents[WATCHED];
 static void loops_have_room(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < WATCHED; ++i) CHILD_CHECK(ag_notifier_fd(parents[i]) == -1);
+    for (int i = 0; i < WATCHED; ++i) CHECK(ag_notifier_fd(parents[i]) == -1);
     int places[WATCHED];
-    for (int i = 0; i < WATCHED; ++i) CHILD_CHECK((places[i] = ag_courtesy_open()) >= 0);
+    for (int i = 0; i < WATCHED; ++i) CHECK((places[i] = ag_courtesy_open()) >= 0);
     /* the parent's notifiers must not free the places, which other loops have now */
     for (int i = 0; i < WATCHED; ++i) ag_notifier_unref(parents[i]);
-    CHILD_CHECK(ag_courtesy_open() == -1);
+    CHECK(ag_courtesy_open() == -1);
     for (int i = 0; i < WATCHED; ++i) ag_courtesy_close(places[i]);
-    CHILD_CHECK(ag_courtesy_open() >= 0);
+    CHECK(ag_courtesy_open() >= 0);
 }
 
 static void *open_and_close(void *unused)

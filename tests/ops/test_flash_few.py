@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from conftest import end
 from corpus_loader import nmse
 from ops.computing import compute, floats
 from ops.test_flash_tiles import attention, stored
+from support import end
 
 import aggml
 from aggml import DType, InvalidArgument, new_tensor, ops

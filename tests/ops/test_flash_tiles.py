@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from conftest import end
 from corpus_loader import nmse
 from ops.computing import compute, floats
+from support import end
 
 import aggml
 from aggml import DType, new_tensor, ops

@@ -60,8 +60,7 @@ async def test_packed_weights_give_what_rows_as_they_lie_give(
         found = await product.run(x[:n])
         packs = PACKS and n <= (31 if TILES else 16)
         assert product.packed == packs
-        # If packed, both sides use the same integers; else only one side may have quantized
-        # columns.
+        # If packed, both sides use the same integers; else one side may have quantized columns.
         assert nmse(found, expected[:n]) < (1e-9 if packs else 1e-3)
 
 

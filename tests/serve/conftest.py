@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from models import minilm_file, random_models
-from models.layout import VOCABULARY
 
 from examples import llama_files
 
@@ -32,15 +31,6 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT with a rank head, random weights, and the words a, b, c, w0, w1, ..."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a", "▁b", "▁c"]
-    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
-    vocabulary = {
-        "general.name": "ranker",
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.ggml.tokens": words,
-        "tokenizer.ggml.cls_token_id": 2,
-        "tokenizer.ggml.seperator_token_id": 3,
-        "tokenizer.ggml.unknown_token_id": 1,
-    }
+    vocabulary = {"general.name": "ranker", **random_models.words("▁a", "▁b", "▁c")}
     folder = tmp_path_factory.mktemp("models")
     return random_models.write(folder / "ranker.gguf", "bert-rank", vocabulary)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from anyio import wait_all_tasks_blocked
-from support import holding, ramp, sum_on
+from support import holding, ramp, sum_on, without_collector
 
 import aggml
 
@@ -95,14 +94,10 @@ async def test_a_task_leaves_no_cycle(be: aggml.Backend) -> None:
     future = be.stream.mark()
     gone = weakref.ref(future)
     await asyncio.create_task(future)
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         del future
         await asyncio.sleep(0)
         assert gone() is None
-    finally:
-        gc.enable()
 
 
 async def test_wait_for_shield_and_as_completed(be: aggml.Backend) -> None:

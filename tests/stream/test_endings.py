@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from support import Array, holding, placed, ramp, sum_on
+from support import Array, holding, in_a_thread, placed, ramp, sum_on
 
 import aggml
 from aggml.stream.reactor import Reactor, current_reactor, turn
@@ -61,21 +61,7 @@ def test_a_backend_left_by_a_generator_that_is_finalised(device: AnyDevice, loop
 
 
 def run_to_the_end(loop: str, main: Callable[[], Awaitable[None]]) -> None:
-    """Run ``main`` in a thread, so that a hang fails this test and does not stop the suite."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            anyio.run(main, backend=loop)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive(), "the run does not end"
-    if failures:
-        raise failures[0]
+    in_a_thread(lambda: anyio.run(main, backend=loop))
 
 
 HOW = ["await", "several", "gather", "as_completed", "callback", "ready", "settled"]

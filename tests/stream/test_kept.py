@@ -10,30 +10,19 @@ import gc
 import threading
 import traceback
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
-from support import Array, holding, placed, ramp, sum_on
+from support import Array, holding, placed, ramp, sum_on, without_collector
 
 import aggml
 from aggml import Graph, ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from aggml.devices.cpu import CPUBackend, CPUDevice
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class Thing:

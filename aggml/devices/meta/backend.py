@@ -310,29 +310,9 @@ class MetaBackend(Backend):
 
     # -- end
 
-    def synchronize(self) -> Future[None]:
-        """A Future that is done when all work queued so far is done, on every device.
-
-        Raises:
-            ExceptionGroup: raised by the Future: the failures that nobody has seen yet.
-
-        Cancellation: abandons the wait; the work goes on.
-        """
-        if self._drained is not None:
-            return self._drained
-        unseen: list[AggmlError] | None = None
-
-        def report() -> None:
-            nonlocal unseen
-            if unseen is None:
-                streams = [self.stream, *(member.stream for member in self.members)]
-                unseen = [failure for stream in streams for failure in stream.failures()]
-            if unseen:
-                raise ExceptionGroup(
-                    f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
-                )
-
-        return self.stream.mark("synchronize", finish=report)
+    def _unseen(self) -> list[AggmlError]:
+        streams = [self.stream, *(member.stream for member in self.members)]
+        return [failure for stream in streams for failure in stream.failures()]
 
     def close(self) -> None:
         """Refuse new work, on every device; never blocks."""

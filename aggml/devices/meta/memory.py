@@ -75,14 +75,8 @@ class MetaBuffer(Buffer):
         if tensor.placement is not None:
             self.shards.pop(_key(tensor, tensor.placement), None)
 
-    @property
-    def usage(self) -> BufferUsage:
-        """The use of the buffer and of its parts: devices keep packed copies of weights."""
-        return self._usage
-
-    @usage.setter
-    def usage(self, usage: BufferUsage) -> None:
-        Buffer.usage.__set__(self, usage)  # type: ignore[attr-defined]
+    def _hand_on_usage(self) -> None:
+        # Devices keep packed copies of weights.
         for shard in self.shards.values():
             for part in shard.each:
                 if part.buffer is not None:

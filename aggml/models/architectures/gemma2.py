@@ -18,8 +18,15 @@ from aggml.models.checkpoints.keys import (
     window_pattern,
 )
 from aggml.models.checkpoints.recipes import Checkpoint
-from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, head_length, rope_of, windowed
+from aggml.models.description import Architecture, Description
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    head_length,
+    normed_after,
+    rope_of,
+    windowed,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -45,13 +52,7 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
     return description_of(
         hp,
-        [
-            Layer(
-                mixer, FeedForward("gelu"),
-                after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm",
-            )
-            for mixer in mixers
-        ],
+        [normed_after(mixer, FeedForward("gelu")) for mixer in mixers],
         embedding_scale=math.sqrt(width),
         logit_soft_cap=hp.number("final_logit_softcapping", 30.0),
     )  # fmt: skip

@@ -19,8 +19,15 @@ from aggml.models.checkpoints.keys import (
     window_pattern,
 )
 from aggml.models.checkpoints.recipes import Checkpoint, shifted
-from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, head_length, rope_of, windowed
+from aggml.models.description import Architecture, Description
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    head_length,
+    normed_after,
+    rope_of,
+    windowed,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -48,13 +55,7 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
     return description_of(
         hp,
-        [
-            Layer(
-                mixer, FeedForward("gelu"),
-                after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm",
-            )
-            for mixer in mixers
-        ],
+        [normed_after(mixer, FeedForward("gelu")) for mixer in mixers],
         embedding_scale=math.sqrt(width),
         logit_soft_cap=hp.number("final_logit_softcapping", 0.0),
     )  # fmt: skip

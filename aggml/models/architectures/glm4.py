@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
-from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, rope_of
+from aggml.models.description import Architecture, Description
+from aggml.models.reading import attention_of, description_of, normed_after, rope_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -22,14 +22,8 @@ def describe(hp: Hyperparameters) -> Description:
     layers = range(hp.integer("block_count"))
     return description_of(
         hp,
-        [
-            Layer(
-                attention_of(hp, rope, i), FeedForward(joined=True),
-                after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm",
-            )
-            for i in layers
-        ],
-    )  # fmt: skip
+        [normed_after(attention_of(hp, rope, i), FeedForward(joined=True)) for i in layers],
+    )
 
 
 CHECKPOINT: Final = Checkpoint(

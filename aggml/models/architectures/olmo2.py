@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, window_pattern
 from aggml.models.checkpoints.recipes import Checkpoint
-from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, rope_of, windowed
+from aggml.models.description import Architecture, Description
+from aggml.models.reading import attention_of, description_of, normed_after, rope_of, windowed
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -32,14 +32,10 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(
         hp,
         [
-            Layer(
-                mixer, FeedForward(),
-                before_mixer=None, after_mixer="post_attention_norm",
-                before_feed_forward=None, after_feed_forward="post_ffw_norm",
-            )
+            normed_after(mixer, FeedForward(), before_mixer=None, before_feed_forward=None)
             for mixer in mixers
         ],
-    )  # fmt: skip
+    )
 
 
 CHECKPOINT: Final = Checkpoint(

@@ -96,21 +96,23 @@ static bool ask(ag_ggml_plan *plan, ag_ggml_call *call, question *q, char *why)
     return q->built != NULL && ag_ggml_guarded(NULL, call, q, why);
 }
 
-bool ag_ggml_plan_supports(ag_ggml_plan *plan, char *why)
+static bool is_yes(ag_ggml_plan *plan, ag_ggml_call *call, char *why)
 {
     question q;
-    bool fine = ask(plan, ask_support, &q, why);
+    bool fine = ask(plan, call, &q, why);
     ag_ggml_built_unref(q.built);
     return fine && q.yes;
+}
+
+bool ag_ggml_plan_supports(ag_ggml_plan *plan, char *why)
+{
+    return is_yes(plan, ask_support, why);
 }
 
 bool ag_ggml_plan_offloads(ag_ggml_plan *plan)
 {
     char why[AG_GGML_MESSAGE];
-    question q;
-    bool fine = ask(plan, ask_offload, &q, why);
-    ag_ggml_built_unref(q.built);
-    return fine && q.yes;
+    return is_yes(plan, ask_offload, why);
 }
 
 size_t ag_ggml_plan_alloc_size(ag_ggml_plan *plan)

@@ -15,17 +15,6 @@ typedef struct ag_ggml_graph ag_ggml_graph;
 typedef struct ag_ggml_handle ag_ggml_handle; /* a buffer, its type, a backend, a device, a registry of ggml */
 typedef struct ag_ggml_queue ag_ggml_queue;
 
-static inline void ag_cond_init(pthread_cond_t *cond) /* for ag_cond_wait_until */
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#ifndef __APPLE__
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-#endif
-    pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 /* struct ggml_init_params: passed by value, the same in all versions that are known. */
 typedef struct ag_ggml_init_params {
     size_t size;

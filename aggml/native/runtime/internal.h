@@ -66,6 +66,17 @@ static inline void ag_pause(void)
 #endif
 }
 
+static inline void ag_cond_init(pthread_cond_t *cond) /* for ag_cond_wait_until */
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 /* Waits until `deadline` of ag_now at most; the condition must have been made for that clock. Non-zero: timed out. */
 static inline int ag_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
 {

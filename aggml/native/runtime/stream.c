@@ -109,13 +109,7 @@ static ag_stream *stream_new(const char *name, ag_executor *executor)
     s->bank = -1;
     s->timers = ag_timer_turn();
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#ifndef __APPLE__
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-#endif
-    pthread_cond_init(&s->call_cond, &attributes);
-    pthread_condattr_destroy(&attributes);
+    ag_cond_init(&s->call_cond);
     block->base = 1; /* ticket 0 is "nothing yet", always done */
     s->head = s->tail = s->cursor = block;
     atomic_init(&s->wanted, AG_TAIL);

@@ -67,13 +67,7 @@ static void *serve(void *argument)
 static bool start(ag_timers *t)
 {
     if (t->running) return true;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#ifndef __APPLE__
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-#endif
-    pthread_cond_init(&t->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    ag_cond_init(&t->changed);
     t->stopping = false;
     t->running = ag_thread_start(&t->thread, serve, t, false);
     return t->running;

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from aggml.plan import Chain
     from aggml.plan.fusion import Readers
 
-__all__ = ["Fake", "HostKernels", "SimpleKernels", "built"]
+__all__ = ["ON_FAKE", "Fake", "HostKernels", "SimpleKernels", "all_kernels", "built"]
+
+#: Set by test_on_the_fake_driver.py, which runs the tests of device/ without a GPU.
+ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 
 _HERE = Path(__file__).resolve().parent / "fake"
 _BUILD = _HERE.parents[3] / "build" / "cuda-fake"
@@ -37,12 +40,12 @@ _BUILD = _HERE.parents[3] / "build" / "cuda-fake"
 def built(source: str, name: str = "") -> Path:
     """A shared library made of one file of fake/ and kept in build/; safe to call in parallel.
 
-    The driver's own file includes the headers beside it.
+    The headers beside it count as its text: some files include them.
     """
     path = _HERE / source
     compiler = ["g++", "-std=c++17"] if path.suffix == ".cpp" else ["gcc", "-std=gnu11"]
     flags = [*compiler, "-O1", "-g", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra"]
-    parts = sorted(_HERE.glob("*.h")) if source == "libcuda.cpp" else []
+    parts = sorted(_HERE.glob("*.h"))
     text = b"".join(each.read_bytes() for each in (path, *parts))
     key = hashlib.sha256(text + " ".join(flags).encode()).hexdigest()[:16]
     folder = _BUILD / f"{path.stem}-{key}"
@@ -149,6 +152,11 @@ class HostKernels(CudaKernels):
         from devices.cuda import host
 
         return _image(host.build_library(name, fused=True)._name, str(host._shim()[0]))
+
+
+def all_kernels() -> CudaKernels:
+    """The package's own kernels, for the fake driver or for a GPU."""
+    return HostKernels() if ON_FAKE else CudaKernels()
 
 
 class SimpleKernels:

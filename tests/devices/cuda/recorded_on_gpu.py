@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from corpus_loader import op_cases
+from devices.cuda.fake_driver import ON_FAKE
 from ops.recorded import build, check_values
 
 from aggml import Graph
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ON_FAKE", "cases", "check"]
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 _GROUPS = os.environ.get("AGGML_CORPUS_GROUPS", "glu" if ON_FAKE else "")
 
 

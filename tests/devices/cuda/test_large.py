@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from corpus_loader import nmse
 from devices.cuda.host import compute as on_shim
+from devices.cuda.small_graphs import drawn
 from ops.computing import run as on_cpu
 
 import aggml
@@ -34,18 +35,6 @@ pytestmark = [
 def cpu() -> Iterator[aggml.Backend]:
     with aggml.get_device("CPU").backend() as backend:
         yield backend
-
-
-def _leaf(kind: str, *ne: int, seed: int, values: dict[Tensor, NDArray[Any]]) -> Tensor:
-    tensor = new_tensor(kind, ne=ne)
-    x = np.random.default_rng(seed).normal(size=tensor.ne[::-1]).astype(np.float32)
-    dtype = tensor.dtype
-    if dtype.is_quantized:
-        values[tensor] = aggml.quantize(x, dtype)
-    else:
-        assert dtype.numpy is not None
-        values[tensor] = x.astype(dtype.numpy)
-    return tensor
 
 
 def _ids(kind: str, ids: NDArray[Any], values: dict[Tensor, NDArray[Any]]) -> Tensor:
@@ -75,8 +64,8 @@ def _same(
 @pytest.mark.parametrize("kind", ["q4_K", "q6_K", "f16", "bf16", "f32"])
 def test_products_of_several_tiles(cpu: aggml.Backend, kind: str, columns: int) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 512, 100, 2, seed=1, values=values)
-    b = _leaf("f32", 512, columns, 4, seed=2, values=values)
+    a = drawn(kind, 512, 100, 2, seed=1, values=values)
+    b = drawn("f32", 512, columns, 4, seed=2, values=values)
     _same(cpu, ops.mul_mat(a, b), values, 1e-4 if kind.startswith("q") else 1e-5)
 
 
@@ -90,11 +79,11 @@ def test_products_of_few_columns(
 ) -> None:
     """Rows of at least ``depth`` blocks. They begin at the third row of a matrix: odd addresses."""
     values: dict[Tensor, NDArray[Any]] = {}
-    whole = _leaf(kind, 256, 1, seed=0, values={})
+    whole = drawn(kind, 256, 1, seed=0, values={})
     width = 32 * depth if whole.dtype.blck_size == 32 else max(1, depth // 8) * 256
-    whole = _leaf(kind, width, rows + 3, 2, seed=1, values=values)
+    whole = drawn(kind, width, rows + 3, 2, seed=1, values=values)
     a = ops.view_3d(whole, width, rows, 2, whole.nb[1], whole.nb[2], 3 * whole.nb[1])
-    b = _leaf("f32", width, columns, 2, seed=2, values=values)
+    b = drawn("f32", width, columns, 2, seed=2, values=values)
     _same(cpu, ops.mul_mat(a, b), values, 1e-4, order=3)
 
 
@@ -103,8 +92,8 @@ def test_products_of_few_columns(
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
 def test_products_of_odd_depth(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, depth, 67, seed=1, values=values)
-    b = _leaf("f32", depth, columns, seed=2, values=values)
+    a = drawn(kind, depth, 67, seed=1, values=values)
+    b = drawn("f32", depth, columns, seed=2, values=values)
     _same(cpu, ops.mul_mat(a, b), values, 1e-5)
 
 
@@ -112,8 +101,8 @@ def test_products_of_odd_depth(cpu: aggml.Backend, kind: str, depth: int, column
 @pytest.mark.parametrize("kind", ["q8_0", "q5_K", "f16", "f32"])
 def test_products_by_expert(cpu: aggml.Backend, kind: str, tokens: int) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 256, 70, 5, seed=1, values=values)
-    b = _leaf("f32", 256, 1, tokens, seed=2, values=values)
+    a = drawn(kind, 256, 70, 5, seed=1, values=values)
+    b = drawn("f32", 256, 1, tokens, seed=2, values=values)
     # the last expert gets no token
     chosen = np.random.default_rng(3).integers(0, 4, size=(tokens, 2))
     chosen[tokens // 2, 1] = -1
@@ -155,9 +144,9 @@ def test_attention(
     written: bool,
 ) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    q = _leaf("f32", d, queries, heads, 2, seed=1, values=values)
-    k = _leaf(kind, d, keys, kv_heads, 2, seed=2, values=values)
-    v = _leaf(kind, dv, keys, kv_heads, 2, seed=3, values=values)
+    q = drawn("f32", d, queries, heads, 2, seed=1, values=values)
+    k = drawn(kind, d, keys, kv_heads, 2, seed=2, values=values)
+    v = drawn(kind, dv, keys, kv_heads, 2, seed=3, values=values)
     mask = new_tensor("f16", ne=(keys, queries))
     seen = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries - 40
     values[mask] = np.where(seen, np.float16(0), np.float16(-np.inf))
@@ -181,8 +170,8 @@ def test_latent_attention(
     """The values are the first columns of the keys, so that each tile is loaded once for both."""
     values: dict[Tensor, NDArray[Any]] = {}
     heads, keys = 40, 130
-    q = _leaf("f32", 576, 2, heads, seed=1, values=values)
-    cache = _leaf(kind, 576, keys, seed=2, values=values)
+    q = drawn("f32", 576, 2, heads, seed=1, values=values)
+    cache = drawn(kind, 576, keys, seed=2, values=values)
     v = ops.view_3d(cache, 512, keys, 1, cache.nb[1], cache.nb[2], 0)
     mask = new_tensor("f16", ne=(keys, 2))
     seen = np.arange(keys)[None, :] < np.array([[70], [keys]])
@@ -205,9 +194,9 @@ def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
 ) -> None:
     """At width 256, 64 rows share keys and values in 75 KiB; 16 rows would need at most 48 KiB."""
     values: dict[Tensor, NDArray[Any]] = {}
-    q = _leaf("f32", d, 70, 2, seed=1, values=values)
-    k = _leaf("f16", d, 75, 1, seed=2, values=values)
-    v = _leaf("f16", dv, 75, 1, seed=3, values=values)
+    q = drawn("f32", d, 70, 2, seed=1, values=values)
+    k = drawn("f16", d, 75, 1, seed=2, values=values)
+    v = drawn("f16", dv, 75, 1, seed=3, values=values)
     node = ops.flash_attn_ext(q, k, v, None, d**-0.5, 0.0, 0.0)
     kernels = CudaKernels(gpu=Gpu(132, 99 * 1024))  # the limit of sm_86, sm_89 and sm_120
     found = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
@@ -226,7 +215,7 @@ def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
 def test_long_rows_are_sorted(cpu: aggml.Backend, k: int | None, n: int) -> None:
     """Equal elements, both zeros, infinities, NaN; a row of NaN only, a row of one number."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf("f32", n, 5, seed=1, values=values)
+    a = drawn("f32", n, 5, seed=1, values=values)
     rows = values[a].reshape(5, n)
     rows[1] = np.round(rows[1])
     rows[2, :3] = rows[3] = np.nan
@@ -241,14 +230,14 @@ def test_long_rows_are_sorted(cpu: aggml.Backend, k: int | None, n: int) -> None
 def test_a_vocabulary_is_sorted(cpu: aggml.Backend, k: int | None) -> None:
     """128,256 logits as models give them: many share their first bits, some are equal."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf("f32", 128256, 1, seed=5, values=values)
+    a = drawn("f32", 128256, 1, seed=5, values=values)
     values[a][:] = np.round(values[a] * 400) / 100
     _same(cpu, ops.argsort(a, "desc") if k is None else ops.top_k(a, k), values, 0.0)
 
 
 def test_rows_beyond_what_is_sorted_at_once(cpu: aggml.Backend) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf("f32", 5000, 200, seed=6, values=values)  # 3 parts for each row, 170 rows at once
+    a = drawn("f32", 5000, 200, seed=6, values=values)  # 3 parts for each row, 170 rows at once
     _same(cpu, ops.top_k(a, 3), values, 0.0)
 
 
@@ -268,5 +257,5 @@ _MANY: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", _MANY)
 def test_rows_and_totals_of_many_blocks(cpu: aggml.Backend, name: str) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf("f32", 3000, 7, 3, seed=1, values=values)
+    a = drawn("f32", 3000, 7, 3, seed=1, values=values)
     _same(cpu, _MANY[name](a), values, 1e-7)

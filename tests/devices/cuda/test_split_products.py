@@ -14,6 +14,7 @@ import pytest
 from corpus_loader import nmse
 from devices.cuda.host import USUAL
 from devices.cuda.host import compute as on_shim
+from devices.cuda.small_graphs import drawn
 from ops.computing import run as on_cpu
 
 import aggml
@@ -66,18 +67,6 @@ def cpu() -> Iterator[aggml.Backend]:
         yield backend
 
 
-def _leaf(kind: str, *ne: int, seed: int, values: dict[Tensor, NDArray[Any]]) -> Tensor:
-    tensor = new_tensor(kind, ne=ne)
-    x = np.random.default_rng(seed).normal(size=tensor.ne[::-1]).astype(np.float32)
-    dtype = tensor.dtype
-    if dtype.is_quantized:
-        values[tensor] = aggml.quantize(x, dtype, np.ones(x.shape[-1], np.float32))
-    else:
-        assert dtype.numpy is not None
-        values[tensor] = x.astype(dtype.numpy)
-    return tensor
-
-
 def _parts(node: Tensor) -> int:
     """How many blocks share the depth of a product, read from its launches."""
     launches = _KERNELS.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
@@ -110,8 +99,8 @@ def _same(
 def test_every_type_in_every_width(cpu: aggml.Backend, kind: str, columns: int) -> None:
     """Two tiles of rows, of which the second is incomplete. Long rows are split."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 2048, 66, seed=1, values=values)
-    b = _leaf("f32", 2048, columns, seed=2, values=values)
+    a = drawn(kind, 2048, 66, seed=1, values=values)
+    b = drawn("f32", 2048, columns, seed=2, values=values)
     node = ops.mul_mat(a, b)
     row = a.dtype.row_size(2048)
     assert (_parts(node) > 1) == (row // (16 * columns) > 1)
@@ -125,8 +114,8 @@ def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None
     """4096 + 32: parts of different lengths, and a last step that is only half full."""
     values: dict[Tensor, NDArray[Any]] = {}
     rows = {2: 33, 9: 33, 16: 1, 31: 1}.get(columns, 5)
-    a = _leaf(kind, depth, rows, seed=1, values=values)
-    b = _leaf("f32", depth, columns, seed=2, values=values)
+    a = drawn(kind, depth, rows, seed=1, values=values)
+    b = drawn("f32", depth, columns, seed=2, values=values)
     node = ops.mul_mat(a, b)
     if columns > 8:
         assert (_parts(node) > 1) == (depth > 4096 and a.dtype.row_size(depth) >= 32 * columns)
@@ -139,10 +128,10 @@ def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None
 def test_rings_of_every_depth(cpu: aggml.Backend, kind: str, columns: int, shared: int) -> None:
     """Rings of two to four stages, as each GPU's shared memory allows, each filled repeatedly."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 2304, 33, seed=1, values=values)
+    a = drawn(kind, 2304, 33, seed=1, values=values)
     if not a.dtype.is_quantized:
         columns += 20
-    b = _leaf("f32", 2304, columns, seed=2, values=values)
+    b = drawn("f32", 2304, columns, seed=2, values=values)
     kernels = CudaKernels(gpu=Gpu(4, shared * 1024))
     node = ops.mul_mat(a, b)
     launches = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
@@ -170,8 +159,8 @@ def test_rings_have_under_way_what_memory_needs() -> None:
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q6_K"])
 def test_many_rows(cpu: aggml.Backend, kind: str) -> None:
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 1024, 1000, seed=1, values=values)
-    b = _leaf("f32", 1024, 9, seed=2, values=values)
+    a = drawn(kind, 1024, 1000, seed=1, values=values)
+    b = drawn("f32", 1024, 9, seed=2, values=values)
     node = ops.mul_mat(a, b)
     assert _parts(node) > 1
     _same(cpu, node, values, order=2)
@@ -182,8 +171,8 @@ def test_many_rows(cpu: aggml.Backend, kind: str) -> None:
 def test_odd_depths(cpu: aggml.Backend, kind: str, depth: int) -> None:
     """Rows at odd addresses, a depth that is no multiple of 32, b of the same type as a."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, depth, 33, seed=1, values=values)
-    b = _leaf(kind, depth, 10, seed=2, values=values)
+    a = drawn(kind, depth, 33, seed=1, values=values)
+    b = drawn(kind, depth, 10, seed=2, values=values)
     node = ops.mul_mat(a, b)
     assert _parts(node) > 1
     _same(cpu, node, values, order=5)
@@ -193,8 +182,8 @@ def test_odd_depths(cpu: aggml.Backend, kind: str, depth: int) -> None:
 def test_batches_that_repeat_a(cpu: aggml.Backend, kind: str) -> None:
     """Two matrices for 4 x 3 batches; any order of blocks and threads gives the same bits."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 1024, 33, 2, seed=1, values=values)
-    b = _leaf("f32", 1024, 9, 4, 3, seed=2, values=values)
+    a = drawn(kind, 1024, 33, 2, seed=1, values=values)
+    b = drawn("f32", 1024, 9, 4, 3, seed=2, values=values)
     node = ops.mul_mat(a, b)
     assert _parts(node) > 1
     results = [_same(cpu, node, values, order) for order in (0, 1, 7)]
@@ -206,8 +195,8 @@ def test_batches_that_repeat_a(cpu: aggml.Backend, kind: str) -> None:
 def test_experts_in_tiles(cpu: aggml.Backend, kind: str) -> None:
     """Tiles of experts are 64 wide and their depth is never split."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf(kind, 1024, 33, 3, seed=1, values=values)
-    b = _leaf("f32", 1024, 2, 17, seed=2, values=values)
+    a = drawn(kind, 1024, 33, 3, seed=1, values=values)
+    b = drawn("f32", 1024, 2, 17, seed=2, values=values)
     ids = new_tensor("i32", ne=(2, 17))
     values[ids] = np.random.default_rng(3).integers(0, 3, (17, 2)).astype(np.int32)
     _same(cpu, ops.mul_mat_id(a, b, ids), values, order=3)

@@ -274,6 +274,17 @@ DEV float block_max(float v)
     return warp_max(lane < (int)(blockDim.x >> 5) ? part[lane] : -INF);
 }
 
+// The minimum over a block; every thread gets it. Not to be called twice without a barrier between.
+DEV u64 block_min(u64 v)
+{
+    __shared__ u64 least;
+    if (threadIdx.x == 0) least = ~(u64)0;
+    __syncthreads();
+    atomicMin(&least, v);
+    __syncthreads();
+    return least;
+}
+
 DEV float alibi_slope(i64 head, i64 heads, float max_bias)
 {
     i64 p = 1;

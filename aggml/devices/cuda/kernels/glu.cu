@@ -1,18 +1,5 @@
 // Gated units: f(x) * g, f32 and f16. src: x and g, which are two tensors or the halves of each row.
-#include "common.cuh"
-
-DEV float gelu(float x)
-{
-    if (x <= -10.0f) return 0.0f;
-    if (x >= 10.0f) return x;
-    return x / (1.0f + expf(-2.0f * 0.79788456f * x * (1.0f + 0.044715f * x * x)));
-}
-
-DEV float gelu_quick(float x)
-{
-    if (fabsf(x) >= 65520.0f) x = copysignf(INF, x);
-    return x / (1.0f + expf(-1.702f * x));
-}
+#include "gelu.cuh"
 
 DEV float gated(i64 op, const int *p, float x, float g)
 {

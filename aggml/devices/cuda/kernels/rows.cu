@@ -15,15 +15,11 @@ KERNEL(check_ids, 256, Node<1>)
         const i64 id = id_at(ids, i.i0, i.i1, i.i2);
         if ((id < 0 && n.aux[1] == 0) || id >= rows) first = e;
     }
-    __shared__ u64 least;
-    if (threadIdx.x == 0) least = (u64)all;
-    __syncthreads();
-    atomicMin(&least, (u64)first);
-    __syncthreads();
-    if (threadIdx.x == 0 && (i64)least < all && n.fault[0] == 0) {
-        const Index i = element_index(ids, (i64)least);
+    const i64 least = (i64)block_min((u64)first);
+    if (threadIdx.x == 0 && least < all && n.fault[0] == 0) {
+        const Index i = element_index(ids, least);
         n.fault[1] = id_at(ids, i.i0, i.i1, i.i2);
-        n.fault[2] = (i64)least;
+        n.fault[2] = least;
         n.fault[3] = rows;
         n.fault[0] = 1;
     }

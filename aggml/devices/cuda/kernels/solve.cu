@@ -11,14 +11,10 @@ KERNEL(check_diagonal, 256, Node<1>)
         const i64 i = e % a.ne[0], plane = e / a.ne[0];
         if (f32_at(a.data + at(a, i, i, plane % a.ne[2], plane / a.ne[2])) == 0.0f) first = e;
     }
-    __shared__ u64 least;
-    if (threadIdx.x == 0) least = (u64)all;
-    __syncthreads();
-    atomicMin(&least, (u64)first);
-    __syncthreads();
-    if (threadIdx.x == 0 && (i64)least < all && n.fault[0] == 0) {
-        n.fault[1] = (i64)least % a.ne[0];
-        n.fault[2] = (i64)least / a.ne[0];
+    const i64 least = (i64)block_min((u64)first);
+    if (threadIdx.x == 0 && least < all && n.fault[0] == 0) {
+        n.fault[1] = least % a.ne[0];
+        n.fault[2] = least / a.ne[0];
         n.fault[0] = 2;
     }
 }

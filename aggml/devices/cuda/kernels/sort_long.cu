@@ -150,7 +150,6 @@ KERNEL(select_sort, 256, Node<1>)
 
 KERNEL(first_of_parts, 256, Node<1>)
 {
-    __shared__ u64 least;
     const Long r = row_of(n);
     u64 mine = ~(u64)0;
 #pragma unroll
@@ -159,26 +158,19 @@ KERNEL(first_of_parts, 256, Node<1>)
         const u64 key = e < r.width ? key_of(r.x + e * r.step, e, true) : ~(u64)0;
         if (key < mine) mine = key;
     }
-    if (threadIdx.x == 0) least = ~(u64)0;
-    __syncthreads();
-    atomicMin(&least, mine);
-    __syncthreads();
+    const u64 least = block_min(mine);
     if (threadIdx.x == 0) ((u64 *)words_of(n))[blockIdx.x] = least;
 }
 
 KERNEL(first_of_all, 256, Node<1>)
 {
-    __shared__ u64 least;
     const Long r = row_of(n);
     const u64 *parts = (const u64 *)words_of(n);
     u64 mine = ~(u64)0;
     for (i64 p = threadIdx.x; p < n.aux[5]; p += THREADS) {
         if (parts[p] < mine) mine = parts[p];
     }
-    if (threadIdx.x == 0) least = ~(u64)0;
-    __syncthreads();
-    atomicMin(&least, mine);
-    __syncthreads();
+    const u64 least = block_min(mine);
     if (threadIdx.x == 0) *(int *)(n.dst.data + at(n.dst, r.at)) = (int)(least & 0xffffffffu);
 }
 

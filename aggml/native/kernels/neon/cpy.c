@@ -30,15 +30,4 @@ static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
     }
 }
 
-void agk_cpy_transpose_16_neon(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
-{
-    const int64_t whole0 = n0 & ~(int64_t)7, whole1 = n1 & ~(int64_t)7;
-    for (int64_t j = 0; j < whole1; j += 8) {
-        for (int64_t i = 0; i < whole0; i += 8)
-            square_16(y + j * y_step + 2 * i, y_step, x + i * x_step + 2 * j, x_step);
-    }
-    for (int64_t j = 0; j < n1; ++j) {
-        for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i)
-            memcpy(y + j * y_step + 2 * i, x + i * x_step + 2 * j, 2);
-    }
-}
+V_CPY_TRANSPOSE_16(neon)

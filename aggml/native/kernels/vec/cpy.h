@@ -15,18 +15,21 @@ AGK_INLINE void v_transpose_square(char *y, int64_t y_step, const char *x, int64
     for (int j = 0; j < VF; ++j) v_store((float *)(void *)(y + j * y_step), r[j]);
 }
 
-/* y[j][i] = x[i][j] for i < n0, j < n1, by moves and shuffles alone, which keep the bits of any 32-bit type. */
-static inline void v_transpose_32(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+typedef void v_transpose_fn(char *y, int64_t y_step, const char *x, int64_t x_step);
+
+/* y[j][i] = x[i][j] for i < n0, j < n1, elements of `size` bytes. `square` moves `edge` x `edge` of them by shuffles,
+ * which keep the bits of any type. */
+AGK_INLINE void v_transpose_all(v_transpose_fn *square, int64_t edge, int64_t size, int64_t n0, int64_t n1, char *y,
+                                int64_t y_step, const char *x, int64_t x_step)
 {
-    const int64_t whole0 = n0 - n0 % VF, whole1 = n1 - n1 % VF;
-    for (int64_t j = 0; j < whole1; j += VF) {
-        for (int64_t i = 0; i < whole0; i += VF) {
-            v_transpose_square(y + j * y_step + 4 * i, y_step, x + i * x_step + 4 * j, x_step);
-        }
+    const int64_t whole0 = n0 - n0 % edge, whole1 = n1 - n1 % edge;
+    for (int64_t j = 0; j < whole1; j += edge) {
+        for (int64_t i = 0; i < whole0; i += edge)
+            square(y + j * y_step + size * i, y_step, x + i * x_step + size * j, x_step);
     }
     for (int64_t j = 0; j < n1; ++j) {
         for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i)
-            memcpy(y + j * y_step + 4 * i, x + i * x_step + 4 * j, 4);
+            memcpy(y + j * y_step + size * i, x + i * x_step + size * j, (size_t)size);
     }
 }
 
@@ -49,7 +52,14 @@ static inline void v_fill_32(int64_t n, void *y, uint32_t bits)
     } \
     void agk_cpy_transpose_32_##isa(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step) \
     { \
-        v_transpose_32(n0, n1, y, y_step, x, x_step); \
+        v_transpose_all(v_transpose_square, VF, 4, n0, n1, y, y_step, x, x_step); \
+    }
+
+/* The same of 16 bits, where the instruction set has a `square_16`. */
+#define V_CPY_TRANSPOSE_16(isa) \
+    void agk_cpy_transpose_16_##isa(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step) \
+    { \
+        v_transpose_all(square_16, 8, 2, n0, n1, y, y_step, x, x_step); \
     }
 
 /* Numbers whose integer cannot be represented become the least integer, as with the instructions of x86. */

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import opened
 
 from aggml.devices.cuda import CUDADevice, driver
 
@@ -88,23 +89,13 @@ def device(kernels: Any) -> CUDADevice:
     return CUDADevice(driver.facts(0), kernels)
 
 
-def _opened(device: CUDADevice) -> Iterator[aggml.Backend]:
-    backend = device.backend()
-    yield backend
-    while backend.stream.native.release():
-        pass
-    backend.stream.abort()
-    backend.close()
-    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
-
-
 @pytest.fixture
 def be(device: CUDADevice) -> Iterator[aggml.Backend]:
     """An open backend of `device`."""
-    yield from _opened(device)
+    yield from opened(device.backend())
 
 
 @pytest.fixture
 def other(device: CUDADevice) -> Iterator[aggml.Backend]:
     """A second open backend of `device`."""
-    yield from _opened(device)
+    yield from opened(device.backend())

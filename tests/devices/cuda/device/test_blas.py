@@ -7,13 +7,12 @@ library. On a GPU only the numbers are compared, with the library if it is insta
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from corpus_loader import nmse
-from devices.cuda.fake_driver import HostKernels, built
+from devices.cuda.fake_driver import ON_FAKE, HostKernels, built
 from ops.computing import run as run_on
 
 import aggml
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aggml import Tensor
-
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 
 
 class FakeBlas:

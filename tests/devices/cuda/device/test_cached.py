@@ -7,17 +7,15 @@ here: other chains (test_fused.py), attention of all shapes (tests/devices/cuda/
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
 
 import aggml
 from aggml import Graph, Tensor, new_tensor, ops
 from aggml.devices.cuda import plan as plans
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.devices.cuda.plan import CUDAPlan
 from aggml.errors import OutOfBounds
 
@@ -26,14 +24,11 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 Values = dict[Tensor, Any]
 HEAD, HEADS, TOKENS, ROWS = 48, 3, 5, 9
 
 
-@pytest.fixture
-def kernels() -> Any:
-    return HostKernels() if ON_FAKE else CudaKernels()
+kernels = pytest.fixture(all_kernels)
 
 
 def leaf(values: Values, kind: str, *ne: int, name: str = "") -> Tensor:

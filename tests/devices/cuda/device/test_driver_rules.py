@@ -14,16 +14,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from devices.cuda.fake_driver import HostKernels
-
-from aggml.devices.cuda.lowering import CudaKernels
+from devices.cuda.fake_driver import ON_FAKE, all_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aggml.devices.cuda import CUDADevice
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 INVALID_VALUE, OUT_OF_MEMORY, OUT_OF_RESOURCES = 1, 2, 701
 ALREADY_REGISTERED, CAPTURE_UNSUPPORTED = 712, 900
 N = 1 << 16
@@ -63,7 +60,7 @@ def stream(cuda: Driver) -> Iterator[Any]:
 
 def _kernel(cuda: Driver, device: CUDADevice) -> Any:
     """One of the package's kernels, freshly loaded and never launched."""
-    image = (HostKernels() if ON_FAKE else CudaKernels()).module("glu", device.facts.arch)
+    image = all_kernels().module("glu", device.facts.arch)
     library = cuda("cuLibraryLoadData", image, [], [], 0, [], [], 0)
     return cuda("cuLibraryGetKernel", library, b"glu_f32")
 

@@ -5,16 +5,15 @@ The results have the bits of single nodes. Not here: which chains there are (tes
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
+from devices.cuda.small_graphs import drawn, launched
 
 import aggml
 from aggml import Graph, Tensor, new_tensor, ops
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.devices.cuda.plan import CUDAPlan
 from aggml.errors import OutOfBounds
 
@@ -25,42 +24,21 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 KINDS = ["f32", "f16", "bf16", "q4_0", "q8_0", "q6_K"]
 Built = tuple[Tensor, dict[Tensor, "NDArray[Any]"]]
 
 
-@pytest.fixture
-def kernels() -> Any:
-    return HostKernels() if ON_FAKE else CudaKernels()
+kernels = pytest.fixture(all_kernels)
 
 
 def leaf(values: dict[Tensor, NDArray[Any]], kind: str, *ne: int) -> Tensor:
-    tensor = new_tensor(kind, ne=ne)
-    x = np.random.default_rng(len(values)).normal(size=tensor.ne[::-1]).astype(np.float32)
-    dtype = tensor.dtype
-    if dtype.is_quantized:
-        values[tensor] = aggml.quantize(x, dtype)
-    else:
-        assert dtype.numpy is not None
-        values[tensor] = x.astype(dtype.numpy)
-    return tensor
+    return drawn(kind, *ne, seed=len(values), values=values)
 
 
 async def ran(
     device: CUDADevice, build: Callable[[], Built], *, watched: bool
 ) -> tuple[NDArray[Any], int]:
-    """The result, and how many launches it took. ``watched`` nodes are computed one by one."""
-    result, values = build()
-    graph = Graph(result)
-    if watched:
-        graph = Graph(*graph.nodes)
-    async with device.backend() as backend:
-        await backend.prepare(graph)
-        plan = backend.graph_plan(graph).plan
-        found = await backend.run(graph, values, result)
-    assert isinstance(plan, CUDAPlan)
-    return np.asarray(found), plan.launches
+    return await launched(device, *build(), watched=watched)
 
 
 def gated(kind: str, columns: int, *, last: str) -> Callable[[], Built]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from devices.cuda.small_graphs import ramp, turns, vector
+from devices.cuda.small_graphs import turns, vector
+from support import ramp
 
 import aggml
 from aggml import ops

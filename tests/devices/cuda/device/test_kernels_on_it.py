@@ -6,13 +6,12 @@ corpus (test_kernels.py on the host; on a GPU test_conformance.py).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
 
 import aggml
 from aggml import Graph, ops
@@ -22,12 +21,8 @@ from aggml.errors import InvalidArgument, OutOfBounds
 if TYPE_CHECKING:
     from aggml.devices.cuda import CUDADevice
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 
-
-@pytest.fixture
-def kernels() -> Any:
-    return HostKernels() if ON_FAKE else CudaKernels()
+kernels = pytest.fixture(all_kernels)
 
 
 def _layer(width: int, tokens: int) -> tuple[Graph, dict[aggml.Tensor, Any]]:

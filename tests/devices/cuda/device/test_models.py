@@ -5,16 +5,14 @@ Not here: models as such (tests/models), sampling by itself (test_sampling.py).
 
 from __future__ import annotations
 
-import os
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
 from models import layout, random_models
 
 import aggml
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.models.decoding import Sampler, generate
 from aggml.models.loading import load_decoder
 from aggml.models.small import LAYERS, write_small
@@ -30,16 +28,13 @@ if TYPE_CHECKING:
 # Launches for each layer. The last two have 8 experts, of which each token uses two.
 OF_A_LAYER = {"llama": 10, "mixtral": 15, "qwen3moe": 17}
 BESIDE = 8  # other launches: rows of the embedding, the last norm, logits, sampling
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]
 # Logits differ in their last bits. If many candidates were nearly equal, these bits would decide
 # the order, so few are kept.
 SAMPLERS = [(0.0,), (0.9, 8, 0.95, 7), (1.2, 5, 1.0, 8, 0.02)]
 
 
-@pytest.fixture
-def kernels() -> Any:
-    return HostKernels() if ON_FAKE else CudaKernels()
+kernels = pytest.fixture(all_kernels)
 
 
 async def _tokens(device: aggml.Device, path: Path, sampler: tuple[Any, ...], n: int) -> list[int]:

@@ -8,7 +8,6 @@ here: how graphs are divided (tests/devices/meta), models on peer copies (test_s
 from __future__ import annotations
 
 import ctypes
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,11 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels, built
+from devices.cuda.fake_driver import ON_FAKE, all_kernels, built
 
 import aggml
 from aggml import Graph, new_tensor, ops
 from aggml.devices.cuda import CUDADevice, driver, nccl
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.devices.meta import MetaDevice
 from aggml.errors import DeviceError, Unsupported
 from aggml.models import small
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 DOWN = "blk.0.ffn_down.weight"  # divided along the depth: each GPU computes a summand
 IDS = [1, 40, 50, 60, 70]
 
@@ -83,7 +80,7 @@ def gpus(request: pytest.FixtureRequest) -> list[CUDADevice]:
         pytest.skip(str(missing))
     if n < 2 or nccl.library() is None:
         pytest.skip(f"{n} GPU, NCCL at {nccl.library()}: two and the wheel of NCCL are needed")
-    kernels: Any = HostKernels() if ON_FAKE else CudaKernels()
+    kernels: Any = all_kernels()
     return [CUDADevice(driver.facts(i), kernels) for i in range(n)]
 
 

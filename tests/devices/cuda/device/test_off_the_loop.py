@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
-from devices.cuda.small_graphs import chain, ramp, turns, vector
+from devices.cuda.small_graphs import chain, turns, vector
+from support import ramp
 
 import aggml
 from aggml.errors import AllocFailed

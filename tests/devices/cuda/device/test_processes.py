@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from devices.cuda.small_graphs import chain, ramp, vector
+from devices.cuda.small_graphs import chain, vector
+from support import ramp
 
 import aggml
 from aggml.native import _native

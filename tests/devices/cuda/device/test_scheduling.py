@@ -5,17 +5,15 @@ Not here: the scheduler's own rules (tests/scheduler/).
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
 
 import aggml
 from aggml import Graph, Scheduler, ops
 from aggml.devices.cuda import CUDADevice, driver
-from aggml.devices.cuda.lowering import CudaKernels
 
 if TYPE_CHECKING:
     from devices.cuda.fake_driver import Fake, SimpleKernels
@@ -98,8 +96,7 @@ def own() -> CUDADevice:
         driver.probe()
     except driver.Missing as missing:
         pytest.skip(str(missing))
-    on_fake = os.environ.get("AGGML_TEST_CUDA") == "fake"
-    return CUDADevice(driver.facts(0), HostKernels() if on_fake else CudaKernels())
+    return CUDADevice(driver.facts(0), all_kernels())
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

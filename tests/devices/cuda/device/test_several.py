@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
+from devices.cuda.fake_driver import ON_FAKE
 
 PROGRAM = """
 import sys

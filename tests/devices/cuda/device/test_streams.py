@@ -11,7 +11,8 @@ import gc
 from typing import TYPE_CHECKING
 
 import pytest
-from devices.cuda.small_graphs import chain, ramp, turns, vector
+from devices.cuda.small_graphs import chain, turns, vector
+from support import ramp
 
 import aggml
 from aggml.devices.cuda import CUDAFamily, driver

@@ -6,16 +6,14 @@ Not here: pinned and pageable memory as such (test_host_memory.py), the kernels 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
 
 import aggml
 from aggml import ops
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -24,14 +22,11 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 _TYPES = {"i8": np.int8, "f16": np.float16, "f32": np.float32, "i64": np.int64}
 _COPIES = ("cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemcpy2DAsync")
 
 
-@pytest.fixture
-def kernels() -> Any:
-    return HostKernels() if ON_FAKE else CudaKernels()
+kernels = pytest.fixture(all_kernels)
 
 
 def _values(kind: str, *shape: int) -> NDArray[Any]:

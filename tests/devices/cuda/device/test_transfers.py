@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
 
 import aggml
 from aggml import Graph, Scheduler, ops
 from aggml.devices.cuda import CUDADevice, driver
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.errors import OutOfBounds
 from aggml.native import _native
 
@@ -111,8 +110,7 @@ async def test_the_scheduler_sends_the_experts_of_a_batch_alone() -> None:
         driver.probe()
     except driver.Missing as missing:
         pytest.skip(str(missing))
-    on_fake = os.environ.get("AGGML_TEST_CUDA") == "fake"
-    device = CUDADevice(driver.facts(0), HostKernels() if on_fake else CudaKernels())
+    device = CUDADevice(driver.facts(0), all_kernels())
     k, m, experts, used, tokens = 32, 8, 16, 2, 32
     rng = np.random.default_rng(2)
     w = aggml.new_tensor("f32", ne=(k, m, experts), name="w")

@@ -5,15 +5,14 @@ The results have the bits of single nodes. Not here: other chains (test_fused.py
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from devices.cuda.fake_driver import HostKernels
+from devices.cuda.fake_driver import all_kernels
+from devices.cuda.small_graphs import launched
 
 from aggml import Graph, Tensor, new_tensor, ops
-from aggml.devices.cuda.lowering import CudaKernels
 from aggml.devices.cuda.plan import CUDAPlan
 
 if TYPE_CHECKING:
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 
-
-@pytest.fixture
-def kernels() -> Any:
-    return HostKernels() if ON_FAKE else CudaKernels()
+kernels = pytest.fixture(all_kernels)
 
 
 def _in_order(y: Tensor, parts: list[Tensor], behind: list[Tensor]) -> Tensor:
@@ -75,15 +70,7 @@ async def _ran(
     y = ops.mul(ops.sqr(leaf(*shape)), leaf(columns if wide else 1, used, tokens))
     parts = [ops.view_2d(y, columns, tokens, y.nb[2], i * y.nb[1]) for i in range(used)]
     result = sums(y, parts, [leaf(columns, tokens) for _ in range(behind)])
-    graph = Graph(result)
-    if watched:
-        graph = Graph(*graph.nodes)
-    async with device.backend() as backend:
-        await backend.prepare(graph)
-        plan = backend.graph_plan(graph).plan
-        found = await backend.run(graph, values, result)
-    assert isinstance(plan, CUDAPlan)
-    return np.asarray(found), plan.launches
+    return await launched(device, result, values, watched=watched)
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3])

@@ -8,30 +8,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <string>
+
+#include "entries.h"
 
 enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77 };
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-static std::mutex lock;
-static std::map<std::string, int> failing; // entry -> status of its next call
-static std::map<std::string, long> calls;
 static std::atomic<size_t> wants{1 << 20}; // bytes of workspace that the algorithm needs
 
-static int enter(const char *name)
-{
-    std::lock_guard<std::mutex> l(lock);
-    ++calls[name];
-    auto found = failing.find(name);
-    if (found == failing.end()) return SUCCESS;
-    int status = found->second;
-    failing.erase(found);
-    return status;
-}
 #define ENTER(name)                                                                                                    \
     if (int entered = enter(name)) return entered
 
@@ -246,8 +230,7 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const voi
 
 EXPORT void fake_blas_fail(const char *entry, int status)
 {
-    std::lock_guard<std::mutex> l(lock);
-    failing[entry] = status;
+    fail_next(entry, status);
 }
 EXPORT void fake_blas_wants(size_t bytes)
 {
@@ -255,6 +238,5 @@ EXPORT void fake_blas_wants(size_t bytes)
 }
 EXPORT long fake_blas_calls(const char *entry)
 {
-    std::lock_guard<std::mutex> l(lock);
-    return calls[entry];
+    return calls_of(entry);
 }

@@ -12,21 +12,15 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <string>
 #include <vector>
+
+#include "entries.h"
 
 enum { SUCCESS = 0, CUDA_ERROR = 1, INTERNAL = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-static std::mutex lock;
-static std::map<std::string, int> failing; // entry -> result of its next call
-static std::map<std::string, long> calls;
 static std::atomic<int> asynchronous{SUCCESS}; // the state that communicators report
 static std::atomic<int> inside{0};             // threads in calls that must not run at the same time
 static std::string last_error;
@@ -48,21 +42,19 @@ struct Alone {
     }
 };
 
-static int enter(const char *name)
+// Counts a call; a failure is told.
+static int enter_or_tell(const char *name)
 {
+    const int result = enter(name);
+    if (result == SUCCESS) return SUCCESS;
     std::lock_guard<std::mutex> l(lock);
-    ++calls[name];
-    auto found = failing.find(name);
-    if (found == failing.end()) return SUCCESS;
-    int result = found->second;
-    failing.erase(found);
     last_error = std::string("a test has ") + name + " fail";
     return result;
 }
 #define ENTER(name) \
     Alone alone; \
     if (!alone.alone) return told(INVALID_USAGE, "two threads at a time"); \
-    if (int entered = enter(name)) return entered
+    if (int entered = enter_or_tell(name)) return entered
 
 struct Comm;
 struct Clique { // the communicators that one ncclCommInitAll made
@@ -337,8 +329,7 @@ EXPORT int ncclGroupEnd()
 
 EXPORT void fake_nccl_fail(const char *entry, int result)
 {
-    std::lock_guard<std::mutex> l(lock);
-    failing[entry] = result;
+    fail_next(entry, result);
 }
 EXPORT void fake_nccl_asynchronous(int result)
 {
@@ -346,6 +337,5 @@ EXPORT void fake_nccl_asynchronous(int result)
 }
 EXPORT long fake_nccl_calls(const char *entry)
 {
-    std::lock_guard<std::mutex> l(lock);
-    return calls[entry];
+    return calls_of(entry);
 }
