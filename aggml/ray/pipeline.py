@@ -170,7 +170,9 @@ def _openers(
             raise InvalidArgument(f"[pipeline] {name} is {given}, must be at least 1")
     openers = list(backend) if isinstance(backend, Sequence) else [backend] * stages
     if len(openers) != stages:
-        raise InvalidArgument(f"[pipeline] {len(openers)} backends for {stages} stages")
+        raise InvalidArgument(
+            f"[pipeline] {len(openers)} functions in backend for {stages} stages: give one each"
+        )
     return list(enumerate(openers))
 
 
@@ -184,8 +186,8 @@ async def _read(
         model = describe(Hyperparameters(file.metadata))
         if not isinstance(model, Description):
             raise Unsupported(
-                f"[pipeline] {model.architecture} does not continue text: one machine has room "
-                "for it"
+                f"[pipeline] {model.architecture} does not continue text, so it cannot be cut into "
+                "stages: load it on one machine with aggml.models.load"
             )
         task = _task(file, model, costs)
     return model, tokenizer, template if isinstance(template, str) else None, task
@@ -239,7 +241,9 @@ def _task(file: ModelFile, model: Description, costs: _Costs | str) -> _Task:
     if not isinstance(costs, str):
         return _Task(costs, 0.0, sizes, None, vocabulary)
     if costs not in {"measured", "bytes"}:
-        raise InvalidArgument(f"[pipeline] costs is {costs!r}, not 'measured', 'bytes' or numbers")
+        raise InvalidArgument(
+            f"[pipeline] costs is {costs!r}: give 'measured', 'bytes' or a list of numbers"
+        )
     sample = samples(kinds(model, file)) if costs == "measured" else None
     return _Task(_used(file, model), _output(file), sizes, sample, vocabulary)
 
