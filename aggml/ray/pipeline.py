@@ -137,8 +137,11 @@ async def pipeline(
     """
     openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
     model, tokenizer, template, task = await _read(Path(path), "bytes" if stages == 1 else costs)
-    # Too many stages, or layers that do not fit, are refused before anything is started.
+    # Before anything is started: refuses too many stages, layers that do not fit, and models that
+    # cannot be cut.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
+    for first, stop in edges:
+        model.stage(first, stop)
     source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     duties = [Duty(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
