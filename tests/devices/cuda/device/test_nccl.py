@@ -93,7 +93,7 @@ def together(gpus: list[CUDADevice]) -> Iterator[aggml.Backend]:
     backend = MetaDevice(gpus).backend()
     yield backend
     backend.close()
-    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
+    assert backend.synchronize().wait(60), f"{backend!r} has not finished its work within 60 s"
 
 
 Values = dict["Tensor", Any]
