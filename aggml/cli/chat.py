@@ -148,7 +148,11 @@ class _Terminal:
 
     def ready(self, model: Model) -> None:
         """Print the model to standard error; standard output has the answers alone."""
-        click.echo(f"{model.architecture}, {model.ctx} positions. /clear, /quit", err=True)
+        click.echo(
+            f"{model.architecture}, {model.ctx} positions. "
+            "/clear forgets what was said, /quit leaves",
+            err=True,
+        )
 
     def line(self) -> str | None:
         """Read a line that the person types."""

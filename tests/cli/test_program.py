@@ -73,7 +73,7 @@ def test_chat_answers_each_line_and_forgets_when_told(path: Path) -> None:
     given = "hello\nworld\n/clear\nhello\n/quit\n"
     text, errors = run("chat", path, *GREEDY, given=given)
     first, second, cleared, again, _ = text.split("> ")[1:] + [""] * (6 - len(text.split("> ")))
-    assert errors == "llama, 256 positions. /clear, /quit\n"
+    assert errors == "llama, 256 positions. /clear forgets what was said, /quit leaves\n"
     assert (first, cleared) == (again, "")
     assert second != first
 

@@ -66,7 +66,7 @@ def test_a_stage_may_be_faster_at_some_layers_than_at_others() -> None:
     assert cut([fast, slow], 2) == [(0, 3), (3, 4)]
     assert cut([fast, slow], 2, end=[0.0, 9.0]) == [(0, 3), (3, 4)]
     assert cut([fast, fast], 2, end=[9.0, 2.0]) == [(0, 3), (3, 4)]
-    with pytest.raises(aggml.InvalidArgument, match="costs on 1 stages, for 2"):
+    with pytest.raises(aggml.InvalidArgument, match="costs has 1 lists for 2 stages"):
         cut([slow], 2)
 
 

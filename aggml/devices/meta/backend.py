@@ -329,7 +329,9 @@ class MetaBackend(Backend):
                 unseen = [failure for stream in streams for failure in stream.failures()]
             if unseen:
                 raise ExceptionGroup(
-                    f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
+                    f"[Backend.synchronize] {self!r}: {len(unseen)} operations failed, and nobody "
+                    "awaited them",
+                    unseen,
                 )
 
         return self.stream.mark("synchronize", finish=report)
