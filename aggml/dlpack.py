@@ -47,7 +47,7 @@ def from_dlpack(x: object, *, name: str = "", device: Device | None = None) -> T
     """
     what = "from_dlpack"
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
-        raise InvalidHandle(f"[{what}] {type(x).__name__} does not speak DLPack")
+        raise InvalidHandle(f"[{what}] {type(x).__name__} has no __dlpack__ and __dlpack_device__")
     where = cast("Any", x).__dlpack_device__()
     if where[0] != _CPU:
         raise Unsupported(f"[{what}] the array lies on DLPack device {tuple(where)}, not the host")

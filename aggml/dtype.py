@@ -145,7 +145,7 @@ class DType(enum.Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> DType:
-        raise InvalidArgument(f"[DType] {value!r} is the id of no type: DType.parse takes names")
+        raise InvalidArgument(f"[DType] no type has the id {value!r}: DType.parse takes names")
 
     def __repr__(self) -> str:
         return f"DType.{self.name}"
@@ -182,7 +182,7 @@ class DType(enum.Enum):
         found = _BY_NUMPY.get(wanted)
         if found is None:
             raise InvalidArgument(
-                f"[DType.parse] numpy's {wanted} has no counterpart: convert the array with .astype"
+                f"[DType.parse] no type is like numpy's {wanted}: convert the array with .astype"
             )
         return found
 

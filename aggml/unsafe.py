@@ -52,7 +52,7 @@ def buffer_from_ptr(
             "or more bytes"
         )
     if address + size > (1 << 63) - 1:
-        raise OutOfBounds(f"[buffer_from_ptr] {size} bytes from {address:#x} on are no addresses")
+        raise OutOfBounds(f"[buffer_from_ptr] {size} bytes from {address:#x} on go beyond 2^63 - 1")
     memory = (ctypes.c_uint8 * size).from_address(address)
     memory.keep = keep  # type: ignore[attr-defined]
     return (get_device("CPU") if device is None else device).buffer_from_host(memory)

@@ -53,7 +53,7 @@ def end(backend: aggml.Backend) -> None:
         pass
     backend.stream.abort()
     backend.close()
-    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
+    assert backend.synchronize().wait(60), f"{backend!r} has not finished its work within 60 s"
 
 
 def opened(backend: aggml.Backend) -> Iterator[Any]:

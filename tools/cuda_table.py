@@ -1,7 +1,8 @@
-"""Writes docs/cuda-ops.md: every recorded op and combination of types, done or missing on CUDA.
+"""Writes docs/cuda-ops.md: for which ops and element types there are CUDA kernels.
 
-It asks `CudaKernels.supports` about each node. A test compares the page with the answers, so the
-loss of a type is noticed. Not here: whether results are right (tests/devices/cuda/test_kernels.py).
+It asks `CudaKernels.supports` about each node of the recorded cases. A test compares the page with
+the answers, so it notices if a type is lost. Not here: whether results are right
+(tests/devices/cuda/test_kernels.py).
 
     python tools/cuda_table.py          write the page
     python tools/cuda_table.py --check  fail if it is out of date
@@ -27,11 +28,12 @@ from aggml.ops.table import IDLE  # noqa: E402
 PAGE = ROOT / "docs" / "cuda-ops.md"
 HEAD = """# Ops on CUDA
 
-The nodes of the recorded cases, and of ops that ggml has not (0 cases), by op and by types
-(operands -> result). "Done" has the nodes that have CUDA kernels; a scheduler leaves those under
-"missing" to other devices. This page is written by `tools/cuda_table.py`. The kernels pass these
-cases on the CPU, under a shim (`tests/devices/cuda`). None has run on a GPU yet. Not recorded, and
-missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance matrix.
+Which ops have CUDA kernels, and for which element types (operands -> result). "Cases" is the number
+of recorded results of ggml that the kernels are compared with; it is 0 for ops that ggml does not
+have. Combinations under "done" have kernels; a scheduler computes those under "missing" on another
+device. `tools/cuda_table.py` writes this page. The kernels pass all cases on the CPU, compiled for
+it with a shim (`tests/devices/cuda`). None has run on a GPU yet. These have no recorded cases and
+no kernels: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance matrix.
 
 | op | cases | done | missing |
 | --- | --- | --- | --- |

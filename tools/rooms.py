@@ -23,16 +23,20 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: From the lowest up: a room may use rooms of the rows below its own, and no other of its own row.
 ROWS: list[dict[str, str]] = [
-    {"errors": "what can go wrong"},
-    {"native": "the module in C", "process": "locks, signals, who is alive"},
+    {"errors": "exceptions and status codes"},
+    {"native": "the module in C", "process": "forks, signals, objects that are still alive"},
     {"dtype": "element types"},
-    {"tensor": "tensors, their places, arrays against them"},
-    {"stream": "ordered work, futures, loops", "ops": "builders of nodes", "graph": "an order"},
+    {"tensor": "tensors, their placement, checks of arrays against them"},
+    {
+        "stream": "ordered work, futures, event loops",
+        "ops": "builders of nodes",
+        "graph": "nodes in order",
+    },
     {"memory": "buffers, allocators"},
     {
-        "plan": "graphs compiled",
-        "conversion": "floats and quantized blocks",
-        "tracing": "timelines, races",
+        "plan": "compiled graphs",
+        "conversion": "between floats and quantized blocks",
+        "tracing": "timelines, the race checker",
     },
     {"backend": "the interface of devices"},
     {
@@ -41,18 +45,22 @@ ROWS: list[dict[str, str]] = [
         "devices.sim": "",
         "devices.meta": "",
         "devices.ggml": "",
-        "devices": "found by name",
-        "scheduler": "many backends",
-        "registry": "which devices there are",
-        "gguf": "files",
+        "devices": "finds devices by name",
+        "scheduler": "one graph over several backends",
+        "registry": "finds and loads devices",
+        "gguf": "model files",
     },
-    {"compare": "backends against each other", "dlpack": "arrays of others", "unsafe": "addresses"},
-    {"aggml": "the public face"},
+    {
+        "compare": "compares backends",
+        "dlpack": "arrays of other packages",
+        "unsafe": "memory by address",
+    },
+    {"aggml": "the public API"},
     {"pipeline": "stages"},
     {"models": "architectures"},
     {"serve": "the service"},
     {"ray": "many machines"},
-    {"cli": "the program", "testing": "what any device must pass"},
+    {"cli": "the program", "testing": "tests that any device must pass"},
     {"__main__": "python -m aggml"},
 ]
 ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms}

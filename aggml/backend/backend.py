@@ -109,7 +109,9 @@ class Backend(DataBackend, ComputingBackend):
                 unseen = self._unseen()
             if unseen:
                 raise ExceptionGroup(
-                    f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
+                    f"[Backend.synchronize] {self!r}: {len(unseen)} operations failed, and nobody "
+                    "awaited them",
+                    unseen,
                 )
 
         return self.stream.mark("synchronize", finish=report)

@@ -235,13 +235,13 @@ class BackendBase(ABC):
             )
         if not (placement.readable or write):
             raise NotAllocated(
-                f"[{what}] {tensor!r} lies where other nodes are computed too; "
+                f"[{what}] {tensor!r} shares its memory with other nodes, which overwrite it; "
                 "flag it with set_output() to read it"
             )
         if write and not placement.buffer.writable:
             raise InvalidArgument(
                 f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only; "
-                "Backend.copy it to memory of its own"
+                "Backend.copy it to another tensor"
             )
 
     @staticmethod

@@ -69,7 +69,8 @@ class DataBackend(BackendBase):
             )
             if data.nbytes != n:
                 raise LayoutMismatch(
-                    f"[Backend.set] size={n} bytes are to be written, the array has {data.nbytes}"
+                    f"[Backend.set] size={n} bytes are to be written, but the array has "
+                    f"{data.nbytes}"
                 )
             future = self._set_bytes(tensor, data.copy() if copy else data, start)
         self._wrote(tensor)
@@ -151,8 +152,8 @@ class DataBackend(BackendBase):
             one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
             if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
                 raise InvalidArgument(
-                    f"[Backend.memset] {tensor!r} has gaps, and elements of no whole number of "
-                    "bytes: set its storage, or give offset and size"
+                    f"[Backend.memset] {tensor!r} has gaps, and its elements cannot be set one "
+                    "by one: set the tensor that it is a view of, or give offset and size"
                 )
             future = self._set(tensor, np.broadcast_to(one, shape))
         else:

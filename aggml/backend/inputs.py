@@ -139,7 +139,9 @@ def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes
     elif isinstance(outputs, Iterable) and isinstance(shape, Iterable):
         wanted, given = [*outputs], [*shape]
         if len(wanted) != len(given):
-            raise InvalidArgument(f"[{what}] {len(given)} shapes for {len(wanted)} outputs")
+            raise InvalidArgument(
+                f"[{what}] shape has {len(given)} entries for {len(wanted)} outputs"
+            )
     else:
         raise InvalidHandle(f"[{what}] shape={shape!r} is no list with a shape for each output")
     found: list[tuple[int, ...] | None] = []

@@ -31,11 +31,11 @@ __all__ = ["main"]
 @click.version_option(aggml.__version__, message="aggml %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Tensors on devices, awaited: models, files and devices from the command line.
+    """Run and serve models, convert and check their files, list devices.
 
-    Every command answers --help. With --json it prints one JSON value for programs; chat and serve
-    print an object on a line for each event. Exit status: 0, or 1 if it could not be done, 2 if the
-    arguments are wrong, 130 after Ctrl-C.
+    Every command has --help. With --json it prints one JSON value for programs; chat and serve
+    print a line with a JSON object for each event. Exit status: 0 after success, 1 if the command
+    failed, 2 if the arguments are wrong, 130 after Ctrl-C.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

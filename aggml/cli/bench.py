@@ -89,12 +89,12 @@ def _unit(tensor: Tensor) -> str:
 @device_options
 @click.option(
     "-n", "--tokens", type=click.IntRange(2), default=64, show_default=True,
-    help="Tokens of an answer that are timed.",
+    help="Length of the answer that is timed, in tokens.",
 )  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
-              help="Times that the model is timed; the median counts.")  # fmt: skip
+              help="How often the model is timed; the median is printed.")  # fmt: skip
 @click.option("--tune", "tuning", is_flag=True,
-              help="First search numbers for this processor, and keep them.")  # fmt: skip
+              help="First search faster settings for this processor, and keep them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @awaited
 async def bench(
@@ -108,13 +108,15 @@ async def bench(
     tuning: bool,
     as_json: bool,
 ) -> None:
-    """Measure this machine, and MODEL against it.
+    """Measure this machine, and what share of its speed MODEL reaches.
 
-    The machine: bytes that it reads per second, operations per second of each kind of unit. MODEL:
-    tokens per second of a prompt and of an answer, and their shares of what the machine can do.
+    Of the machine: the bytes that it reads per second, and the operations per second of each kind
+    of arithmetic unit. Of MODEL: tokens per second of a prompt and of an answer, and the share of
+    the machine's speed that each of them is.
 
-    With --tune numbers that no result depends on are searched first (how far ahead memory is asked
-    for, how much a thread claims): those that are 3 % faster are kept for this processor.
+    With --tune, settings that change only the speed are searched first: how far ahead weights are
+    prefetched, how many rows a thread takes at a time. A setting that is at least 3 % faster than
+    the built-in one is kept for this processor.
     """
     async with aggml.get_device("CPU").backend(n_threads=threads) as backend:
         assert isinstance(backend, CPUBackend)
@@ -213,7 +215,7 @@ def _table(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {what:32}{value / 1e9:10.1f} {'GB/s' if name == 'read' else 'GOP/s'}")
     for name, of in found.get("tuned", {}).items():
         faster = f"{of['value']:10}  {of['gain']:.2f} times as fast"
-        told = faster if of["value"] else "     as it is"
+        told = faster if of["value"] else "  built-in value kept: no other was 3 % faster"
         lines.append(f"  {name:32}{told}")
     if "tuned" in found:
         lines.append(f"  kept in {found['tuned_in']}")

@@ -33,10 +33,14 @@ Message = dict[str, str]
 
 @click.command
 @model_options
-@click.option("--system", metavar="TEXT", help="What the model is told first. [default: nothing]")
+@click.option(
+    "--system",
+    metavar="TEXT",
+    help="System message, sent before the first message. [default: none]",
+)
 @click.option(
     "--json", "as_json", is_flag=True,
-    help="A JSON object on a line for each event: ready, token, answer, cleared, error.",
+    help="Print a line with a JSON object for each event: ready, token, answer, cleared, error.",
 )  # fmt: skip
 @sampling_options
 @awaited
@@ -50,7 +54,7 @@ async def chat(
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
-    """Talk with the model of a GGUF file or a folder of Hugging Face, MODEL.
+    """Talk with MODEL, a GGUF file or a folder of Hugging Face.
 
     Each line of standard input is a message. Ctrl-C ends an answer; /clear forgets the
     conversation; /quit, Ctrl-D, or Ctrl-C at the prompt leave. With --json, a line that is a JSON
@@ -144,7 +148,11 @@ class _Terminal:
 
     def ready(self, model: Model) -> None:
         """Print the model to standard error; standard output has the answers alone."""
-        click.echo(f"{model.architecture}, {model.ctx} positions. /clear, /quit", err=True)
+        click.echo(
+            f"{model.architecture}, {model.ctx} positions. "
+            "/clear forgets what was said, /quit leaves",
+            err=True,
+        )
 
     def line(self) -> str | None:
         """Read a line that the person types."""

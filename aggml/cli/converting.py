@@ -33,7 +33,7 @@ def _type(_: click.Context, option: click.Parameter, name: str | None) -> str | 
     except aggml.AggmlError as error:
         known = ", ".join(dtype.type_name for dtype in aggml.DType if dtype.is_quantized)
         raise click.BadParameter(
-            f"there is no type {name!r}, but f32, f16, bf16, {known}", param=option
+            f"there is no type {name!r}; give f32, f16, bf16, {known}", param=option
         ) from error
 
 
@@ -68,16 +68,16 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed((
         click.option(
             "--output-type", "ends", metavar="TYPE", shell_complete=type_names, callback=_type,
-            help="Of the output and the embeddings. [default: as the others]",
+            help="Element type of the output matrix and the embeddings. [default: as --type]",
         ),
         click.option(
             "--keep", metavar="REGEX", callback=_pattern,
-            help="Tensors whose name it matches stay as they are. [default: none of them]",
+            help="Tensors whose names match keep their element type. [default: none]",
         ),
         click.option(
             "--imatrix", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="How much each column matters, as llama.cpp measures it: .dat or .gguf. "
-            "[default: all alike]",
+            help="Importance matrix, which says how much each column matters: a .dat or .gguf that "
+            "llama.cpp measured. [default: all columns matter equally]",
         ),
         click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs."),
     )):  # fmt: skip
@@ -100,7 +100,7 @@ TARGET = click.argument(
     metavar="TYPE",
     shell_complete=type_names,
     callback=_type,
-    help="Of the matrices. [default: as they are]",
+    help="Element type of the matrices. [default: as in FOLDER]",
 )
 @_options
 @awaited
@@ -120,7 +120,7 @@ async def convert(folder: Path, target: Path, **options: Any) -> None:  # noqa: 
 @click.option(
     "-t", "--type", "dtype", metavar="TYPE", required=True, shell_complete=type_names,
     callback=_type,
-    help="Of the matrices: q8_0, q4_K, f16, ...",
+    help="Element type of the matrices: q8_0, q4_K, f16, ...",
 )  # fmt: skip
 @_options
 @awaited

@@ -26,10 +26,10 @@ __all__ = ["devices"]
     "paths",
     multiple=True,
     metavar="FOLDER",
-    help="Look for plug-ins here, too. [default: nowhere else]",
+    help="Also look for plug-ins in this folder; repeatable. [default: none]",
 )
 def devices(as_json: bool, paths: Sequence[str]) -> None:
-    """List families and devices, and what failed to load and why.
+    """List families and devices, and plug-ins that failed to load, with the reason.
 
     Looks at built-in families, entry points, the search path and AGGML_BACKEND_PATH.
     """

@@ -31,7 +31,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group
 def gguf() -> None:
-    """Look into GGUF files, check them, write them in other types."""
+    """Show and check GGUF files, and write them with other element types."""
 
 
 def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
@@ -47,10 +47,10 @@ def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
 @click.argument("file", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @click.option(
-    "--tensors/--no-tensors", default=True, show_default=True, help="List the tensors, too."
+    "--tensors/--no-tensors", default=True, show_default=True, help="Whether to list the tensors."
 )
 def info(file: Path, as_json: bool, tensors: bool) -> None:
-    """Metadata, types and tensors of FILE."""
+    """Print the metadata, element types and tensors of FILE."""
     with GGUFFile.open(file) as opened:
         listed: list[dict[str, Any]] = [
             {"name": name, "type": t.dtype.type_name, "ne": list(t.ne[: t.ndim]), "bytes": t.nbytes}
@@ -90,9 +90,9 @@ def info(file: Path, as_json: bool, tensors: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @awaited
 async def check(file: Path, as_json: bool) -> None:
-    """Read all of FILE: the header, every tensor's numbers, and what its architecture needs.
+    """Read all of FILE and look for damage.
 
-    Fails if a number is NaN or infinite, or if a tensor is missing.
+    Fails if a number is NaN or infinite, or if a tensor that the architecture needs is missing.
     """
     from aggml.models import Hyperparameters, ModelError
     from aggml.models.catalogue import describe

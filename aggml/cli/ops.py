@@ -117,10 +117,13 @@ def _computes(device: Device, node: Tensor) -> bool:
     "--device",
     metavar="NAME",
     shell_complete=device_names,
-    help="An aggml device. [default: the best one]",
+    help="Device of `aggml devices`. [default: the best one]",
 )
 @click.option(
-    "--type", "dtype", metavar="TYPE", help="Only ops with an operand of this type. [default: all]"
+    "--type",
+    "dtype",
+    metavar="TYPE",
+    help="List only ops with an operand of this type. [default: all]",
 )
 @click.argument("names", nargs=-1, metavar="[OP]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")

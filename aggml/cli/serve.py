@@ -25,14 +25,14 @@ __all__ = ["serve"]
     "models", nargs=-1, required=True, metavar="MODEL...",
     type=click.Path(exists=True, path_type=Path),
 )  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-    help="0 takes a free one, which the log names.",
+    help="Port to listen on; 0: a free one, which the log names.",
 )  # fmt: skip
 @click.option(
     "--json", "as_json", is_flag=True,
-    help="A JSON object on a line for each event: listening, request, stopped.",
+    help="Print a line with a JSON object for each event: listening, request, stopped.",
 )  # fmt: skip
 @click.option(
     "--api-key", envvar="AGGML_API_KEY", show_envvar=True, metavar="KEY",
@@ -41,47 +41,48 @@ __all__ = ["serve"]
 @device_options
 @click.option(
     "--slots", type=click.IntRange(1), default=16, show_default=True,
-    help="Sequences that run at a time.",
+    help="Most sequences that are computed at the same time.",
 )  # fmt: skip
 @click.option(
     "--kv-memory", type=click.IntRange(1), default=512, show_default=True, metavar="MB",
-    help="Megabytes for keys and values of all sequences.",
+    help="Megabytes of memory for the keys and values of all sequences.",
 )  # fmt: skip
 @click.option(
     "--prefix-cache", type=click.IntRange(0), metavar="MB",
-    help="Of these, megabytes for what recent prompts began with; 0: none. [default: half]",
+    help="Megabytes of --kv-memory for the beginnings of recent prompts, which then need not be "
+    "computed again; 0: none. [default: half of --kv-memory]",
 )  # fmt: skip
 @click.option(
     "--chunk", type=click.IntRange(1), default=128, show_default=True,
-    help="Tokens in one step, of running sequences and of prompts together.",
+    help="Most tokens in one decoding step, those of prompts included.",
 )  # fmt: skip
 @click.option(
     "--queue", type=click.IntRange(1), default=256, show_default=True,
-    help="Requests that may wait; more are answered 503.",
+    help="Most requests that wait; further ones are answered 503.",
 )  # fmt: skip
 @click.option(
     "--deadline", type=click.IntRange(1), default=120, show_default=True, metavar="S",
-    help="Seconds until a request must be answered.",
+    help="Seconds after which a request that is not answered is ended.",
 )  # fmt: skip
 @click.option(
     "--drain", type=click.IntRange(1), default=30, show_default=True, metavar="S",
-    help="Seconds for requests under way when the server stops.",
+    help="Seconds that requests under way have to end after the server is told to stop.",
 )  # fmt: skip
 @click.option(
     "--loop", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True,
-    help="asyncio runs under uvicorn, trio under hypercorn.",
+    help="The event loop; uvicorn serves on asyncio, hypercorn on trio.",
 )  # fmt: skip
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-    show_default=True, help="debug logs each request.",
+    show_default=True, help="Least level that is logged; debug logs each request, too.",
 )  # fmt: skip
 @click.option(
     "--ray", "on_ray", is_flag=True,
-    help="Replicas on the Ray cluster of RAY_ADDRESS, or on one of this machine alone.",
+    help="Serve from replicas on a Ray cluster: that of RAY_ADDRESS, or one that is started here.",
 )  # fmt: skip
 @click.option(
     "--replicas", default="1", show_default=True, metavar="N|MIN:MAX",
-    help="How many, with --ray; of a range Ray Serve takes as many as requests need.",
+    help="Number of replicas with --ray; MIN:MAX: Ray Serve starts as many as the requests need.",
 )  # fmt: skip
 def serve(
     models: Sequence[Path],
@@ -114,7 +115,10 @@ def serve(
     )
     if on_ray:
         if as_json:
-            raise click.UsageError("--json tells of requests of this process, --ray has none here")
+            raise click.UsageError(
+                "--json cannot be used with --ray: it reports requests of this process, but "
+                "replicas run in other processes"
+            )
         _replicate(models, limits, replicas, given)
         return
     with bar("loading") as progress:
@@ -151,7 +155,7 @@ def _replicate(
         number = int(fewest), int(most or fewest)
     except ValueError as error:
         raise click.BadParameter(
-            f"{replicas!r} is not a number or MIN:MAX", param_hint="--replicas"
+            f"{replicas!r} is neither a number nor a range MIN:MAX", param_hint="--replicas"
         ) from error
     application = service(
         models,

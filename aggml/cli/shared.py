@@ -133,20 +133,20 @@ def device_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed((
         click.option(
             "--device", metavar="NAME", multiple=True, shell_complete=device_names,
-            help="An aggml device; several share the model. [default: the best one]",
+            help="Device of `aggml devices`; several share the model. [default: the best]",
         ),
         click.option(
             "--threads", type=click.IntRange(1), metavar="N",
-            help="Threads that compute. [default: all usable cores]",
+            help="Number of threads that compute. [default: all usable cores]",
         ),
         click.option(
             "--ctx", type=click.IntRange(1), metavar="N",
-            help="Positions of a sequence. [default: what the model was trained for, at most 4096]",
+            help="Most tokens of a sequence. [default: as the model was trained, at most 4096]",
         ),
         click.option(
             "--cache", default="f16", show_default=True,
             type=click.Choice(CACHES),
-            help="Element type of keys and values.",
+            help="Element type of the cached keys and values.",
         ),
     )):  # fmt: skip
         function = option(function)

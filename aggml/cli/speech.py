@@ -24,14 +24,18 @@ __all__ = ["transcribe"]
 @click.command
 @model_options
 @click.argument("audio", type=click.Path())
-@click.option("--language", metavar="CODE", help="As de. [default: found by the model]")
-@click.option("--translate", is_flag=True, help="Write English, whatever is spoken.")
 @click.option(
-    "--prompt", default="", help="What could have been said before, as names. [default: nothing]"
+    "--language", metavar="CODE", help="Language that is spoken, as de or en. [default: detected]"
 )
-@click.option("--srt", "form", flag_value="srt", help="Subtitles.")
-@click.option("--vtt", "form", flag_value="vtt", help="Subtitles of WebVTT.")
-@click.option("--json", "form", flag_value="json", help="One object at the end: text, segments.")
+@click.option("--translate", is_flag=True, help="Translate into English.")
+@click.option(
+    "--prompt",
+    default="",
+    help="Text that could come before the recording; it helps with names. [default: none]",
+)
+@click.option("--srt", "form", flag_value="srt", help="Print subtitles in the format SRT.")
+@click.option("--vtt", "form", flag_value="vtt", help="Print subtitles in the format WebVTT.")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object: text, segments.")
 @awaited
 async def transcribe(
     model: Path,
@@ -45,10 +49,10 @@ async def transcribe(
     prompt: str,
     form: str | None,
 ) -> None:
-    """Print what is said in AUDIO, a WAV file, segment by segment, by a MODEL of speech.
+    """Print what is said in AUDIO, a WAV file, segment by segment.
 
-    MODEL is a file of Whisper: OpenAI's .pt, ggml's .bin, GGUF, or a folder of Hugging Face. "-" as
-    AUDIO reads standard input.
+    MODEL is a file of Whisper: OpenAI's .pt, ggml's .bin, GGUF, or a folder of Hugging Face. If
+    AUDIO is "-", standard input is read.
     """
     from aggml.models import read_wav
     from aggml.models.speech.subtitles import as_objects, as_text, srt_of, vtt_of

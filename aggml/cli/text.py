@@ -24,19 +24,20 @@ def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
     """Add the options that say how tokens are chosen."""
     for option in reversed((
         click.option("-n", "--max-tokens", type=click.IntRange(0), default=128, show_default=True,
-                     help="Tokens of an answer at most."),
+                     help="Most tokens of an answer."),
         click.option(
             "--temperature", type=click.FloatRange(0), default=0.8, show_default=True,
-            help="0 takes the best token.",
+            help="Higher: more random answers; 0: always the most probable token.",
         ),
         click.option("--top-k", type=click.IntRange(0), default=40, show_default=True,
-                     help="Draw from so many of the best; 0: from all."),
+                     help="Draw from this many of the most probable tokens; 0: from all."),
         click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95,
-                     show_default=True, help="Draw from the best that make up this share."),
+                     show_default=True,
+                     help="Draw from the most probable tokens that add up to this probability."),
         click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, show_default=True,
-                     help="Draw from those at least so many times as probable as the best."),
+                     help="Do not draw tokens less probable than this times the most probable."),
         click.option("--seed", type=int,
-                     help="For the same draws again. [default: another one each time]"),
+                     help="The same seed gives the same answer. [default: another seed each time]"),
     )):  # fmt: skip
         function = option(function)
     return function
@@ -44,8 +45,10 @@ def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
 
 @click.command
 @model_options
-@click.option("-p", "--prompt", metavar="TEXT", help="What is continued. [default: standard input]")
-@click.option("--json", "as_json", is_flag=True, help="One object at the end: text, ids, speeds.")
+@click.option("-p", "--prompt", metavar="TEXT", help="Text to continue. [default: standard input]")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object at the end: text, ids, speeds."
+)
 @sampling_options
 @awaited
 async def generate(
@@ -58,7 +61,7 @@ async def generate(
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
-    """Continue a prompt with the model of a GGUF file or a folder of Hugging Face, MODEL."""
+    """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
     text = sys.stdin.read() if prompt is None else prompt
     async with opened(model, device, threads, ctx, cache) as loaded:
         ids = loaded.tokenizer.encode(text)
@@ -91,7 +94,12 @@ async def generate(
 @click.command
 @model_options
 @click.argument("texts", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One list of vectors, as lists of numbers.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON list with a list of numbers for each text.",
+)
 @awaited
 async def embed(
     model: Path,
@@ -117,9 +125,14 @@ async def embed(
 @model_options
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option("--top-n", type=click.IntRange(1), help="Only so many of the best. [default: all]")
 @click.option(
-    "--json", "as_json", is_flag=True, help="A list of index and relevance_score, best first."
+    "--top-n", type=click.IntRange(1), help="Print only this many documents. [default: all]"
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON list of index and relevance_score, best first.",
 )
 @awaited
 async def rerank(
@@ -133,7 +146,7 @@ async def rerank(
     top_n: int | None,
     as_json: bool,
 ) -> None:
-    """Print DOCUMENTS, or the lines of standard input, the best answer to QUERY first."""
+    """Print DOCUMENTS (or the lines of standard input), the best answer to QUERY first."""
     lines = list(documents) or sys.stdin.read().splitlines()
     async with opened(model, device, threads, ctx, cache) as loaded:
         best = ranked((await loaded.rerank(query, lines)).tolist(), top_n)

@@ -26,13 +26,13 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--picture", type=FILE, default="trace.svg", show_default=True,
-    help="The timeline: .svg or .png.",
+    help="File for a picture of the timeline, .svg or .png.",
 )  # fmt: skip
 @click.option(
     "--out", type=FILE, default="trace.json", show_default=True,
-    help="For https://ui.perfetto.dev.",
+    help="File for the events, which https://ui.perfetto.dev shows.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The summary as one JSON value.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON value.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def trace(
@@ -41,13 +41,15 @@ def trace(
     """Run COMMAND and record what its devices did: aggml trace generate MODEL.gguf -p Hello.
 
     The summary goes to standard error, since the command writes to standard output. The exit status
-    is that of the command. Options of trace come before it.
+    is that of the command. Options of trace come before COMMAND.
     """
     if picture.suffix.lower() not in (".svg", ".png"):
-        raise click.BadParameter("must end with .svg or .png", param_hint="--picture")
+        raise click.BadParameter(
+            f"{str(picture)!r} must end with .svg or .png", param_hint="--picture"
+        )
     program = context.find_root().command
     if command[0] == "trace":
-        raise click.UsageError("a trace of a trace shows no more")
+        raise click.UsageError("trace cannot trace itself: give another command, as generate")
     with aggml.trace() as traced:
         try:
             status = program.main([*command], context.find_root().info_name, standalone_mode=False)

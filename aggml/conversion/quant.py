@@ -124,8 +124,8 @@ class _Quantize:
             raise LayoutMismatch(f"[{what}] x holds {x.dtype}: convert with .astype(numpy.float32)")
         if x.ndim == 0 or x.shape[-1] % element.blck_size:
             raise LayoutMismatch(
-                f"[{what}] rows of {x.shape} are no multiple of "
-                f"the {element.blck_size} of {element.type_name}"
+                f"[{what}] the last extent of {x.shape} must be a multiple of "
+                f"{element.blck_size}, the block of {element.type_name}"
             )
         self.x = np.require(x, requirements=["C", "A"])
         self.size = x.size
@@ -164,9 +164,8 @@ class _Dequantize:
         self.element = element = DType.parse(dtype)
         if not _native.has_to_float(element.value):
             raise Unsupported(
-                f"[{what}] there is no conversion from {element.type_name}: give a type with "
-                "quantized "
-                "blocks or floats"
+                f"[{what}] there is no conversion from {element.type_name}: give a quantized type "
+                "or a type of floats"
             )
         blocks = np.asarray(blocks)
         if blocks.dtype not in _element_types(element):
@@ -208,8 +207,8 @@ def _extents(
         raise InvalidArgument(f"[{what}] ne={ne!r} is no integer and no list of integers") from None
     if not extents or any(n < 0 for n in extents) or extents[0] % element.blck_size:
         raise InvalidArgument(
-            f"[{what}] ne={extents} are no extents for {element.type_name}, "
-            f"of which a row has a multiple of {element.blck_size}"
+            f"[{what}] ne={extents}: extents of {element.type_name} must be 0 or more, and the "
+            f"first a multiple of {element.blck_size}"
         )
     return extents
 
@@ -220,7 +219,7 @@ def _rows_of(what: str, element: DType, blocks: Array) -> tuple[int, ...]:
     if not blocks.ndim or row % element.type_size:
         raise LayoutMismatch(
             f"[{what}] rows of {blocks.shape} are no whole number of {element.type_name} blocks of "
-            f"{element.type_size} bytes; pass ne=, the extents, where the shape does not tell them"
+            f"{element.type_size} bytes; pass the extents as ne= if the array has another shape"
         )
     return (row // element.type_size * element.blck_size, *blocks.shape[-2::-1])
 
@@ -245,7 +244,8 @@ def _weights(what: str, imatrix: Array | None, columns: int) -> Floats | None:
         raise InvalidArgument(f"[{what}] imatrix holds no numbers: {error}") from error
     if np.shape(imatrix) != (columns,):
         raise InvalidArgument(
-            f"[{what}] imatrix has shape {np.shape(imatrix)}, one weight per column is ({columns},)"
+            f"[{what}] imatrix has shape {np.shape(imatrix)}; give a weight for each column: "
+            f"({columns},)"
         )
     return weights
 

@@ -45,7 +45,9 @@ def encoded(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 G
         InvalidArgument: the key is none, or the value cannot be of that type or of any.
     """
     if not _is_key(key):
-        raise InvalidArgument(f"[GGUFWriter.add] {key!r} is no key: give a string of 1 to 65535")
+        raise InvalidArgument(
+            f"[GGUFWriter.add] {key!r} is no key: give a string of 1 to 65535 bytes"
+        )
     name = string(key, f"key {key!r}")
     if len(name) - 8 > LARGEST_KEY:
         raise InvalidArgument(
@@ -110,7 +112,7 @@ def _array(key: str, values: Values, value_type: ValueType | None, depth: int) -
         value_type = value_type or _type_of_numpy(key, values.dtype)
     elif value_type is None and not values:
         raise InvalidArgument(
-            f"[GGUFWriter.add] {key!r}: of an empty array the type of the elements must be named, "
+            f"[GGUFWriter.add] {key!r}: for an empty array name the type of its elements, "
             'for example add(key, [], "string")'
         )
     value_type = value_type or _type_of(key, values, _OF_ELEMENTS)
@@ -136,7 +138,9 @@ def _type_of(key: str, values: Values, integers: Sequence[str]) -> ValueType:
             if all(low <= int(x) <= high for x in values):
                 return BY_NAME[name]
         low, high = min(values), max(values)
-        raise InvalidArgument(f"[GGUFWriter.add] {key!r}: no type holds all from {low} to {high}")
+        raise InvalidArgument(
+            f"[GGUFWriter.add] {key!r}: no integer type holds both {low} and {high}"
+        )
     if all(_is_integer(x) or isinstance(x, (float, np.floating)) for x in values):
         return BY_NAME["float32"]
     wrong = next((x for x in values if not _is_plain(x)), values)

@@ -77,8 +77,7 @@ class Pieces:
         if shape[-1] % element.blck_size:
             raise LayoutMismatch(
                 f"{what}: rows of {shape[-1]} elements are no multiple of the {element.blck_size} "
-                "in "
-                f"a block of {element.type_name}"
+                f"in a block of {element.type_name}"
             )
         if convert:
             array = array.reshape(shape)
@@ -138,9 +137,8 @@ def _shape_of_blocks(what: str, array: Array, element: DType, *, flat: bool) -> 
 def _check_conversion(what: str, own: DType, element: DType) -> None:
     if own not in _FLOATS or not (element in _FLOATS or element.is_quantized):
         raise LayoutMismatch(
-            f"{what}: {own.type_name} elements do not become {element.type_name}; convert the "
-            "array "
-            "first, for example with .astype"
+            f"{what}: {own.type_name} elements cannot be written as {element.type_name}; convert "
+            "the array first, for example with .astype"
         )
     if element.is_quantized:
         try:
@@ -155,7 +153,9 @@ def _reshaped(what: str, size: int, ne: Sequence[int]) -> tuple[int, ...]:
     except TypeError as error:
         raise InvalidArgument(f"{what}: ne={ne!r} are no extents: {error}") from error
     if not extents or min(extents) < 0 or math.prod(extents) != size:
-        raise LayoutMismatch(f"{what}: ne={list(ne)} are not the {size} elements of the array")
+        raise LayoutMismatch(
+            f"{what}: ne={list(ne)} does not have the {size} elements of the array"
+        )
     return extents[::-1]
 
 

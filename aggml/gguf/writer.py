@@ -375,6 +375,9 @@ def _read(source: int, at: int, n: int) -> memoryview:
     while len(found) < n:
         part = os.pread(source, n - len(found), at + len(found))
         if not part:
-            raise OSError(f"[GGUFWriter.close] the tensors on disk end at byte {at + len(found)}")
+            raise OSError(
+                f"[GGUFWriter.close] the file of tensors ends at byte {at + len(found)}, "
+                "before its last tensor"
+            )
         found += part
     return memoryview(found)

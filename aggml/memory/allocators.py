@@ -57,7 +57,9 @@ class TensorAllocator:
         if not isinstance(buffer, Buffer):
             raise InvalidHandle(f"[TensorAllocator] {buffer!r} is no buffer")
         if isinstance(buffer, MultiBuffer):
-            raise InvalidArgument(f"[TensorAllocator] {buffer!r}: take one of its parts")
+            raise InvalidArgument(
+                f"[TensorAllocator] {buffer!r} has several parts: give one of them"
+            )
         self.buffer = buffer
         self.offset = -buffer.base % buffer.type.alignment
 
@@ -87,7 +89,7 @@ class TensorAllocator:
         size = -(-needed // buffer_type.alignment) * buffer_type.alignment
         if tensor.view_src is None and self.offset + needed > self.buffer.size:
             raise CapacityExceeded(
-                f"[TensorAllocator.alloc] {tensor!r} takes {size} bytes, {self.buffer!r} has "
+                f"[TensorAllocator.alloc] {tensor!r} takes {size} bytes, but {self.buffer!r} has "
                 f"{max(self.buffer.size - self.offset, 0)} left"
             )
         self.buffer.place(tensor, self.offset)
@@ -125,7 +127,7 @@ class GraphAllocator:
             (types,) if isinstance(types, BufferType) else tuple(types)
         )
         if not self.types:
-            raise InvalidArgument("[GraphAllocator] no buffer type")
+            raise InvalidArgument("[GraphAllocator] types is empty: give one buffer type or more")
         for buffer_type in self.types:
             if not isinstance(buffer_type, BufferType):
                 raise InvalidHandle(f"[GraphAllocator] {buffer_type!r} is no buffer type")
@@ -198,7 +200,7 @@ class GraphAllocator:
         if several:
             if self._reserved is None or self._reserved[0] != _fingerprint(graph):
                 raise InvalidState(
-                    f"[GraphAllocator.alloc_graph] reserve first: no ids for {graph!r}"
+                    f"[GraphAllocator.alloc_graph] call reserve first with ids for {graph!r}"
                 )
             _, node_ids, leaf_ids = self._reserved
         if graph.memory is not None:

@@ -288,9 +288,7 @@ class Buffer:
             except TypeError:
                 raise InvalidHandle(f"[Buffer.place] offset={offset!r} is no integer") from None
         if tensor.view_src is not None:
-            raise InvalidArgument(
-                f"[Buffer.place] {tensor!r} is a view: it lies where its storage lies"
-            )
+            raise InvalidArgument(f"[Buffer.place] {tensor!r} is a view: place its storage instead")
         if tensor.placement is not None:
             raise AlreadyAllocated(
                 f"[Buffer.place] {tensor!r} lies in {tensor.placement.buffer!r} already"

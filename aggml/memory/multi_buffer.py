@@ -46,7 +46,7 @@ class MultiBuffer(Buffer):
             if not isinstance(part, Buffer):
                 raise InvalidHandle(f"[MultiBuffer] {part!r} is no buffer")
         if not self.parts:
-            raise InvalidArgument("[MultiBuffer] no parts")
+            raise InvalidArgument("[MultiBuffer] parts is empty: give one buffer or more")
         super().__init__(self.parts[0].type, sum(part.size for part in self.parts), 0, None)
 
     def _hand_on_usage(self) -> None:

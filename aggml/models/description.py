@@ -176,8 +176,8 @@ class Description:
         n = len(self.layers)
         if self.entire and not (first == 0 and stop == n):
             raise Unsupported(
-                f"[stage] layers of {self.architecture} look at values of the first one: they "
-                "cannot be computed apart"
+                f"[stage] {self.architecture} cannot be cut into stages: later layers use values "
+                "that the first one computes"
             )
         if not 0 <= first < stop <= n:
             raise InvalidArgument(f"[stage] layers {first} to {stop} are not within 0 and {n}")

@@ -43,8 +43,7 @@ class Hyperparameters:
         found = self.get(name, default)
         if found is None:
             raise ModelError(
-                f"the file does not give {self.architecture}.{name}, which this architecture "
-                "needs: "
+                f"the file has no {self.architecture}.{name}, which this architecture needs: "
                 "convert the model again"
             )
         return found

@@ -84,7 +84,7 @@ def _older(raw: bytes) -> dict[str, npt.NDArray[np.float32]]:
         (value,) = struct.unpack_from("<i", raw, at)
         at += 4
         if value < 0:
-            raise ValueError(f"a count of {value} at byte {at - 4}")
+            raise ValueError(f"the count at byte {at - 4} is {value}")
         return int(value)
 
     for _ in range(integer()):
@@ -93,7 +93,7 @@ def _older(raw: bytes) -> dict[str, npt.NDArray[np.float32]]:
         at += length
         calls, count = integer(), integer()
         if at + 4 * count > len(raw):
-            raise ValueError(f"{name!r} goes beyond its end")
+            raise ValueError(f"the entry of {name!r} reaches beyond the end of the file")
         values: Any = np.frombuffer(raw, "<f4", count, at)
         at += 4 * count
         found[name] = (values / max(calls, 1)).astype(np.float32)

@@ -105,7 +105,7 @@ class Model(ABC):
     @property
     def template(self) -> ChatTemplate:
         """The chat template, from messages to text; only models that continue text have one."""
-        raise self._cannot("template", "does not continue text")
+        raise self._cannot("template", "does not continue text, so it has no chat template")
 
     async def logits(self, ids: Sequence[int]) -> F32:
         """The logits after each token, float32 (len(ids), vocabulary).
@@ -134,7 +134,7 @@ class Model(ABC):
         Raises:
             Unsupported: the model is no model of speech.
         """
-        raise self._cannot("transcribe", "does not hear")
+        raise self._cannot("transcribe", "does not transcribe speech: load a Whisper model")
 
     @abstractmethod
     async def embed(self, texts: Sequence[str]) -> F32:
@@ -150,7 +150,7 @@ class Model(ABC):
         Raises:
             Unsupported: the model has no rank head.
         """
-        raise self._cannot("rerank", "has no rank head")
+        raise self._cannot("rerank", "has no rank head: load a reranker")
 
     async def aclose(self) -> None:
         """End the model and free its memory: weights, caches, graphs.

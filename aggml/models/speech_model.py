@@ -89,7 +89,7 @@ class SpeechModel(Model):
         Raises:
             Unsupported: always.
         """
-        raise self._cannot("embed", "writes what is said, and makes no vectors")
+        raise self._cannot("embed", "transcribes speech, and makes no vectors of texts")
 
     async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
         """A model of speech makes no vectors of texts.
@@ -97,7 +97,7 @@ class SpeechModel(Model):
         Raises:
             Unsupported: always.
         """
-        raise self._cannot("embed_ids", "writes what is said, and makes no vectors")
+        raise self._cannot("embed_ids", "transcribes speech, and makes no vectors of texts")
 
     async def transcribe(  # type: ignore[override]  # its options by name
         self,
@@ -252,8 +252,8 @@ class SpeechModel(Model):
             raise InvalidArgument(f"[transcribe] task is {task!r}, not transcribe or translate")
         if task == "translate" and len(self.languages) == 1:
             raise InvalidArgument(
-                "[transcribe] a model of English alone does not translate: load one of many "
-                "languages"
+                "[transcribe] task is 'translate', but this model knows English alone: load a "
+                "multilingual one"
             )
         given = (temperature,) if isinstance(temperature, (int, float)) else temperature
         heats = tuple(float(x) for x in given)

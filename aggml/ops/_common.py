@@ -124,7 +124,9 @@ def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:
     if a.op != of:
         raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}, not from {of}")
     if to_change and a._frozen:
-        raise InvalidState(f"[{op}] {describe(a)} is in a Graph: call it before Graph is made")
+        raise InvalidState(
+            f"[{op}] {describe(a)} is part of a Graph: change it before the Graph is made"
+        )
 
 
 def set_sinks(op: str, a: Tensor, sinks: Tensor | None, heads: int, at: int) -> Tensor:
@@ -143,11 +145,13 @@ def set_sinks(op: str, a: Tensor, sinks: Tensor | None, heads: int, at: int) -> 
     if sinks.__class__ is not Tensor:
         all_tensors(op, sinks=sinks)
     if len(a.src) > at:
-        raise InvalidState(f"[{op}] {describe(a)} has sinks already: None takes them away")
+        raise InvalidState(
+            f"[{op}] {describe(a)} has sinks already: pass None first, which removes them"
+        )
     if sinks.dtype is not F32:
         raise refuse_type(op, "sinks of f32", sinks=sinks)
     if sinks.ne != (heads, 1, 1, 1) or not sinks.is_contiguous:
-        raise mismatch(op, f"not one sink per head, [{heads}] without gaps", sinks=sinks)
+        raise mismatch(op, f"expected one sink per head, a contiguous [{heads}]", sinks=sinks)
     change(a, "src", (*a.src, *[None] * (at - len(a.src)), sinks))
     return a
 
@@ -173,7 +177,7 @@ def whole(op: str, *values: object) -> tuple[int, ...]:
     try:
         return tuple(map(index, values))  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidHandle(f"[{op}] {listed(values)}: not all integers") from None
+        raise InvalidHandle(f"[{op}] {listed(values)}: all must be integers") from None
 
 
 def listed(values: Iterable[object]) -> str:
@@ -209,7 +213,9 @@ def product_of(dot: DType | None) -> str:
 def gaps(op: str, **operands: Tensor) -> LayoutMismatch:
     """The exception for operands with gaps between the elements of a row."""
     given = ", ".join(f"{name} = {describe(a)}, nb {list(a.nb)}" for name, a in operands.items())
-    return LayoutMismatch(f"[{op}] rows have gaps: {given}; ops.cont makes a copy without")
+    return LayoutMismatch(
+        f"[{op}] rows have gaps between elements: {given}; ops.cont makes a copy without gaps"
+    )
 
 
 def need_dense(op: str, **operands: Tensor) -> None:
@@ -222,7 +228,7 @@ def need_dense(op: str, **operands: Tensor) -> None:
         if not a.is_contiguous:
             raise LayoutMismatch(
                 f"[{op}] {name} is not contiguous: {describe(a)}, nb {list(a.nb)}; ops.cont makes "
-                "a copy that is"
+                "a contiguous copy"
             )
 
 

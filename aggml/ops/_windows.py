@@ -14,7 +14,9 @@ def places(op: str, n: int, kernel: int, s: int, p: int, d: int) -> int:
         InvalidArgument: no window fits, or stride, padding or dilation is out of range.
     """
     if s < 1 or d < 1 or p < 0:
-        raise InvalidArgument(f"[{op}] stride {s}, padding {p}, dilation {d}: not >= 1, >= 0, >= 1")
+        raise InvalidArgument(
+            f"[{op}] stride {s}, padding {p}, dilation {d}: must be >= 1, >= 0, >= 1"
+        )
     count = (n + 2 * p - d * (kernel - 1) - 1) // s + 1
     if count < 1:
         raise InvalidArgument(

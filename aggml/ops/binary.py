@@ -54,7 +54,7 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if a.ne != b.ne and not can_repeat(b, a):
-        raise mismatch(op, "b does not repeat to the extents of a", a=a, b=b)
+        raise mismatch(op, "each extent of a must be a multiple of that of b", a=a, b=b)
     if (a.dtype, b.dtype) not in _TYPES and not (op == "add" and _quantized(a, b)):
         raise refuse_type(op, _PAIRS, a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
@@ -114,7 +114,12 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
         all_tensors("add_cast", a=a, b=b)
     dtype = DType.parse(type)
     if a.ne[0] != b.ne[0] or not can_repeat(b, a):
-        raise mismatch("add_cast", f"rows of b do not repeat to {list(a.ne)}", a=a, b=b)
+        raise mismatch(
+            "add_cast",
+            f"rows of b must repeat to {list(a.ne)}: ne[0] equal, the other extents divisors",
+            a=a,
+            b=b,
+        )
     if a.dtype.is_quantized:
         known = dtype in FLOATS or (dtype.is_quantized and dtype not in READ_ONLY)
     else:
@@ -122,7 +127,7 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
     if not known or b.dtype is not F32:
         raise refuse_type(
             f"add_cast to {dtype}",
-            "a of a quantized type, or of f16 or bf16 to f32 or as it is, with b of f32",
+            "b of f32, and a of a quantized type, or of f16 or bf16 if the result is f32 or like a",
             a=a,
             b=b,
         )
@@ -137,9 +142,9 @@ def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if (a.dtype, b.dtype) not in _TYPES and not _quantized(a, b):
         raise refuse_type(op, _PAIRS, a=a, b=b)
     if not b.is_scalar:
-        raise mismatch(op, "b is not one element: ops.add takes more", a=a, b=b)
+        raise mismatch(op, "b must be one element: ops.add takes more", a=a, b=b)
     if not a.is_padded_1d:
-        raise mismatch(op, f"the rows of a have no common distance, nb {list(a.nb)}", a=a, b=b)
+        raise mismatch(op, f"the rows of a are not at equal distances, nb {list(a.nb)}", a=a, b=b)
     if inplace:
         return new_view("add1", a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"), ndim=wider(a, b))
     return new_node("add1", a.dtype, a.ne, (a, b), ndim=wider(a, b))
@@ -189,7 +194,7 @@ def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     if a.dtype is not F32 or b.dtype is not F32 or ids.dtype is not I32:
         raise refuse_type("add_id", "a and b of f32, ids of i32", a=a, b=b, ids=ids)
     if a.ne[0] != b.ne[0] or a.ne[1] != ids.ne[0] or a.ne[2] != ids.ne[1]:
-        raise mismatch("add_id", "not a [n, k, t], b [n, rows], ids [k, t]", a=a, b=b, ids=ids)
+        raise mismatch("add_id", "expected a [n, k, t], b [n, rows], ids [k, t]", a=a, b=b, ids=ids)
     if a.nb[0] != 4 or b.nb[0] != 4:
         raise gaps("add_id", a=a, b=b)
     return new_node("add_id", F32, a.ne, (a, b, ids), ndim=wider(a, b))
@@ -231,7 +236,7 @@ def _build_scale(op: str, a: Tensor, s: float, b: float, inplace: bool) -> Tenso
     if a.dtype is not F32:
         raise refuse_type(op, "f32", a=a)
     if not a.is_padded_1d:
-        raise mismatch(op, f"the rows of {describe(a)} have no common distance, nb {list(a.nb)}")
+        raise mismatch(op, f"the rows of {describe(a)} are not at equal distances, nb {list(a.nb)}")
     params = pack(op, _SCALE, s, b)
     if inplace:
         return new_view("scale", a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))

@@ -100,7 +100,7 @@ def conv_1d_dw(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> T
     rows = im2col(a, lines, s0, 0, p0, 0, d0, 0, False, _rows_type(a))
     if a.ne[2] != b.ne[1]:
         raise mismatch(
-            "conv_1d_dw", f"a is not [K, 1, {b.ne[1]}], a kernel for each channel", a=a, b=b
+            "conv_1d_dw", f"a must be [K, 1, {b.ne[1]}], a kernel for each channel", a=a, b=b
         )
     product = mul_mat(rows, a)
     return reshape_3d(product, product.ne[0], product.ne[2], 1)
@@ -198,7 +198,7 @@ def conv_2d_dw(
     width, height, channels, batch = b.ne
     if a.ne[2] * a.ne[3] != channels:
         raise mismatch(
-            "conv_2d_dw", f"a has not {channels} kernels, one for each channel", a=a, b=b
+            "conv_2d_dw", f"a must have {channels} kernels, one for each channel", a=a, b=b
         )
     if a.dtype is F32:  # the rows of ggml are f16 here, which products with f32 do not take
         raise refuse_type("conv_2d_dw", "a of f16 or a quantized type", a=a, b=b)

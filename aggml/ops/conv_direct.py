@@ -123,7 +123,7 @@ def conv_2d_dw_direct(
     _check(op, a, b)
     s0, s1, p0, p1, d0, d1 = whole(op, stride0, stride1, pad0, pad1, dilation0, dilation1)
     if a.ne[2] != 1 or a.ne[3] != b.ne[2]:
-        raise mismatch(op, "not one kernel [KW, KH, 1, C] for each channel", a=a, b=b)
+        raise mismatch(op, "a must be [KW, KH, 1, C], a kernel for each channel of b", a=a, b=b)
     width = places(op, b.ne[0], a.ne[0], s0, p0, d0)
     height = places(op, b.ne[1], a.ne[1], s1, p1, d1)
     params = pack(op, _PLANE, s0, s1, p0, p1, d0, d1)
@@ -186,7 +186,10 @@ def conv_3d_direct(
         a.ne[3] != channels * out_channels or b.ne[3] != channels * batch
     ):
         raise mismatch(
-            op, f"ne[3] is not {channels} x {out_channels} and {channels} x {batch}", a=a, b=b
+            op,
+            f"ne[3] must be {channels} x {out_channels} in a, {channels} x {batch} in b",
+            a=a,
+            b=b,
         )
     n0, n1, n2 = (
         places(op, b.ne[i], a.ne[i], windows[i], windows[3 + i], windows[6 + i]) for i in range(3)
@@ -217,7 +220,7 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
     _check(op, a, b)
     s0, p0, d0 = whole(op, s0, p0, d0)
     if p0 != 0 or d0 != 1:
-        raise Unsupported(f"[{op}] padding {p0} and dilation {d0}: there is only 0 and 1")
+        raise Unsupported(f"[{op}] padding is {p0} and dilation {d0}: only 0 and 1 are supported")
     if s0 < 1:
         raise InvalidArgument(f"[{op}] stride {s0} is not 1 or more")
     if not b.is_matrix or a.ne[2] != b.ne[1] or a.ne[3] != 1:
@@ -288,12 +291,12 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
         raise refuse_type(op, "f32, f16 or bf16", a=a)
     s0, oc, p0 = whole(op, s0, oc, p0)
     if s0 < 1 or oc < 1 or p0 < 0:
-        raise InvalidArgument(f"[{op}] s0 = {s0}, oc = {oc}, p0 = {p0}: not >= 1, >= 1, >= 0")
+        raise InvalidArgument(f"[{op}] s0 = {s0}, oc = {oc}, p0 = {p0}: must be >= 1, >= 1, >= 0")
     if not a.is_matrix or a.ne[0] % oc:
-        raise mismatch(op, f"a is no matrix of columns of {oc} channels", a=a)
+        raise mismatch(op, f"a must be a matrix whose ne[0] is a multiple of oc = {oc}", a=a)
     need_dense(op, a=a)
     length = (a.ne[1] - 1) * s0 + a.ne[0] // oc - 2 * p0
     if length < 1:
-        raise InvalidArgument(f"[{op}] nothing is left, {length} elements")
+        raise InvalidArgument(f"[{op}] the result would have {length} elements: give a smaller p0")
     params = pack(op, _THREE, s0, oc, p0)
     return new_node(op, a.dtype, (length, oc, 1, 1), (a,), params, ndim=max(a.ndim, 2))

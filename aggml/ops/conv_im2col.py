@@ -89,7 +89,7 @@ def im2col(
         ne = (a.ne[2] * a.ne[1] * a.ne[0], width, height, b.ne[3])
     else:
         if a.ne[1] != b.ne[1] or b.ne[3] != 1:
-            raise mismatch("im2col", f"b is not [L, {a.ne[1]}, N]", a=a, b=b)
+            raise mismatch("im2col", f"b must be [L, {a.ne[1]}, N]", a=a, b=b)
         width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
         ne = (a.ne[1] * a.ne[0], width, b.ne[2], 1)
     params = pack("im2col", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
@@ -135,7 +135,7 @@ def im2col_back(
         raise refuse_type("im2col_back", "a of f32", a=a, b=b)
     given = whole("im2col_back", *ne)
     if len(given) != 4 or min(given) < 0:
-        raise InvalidArgument(f"[im2col_back] ne = {list(given)} is not four extents")
+        raise InvalidArgument(f"[im2col_back] ne = {list(given)}: give four extents of 0 or more")
     s0, s1, p0, p1, d0, d1 = whole("im2col_back", s0, s1, p0, p1, d0, d1)
     n0, n1, n2, n3 = given
     rows: Extents
@@ -148,7 +148,7 @@ def im2col_back(
         fits = b.ne[1] == n1 and n3 == 1
         rows = (n1 * b.ne[0], width, n2, 1)
     if a.ne != rows or not fits:
-        raise mismatch("im2col_back", f"a is not {list(rows)} for ne {list(given)}", a=a, b=b)
+        raise mismatch("im2col_back", f"a must be {list(rows)} for ne {list(given)}", a=a, b=b)
     params = pack("im2col_back", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
     return new_node("im2col_back", F32, (n0, n1, n2, n3), (a, b), params, ndim=4 if is_2D else 3)
 
@@ -201,7 +201,7 @@ def im2col_3d(
     channels, *rest = whole("im2col_3d", IC, s0, s1, s2, p0, p1, p2, d0, d1, d2)
     if channels < 1 or a.ne[3] % channels or b.ne[3] % channels:
         raise mismatch(
-            "im2col_3d", f"ne[3] of a and b are not multiples of IC = {channels}", a=a, b=b
+            "im2col_3d", f"ne[3] of a and b must be multiples of IC = {channels}", a=a, b=b
         )
     counts = [
         places("im2col_3d", b.ne[i], a.ne[i], rest[i], rest[3 + i], rest[6 + i]) for i in range(3)

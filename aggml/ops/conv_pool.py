@@ -42,7 +42,9 @@ def _places(op: str, n: int, k: int, s: int, p: object) -> int:
     if not isinstance(p, (int, float)) or not math.isfinite(p):
         raise InvalidHandle(f"[{op}] padding {p!r} is no number")
     if k < 1 or s < 1 or p < 0:
-        raise InvalidArgument(f"[{op}] window {k}, stride {s}, padding {p}: not >= 1, >= 1, >= 0")
+        raise InvalidArgument(
+            f"[{op}] window {k}, stride {s}, padding {p}: must be >= 1, >= 1, >= 0"
+        )
     places = int((n + 2 * p - k) / s + 1)
     if places < 1:
         raise InvalidArgument(f"[{op}] a window of {k} does not fit in {n} elements padded by {p}")
@@ -163,6 +165,8 @@ def pool_2d_back(
     k0, k1, s0, s1 = whole(name, k0, k1, s0, s1)
     width, height = _places(name, af.ne[0], k0, s0, p0), _places(name, af.ne[1], k1, s1, p1)
     if a.ne != (width, height, af.ne[2], af.ne[3]):
-        raise mismatch(name, f"a is not [{width}, {height}] windows of af", a=a, af=af)
+        raise mismatch(
+            name, f"a must be [{width}, {height}, ...], a number for each window of af", a=a, af=af
+        )
     params = pack(name, _PLANE, pool, k0, k1, s0, s1, int(p0), int(p1))
     return new_node(name, F32, af.ne, (a, af), params, ndim=af.ndim)

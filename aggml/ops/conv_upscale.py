@@ -43,7 +43,9 @@ def _mode(op: str, mode: ScaleMode | str | int) -> int:
         if unknown:
             raise InvalidArgument(f"[{op}] mode = {mode!r}, which is none of {', '.join(_WORDS)}")
         if sum(_WORDS[word] <= ScaleMode.BICUBIC for word in words) != 1:
-            raise InvalidArgument(f"[{op}] mode = {mode!r} does not name one mode")
+            raise InvalidArgument(
+                f"[{op}] mode = {mode!r} must name exactly one of nearest, bilinear and bicubic"
+            )
         number = 0
         for word in words:
             number |= _WORDS[word]
@@ -54,7 +56,7 @@ def _mode(op: str, mode: ScaleMode | str | int) -> int:
     if number & ~_FLAGS not in set(ScaleMode) or number < 0:
         raise InvalidArgument(f"[{op}] there is no mode {number}")
     if number & ScaleFlag.ANTIALIAS and number & ~_FLAGS != ScaleMode.BILINEAR:
-        raise InvalidArgument(f"[{op}] antialias goes with bilinear only")
+        raise InvalidArgument(f"[{op}] antialias works with bilinear only")
     return number
 
 
@@ -66,7 +68,7 @@ def _build(op: str, a: Tensor, ne: tuple[int, ...], mode: ScaleMode | str | int)
     if min(ne) < 0:
         raise InvalidArgument(f"[{op}] ne = {list(ne)} has a negative extent")
     if a.is_empty and 0 not in ne:
-        raise mismatch(op, f"an empty image does not become {list(ne)}", a=a)
+        raise mismatch(op, f"a is empty, so it cannot be scaled to {list(ne)}", a=a)
     return new_node("upscale", F32, (n0, n1, n2, n3), (a,), pack(op, _MODE, number))
 
 

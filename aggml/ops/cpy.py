@@ -55,7 +55,12 @@ def cpy(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("cpy", a=a, b=b)
     if a.ne != b.ne and math.prod(a.ne) != math.prod(b.ne):
-        raise mismatch("cpy", f"{a.nelements} elements do not fill {b.nelements}", a=a, b=b)
+        raise mismatch(
+            "cpy",
+            f"a has {a.nelements} elements, b {b.nelements}: they must have equally many",
+            a=a,
+            b=b,
+        )
     _check_types("cpy", a, b.dtype)
     if b.dtype.is_quantized:
         need_rows("cpy", "b", b)
@@ -125,7 +130,7 @@ def _cont_n(op: str, a: Tensor, *ne: int) -> Tensor:
     n0, n1, n2, n3 = whole(op, *ne, *ONES[len(ne)])
     if min(n0, n1, n2, n3) < 0 or n0 * n1 * n2 * n3 != math.prod(a.ne):
         raise mismatch(
-            op, f"[{n0}, {n1}, {n2}, {n3}] is not the extents of {a.nelements} elements", a=a
+            op, f"[{n0}, {n1}, {n2}, {n3}] does not have the {a.nelements} elements of a", a=a
         )
     return _cont(op, a, (n0, n1, n2, n3), len(ne))
 

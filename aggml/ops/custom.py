@@ -71,7 +71,7 @@ class CustomParams(bytes):
         """Refuse to be pickled: it holds the address of a function of this process."""
         raise InvalidHandle(
             f"[pickle] a node that calls {self.function!r} cannot be pickled: its function lies in "
-            "this process; build the graph anew where it is needed"
+            "this process; build the graph again where it is needed"
         )
 
 
@@ -96,7 +96,7 @@ def _address(op: str, userdata: object) -> int:
 def _params(op: str, fun: Function, n_tasks: SupportsIndex, userdata: object) -> CustomParams:
     (tasks,) = whole(op, n_tasks)
     if tasks != N_TASKS_MAX and not 0 < tasks < 1 << 31:
-        raise InvalidArgument(f"[{op}] n_tasks = {tasks} is neither positive nor N_TASKS_MAX, -1")
+        raise InvalidArgument(f"[{op}] n_tasks = {tasks}: give 1 or more, or N_TASKS_MAX (-1)")
     if isinstance(fun, _C_FUNCTION):
         pointer: Any = fun
         function = ctypes.cast(pointer, ctypes.c_void_p).value or 0
@@ -225,7 +225,7 @@ def _sources(op: str, args: Sequence[Tensor], n_args: SupportsIndex | None, most
     (n,) = (len(given),) if n_args is None else whole(op, n_args)
     if not 0 <= n <= min(most, len(given)):
         raise InvalidArgument(
-            f"[{op}] n_args = {n}: {len(given)} tensors are given, there may be {most}"
+            f"[{op}] n_args = {n}, but args has {len(given)} tensors, and {most} is the most"
         )
     for i, arg in enumerate(given[:n]):
         if arg.__class__ is not Tensor:

@@ -53,13 +53,15 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) ->
     ):
         raise mismatch(
             op,
-            "not q [d, n, h, s], k [d, kv, h, s], v [kv, d, h, s], d like the result",
+            "expected q [d, n, h, s], k [d, kv, h, s], v [kv, d, h, s], d like the result",
             q=q,
             k=k,
             v=v,
             d=d,
         )
     if masked and keys < queries:
-        raise mismatch(op, "fewer keys than queries under a mask", q=q, k=k)
+        raise mismatch(
+            op, "with masked = True, there must not be fewer keys than queries", q=q, k=k
+        )
     padded = sum(-(-t.nelements // _ALIGN) * _ALIGN for t in (q, k, v))
     return new_node(op, F32, (padded, 1, 1, 1), (q, k, v, d), pack(op, _PARAMS, bool(masked)))

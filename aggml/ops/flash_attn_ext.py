@@ -76,9 +76,11 @@ def flash_attn_ext(
     dk, kv, k_heads, k_batch = k.ne
     dv, v_kv, v_heads, v_batch = v.ne
     if not (d == dk and kv == v_kv and batch == k_batch == v_batch):
-        raise mismatch(op, "not q [d, n, h, s], k [d, kv, h, s], v [dv, kv, h, s]", q=q, k=k, v=v)
+        raise mismatch(
+            op, "expected q [d, n, h, s], k [d, kv, h, s], v [dv, kv, h, s]", q=q, k=k, v=v
+        )
     if (heads % k_heads if k_heads else heads) or (heads % v_heads if v_heads else heads):
-        raise mismatch(op, "heads of q are no multiple of those of k and v", q=q, k=k, v=v)
+        raise mismatch(op, "q must have a multiple of the heads of k and v", q=q, k=k, v=v)
     if q.dtype is not F32 or not (_holds(k) and _holds(v)):
         raise refuse_type(op, "q of f32, k and v of floats or quantized types", q=q, k=k, v=v)
     if q.nb[0] != 4 or k.nb[0] != k.dtype.type_size or v.nb[0] != v.dtype.type_size:
@@ -94,7 +96,7 @@ def flash_attn_ext(
         if m0 != kv or m1 < n or (heads % m2 if m2 else heads) or (batch % m3 if m3 else batch):
             raise mismatch(
                 op,
-                f"mask is not [{kv}, {n} or more, divides {heads}, divides {batch}]",
+                f"mask must be [{kv}, {n} or more, a divisor of {heads}, a divisor of {batch}]",
                 q=q,
                 k=k,
                 mask=mask,
@@ -188,7 +190,7 @@ def flash_attn_ext_set_shared(a: Tensor, keys: int, batch: int = 0) -> Tensor:
     assert k is not None
     if not (0 <= keys <= k.ne[1] and 0 <= batch < k.ne[3]):
         raise InvalidArgument(
-            f"[{op}] {keys} keys of batch {batch} are shared, but k has {k.ne[1]} keys and "
+            f"[{op}] {keys} keys of batch {batch} are to be shared, but k has {k.ne[1]} keys and "
             f"{k.ne[3]} batches"
         )
     params = bytearray(a.op_params)

@@ -64,9 +64,9 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
         raise mismatch("mul_mat", f"ne[0] of a and b differ, {k} and {kb}", a=a, b=b)
     # An empty operand fits when both are empty, as ggml's remainder would if it were defined for 0.
     if (bx % x if x else bx) or (by % y if y else by):
-        raise mismatch("mul_mat", "ne[2], ne[3] of b are not multiples of those of a", a=a, b=b)
+        raise mismatch("mul_mat", "ne[2], ne[3] of b must be multiples of those of a", a=a, b=b)
     if a.nb[0] > a.nb[1]:
-        raise mismatch("mul_mat", "a is transposed: pass it as it was, or ops.cont of it", a=a, b=b)
+        raise mismatch("mul_mat", "a is transposed: pass the original, or ops.cont(a)", a=a, b=b)
     if b.dtype is not F32 or a.dtype is not F32:
         dot = DOT_TYPES.get(a.dtype)
         if dot is None or (b.dtype is not F32 and b.dtype is not dot):

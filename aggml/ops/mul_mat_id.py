@@ -75,16 +75,16 @@ def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     if k != kb or (a3, b3, i2, i3) != (1, 1, 1, 1):
         raise mismatch(
             op,
-            "not as_ [k, m, experts], b [k, n, tokens], ids [used, tokens]",
+            "expected as_ [k, m, experts], b [k, n, tokens], ids [used, tokens]",
             as_=as_,
             b=b,
             ids=ids,
         )
     if tokens != id_tokens or (used % n if n else used):
-        raise mismatch(op, f"ids are not [a multiple of {n}, {tokens}]", as_=as_, b=b, ids=ids)
+        raise mismatch(op, f"ids must be [a multiple of {n}, {tokens}]", as_=as_, b=b, ids=ids)
     if as_.nb[0] > as_.nb[1]:
         raise mismatch(
-            op, "as_ is transposed: pass it as it was, or ops.cont of it", as_=as_, b=b, ids=ids
+            op, "as_ is transposed: pass the original, or ops.cont(as_)", as_=as_, b=b, ids=ids
         )
     if b.dtype is not F32 or as_.dtype is not F32:
         dot = DOT_TYPES.get(as_.dtype)

@@ -62,7 +62,7 @@ def _binary(
 
 def _divided(a: Tensor, by: float) -> Tensor:
     if by == 0:
-        raise InvalidArgument(f"[a / b] {describe(a)} by 0: ops.div divides by a tensor")
+        raise InvalidArgument(f"[a / b] {describe(a)} is divided by 0; ops.div divides by a tensor")
     return scale(a, 1 / by)
 
 

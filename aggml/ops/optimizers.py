@@ -19,13 +19,13 @@ def _check(op: str, params: Tensor, n: int, a: Tensor, **others: Tensor) -> None
         if operand.dtype is not F32:
             raise refuse_type(op, "f32", a=a, **others, params=params)
     if not a.flags & TensorFlag.PARAM:
-        raise InvalidArgument(f"[{op}] {describe(a)} is no parameter: set_param first")
+        raise InvalidArgument(f"[{op}] {describe(a)} is no parameter: call set_param() on it first")
     for name, operand in {"a": a, **others}.items():
         need_rows(op, name, operand)
         if operand.ne != a.ne:
-            raise mismatch(op, f"{name} has not the extents of a", a=a, **others)
+            raise mismatch(op, f"{name} must have the extents of a", a=a, **others)
     if params.ne != (n, 1, 1, 1):
-        raise mismatch(op, f"the parameters are not [{n}]", params=params)
+        raise mismatch(op, f"params must be [{n}]", params=params)
 
 
 def opt_step_adamw(a: Tensor, grad: Tensor, m: Tensor, v: Tensor, adamw_params: Tensor) -> Tensor:

@@ -36,16 +36,14 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
     if k != kb:
         raise mismatch("out_prod", f"ne[1] of a and b differ, {k} and {kb}", a=a, b=b)
     if (bx % x if x else bx) or (by % y if y else by):
-        raise mismatch("out_prod", "ne[2], ne[3] of b are not multiples of those of a", a=a, b=b)
+        raise mismatch("out_prod", "ne[2], ne[3] of b must be multiples of those of a", a=a, b=b)
     if a.nb[0] > a.nb[1]:
-        raise mismatch(
-            "out_prod", "a is transposed: pass it as it was, or ops.cont of it", a=a, b=b
-        )
+        raise mismatch("out_prod", "a is transposed: pass the original, or ops.cont(a)", a=a, b=b)
     known = a.dtype in (F32, F16) or (a.dtype.is_quantized and a.dtype not in _NEVER)
     if not known or b.dtype is not F32 or (a.dtype is not F32 and (x, y) != (bx, by)):
         raise refuse_type(
             "out_prod",
-            "a of f32, f16 or a quantized type, b of f32; a that repeats of f32",
+            "b of f32, and a of f32, f16 or a quantized type; an a that repeats must be f32",
             a=a,
             b=b,
         )

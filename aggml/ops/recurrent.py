@@ -119,8 +119,8 @@ def ssm_scan(
     ):
         raise mismatch(
             op,
-            "not x [p, h, t, q], dt [h, t, q], A [1 or n, h], B and C [n, g, t, q], ids [q] for s "
-            "[n, p, h]",
+            "expected x [p, h, t, q], dt [h, t, q], A [1 or n, h], B and C [n, g, t, q], ids [q] "
+            "for s [n, p, h]",
             s=s,
             x=x,
             dt=dt,
@@ -141,11 +141,11 @@ def _heads(op: str, params: bytes, state: Tensor, *like: Tensor) -> Tensor:
     whole_sequences = tokens % sequences == 0 if sequences else tokens == 0
     if outer != 1 or not whole_sequences:
         raise mismatch(
-            op, f"{tokens} tokens are not as many for each of {sequences} states", first=like[0]
+            op, f"{tokens} tokens cannot be divided evenly among {sequences} states", first=like[0]
         )
     if state.nelements != d * d * heads * sequences:
         raise mismatch(
-            op, f"state is not [{d * d * heads}, {sequences}]", first=like[0], state=state
+            op, f"state must be [{d * d * heads}, {sequences}]", first=like[0], state=state
         )
     ne = (d * heads, tokens + d * sequences, 1, 1)
     return new_node(op, F32, ne, (*like, state), params)
@@ -296,8 +296,8 @@ def gated_delta_net(
     ):
         raise mismatch(
             op,
-            "not q, k [d, h / r, t, s], g [1 or d, h, t, s], beta [1, h, t, s], state [d d h, s] "
-            "for v",
+            "expected q, k [d, h / r, t, s], g [1 or d, h, t, s], beta [1, h, t, s], state "
+            "[d d h, s] for v [d, h, t, s]",
             q=q,
             k=k,
             v=v,

@@ -73,8 +73,8 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
     ):
         raise mismatch(
             op,
-            "not k [d, 1, n, s], weights [h, t, 1, s], mask [n, t, 1, divides s] for q [d, h, t, "
-            "s]",
+            "expected k [d, 1, n, s], weights [h, t, 1, s], mask [n, t, 1, a divisor of s] for q "
+            "[d, h, t, s]",
             q=q,
             k=k,
             weights=weights,
@@ -113,14 +113,14 @@ def dsv4_hc_comb(
     (times,) = whole(op, n_iter)
     params = pack(op, _COMB, eps, times)
     if times < 1 or not eps >= 0:
-        raise InvalidArgument(f"[{op}] eps = {eps}, n_iter = {n_iter}: not >= 0 and >= 1")
+        raise InvalidArgument(f"[{op}] eps = {eps}, n_iter = {n_iter}: must be >= 0 and >= 1")
     n = math.isqrt(mixes.ne[0] + 1) - 1
     if not 1 <= n <= 16 or (2 + n) * n != mixes.ne[0] or not mixes.is_matrix:
-        raise mismatch(op, "mixes are not [(2 + n) n, t] with n from 1 to 16", mixes=mixes)
+        raise mismatch(op, "mixes must be [(2 + n) n, t] with n from 1 to 16", mixes=mixes)
     if scale.ne != (3, 1, 1, 1) or base.ne != (mixes.ne[0], 1, 1, 1):
         raise mismatch(
             op,
-            f"scale is not [3], or base not [{mixes.ne[0]}]",
+            f"scale must be [3], and base [{mixes.ne[0]}]",
             mixes=mixes,
             scale=scale,
             base=base,
@@ -147,7 +147,7 @@ def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
     need_f32_rows(op, x=x, weights=weights)
     d, n, tokens, outer = x.ne
     if outer != 1 or weights.ne != (n, tokens, 1, 1):
-        raise mismatch(op, "weights are not [n, t] for x [d, n, t]", x=x, weights=weights)
+        raise mismatch(op, "weights must be [n, t] for x [d, n, t]", x=x, weights=weights)
     return new_node(op, F32, (d, tokens, 1, 1), (x, weights))
 
 
@@ -180,7 +180,7 @@ def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Ten
     ):
         raise mismatch(
             op,
-            "not x [d, t], post [n, t], comb [n, n, t] for residual [d, n, t]",
+            "expected x [d, t], post [n, t], comb [n, n, t] for residual [d, n, t]",
             x=x,
             residual=residual,
             post=post,

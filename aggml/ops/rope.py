@@ -82,18 +82,22 @@ def _build(
     multi = bool(found & RopeMode.MROPE)
     n_positions = 4 * a.ne[2] if multi else a.ne[2]
     if b.ne != (n_positions, 1, 1, 1) or not b.is_contiguous:
-        raise mismatch(op, f"b is not {n_positions} positions, for ne[2] = {a.ne[2]}", a=a, b=b)
+        raise mismatch(
+            op, f"b must have {n_positions} positions, as ne[2] of a is {a.ne[2]}", a=a, b=b
+        )
     if a.nb[0] != a.dtype.type_size:
         raise gaps(op, a=a)
     params = pack(op, _PARAMS, n_dims, found, n_ctx_orig, *floats, *sections)
     if n_dims % 2 or not 0 < n_dims <= a.ne[0]:
-        raise InvalidArgument(f"[{op}] n_dims = {n_dims} is not even, from 2 to ne[0] = {a.ne[0]}")
+        raise InvalidArgument(f"[{op}] n_dims = {n_dims} must be even, and 2 to ne[0] = {a.ne[0]}")
     if multi and (min(sections) < 0 or not any(sections[:3])):
         raise InvalidArgument(
-            f"[{op}] sections {list(sections)}: give none below 0, and a pair in the first three"
+            f"[{op}] sections {list(sections)}: none may be negative, nor the first three all 0"
         )
     if found is RopeMode.VISION and 2 * n_dims != a.ne[0]:
-        raise InvalidArgument(f"[{op}] n_dims = {n_dims} is not half of ne[0] = {a.ne[0]}")
+        raise InvalidArgument(
+            f"[{op}] n_dims = {n_dims} must be half of ne[0] = {a.ne[0]} in mode VISION"
+        )
     if c is None:
         src: tuple[Tensor, ...] = (a, b)
     else:
@@ -101,7 +105,9 @@ def _build(
         if c.dtype is not F32:
             raise refuse_type(op, "c of f32", c=c)
         if c.ne[0] < angles or c.is_empty or not c.is_contiguous:
-            raise mismatch(op, f"c is not one factor for each of {angles} angles", c=c)
+            raise mismatch(
+                op, f"c must be contiguous, with a factor for each of {angles} angles", c=c
+            )
         src = (a, b, c)
     if inplace:
         return new_view("rope", a, a.ne, a.nb, 0, src, params, suffix(a, "view"))
@@ -263,9 +269,13 @@ def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
     (mode,) = _INT.unpack_from(a.op_params, _MODE_AT)
     turned = 2 * n_dims if mode == RopeMode.VISION else n_dims
     if not 0 <= offset <= a.ne[0] - turned:
-        raise InvalidArgument(f"[{op}] {turned} elements from {offset} on in rows of {a.ne[0]}")
+        raise InvalidArgument(
+            f"[{op}] offset = {offset}: {turned} elements from there do not fit into {a.ne[0]}"
+        )
     if a._frozen:
-        raise InvalidState(f"[{op}] {describe(a)} is in a Graph: call it before Graph is made")
+        raise InvalidState(
+            f"[{op}] {describe(a)} is part of a Graph: change it before the Graph is made"
+        )
     params = bytearray(a.op_params)
     _INT.pack_into(params, _OFFSET_AT, offset)
     change(a, "op_params", bytes(params))

@@ -29,7 +29,7 @@ def _four(op: str, a: Tensor, b: Tensor, sections: Sequence[int]) -> tuple[int, 
     except TypeError:
         raise InvalidHandle(f"[{op}] sections = {sections!r} is no list of integers") from None
     if len(given) != 4:
-        raise InvalidArgument(f"[{op}] sections = {list(given)} are not four")
+        raise InvalidArgument(f"[{op}] sections = {list(given)}: give four")
     return given
 
 

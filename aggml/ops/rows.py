@@ -85,7 +85,7 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if m0 != n0 or m2 != n2 or m3 != n3:
         raise mismatch("set_rows", "b [n, r, s, t] does not fit a [n, rows, s, t]", a=a, b=b)
     if i0 != m1 or i3 != 1 or (m2 % i1 if i1 else m2) or (m3 % i2 if i2 else m3):
-        raise mismatch("set_rows", "c is not one index for each row of b", b=b, c=c)
+        raise mismatch("set_rows", "c must have one index for each row of b", b=b, c=c)
     need_rows("set_rows", "a", a)
     need_rows("set_rows", "b", b)
     return new_view("set_rows", a, a.ne, a.nb, 0, (b, c, a), name=suffix(a, "view"))

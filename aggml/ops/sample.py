@@ -20,11 +20,11 @@ def _check(op: str, a: Tensor, ids: Tensor, how: Tensor, *, rows_of_how: int) ->
     if a.dtype is not F32 or ids.dtype is not I32:
         raise refuse_type(op, "a of f32, ids of i32", a=a, ids=ids, how=how)
     if not a.is_matrix or a.ne[0] > 0x7FFFFFFF:
-        raise mismatch(op, "a is no matrix of rows below 2^31", a=a)
+        raise mismatch(op, "a must be a matrix, with rows of less than 2^31 elements", a=a)
     if ids.ne[1:] != a.ne[1:]:
-        raise mismatch(op, f"ids are not [k, {a.ne[1]}], a row for each of a", a=a, ids=ids)
+        raise mismatch(op, f"ids must be [k, {a.ne[1]}], a row for each row of a", a=a, ids=ids)
     if how.ne[1] * how.ne[2] != rows_of_how or how.ne[3] != 1:
-        raise mismatch(op, f"how is not [n, {rows_of_how}]", a=a, ids=ids, how=how)
+        raise mismatch(op, f"how must be [n, {rows_of_how}]", a=a, ids=ids, how=how)
 
 
 def sample(a: Tensor, ids: Tensor, how: Tensor) -> Tensor:
@@ -55,9 +55,9 @@ def sample(a: Tensor, ids: Tensor, how: Tensor) -> Tensor:
     if how.dtype is not DType.F64:
         raise refuse_type("sample", "how of f64", a=a, ids=ids, how=how)
     if how.ne[0] != 5 or how.ne[2] != 1 or how.nb[0] != 8:
-        raise mismatch("sample", "how has not five numbers for each row of a", a=a, how=how)
+        raise mismatch("sample", "how must have five numbers for each row of a", a=a, how=how)
     if not 1 <= ids.ne[0] <= _MOST:
-        raise mismatch("sample", f"a row of ids has not 1 to {_MOST} elements", ids=ids)
+        raise mismatch("sample", f"a row of ids must have 1 to {_MOST} elements", ids=ids)
     return new_node("sample", I32, (a.ne[1], 1, 1, 1), (a, ids, how), ndim=1)
 
 
@@ -86,5 +86,5 @@ def penalize(a: Tensor, ids: Tensor, how: Tensor) -> Tensor:
     if how.dtype is not F32:
         raise refuse_type("penalize", "how of f32", a=a, ids=ids, how=how)
     if how.ne[0] != ids.ne[0] or how.ne[1] != 5 or how.nb[0] != 4:
-        raise mismatch("penalize", "how has not five numbers for each id", ids=ids, how=how)
+        raise mismatch("penalize", "how must have five numbers for each id", ids=ids, how=how)
     return new_node("penalize", F32, a.ne, (a, ids, how))

@@ -60,7 +60,7 @@ def concat(a: Tensor, b: Tensor, dim: int = 0) -> Tensor:
     ne = list(a.ne)
     ne[dim] = b.ne[dim]
     if a.dtype is not b.dtype or tuple(ne) != b.ne:
-        raise mismatch("concat", f"types and extents but ne[{dim}] must be the same", a=a, b=b)
+        raise mismatch("concat", f"types must be the same, and extents except ne[{dim}]", a=a, b=b)
     if a.dtype.is_quantized:
         need_rows("concat", "a", a)
         need_rows("concat", "b", b)
@@ -71,9 +71,9 @@ def concat(a: Tensor, b: Tensor, dim: int = 0) -> Tensor:
 
 def _reshape(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
     if not a.is_contiguous_n(0):
-        raise mismatch(op, f"a is not contiguous, nb {list(a.nb)}; cont first", a=a)
+        raise mismatch(op, f"a is not contiguous, nb {list(a.nb)}; call ops.cont first", a=a)
     if min(ne) < 0 or math.prod(ne) != math.prod(a.ne):
-        raise mismatch(op, f"{list(ne)} is not the extents of {a.nelements} elements", a=a)
+        raise mismatch(op, f"{list(ne)} does not have the {a.nelements} elements of a", a=a)
     if ne[0] % a.dtype.blck_size:
         raise mismatch(op, f"ne[0] = {ne[0]} cuts blocks of {a.dtype.blck_size} elements", a=a)
     nb = fresh_strides(a.dtype, ne)
@@ -230,10 +230,12 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
         all_tensors("permute", a=a)
     axes = (axis0, axis1, axis2, axis3)
     if {*axes} != _ALL_AXES:
-        raise InvalidArgument(f"[permute] axes {axes} are not 0 to 3")
+        raise InvalidArgument(f"[permute] axes {axes}: give each of 0, 1, 2, 3 once")
     params = pack("permute", _AXES, axis0, axis1, axis2, axis3)
     if axis0 and a.dtype.is_quantized:
-        raise mismatch("permute", "axis 0 of blocks stays where it is: ops.cast to f32 first", a=a)
+        raise mismatch(
+            "permute", "axis 0 of quantized blocks cannot move: ops.cast to f32 first", a=a
+        )
     ne, nb = [0] * 4, [0] * 4
     ne[axis0], ne[axis1], ne[axis2], ne[axis3] = a.ne
     nb[axis0], nb[axis1], nb[axis2], nb[axis3] = a.nb
@@ -265,7 +267,7 @@ def transpose(a: Tensor) -> Tensor:
         all_tensors("transpose", a=a)
     if a.dtype.is_quantized:
         raise mismatch(
-            "transpose", "axis 0 of blocks stays where it is: ops.cast to f32 first", a=a
+            "transpose", "axis 0 of quantized blocks cannot move: ops.cast to f32 first", a=a
         )
     n0, n1, n2, n3 = a.ne
     s0, s1, s2, s3 = a.nb

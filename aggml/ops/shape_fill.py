@@ -66,7 +66,9 @@ def arange(start: float, stop: float, step: float) -> Tensor:
     with np.errstate(all="ignore"):
         count = float((last - first) / apart) if last > first and apart > 0 else 0.0
     if not 0 < count < math.inf:
-        raise InvalidArgument(f"[arange] from {start} to {stop} by {step}: not upwards, or no end")
+        raise InvalidArgument(
+            f"[arange] from {start} to {stop} by {step}: needs one step or more, and an end"
+        )
     return new_node("arange", F32, (math.ceil(count), 1, 1, 1), (), params)
 
 
@@ -149,7 +151,7 @@ def diag(a: Tensor) -> Tensor:
     if a.dtype is not F32:
         raise refuse_type("diag", "f32", a=a)
     if a.ne[1] != 1:
-        raise mismatch("diag", "a is not [n, 1, s, t]", a=a)
+        raise mismatch("diag", "a must be [n, 1, s, t]", a=a)
     return new_node("diag", F32, (a.ne[0], a.ne[0], a.ne[2], a.ne[3]), (a,), ndim=max(a.ndim, 2))
 
 

@@ -30,9 +30,9 @@ def _pad(op: str, a: Tensor, ends: tuple[int, ...], circular: bool) -> Tensor:
     amounts = whole(op, *ends)
     n0, n1, n2, n3 = (n + amounts[2 * i] + amounts[2 * i + 1] for i, n in enumerate(a.ne))
     if min(n0, n1, n2, n3) < 0:
-        raise InvalidArgument(f"[{op}] {[n0, n1, n2, n3]} elements would be left")
+        raise InvalidArgument(f"[{op}] the result would have the extents {[n0, n1, n2, n3]}")
     if circular and a.is_empty and 0 not in (n0, n1, n2, n3):
-        raise mismatch(op, "an empty tensor has nothing to repeat around", a=a)
+        raise mismatch(op, "a is empty, so circular padding has nothing to repeat", a=a)
     params = pack(op, _PAD, *amounts, circular)
     return new_node("pad", F32, (n0, n1, n2, n3), (a,), params)
 
@@ -101,7 +101,7 @@ def pad_reflect_1d(a: Tensor, p0: int, p1: int) -> Tensor:
     need_dense(op, a=a)
     p0, p1 = whole(op, p0, p1)
     if not (0 <= p0 < a.ne[0] and 0 <= p1 < a.ne[0]):
-        raise InvalidArgument(f"[{op}] p0 = {p0}, p1 = {p1}: not within 0..{a.ne[0] - 1}")
+        raise InvalidArgument(f"[{op}] p0 = {p0}, p1 = {p1}: must be within 0..{a.ne[0] - 1}")
     ne = (a.ne[0] + p0 + p1, a.ne[1], a.ne[2], a.ne[3])
     return new_node(op, F32, ne, (a,), pack(op, _ENDS, p0, p1))
 
@@ -130,5 +130,7 @@ def roll(a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tenso
         raise gaps(op, a=a)
     shifts = whole(op, shift0, shift1, shift2, shift3)
     if any(abs(shift) >= n for shift, n in zip(shifts, a.ne, strict=True)):
-        raise InvalidArgument(f"[{op}] shifts {list(shifts)} are not below {list(a.ne)}")
+        raise InvalidArgument(
+            f"[{op}] shifts {list(shifts)} must be smaller than the extents {list(a.ne)}"
+        )
     return new_node(op, F32, a.ne, (a,), pack(op, _SHIFTS, *shifts))

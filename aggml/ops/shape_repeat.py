@@ -23,7 +23,7 @@ def _fits(small: Extents, large: Extents) -> bool:
 
 def _build(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
     if not _fits(a.ne, ne):
-        raise mismatch(op, f"a does not fill {list(ne)} a whole number of times", a=a)
+        raise mismatch(op, f"{list(ne)} must be multiples of the extents of a", a=a)
     if a.dtype.is_quantized:
         need_rows(op, "a", a)
     return new_node("repeat", a.dtype, ne, (a,), ndim=ndim)
@@ -81,5 +81,5 @@ def repeat_back(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype is not F32:
         raise refuse_type("repeat_back", "a of f32", a=a)
     if not _fits(b.ne, a.ne):
-        raise mismatch("repeat_back", "a is no whole number of times b", a=a, b=b)
+        raise mismatch("repeat_back", "extents of a must be multiples of those of b", a=a, b=b)
     return new_node("repeat_back", F32, b.ne, (a,), ndim=b.ndim)

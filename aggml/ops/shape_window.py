@@ -50,7 +50,7 @@ def win_part(a: Tensor, w: int) -> Tensor:
     if a.dtype is not F32:
         raise refuse_type("win_part", "f32", a=a)
     if a.ne[3] != 1:
-        raise mismatch("win_part", "a is not [c, width, height]", a=a)
+        raise mismatch("win_part", "a must be [c, width, height]", a=a)
     across, down = -(-a.ne[1] // w), -(-a.ne[2] // w)
     params = pack("win_part", _THREE, across, down, w)
     return new_node("win_part", F32, (a.ne[0], w, w, across * down), (a,), params, ndim=4)
@@ -78,11 +78,11 @@ def win_unpart(a: Tensor, w0: int, h0: int, w: int) -> Tensor:
         all_tensors(op, a=a)
     w0, h0, w = whole(op, w0, h0, w)
     if min(w0, h0, w) < 1:
-        raise InvalidArgument(f"[{op}] w0 = {w0}, h0 = {h0}, w = {w}: not all above 0")
+        raise InvalidArgument(f"[{op}] w0 = {w0}, h0 = {h0}, w = {w}: all must be above 0")
     if a.dtype is not F32:
         raise refuse_type(op, "f32", a=a)
     if a.ne[1:] != (w, w, -(-w0 // w) * -(-h0 // w)):
-        raise mismatch(op, f"a is not the windows of {w0} x {h0}, {w} x {w} each", a=a)
+        raise mismatch(op, f"a must have the windows of {w} x {w} that cover {w0} x {h0}", a=a)
     return new_node(op, F32, (a.ne[0], w0, h0, 1), (a,), pack(op, _THREE, w, 0, 0))
 
 
@@ -110,7 +110,9 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
     if a.dtype is not F16 and a.dtype is not BF16:
         raise refuse_type(op, "f16 or bf16", a=a)
     if qh != kh or a.ne[1] != 2 * qh - 1 or not a.is_matrix:
-        raise mismatch(op, f"a is not [c, 2 n - 1] for {qh} queries and {kh} keys", a=a)
+        raise mismatch(
+            op, f"a must be [c, 2 n - 1] for n queries and n keys, given {qh} and {kh}", a=a
+        )
     return new_node(op, F16, (a.ne[0], kh, qh, 1), (a,), ndim=3)
 
 
@@ -121,7 +123,7 @@ def _add(op: str, a: Tensor, pw: Tensor, ph: Tensor, inplace: bool) -> Tensor:
         raise refuse_type(op, "f32", a=a, pw=pw, ph=ph)
     n, m1, m2, m3 = pw.ne
     if pw.ne != ph.ne or a.ne != (n * n, m1 * m2, m3, 1):
-        raise mismatch(op, "pw and ph are not [n, k, l, s] for a [n n, k l, s]", a=a, pw=pw, ph=ph)
+        raise mismatch(op, "pw and ph must be [n, k, l, s] for a [n n, k l, s]", a=a, pw=pw, ph=ph)
     need_dense(op, a=a, pw=pw, ph=ph)
     if inplace:
         name = suffix(a, "view")

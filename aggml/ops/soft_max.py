@@ -65,7 +65,10 @@ def _fit(op: str, a: Tensor, mask: Tensor) -> None:
     m0, m1, m2, m3 = mask.ne
     if m0 != n0 or m1 < n1 or (n2 % m2 if m2 else n2) or (n3 % m3 if m3 else n3):
         raise mismatch(
-            op, f"mask is not [{n0}, {n1} or more, divides {n2}, divides {n3}]", a=a, mask=mask
+            op,
+            f"mask must be [{n0}, {n1} or more, a divisor of {n2}, a divisor of {n3}]",
+            a=a,
+            mask=mask,
         )
 
 

@@ -37,7 +37,8 @@ def solve_tri(
         all_tensors(op, a=a, b=b)
     if not left or not lower or uni:
         raise Unsupported(
-            f"[{op}] left = {left}, lower = {lower}, uni = {uni}: only A x = b, lower"
+            f"[{op}] left = {left}, lower = {lower}, uni = {uni}: only True, True, False, which "
+            "solve A x = b for a lower triangle A, are supported"
         )
     if a.dtype is not F32 or b.dtype is not F32:
         raise refuse_type(op, "f32", a=a, b=b)

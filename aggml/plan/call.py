@@ -73,5 +73,5 @@ class PlanCall:
             if result is not None and result is not dst:
                 raise InvalidArgument(
                     f"[{self.op}] {params.function!r} returned {type(result).__name__}: "
-                    "what it computes has to be written into dst, its first argument"
+                    "it must write its result into dst, its first argument, and return None"
                 )

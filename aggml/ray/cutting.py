@@ -98,6 +98,6 @@ def _of_each_stage(
     rows = [list(x) for x in costs if not isinstance(x, int | float)]
     if len(rows) != stages or len({len(row) for row in rows}) != 1:
         raise InvalidArgument(
-            f"[cut] costs on {len(rows)} stages, for {stages}: give equally many for each"
+            f"[cut] costs has {len(rows)} lists for {stages} stages: give one each, equally long"
         )
     return rows

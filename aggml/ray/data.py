@@ -147,7 +147,9 @@ class Transcribe(_Worker):
         super().__init__(path, threads, slots=slots, **options)
         if not isinstance(self._model, SpeechModel):
             self.close()
-            raise aggml.Unsupported(f"[Transcribe] {path!r} is no model of speech")
+            raise aggml.Unsupported(
+                f"[Transcribe] {path!r} is no model of speech: give a Whisper model"
+            )
         self._column, self._to, self._segments = column, to, segments
         self._rate, self._transcription = rate, transcription or {}
 

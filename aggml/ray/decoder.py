@@ -209,8 +209,8 @@ class PipelineDecoder:
         for job in stale:
             if len(self._slots[job.slot].ids) < job.start:
                 raise InvalidState(
-                    f"[pipeline] slot {job.slot} is asked for position {job.start}, "
-                    f"but has taken in {len(self._slots[job.slot].ids)} tokens"
+                    f"[pipeline] a step of slot {job.slot} begins at position {job.start}, but the "
+                    f"slot has only {len(self._slots[job.slot].ids)} tokens"
                 )
             self._slots[job.slot].begin_anew()
         again = [_Job(x.slot, self._slots[x.slot].ids[: x.start], 0) for x in stale if x.start]
@@ -274,7 +274,10 @@ class Following:
             ids = self._ids
             if ids is None:
                 if self._before is None:
-                    raise InvalidState("[pipeline] the first step that follows none needs ids")
+                    raise InvalidState(
+                        "[pipeline] ids is None, but there is no step before this one to take "
+                        "them from: give the ids of the first step"
+                    )
                 ids = [int(x) for x in await self._before]
                 self._before = None
             best = await self._decoder.decode_best(ids, self._positions, 1, self._slot)

@@ -139,7 +139,7 @@ class Dispatcher:
         epoch = self._stages.epoch
         for asked in self._waiting:
             if asked.epoch != epoch:
-                asked.error = StageLost("the stages were started anew before the step began")
+                asked.error = StageLost("the stages were restarted before the step began")
                 asked.done.set()
         self._waiting = [x for x in self._waiting if x.epoch == epoch]
 

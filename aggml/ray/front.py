@@ -216,7 +216,7 @@ class Front:
                 if kind == "lifespan.shutdown":
                     return
         if scope["type"] != "http":
-            raise RuntimeError(f"nothing is served over {scope['type']}")
+            raise RuntimeError(f"only http is served, not {scope['type']}")
         body = bytearray()
         more = True
         while more and len(body) <= LARGEST:

@@ -132,7 +132,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = transport
         _watch(transport.get_extra_info("socket"))
         self._timer = self._loop.call_later(
-            PROVING, self._refuse, "it did not prove itself in time"
+            PROVING, self._refuse, f"it did not prove within {PROVING:g} s that it knows the key"
         )
         if self._listens:
             self._transport.write(self._mine)
@@ -196,11 +196,11 @@ class Link(asyncio.BufferedProtocol):
         if self._listens:
             magic, self._theirs, role, self.epoch, proof = HELLO.unpack(got)
             if magic != MAGIC or role not in {*Role}:
-                self._refuse("it is no stage")
+                self._refuse("its first message is not that of a stage or driver of this version")
                 return
             self.role = Role(role)
             if not hmac.compare_digest(proof, self._proof(b"connects")):
-                self._refuse("it does not know the key")
+                self._refuse("it does not know the key of this pipeline")
                 return
             self._transport.write(self._proof(b"listens"))
             self._proved()
@@ -215,7 +215,7 @@ class Link(asyncio.BufferedProtocol):
         elif hmac.compare_digest(got, self._proof(b"listens")):
             self._proved()
         else:
-            self._refuse("it does not know the key")
+            self._refuse("it does not know the key of this pipeline")
 
     def _proved(self) -> None:
         self._stop_timer()

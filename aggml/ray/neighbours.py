@@ -81,7 +81,9 @@ class Neighbours:
             found = await connect(address, self._key, self, Role.BEFORE, epoch)
         except OSError as error:
             behind = self._number + 1
-            raise StageLost(f"stage {behind} is not to be reached: {error}", behind) from error
+            raise StageLost(
+                f"stage {self._number} cannot connect to stage {behind}: {error}", behind
+            ) from error
         if epoch == self._epoch:
             self._links[Role.AFTER] = found
         else:

@@ -137,8 +137,11 @@ async def pipeline(
     """
     openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
     model, tokenizer, template, task = await _read(Path(path), "bytes" if stages == 1 else costs)
-    # Too many stages, or layers that do not fit, are refused before anything is started.
+    # Before anything is started: refuses too many stages, layers that do not fit, and models that
+    # cannot be cut.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
+    for first, stop in edges:
+        model.stage(first, stop)
     source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     duties = [Duty(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
@@ -170,7 +173,9 @@ def _openers(
             raise InvalidArgument(f"[pipeline] {name} is {given}, must be at least 1")
     openers = list(backend) if isinstance(backend, Sequence) else [backend] * stages
     if len(openers) != stages:
-        raise InvalidArgument(f"[pipeline] {len(openers)} backends for {stages} stages")
+        raise InvalidArgument(
+            f"[pipeline] {len(openers)} functions in backend for {stages} stages: give one each"
+        )
     return list(enumerate(openers))
 
 
@@ -184,8 +189,8 @@ async def _read(
         model = describe(Hyperparameters(file.metadata))
         if not isinstance(model, Description):
             raise Unsupported(
-                f"[pipeline] {model.architecture} does not continue text: one machine has room "
-                "for it"
+                f"[pipeline] {model.architecture} does not continue text, so it cannot be cut into "
+                "stages: load it on one machine with aggml.models.load"
             )
         task = _task(file, model, costs)
     return model, tokenizer, template if isinstance(template, str) else None, task
@@ -239,7 +244,9 @@ def _task(file: ModelFile, model: Description, costs: _Costs | str) -> _Task:
     if not isinstance(costs, str):
         return _Task(costs, 0.0, sizes, None, vocabulary)
     if costs not in {"measured", "bytes"}:
-        raise InvalidArgument(f"[pipeline] costs is {costs!r}, not 'measured', 'bytes' or numbers")
+        raise InvalidArgument(
+            f"[pipeline] costs is {costs!r}: give 'measured', 'bytes' or a list of numbers"
+        )
     sample = samples(kinds(model, file)) if costs == "measured" else None
     return _Task(_used(file, model), _output(file), sizes, sample, vocabulary)
 

@@ -71,10 +71,12 @@ def service(
     """
     fewest, most = replicas if isinstance(replicas, tuple) else (replicas, replicas)
     if not 1 <= fewest <= most:
-        raise InvalidArgument(f"[service] replicas is {replicas}, must be 1 or more, and in order")
+        raise InvalidArgument(
+            f"[service] replicas is {replicas}: give numbers of 1 or more, the smaller one first"
+        )
     if tokens is not None and (tokens < 1 or fewest == most):
         raise InvalidArgument(
-            f"[service] tokens is {tokens}: it must be 1 or more, with replicas=(fewest, most)"
+            f"[service] tokens is {tokens}: give 1 or more, together with replicas=(fewest, most)"
         )
     if imbalance is not None and imbalance < 1:
         raise InvalidArgument(f"[service] imbalance is {imbalance}, must be 1 or more")

@@ -263,12 +263,14 @@ class Stage:
         order = self._orders[ask.slot]
         if step.epoch != self._epoch or (order.life, order.turn) != (ask.life, ask.turn):
             raise StageLost(
-                f"stage {self._duty.number} has begun slot {ask.slot} anew", self._duty.number
+                f"stage {self._duty.number} dropped a step of slot {ask.slot} because the slot was "
+                "started again",
+                self._duty.number,
             )
 
     def _ready(self, epoch: int) -> Decoder:
         if self._decoder is None or epoch != self._epoch:
-            raise StageLost(f"stage {self._duty.number} was started anew", self._duty.number)
+            raise StageLost(f"stage {self._duty.number} was restarted", self._duty.number)
         return self._decoder
 
     def _went(self, number: int, came: float, went: float) -> None:

@@ -109,7 +109,9 @@ class Wire:
         try:
             return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
         except OSError as error:
-            raise StageLost(f"stage {number} does not tell its time: {error}", number) from error
+            raise StageLost(
+                f"stage {number} does not answer when asked for its time: {error}", number
+            ) from error
 
     def drop(self) -> None:
         """Break the connections as a failing network would; for tests."""
@@ -149,7 +151,7 @@ class Wire:
             try:
                 found = await connect(self._addresses[number], self._key, self, role, self._epoch)
             except OSError as error:
-                raise StageLost(f"stage {number} is not to be reached: {error}", number) from error
+                raise StageLost(f"cannot connect to stage {number}: {error}", number) from error
             self._links[role] = found
 
     def _send(self, number: int, step: Step, tell: Callable[[Callable[[], Any]], None]) -> None:

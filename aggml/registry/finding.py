@@ -76,7 +76,7 @@ def unregister_device(device: Device) -> bool:
             if any(known is device for known in entry.devices):
                 if entry.family is not None:
                     raise InvalidArgument(
-                        f"[unregister_device] {device!r} came with {entry.family!r}: unload that"
+                        f"[unregister_device] {device!r} belongs to {entry.family!r}: unload that"
                     )
                 table.remove(entry, "unregister_device")
                 return True
@@ -123,7 +123,7 @@ def _device_type(type: DeviceType | str, what: str) -> DeviceType:  # noqa: A002
         return DeviceType(type.lower()) if isinstance(type, str) else DeviceType(type)
     except ValueError:
         raise InvalidArgument(
-            f"[{what}] {type!r} is no device type: {[t.value for t in DeviceType]}"
+            f"[{what}] {type!r} is none of the device types {[t.value for t in DeviceType]}"
         ) from None
 
 

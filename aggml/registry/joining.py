@@ -43,7 +43,7 @@ def joined(name: str) -> Device:
             )
         members += found
     if len(members) < 2:
-        raise InvalidArgument(f"[get_device] {name!r} means {members}, not two devices or more")
+        raise InvalidArgument(f"[get_device] {name!r} names {members}: name two devices or more")
     with table.lock:
         full = "+".join(member.name for member in members)
         for device in table.devices:

@@ -60,7 +60,7 @@ def _score(candidate: Candidate, module: object) -> int | None:
     except (Exception, SystemExit) as error:
         raise _refuse(candidate, f"aggml_backend_score: {error!r}", error) from error
     if not isinstance(score, int):
-        raise _refuse(candidate, f"aggml_backend_score gave {score!r}, no integer")
+        raise _refuse(candidate, f"aggml_backend_score returned {score!r}, not an integer")
     return score
 
 
@@ -74,7 +74,7 @@ def _registered(candidate: Candidate, module: object) -> Family:
         told = str(error) if isinstance(error, AggmlError) else f"{type(error).__name__}: {error}"
         raise _refuse(candidate, told, error) from error
     if not isinstance(family, Family):
-        raise _refuse(candidate, f"aggml_backend_init gave {family!r}, no Family")
+        raise _refuse(candidate, f"aggml_backend_init returned {family!r}, not a Family")
     try:
         table.add_family(family, candidate.rank)
     except Exception as error:  # its `devices` may raise, too

@@ -77,7 +77,7 @@ class Table:
         if version != API_VERSION:
             raise BackendLoadError(
                 f"[register_family] {name} was written for api_version {version}, "
-                f"this is {API_VERSION}"
+                f"but this aggml has {API_VERSION}"
             )
         devices = list(family.devices)
         with self.lock:

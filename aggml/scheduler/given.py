@@ -114,13 +114,15 @@ def _sequence(given: object, what: str, wanted: type[Any]) -> list[Any]:
 
 def _check(backends: list[Backend], types: list[BufferType]) -> None:
     if not backends:
-        raise InvalidArgument("[Scheduler] no backend")
+        raise InvalidArgument("[Scheduler] backends is empty: give one or more")
     if len(backends) > MAX_BACKENDS:
         raise CapacityExceeded(f"[Scheduler] {len(backends)} backends, {MAX_BACKENDS} is the most")
     if len(types) != len(backends):
-        raise InvalidArgument(f"[Scheduler] {len(types)} types for {len(backends)} backends")
+        raise InvalidArgument(
+            f"[Scheduler] {len(types)} buffer types for {len(backends)} backends: give one for each"
+        )
     if len({id(b) for b in backends}) != len(backends):
-        raise InvalidArgument("[Scheduler] a backend is given twice")
+        raise InvalidArgument("[Scheduler] backends has the same backend twice")
     for backend, buffer_type in zip(backends, types, strict=True):
         if not backend.device.supports_buffer_type(buffer_type):
             raise Unsupported(f"[Scheduler] {backend!r} does not reach {buffer_type!r}")
@@ -128,6 +130,6 @@ def _check(backends: list[Backend], types: list[BufferType]) -> None:
             raise InvalidState(f"[Scheduler] {backend!r} is closed")
     if backends[-1].device.type is not DeviceType.CPU:
         raise InvalidArgument(
-            f"[Scheduler] the last backend has to be one of a CPU, which runs what no other can; "
-            f"{backends[-1]!r} is not"
+            f"[Scheduler] the last backend must be a CPU, which computes nodes that no other can; "
+            f"given was {backends[-1]!r}"
         )

@@ -312,7 +312,7 @@ class Planner:
         """
         if self.is_placed(graph):
             raise AlreadyAllocated(
-                f"[Scheduler.alloc_graph] {graph!r} has been placed; reset first"
+                f"[Scheduler.alloc_graph] {graph!r} has memory already: call Scheduler.reset first"
             )
         known = finish(self.program(graph, (), own=True))
         program = known.program

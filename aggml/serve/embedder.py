@@ -86,7 +86,7 @@ class Embedder:
         else:
             ids = encode(*texts)
         if not 0 < len(ids) <= self.model.ctx:
-            raise ModelError(f"{len(ids)} tokens, the model takes 1 to {self.model.ctx}")
+            raise ModelError(f"{len(ids)} tokens, but the model takes 1 to {self.model.ctx}")
         return ids
 
     async def embed(self, ids: list[int]) -> F32:

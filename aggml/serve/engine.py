@@ -67,7 +67,7 @@ class Engine:
     ) -> None:
         if model.sequences < slots + STAGED:
             raise ValueError(
-                f"the model has {model.sequences} sequences, not {slots} slots and {STAGED} more"
+                f"the model has {model.sequences} sequences, {slots} slots need {slots + STAGED}"
             )
         self.model = model
         self.pages = model.pages(budget, slots)
@@ -189,7 +189,7 @@ class Engine:
         for job in jobs:
             length = len(job.prompt) + job.n_predict
             if not job.prompt or job.n_predict < 1:
-                raise TooLongError("there must be at least one token of prompt and one of answer")
+                raise TooLongError("prompt and answer must have at least one token each")
             if length >= self.model.ctx:
                 raise TooLongError(
                     f"{len(job.prompt)} tokens of prompt and {job.n_predict} more do not fit a "
@@ -198,20 +198,22 @@ class Engine:
             need = self.pages.need(length)
             if need > self.pages.budget:
                 raise TooLongError(
-                    f"{length} tokens need {need} pages, of {self.pages.budget} in all: ask for "
-                    "fewer "
-                    "tokens, or start the server with more --kv-memory"
+                    f"{length} tokens need {need} pages, the server has {self.pages.budget}: ask "
+                    "for fewer tokens, or start the server with more --kv-memory"
                 )
         if len(jobs) > self._max_waiting:
             raise TooLongError(
-                f"{len(jobs)} sequences are asked for, at most {self._max_waiting} may wait", "n"
+                f"the request asks for {len(jobs)} answers, at most {self._max_waiting} sequences "
+                "may wait",
+                "n",
             )
         if self._closing:
             raise FullError("the server is stopping", 5)
         if len(self._waiting) + len(jobs) > self._max_waiting:
             seconds = self._pace * len(self._waiting) / self._slots
             raise FullError(
-                f"{len(self._waiting)} requests wait already", max(1, min(60, round(seconds)))
+                f"the queue is full: {len(self._waiting)} requests wait already",
+                max(1, min(60, round(seconds))),
             )
 
     # -- between two steps

@@ -130,7 +130,7 @@ async def opened(
         async with _engine(file, backend, limits, progress) as engine:
             vocabulary = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             if vocabulary is None:
-                raise ModelError(f"{path} has no vocabulary: it cannot be served")
+                raise ModelError(f"{path} has no vocabulary, so it cannot be served")
             template = template_of(file.metadata, vocabulary)
             yield Completer(name, engine, vocabulary, template)
 

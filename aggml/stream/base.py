@@ -112,7 +112,7 @@ class StreamBase:
 
     def _open(self, batch: Batch) -> None:
         if threading.get_ident() in self._batches:
-            raise InvalidState(f"[batch] {self!r}: a batch is open in this thread already")
+            raise InvalidState(f"[batch] {self!r} has a batch open in this thread already")
         self._batches[threading.get_ident()] = batch
 
     def batch(self) -> Batch:

@@ -149,12 +149,13 @@ class DataStream(StreamBase):
         alike = dst.ne == src.ne and dst.nb == src.nb and dst.dtype is src.dtype
         if not alike or src.ne[3] != 1 or not src.is_contiguous:
             raise InvalidArgument(
-                f"[Stream.copy_experts] {src!r} to {dst!r}: expected contiguous [.., .., experts] "
-                "of "
-                "one type, extents and strides"
+                f"[Stream.copy_experts] {src!r} and {dst!r} must be contiguous [.., .., experts], "
+                "and equal in type, extents and strides"
             )
         if ids.dtype is not DType.I32 or ids.ne[2:] != (1, 1):
-            raise InvalidArgument(f"[Stream.copy_experts] ids={ids!r} are not int32 in 1 or 2-D")
+            raise InvalidArgument(
+                f"[Stream.copy_experts] ids={ids!r} must be int32, with one or two axes"
+            )
         desc = _native.experts(
             span_of(dst),
             span_of(src),

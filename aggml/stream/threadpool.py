@@ -69,7 +69,9 @@ class ThreadPoolParams:
         except TypeError:
             raise InvalidHandle(f"[ThreadPool] cpumask={self.cpumask!r} is no list") from None
         if len(mask) > MAX_THREADS:
-            raise InvalidArgument(f"[ThreadPool] cpumask has {len(mask)} flags, not {MAX_THREADS}")
+            raise InvalidArgument(
+                f"[ThreadPool] cpumask has {len(mask)} flags, at most {MAX_THREADS} are possible"
+            )
         while mask and not mask[-1]:  # so that equal masks compare equal
             mask = mask[:-1]
         object.__setattr__(self, "n_threads", wanted)
@@ -216,12 +218,14 @@ class ThreadPool:
         """
         used = [s for s in there(self._streams) if not s.closed or s.pending]
         if used:
-            raise InvalidState(f"[ThreadPool.close] {self!r} carries out {used[0]!r}")
+            raise InvalidState(
+                f"[ThreadPool.close] {self!r} is used by {used[0]!r}: close that first"
+            )
         left = self.native.close()
         if left is not None:
             name, pending = left
             raise InvalidState(
-                f"[ThreadPool.close] {self!r} carries out {pending} operations of {name!r}, a "
+                f"[ThreadPool.close] {self!r} still runs {pending} operations of {name!r}, a "
                 "stream that was dropped: wait for its Futures"
             )
         self._closed = True

@@ -47,7 +47,9 @@ def array_of(x: object, what: str) -> Array:
     if isinstance(x, np.ndarray):
         return x
     if isinstance(x, Tensor):  # its memory would be read out of order
-        raise InvalidHandle(f"[{what}] {x!r} is no array: copy() is for tensors")
+        raise InvalidHandle(
+            f"[{what}] {x!r} is a tensor, not an array: copy() copies between tensors"
+        )
     try:
         if isinstance(x, bytes):  # to numpy a string, and not its bytes
             return np.frombuffer(x, np.uint8)
@@ -191,7 +193,7 @@ def check_shape(tensor: Tensor, shape: tuple[int, ...], what: str) -> None:
     wanted = array_shape(tensor)
     if math.prod(shape) != math.prod(wanted):
         raise LayoutMismatch(
-            f"[{what}] {tensor!r} has shape {wanted}, which is not the size of shape={shape}"
+            f"[{what}] {tensor!r} has shape {wanted}, which has another size than shape={shape}"
         )
 
 
@@ -227,7 +229,7 @@ def outgoing(
     check_out(out, what)
     _check_dtype(out, tensor, what, out)
     if shape is not None and shape != out.shape:
-        raise LayoutMismatch(f"[{what}] shape={shape} is not that of out, {out.shape}")
+        raise LayoutMismatch(f"[{what}] shape={shape} differs from the shape of out, {out.shape}")
     if not (_matches(out.shape, wanted) or (shape is not None and out.size == math.prod(wanted))):
         raise LayoutMismatch(f"[{what}] {tensor!r} needs out of shape {wanted}, got {out.shape}")
     view = out.reshape(_full_shape(tensor))
@@ -263,7 +265,7 @@ def bytes_of(x: object, what: str) -> Array:
     """
     array = array_of(x, what)
     if array.dtype.kind not in "biufcV" or array.dtype.hasobject:
-        raise LayoutMismatch(f"[{what}] an array of {array.dtype} has no bytes to be written")
+        raise LayoutMismatch(f"[{what}] an array of {array.dtype} holds no numbers")
     if not array.flags.c_contiguous:
         raise LayoutMismatch(f"[{what}] with offset or size the array has to be contiguous")
     return array.reshape(-1).view(np.uint8)
@@ -293,7 +295,7 @@ def pieces(
     if min(n, length, here, there, start) < 0:
         raise InvalidArgument(
             f"[{what}] size={length}, n_copies={n}, stride_tensor={here}, stride_data={there}, "
-            f"offset={start}: not all are 0 or more"
+            f"offset={start}: all must be 0 or more"
         )
     if not n or not length:
         return []
@@ -306,7 +308,7 @@ def pieces(
         ("the array", (n - 1) * there + length, data.nbytes),
     ):
         if end > room:
-            raise OutOfBounds(f"[{what}] the last piece ends at byte {end} of {room} of {name}")
+            raise OutOfBounds(f"[{what}] the last piece ends at byte {end}, but {name} has {room}")
     return [(start + i * here, data[i * there : i * there + length]) for i in range(n)]
 
 
@@ -322,5 +324,5 @@ def outgoing_bytes(out: Array | None, n: int, what: str) -> Array:
     check_out(out, what)
     view = bytes_of(out, what)
     if view.nbytes != n:
-        raise LayoutMismatch(f"[{what}] out has {view.nbytes} bytes, {n} are asked for")
+        raise LayoutMismatch(f"[{what}] out has {view.nbytes} bytes, but {n} are to be read")
     return view

@@ -82,7 +82,7 @@ def host_view(tensor: Shown, what: str) -> Array:
         raise Unsupported(f"[{what}] {tensor!r} lies in {buffer!r}, which the host cannot read")
     if not placement.readable:
         raise NotAllocated(
-            f"[{what}] {tensor!r} lies where other nodes are computed too; "
+            f"[{what}] {tensor!r} shares its memory with other nodes, which overwrite it; "
             "flag it with set_output() to read it"
         )
     if not tensor.nelements:
@@ -93,7 +93,7 @@ def host_view(tensor: Shown, what: str) -> Array:
         raise Unsupported(f"[{what}] the memory of {buffer!r} cannot be shown: {error}") from error
     start = placement.address + tensor.view_offs - flat.__array_interface__["data"][0]
     if start < 0 or start + tensor.nbytes > flat.nbytes:
-        raise Unsupported(f"[{what}] the memory of {buffer!r} is not that of its owner")
+        raise Unsupported(f"[{what}] {tensor!r} lies outside the memory of the owner of {buffer!r}")
     placement.exported = placement.exported or bool(flat.flags.writeable)
     return array_over(tensor, flat, start)
 
@@ -119,7 +119,7 @@ def dlpack_of(tensor: Shown, what: str, **options: Any) -> Any:  # noqa: ANN401 
     if tensor.dtype is DType.BF16:
         raise Unsupported(
             f"[{what}] {tensor!r}: numpy's DLPack knows no bfloat16; host_view() shows it, "
-            "its .view(numpy.uint16) goes through DLPack"
+            "and its .view(numpy.uint16) can be passed through DLPack"
         )
     view = host_view(tensor, what)
     if not view.flags.writeable:

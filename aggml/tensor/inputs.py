@@ -44,7 +44,7 @@ def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
         if state == KEPT or (again and state == BROUGHT):
             continue
         earlier = (
-            f"[{what}] input {describe(leaf)} was brought by an earlier run and is not by this one"
+            f"[{what}] {describe(leaf)} was an input of an earlier run and is missing in this one"
         )
         if state == BROUGHT:
             raise NotAllocated(f"{earlier}: give it again, or say reuse=[{leaf.name!r}]")

@@ -126,7 +126,9 @@ def check_size(op: str, dtype: DType, ne: Extents) -> None:
     # 63 bits.
     size = math.prod(n or 1 for n in ne) * dtype.type_size
     if size > MAX_BYTES:
-        raise InvalidArgument(f"[{op}] {dtype.type_name} of ne {list(ne)} is more than any memory")
+        raise InvalidArgument(
+            f"[{op}] {dtype.type_name} of ne {list(ne)} would not fit into any memory"
+        )
 
 
 def check_view(op: str, a: Shaped, ne: Extents, nb: Extents, offset: int) -> None:
@@ -137,7 +139,7 @@ def check_view(op: str, a: Shaped, ne: Extents, nb: Extents, offset: int) -> Non
     if n0 < 0 or n1 < 0 or n2 < 0 or n3 < 0:
         raise InvalidArgument(f"[{op}] ne {list(ne)} has a negative extent")
     if s1 < 0 or s2 < 0 or s3 < 0 or offset < 0:
-        raise InvalidArgument(f"[{op}] nb {list(nb)} at offset {offset}: negative")
+        raise InvalidArgument(f"[{op}] nb {list(nb)} at offset {offset}: none may be negative")
     if n0 % dtype.blck_size:
         raise InvalidArgument(
             f"[{op}] ne[0] = {n0} is not a multiple of the block of {dtype.blck_size} of "
@@ -146,8 +148,8 @@ def check_view(op: str, a: Shaped, ne: Extents, nb: Extents, offset: int) -> Non
     size = dtype.type_size
     if size > 1 and (s1 % size or s2 % size or s3 % size or offset % size):
         raise Misaligned(
-            f"[{op}] nb {list(nb)} at offset {offset}: not all multiples of the {size} bytes that "
-            f"{describe(a)} has per {'block' if dtype.is_quantized else 'element'}"
+            f"[{op}] nb {list(nb)} at offset {offset}: all must be multiples of the {size} bytes "
+            f"that {describe(a)} has per {'block' if dtype.is_quantized else 'element'}"
         )
     if max(s1, s2, s3) > MAX_BYTES:
         raise OutOfBounds(f"[{op}] nb {list(nb)} is beyond the storage of {describe(a)}")

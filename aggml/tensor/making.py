@@ -63,7 +63,7 @@ def new_tensor(
     try:
         given = tuple(map(index, ne)) if isinstance(ne, Sequence) else (index(ne),)
     except TypeError:
-        raise InvalidHandle(f"[new_tensor] ne = {ne!r} is not 1 to 4 integers") from None
+        raise InvalidHandle(f"[new_tensor] ne = {ne!r}: give 1 to 4 integers") from None
     if not 1 <= len(given) <= MAX_DIMS:
         raise InvalidArgument(f"[new_tensor] ne = {given} has {len(given)} extents, not 1 to 4")
     if min(given) < 0:

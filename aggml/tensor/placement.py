@@ -169,7 +169,9 @@ class Placement:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _OF_PLACE:
-            raise ReadOnly(f"[Placement.{name}] of what lies in {self.buffer!r} cannot be changed")
+            raise ReadOnly(
+                f"[Placement.{name}] the place of a tensor in {self.buffer!r} cannot be changed"
+            )
         _put(self, name, value)
 
     @property

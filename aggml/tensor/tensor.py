@@ -232,7 +232,7 @@ class Tensor(Operators, Strided):
     def _check_open(self, place: str) -> None:
         if self._frozen:
             raise InvalidState(
-                f"[{place}] {describe(self)} is in a Graph, it cannot change any more"
+                f"[{place}] {describe(self)} is part of a Graph: change it before the Graph is made"
             )
 
     def set_name(self, name: str) -> Tensor:
@@ -301,7 +301,7 @@ class Tensor(Operators, Strided):
         self._check_open("Tensor.set_loss")
         if not self.is_scalar or self.dtype is not DType.F32:
             raise InvalidArgument(
-                f"[Tensor.set_loss] {describe(self)} is not one f32: ops.sum makes one of many"
+                f"[Tensor.set_loss] {describe(self)} is not a single f32: ops.sum adds up many"
             )
         self._flags |= 8
         return self

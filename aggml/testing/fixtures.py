@@ -73,7 +73,7 @@ def _opened(backend: aggml.Backend) -> Iterator[aggml.Backend]:
         pass
     backend.stream.abort()
     backend.close()
-    assert backend.synchronize().wait(10), f"{backend!r} does not run dry"
+    assert backend.synchronize().wait(10), f"{backend!r} has not finished its work within 10 s"
 
 
 def ramp(n: int = N, start: float = 0) -> Array:

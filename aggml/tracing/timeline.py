@@ -132,7 +132,7 @@ class Trace:
             raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends neither with .png nor .svg")
         events = [e for e in self.events if e.operation not in _MARKS]
         if not events:
-            raise InvalidArgument("[Trace.plot] nothing to draw: no work was done meanwhile")
+            raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
         if suffix == ".svg":
             Path(path).write_text(_svg(events, title))
         else:

@@ -2,14 +2,14 @@
 
 Here: placing the weights, a bounded cache of graphs, computing parts of a batch at the same time.
 Not here: the weights (weights.py), the graph (graph.py), how sentences share a batch
-(aggml.models.encoding), tokenizing (embedder.py).
+(aggml.models.encoding), which parts a batch has (parts.py), tokenizing (embedder.py).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -19,8 +19,9 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import Backend, DType
-from aggml.models.encoding.packing import F32, Ids, Shape, fill, pack, parts_of
+from aggml.models.encoding.packing import F32, Ids, Shape, fill, pack
 from minilm.graph import Program, build
+from minilm.parts import parts_of
 from minilm.weights import (
     WIDTH,
     ModelError,
@@ -147,7 +148,7 @@ class MiniLM:
         packing = pack([len(x) for x in sentences])
         shape = packing.shape
         parts = parts_of(shape, len(self._workers))
-        first = await self._program(self._workers[0], shape.part(parts[0]))
+        first = await self._program(self._workers[0], replace(shape, rows=len(parts[0])))
         await checkpoint()
         arrays = fill(packing, sentences)
         await checkpoint()  # each step may take 0.5 ms while workers are busy
@@ -159,7 +160,7 @@ class MiniLM:
 
             async def serve(worker: _Worker) -> None:
                 for rows in waiting:
-                    program = await self._program(worker, shape.part(rows))
+                    program = await self._program(worker, replace(shape, rows=len(rows)))
                     await self._compute(worker, program, arrays, rows, vectors)
 
             try:

@@ -115,7 +115,7 @@ def test_words_that_differ_in_shape_or_reuse_are_other_words(be: aggml.Backend) 
         assert be.run(graph, {"x": value}, ["y"], shape=[(3, 2)]).get()[0].shape == (3, 2)
         assert be.run(graph, {"x": value}, "y").get().shape == (2, 3)
         assert be.run(graph, {}, "y", reuse=["x"]).get().shape == (2, 3)
-        with pytest.raises(aggml.NotAllocated, match="brought by an earlier run"):
+        with pytest.raises(aggml.NotAllocated, match="an input of an earlier run"):
             be.run(graph, {}, "y")
 
 

@@ -83,7 +83,7 @@ async def test_run_gives_the_shape_that_is_asked_for(
         (True, (-1, 12), aggml.InvalidArgument, "negative"),
         (True, 24, aggml.InvalidHandle, "shape=24"),
         (True, (2.0, 12), aggml.InvalidHandle, "extent"),
-        (False, [(24,)], aggml.InvalidArgument, "1 shapes for 2 outputs"),
+        (False, [(24,)], aggml.InvalidArgument, "shape has 1 entries for 2 outputs"),
         (False, (24, 3), aggml.InvalidHandle, "shape=24"),
         (False, 24, aggml.InvalidHandle, "shape=24"),
     ],

@@ -98,7 +98,7 @@ def test_trace_ends_as_its_command_does(small: Path, tmp_path: Path) -> None:
     assert "No such command" in run("trace", *files, "nonesuch", status=2)[1]
     _, errors = run("trace", *files, "generate", tmp_path, "-p", "x", status=1)
     assert errors.startswith(f"python -m aggml: {str(tmp_path)!r} has no config.json")
-    assert "trace of a trace" in run("trace", *files, "trace", "devices", status=2)[1]
+    assert "trace cannot trace itself" in run("trace", *files, "trace", "devices", status=2)[1]
     assert "--picture" in run("trace", "--picture", "a.gif", "devices", status=2)[1]
     text, errors = run("trace", *files, "gguf", "info", small)
     assert "general.architecture" in text

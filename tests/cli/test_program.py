@@ -73,7 +73,7 @@ def test_chat_answers_each_line_and_forgets_when_told(path: Path) -> None:
     given = "hello\nworld\n/clear\nhello\n/quit\n"
     text, errors = run("chat", path, *GREEDY, given=given)
     first, second, cleared, again, _ = text.split("> ")[1:] + [""] * (6 - len(text.split("> ")))
-    assert errors == "llama, 256 positions. /clear, /quit\n"
+    assert errors == "llama, 256 positions. /clear forgets what was said, /quit leaves\n"
     assert (first, cleared) == (again, "")
     assert second != first
 
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        (["out.gguf", "--type", "q9_9"], "there is no type 'q9_9', but f32, f16"),
+        (["out.gguf", "--type", "q9_9"], "there is no type 'q9_9'; give f32, f16"),
         (["out.gguf", "--type", "q8_0", "--output-type", "q9"], "there is no type 'q9'"),
         (["out.gguf", "--type", "q8_0", "--keep", "("], "is no regular expression"),
         (["nowhere/out.gguf", "--type", "q8_0"], "there is no folder 'nowhere'"),
@@ -190,10 +190,9 @@ def test_a_model_over_several_devices_says_the_same(path: Path) -> None:
 
 
 def test_exit_statuses_are_those_of_the_help(path: Path, tmp_path: Path) -> None:
-    """0: done; 1: it could not be done; 2: wrong arguments; 130: Ctrl-C."""
-    assert "0, or 1 if it could not be done, 2 if the arguments are wrong, 130" in " ".join(
-        run("--help")[0].split()
-    )
+    """0: done; 1: the command failed; 2: wrong arguments; 130: Ctrl-C."""
+    statuses = "0 after success, 1 if the command failed, 2 if the arguments are wrong, 130"
+    assert statuses in " ".join(run("--help")[0].split())
     run("generate", path, "-p", "x", *GREEDY)
     run("embed", tmp_path, "x", status=1)
     run("generate", path, "--temperature", "-1", "-p", "x", status=2)

@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "rows that cut a block": (
         lambda: aggml.dequantize(BLOCKS.reshape(2, 72), "q4_K"),
         aggml.LayoutMismatch,
-        r"\[dequantize\] .*\(2, 72\).*144 bytes; pass ne=",
+        r"\[dequantize\] .*\(2, 72\).*144 bytes; pass the extents as ne=",
     ),
     "a scalar of bytes": (
         lambda: aggml.dequantize(np.zeros((), np.uint8), "q4_K"),

@@ -181,7 +181,9 @@ class _Program:
             assert future.wait(60), f"{future!r} is lost"
             error = future.exception()
             assert error is None or isinstance(error, aggml.Aborted), repr(error)
-            assert error is None or future.what == "run", f"{future!r} belongs to nobody alone"
+            assert error is None or future.what == "run", (
+                f"{future!r} was aborted, though it is no run"
+            )
         run = self.be.run(self.graph, {self.x: _ramp()}, self.y)
         assert np.array_equal(run.get(60), 2 * _ramp())
         self.be.close()

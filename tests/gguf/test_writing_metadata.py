@@ -142,7 +142,7 @@ def test_metadata_is_copied_with_its_exact_types(path: Path, tmp_path: Path) -> 
     [
         ("k", 256, "uint8", "256 is outside of uint8"),
         ("k", [1, -1], "uint64", "-1 is outside of uint64"),
-        ("k", 1 << 64, None, "no type holds all from"),
+        ("k", 1 << 64, None, "no integer type holds both"),
         ("k", 1e300, None, 'name the type "float64"'),
         ("k", 10**400, "float32", "too large"),
         ("k", 1.5, "int32", "1.5 is no int32"),
@@ -152,7 +152,7 @@ def test_metadata_is_copied_with_its_exact_types(path: Path, tmp_path: Path) -> 
         ("k", ["a", 1], None, "is no number, bool, string"),
         ("k", None, None, "None is no number"),
         ("k", {"a": 1}, None, "is no number"),
-        ("k", [], None, "the type of the elements must be named"),
+        ("k", [], None, "for an empty array name the type"),
         ("k", 1, "array", "'array' is none of uint8"),
         ("k", 1, "Uint8", "'Uint8' is none of uint8"),
         ("k", np.float16(1), None, "no values of numpy's float16"),

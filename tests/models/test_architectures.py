@@ -104,5 +104,5 @@ async def test_caches_of_other_types_are_near(folder: Path, cache: str) -> None:
 
 async def test_a_cache_whose_blocks_cross_heads_is_refused(folder: Path) -> None:
     path = random_models.write(folder / "narrow.gguf", "llama")
-    with pytest.raises(aggml.models.ModelError, match=r"q8_0 .* multiple of 32 .* has 16"):
+    with pytest.raises(aggml.models.ModelError, match=r"q8_0 .* multiple of 32 .* heads of 16"):
         await aggml.models.load(path, cache="q8_0")

@@ -97,7 +97,7 @@ def test_escapes(token: bytes) -> None:
 
 
 def test_half_an_escape_is_refused() -> None:
-    with pytest.raises(VocabularyError, match="ends with half an escape"):
+    with pytest.raises(VocabularyError, match="ends within an escape sequence"):
         unescaped("a\\")
 
 
@@ -114,5 +114,5 @@ def test_a_byte_that_no_token_has_is_the_unknown_one() -> None:
 
 @pytest.mark.parametrize("line", ["2 'b' 2", "2 b", "x 'b' 1", "2 [1 1", "2 3 3", "2 3.5 1", ""])
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(ModelError, match=r"rwkv_vocab_v20230424\.txt, line 2: no number"):
+    with pytest.raises(ModelError, match=r"rwkv_vocab_v20230424\.txt, line 2: expected number"):
         keys(folder(tmp_path, ["1 'a' 1", line]))

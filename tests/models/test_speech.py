@@ -7,6 +7,7 @@ whisper.cpp (pywhispercpp 1.5.1). Not here: trained weights (test_trained_speech
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from aggml.models.speech.deciding import Rules, compression
 from aggml.models.speech.features import spectrogram
 from aggml.models.speech.segments import _parts
 from aggml.models.speech.special import LANGUAGES, Special
-from aggml.models.speech.windows import Said, Window
+from aggml.models.speech.windows import UNSURE, Said, Window
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -181,6 +182,18 @@ def test_text_that_repeats_itself_is_told_by_zlib() -> None:
 
 def _said(tokens: list[int]) -> Said:
     return Said(tokens, "en", 0.0, -0.1, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("logprob", "silent"), [(UNSURE - 0.01, True), (UNSURE, False), (UNSURE + 0.01, False)]
+)
+def test_a_text_is_a_guess_below_the_same_bound_for_silence_and_belief(
+    logprob: float, silent: bool
+) -> None:
+    quiet = Said(THEN, "en", 0.0, logprob, 1.0, no_speech=0.9)
+    assert quiet.silent == silent
+    assert quiet.believed  # as silence, or as text
+    assert replace(quiet, no_speech=0.1).believed != silent
 
 
 def test_segments_lie_between_times_and_the_next_window_begins_with_what_was_cut() -> None:

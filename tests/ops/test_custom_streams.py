@@ -75,7 +75,7 @@ async def test_a_result_that_is_returned_is_refused(cpu: CPUBackend) -> None:
     a = leaf()
     graph = Graph(ops.map_custom1(a, lambda dst, a, *_: a + 1))
     cpu.alloc_graph(graph)
-    with pytest.raises(InvalidArgument, match="written into dst"):
+    with pytest.raises(InvalidArgument, match="write its result into dst"):
         await cpu.run(graph, {a: X}, graph.ends[0])
 
 

@@ -275,7 +275,7 @@ class Machine(RuleBasedStateMachine):
         for be in self.backends:
             with typed():
                 done = be.synchronize()
-                assert done.wait(60), f"{be!r} does not run dry"
+                assert done.wait(60), f"{be!r} has not finished its work within 60 s"
                 done.result()
         with aggml.get_device("CPU").backend() as be:  # a new backend still works
             s = sum_on(be)

@@ -28,7 +28,7 @@ def test_replicas_are_a_number_or_a_range(tmp_path: Path) -> None:
         [*PROGRAM, path, "--ray", "--replicas", "few"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "'few' is not a number or MIN:MAX" in done.stderr
+    assert "'few' is neither a number nor a range MIN:MAX" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,16 +1,23 @@
-"""Cutting layers into stages, compared with all possible cuts."""
+"""Cutting layers into stages, compared with all possible cuts; a model that cannot be cut."""
 
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 from hypothesis import given
 from hypothesis import strategies as st
+from models import random_models
 
 import aggml
+from aggml.ray import pipeline
 from aggml.ray.cutting import cut
+from aggml.ray.stages import Stages
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _slowest(
@@ -59,10 +66,23 @@ def test_a_stage_may_be_faster_at_some_layers_than_at_others() -> None:
     assert cut([fast, slow], 2) == [(0, 3), (3, 4)]
     assert cut([fast, slow], 2, end=[0.0, 9.0]) == [(0, 3), (3, 4)]
     assert cut([fast, fast], 2, end=[9.0, 2.0]) == [(0, 3), (3, 4)]
-    with pytest.raises(aggml.InvalidArgument, match="costs on 1 stages, for 2"):
+    with pytest.raises(aggml.InvalidArgument, match="costs has 1 lists for 2 stages"):
         cut([slow], 2)
 
 
 def test_speeds_are_as_many_as_stages() -> None:
     with pytest.raises(aggml.InvalidArgument, match="3 speeds for 2 stages"):
         cut([1.0] * 4, 2, speeds=[1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("costs", ["measured", "bytes"])
+async def test_a_model_that_cannot_be_cut_is_refused_before_a_stage_is_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, costs: str
+) -> None:
+    async def place(_: Stages) -> None:
+        pytest.fail("the stages are placed")
+
+    monkeypatch.setattr(Stages, "place", place)
+    path = random_models.write(tmp_path / "model.gguf", "rwkv7")
+    with pytest.raises(aggml.Unsupported, match="rwkv7 cannot be cut into stages"):
+        await pipeline(path, stages=2, costs=costs)  # type: ignore[arg-type]

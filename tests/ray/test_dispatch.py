@@ -93,7 +93,7 @@ async def test_what_waits_while_stages_are_started_anew_fails_and_does_not_hang(
     with anyio.fail_after(300):
         with pytest.raises(StageLost, match="gone"):
             await flying.result()
-        with pytest.raises(StageLost, match="started anew before"):
+        with pytest.raises(StageLost, match="restarted before"):
             await waiting.result()
     assert _under_way(stages) == []
 

@@ -250,7 +250,7 @@ async def test_a_node_without_the_file_fetches_it_once(path: Path, folder: Path)
 async def test_what_cannot_be_is_said_at_once(path: Path, folder: Path) -> None:
     with pytest.raises(aggml.InvalidArgument, match="4 layers cannot be cut into 5 stages"):
         await pipeline(path, stages=5)
-    with pytest.raises(aggml.InvalidArgument, match="1 backends for 2 stages"):
+    with pytest.raises(aggml.InvalidArgument, match="1 functions in backend for 2 stages"):
         await pipeline(path, backend=[lambda: aggml.get_device("CPU").backend()])
     with pytest.raises(aggml.AllocFailed, match=r"no place for .*'CPU': 99"):
         await pipeline(path, resources={"CPU": 99}, patience=2)

@@ -87,7 +87,7 @@ def test_a_configuration_file_says_the_same(nodes: Any, model: Path) -> None:
     from aggml.ray.replicas import build
 
     assert build({"models": [str(model)], "replicas": [1, 3], "limits": {"slots": 4}}) is not None
-    with pytest.raises(aggml.InvalidArgument, match="must be 1 or more"):
+    with pytest.raises(aggml.InvalidArgument, match="the smaller one first"):
         build({"models": [str(model)], "replicas": [3, 1]})
 
 

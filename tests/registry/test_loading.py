@@ -79,7 +79,7 @@ def test_a_module_by_name_and_as_an_object(tmp_path: Path, monkeypatch: pytest.M
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "another version": ({"version": 2}, "api_version 2, this is 1"),
+    "another version": ({"version": 2}, "api_version 2, but this aggml has 1"),
     "no version": ({"version": None}, "api_version None"),
     "raises": ({"init": "raise RuntimeError('no driver')"}, "RuntimeError: no driver"),
     "exits": ({"init": "raise SystemExit(3)"}, "SystemExit: 3"),
@@ -87,7 +87,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"init": "raise aggml.BackendLoadError('[toast] no bread')"},
         r"\[toast\] no bread",
     ),
-    "gives nothing": ({"init": "return None"}, "gave None"),
+    "gives nothing": ({"init": "return None"}, "returned None"),
     "score 0": ({"score": 0}, "not supported on this system"),
     "score of the wrong kind": ({"score": "'much'"}, "much"),
     "score raises": ({"score": "1 // 0"}, "ZeroDivisionError"),
@@ -274,7 +274,7 @@ def test_a_folder_that_is_missing_is_told_not_raised(tmp_path: Path) -> None:
 def test_a_report_prints_one_line_for_each(tmp_path: Path) -> None:
     write(tmp_path, "aggml_a.py", name="A", version=9)
     write(tmp_path, "aggml_b.py", name="B", score=7)
-    refused = "[register_family] A was written for api_version 9, this is 1"
+    refused = "[register_family] A was written for api_version 9, but this aggml has 1"
     lines = str(aggml.load_all(tmp_path)).splitlines()
     assert lines == [
         f"a failed ({tmp_path}/aggml_a.py): {refused}",

@@ -91,7 +91,7 @@ async def test_the_graph_is_left_as_it_was(two: Two) -> None:
 def test_what_a_scheduler_is_made_of(two: Two) -> None:
     sim = SimDevice("S").backend()
     cpu = two.cpu
-    with pytest.raises(aggml.InvalidArgument, match="no backend"):
+    with pytest.raises(aggml.InvalidArgument, match="backends is empty"):
         Scheduler([])
     with pytest.raises(aggml.CapacityExceeded, match="16"):
         Scheduler([SimDevice(f"S{i}").backend() for i in range(16)] + [cpu])
@@ -340,7 +340,7 @@ def test_a_plan_is_printed_with_causes(two: Two) -> None:
     assert plan.cause(two.w0) == "1.dst"
     assert "[1.wgt0]" in text
     assert text.endswith("*  read from a copy")
-    assert "\n[usr] pinned there\n" in text
+    assert "\n[usr] set_tensor_backend pinned it to this backend\n" in text
     assert "[1.off]" not in text  # the legend leaves out signs that do not occur
     dot = plan.dot()
     assert dot.startswith("digraph")

@@ -201,7 +201,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(file: Path) -> No
         ([], 4, 64, "at least one token"),
         ([1], 0, 64, "at least one token"),
         ([1] * 500, 12, 64, "500 tokens of prompt and 12 more do not fit a context of 511"),
-        ([1] * 100, 60, 2, "160 tokens need 3 pages, of 2 in all"),
+        ([1] * 100, 60, 2, "160 tokens need 3 pages, the server has 2"),
     ],
 )
 async def test_what_can_never_run_is_refused(

@@ -115,11 +115,11 @@ async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
         ("completions", "{}", 400, "prompt"),
         ("completions", '{"prompt": 5}', 400, "input 0 is neither"),
         ("completions", '{"prompt": [true]}', 400, "input 0 is neither"),
-        ("completions", '{"prompt": [' + "1," * 512 + "1]}", 400, "some 513 tokens, of 511"),
+        ("completions", '{"prompt": [' + "1," * 512 + "1]}", 400, "513 tokens, the most is 511"),
         ("completions", '{"prompt": []}', 400, "0 inputs"),
         ("completions", '{"prompt": [[]]}', 400, "input 0 is neither"),
         ("completions", '{"prompt": ["a", [1, "b"]]}', 400, "input 1 is neither"),
-        ("completions", '{"prompt": [5000]}', 400, "5000 is no token of 354"),
+        ("completions", '{"prompt": [5000]}', 400, "no token 5000, the model has 0 to 353"),
         ("completions", '{"prompt": "a", "max_tokens": 0}', 400, "max_tokens"),
         ("completions", '{"prompt": "a", "max_tokens": 600}', 400, "do not fit a context of 511"),
         ("completions", '{"prompt": "a", "temperature": -1}', 400, "temperature"),
@@ -127,7 +127,7 @@ async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
         ("completions", '{"prompt": "a", "n": 99}', 400, "^n: Expected .int. <= 16"),
         ("completions", '{"prompt": "a", "echo": true}', 400, "echo"),
         ("completions", '{"prompt": [[-1]]}', 400, "input 0 is neither"),
-        ("completions", '{"prompt": [1, 100000000000000000000]}', 400, "is no token of 354"),
+        ("completions", '{"prompt": [1, 100000000000000000000]}', 400, "the model has 0 to 353"),
         ("completions", '{"prompt": ' + "[" * 100_000, 400, ""),
         ("completions", '{"prompt": "a\\ud800"}', 400, "truncated"),
         (
@@ -243,7 +243,7 @@ async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
 
 async def test_two_models_of_one_name_are_refused(file: Path) -> None:
     app = application(Options(models=[file, file]))
-    with pytest.raises(ModelError, match="two models are called 'small-random-llama'"):
+    with pytest.raises(ModelError, match="two models have the name 'small-random-llama'"):
         async with app.state.service.opened():
             pass
 
@@ -272,7 +272,7 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
         assert text.usage.prompt_tokens == 4
         vectors = client.embeddings.create(model="all-MiniLM-L6-v2", input=["a cat", "a kitten"])
         assert len(vectors.data[1].embedding) == 384
-        with pytest.raises(openai.BadRequestError, match="no token of 354"):
+        with pytest.raises(openai.BadRequestError, match="the model has 0 to 353"):
             client.completions.create(model=SMALL, prompt=[999])
         assert client.models.retrieve(SMALL).id == SMALL
         with pytest.raises(openai.NotFoundError, match="'gpt-9' is not served here") as caught:

@@ -180,17 +180,21 @@ async def test_states_count_as_memory(tmp_path: Path) -> None:
         pages = model.pages(3, 4)
         assert [pages.take(400) for _ in range(4)] == [0, 1, 2, None]
         assert (pages.need(1), pages.need(CTX)) == (1, 1)
-        with pytest.raises(ModelError, match=f"less than a page .{state} bytes"):
+        with pytest.raises(ModelError, match=f"less than one page needs: {state} bytes"):
             budget_of(state - 1, model)
     async with loaded(tmp_path, "granitehybrid", 4) as model:
         fixed = model.pages(0, 1).need(1) - 1
         assert fixed > 0
-        with pytest.raises(ModelError, match="less than the state of a sequence and a page"):
+        with pytest.raises(
+            ModelError, match="less than the state of a sequence and one page needs"
+        ):
             budget_of(fixed * model.page_bytes(), model)
         assert model.pages(0, 1).need(3 * PAGE) == fixed + 3
         async with Engine(model, slots=4, budget=fixed + 2) as engine:
             engine.check([greedy([1] * PAGE, PAGE)])
-            with pytest.raises(TooLongError, match=f"need {fixed + 3} pages, of {fixed + 2}"):
+            with pytest.raises(
+                TooLongError, match=f"need {fixed + 3} pages, the server has {fixed + 2}"
+            ):
                 engine.check([greedy([1] * PAGE, PAGE + 1)])
 
 

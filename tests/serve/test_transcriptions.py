@@ -130,7 +130,7 @@ async def test_requests_together_share_windows(model: Path) -> None:
         ({"temperature": "warm"}, "temperature", "temperature"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "word"),
         ({"stream": "perhaps"}, "stream", "stream"),
-        ({"chunking_strategy": "auto"}, "chunking_strategy", "not known here"),
+        ({"chunking_strategy": "auto"}, "chunking_strategy", "is unknown"),
     ],
 )
 async def test_fields_that_cannot_be_are_refused(
@@ -154,7 +154,7 @@ async def test_bodies_that_are_no_recording_are_refused(model: Path) -> None:
                 await client.post(
                     ROUTE, content=b"x", headers={"content-type": "multipart/form-data"}
                 ),
-                "no form",
+                "cannot be read as multipart/form-data",
             ),
         ):
             assert answer.status_code == 400, answer.text

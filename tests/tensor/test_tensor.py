@@ -204,9 +204,9 @@ def test_an_output_that_is_a_view_makes_its_storage_one() -> None:
 def test_flags_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="leaf"):
         ops.relu(leaf(4)).set_param()
-    with pytest.raises(InvalidArgument, match="one f32"):
+    with pytest.raises(InvalidArgument, match="a single f32"):
         leaf(2).set_loss()
-    with pytest.raises(InvalidArgument, match="one f32"):
+    with pytest.raises(InvalidArgument, match="a single f32"):
         leaf(1, dtype="f16").set_loss()
 
 

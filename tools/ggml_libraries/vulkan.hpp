@@ -1,7 +1,7 @@
-// What ggml-vulkan asks of the Vulkan headers and those of Debian 12 (1.3.239) do not have: settings of layers.
+// Settings of layers, which ggml-vulkan needs and the Vulkan headers of Debian 12 (1.3.239) do not have.
 //
-// Included before every file of ggml-vulkan, with headers older than 1.3.272. The layouts are those of
-// VK_EXT_layer_settings; a loader that does not know the structure skips it.
+// If the headers are older than 1.3.272, this file is included before every file of ggml-vulkan. The layouts are
+// those of VK_EXT_layer_settings; a loader that does not know the structure skips it.
 #pragma once
 #include <vulkan/vulkan_core.h> // vulkan.hpp comes later, under macros of ggml-vulkan
 

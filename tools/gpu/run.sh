@@ -1,7 +1,8 @@
 #!/bin/bash
 # On a machine with a GPU:   bash gpu-bundle/run.sh verify      then   bash gpu-bundle/run.sh full
-# Unpacks what lies beside this file, once, and hands the arguments to run.py: see there.
-# PY: a Python of the bundle's version with numpy. SCRATCH: where to unpack. OUT: where results go. FAKE=1: on the fake driver.
+# Unpacks the bundle that lies beside this file, once, and passes the arguments to run.py, which explains them.
+# Variables: PY, a Python of the bundle's version with numpy; SCRATCH, the folder to unpack into; OUT, the folder for
+# results; FAKE=1 runs on the fake driver; CORPUS, the recorded corpus.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 export OUT=${OUT:-$PWD/gpu-out} FAKE=${FAKE:-0}
@@ -15,7 +16,7 @@ if ! cmp -s "$here/bundle.sha256" "$scratch/unpacked.sha256"; then
         "$here/all.tar.xz" "$scratch" || exit 1
     cp "$here/bundle.sha256" "$scratch/unpacked.sha256" || exit 1
 fi
-# The recorded corpus is not in the bundle: it is that of the checkout in which the bundle lies.
+# The recorded corpus is not in the bundle: it is taken from the checkout in which the bundle lies.
 folder=$here
 while [ ! -e "$folder/tests/corpus/types.json" ] && [ "$folder" != / ]; do folder=$(dirname "$folder"); done
 corpus=${CORPUS:-$folder/tests/corpus}

@@ -51,7 +51,7 @@ class HBMBufferType(HostBufferType):
             InvalidArgument: a negative size.
         """
         if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
-            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
+            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes: give 0 or more")
         if size == 0:
             return Buffer(self, 0, 0, b"")
         pointer = ctypes.c_void_p()

@@ -126,7 +126,7 @@ def _library() -> ctypes.CDLL:
     library = _nvrtc()
     if library is None:
         raise Unsupported(
-            "[cuda.compile] NVRTC is not installed, and no cubin is at hand: "
+            "[cuda.compile] NVRTC is not installed, and no compiled kernel (cubin) was found: "
             "pip install 'aggml[cuda]'"
         )
     return library

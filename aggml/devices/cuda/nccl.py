@@ -107,7 +107,9 @@ class NcclSums:
         if self._group.native.broken is None:
             error = await self._group.targets[0].aside.call(self._group.native.open)
             if error is not None:
-                _log.warning("[cuda] sums go without NCCL: %s", exception_of(error))
+                _log.warning(
+                    "[cuda] NCCL cannot be used for sums over GPUs: %s", exception_of(error)
+                )
 
     def plan(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> Sequence[CUDAPlan]:
         """Plans of all GPUs that leave the sum of the sources in each target; all are placed."""

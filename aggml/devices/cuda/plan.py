@@ -154,7 +154,7 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
         if not kernels.supports(node):
             raise Unsupported(
                 f"[compile_plan] {device.name} has no kernel for {node!r}: a Scheduler runs it "
-                "elsewhere"
+                "on another device"
             )
         yield
     scratch = aligned(memory.scratch_size, 256)

@@ -80,7 +80,9 @@ def connect(
     speaking = [x for x in libraries() if any(name.startswith("RPC") for name in x.backends)]
     for library in sorted(speaking, key=lambda x: not x.survives):
         return library.connect(endpoint)
-    raise BackendLoadError("[ggml.connect] no library with RPC is loaded: name its folder")
+    raise BackendLoadError(
+        "[ggml.connect] no loaded library of ggml has RPC: name the folder of one"
+    )
 
 
 class GgmlFamily(Family):

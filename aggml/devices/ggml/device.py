@@ -114,12 +114,14 @@ class GgmlDevice(Device):
         """
         if not all(0 <= share < math.inf for share in shares):
             raise InvalidArgument(
-                f"[{self.name}.split_buffer_type] shares={list(shares)} are not all finite and 0 "
+                f"[{self.name}.split_buffer_type] shares={list(shares)}: all must be finite, and 0 "
                 "or more"
             )
         index = taken(self.native.split([float(share) for share in shares]))
         if index is None:
-            raise Unsupported(f"[{self.name}.split_buffer_type] the library divides no rows here")
+            raise Unsupported(
+                f"[{self.name}.split_buffer_type] this backend of ggml cannot divide rows"
+            )
         if index not in self._split_types:
             name, alignment, _ = self.native.extras[index]
             self._split_types[index] = PackedType(self, index, name, alignment, True)
@@ -153,7 +155,7 @@ class GgmlDevice(Device):
         if self._pid != os.getpid():
             raise InvalidState(
                 f"[GgmlDevice.backend] {self.name} belongs to the parent process: libraries of "
-                "ggml have threads and drivers, start workers with spawn"
+                "ggml cannot be used after fork, start workers with spawn"
             )
         lost = self.native.lost
         if lost is not None:
@@ -219,7 +221,7 @@ class GgmlDevice(Device):
         native, _ = self.native.wrap(address, flat.nbytes, max_tensor_size or flat.nbytes)
         if native is None:
             raise Unsupported(
-                f"[{what}] the library does not take {flat.nbytes} bytes at {address:#x}"
+                f"[{what}] the library refuses the {flat.nbytes} bytes at {address:#x}"
             )
         buffer = Buffer(self._type, flat.nbytes, native.base, (native, flat), writable=writable)
         buffer.exclusive = False

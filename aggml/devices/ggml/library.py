@@ -52,7 +52,7 @@ def check_version(version: str, path: object = "libggml-base") -> None:
     if told is not None and (int(told[1]), int(told[2])) > NEWEST:
         raise BackendLoadError(
             f"[ggml.load] {path}: found version {version}, newer than {NEWEST[0]}.{NEWEST[1]}, the "
-            "newest that this aggml knows: functions may have changed what they take"
+            "newest that this aggml knows: parameters of functions may have changed"
         )
 
 

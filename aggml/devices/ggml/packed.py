@@ -106,7 +106,7 @@ class _PackedBuffer(Buffer):
         error = native.declare(place.offset, tensor.dtype.value, tensor.ne)
         if error is not None or not self.type.takes(tensor):
             told = f": {error.text}" if error is not None else ""
-            raise Unsupported(f"[{self.name}] the library does not take {tensor!r} there{told}")
+            raise Unsupported(f"[{self.name}] the library cannot pack {tensor!r}{told}")
 
 
 def packed_place(tensor: Tensor) -> int:

@@ -50,7 +50,9 @@ class MetaDevice(Device):
             if not isinstance(member, Device):
                 raise InvalidHandle(f"[MetaDevice] {member!r} is no Device")
         if len(self.members) < 2:
-            raise InvalidArgument(f"[MetaDevice] {len(self.members)} devices, not two or more")
+            raise InvalidArgument(
+                f"[MetaDevice] {len(self.members)} devices are given: give two or more"
+            )
         self.name = name or "+".join(member.name for member in self.members)
         self.description = f"{len(self.members)} devices that compute together"
         self._type = MetaBufferType(self, [member.buffer_type for member in self.members])

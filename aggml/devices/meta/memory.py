@@ -110,9 +110,9 @@ class MetaBufferType(BufferType):
             InvalidArgument: a negative size.
         """
         if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
-            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
+            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes: give 0 or more")
         if size > self.max_size:
-            raise AllocFailed(f"[{self.name}] no memory for {size} bytes of {self.max_size}")
+            raise AllocFailed(f"[{self.name}] no memory for {size} bytes: at most {self.max_size}")
         with self._lock:
             base = self._next
             self._next += aligned(size, 1 << 12)

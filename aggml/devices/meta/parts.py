@@ -48,7 +48,8 @@ def divided(tensor: Tensor) -> Divided:
         found = shown(tensor.root, state, len(shard.each), tensor)
         if found is None:
             raise Unsupported(
-                f"[MetaDevice] {tensor!r} shows parts of {len(shard.each)} devices unevenly"
+                f"[MetaDevice] {tensor!r} is a view that takes unequal parts of the tensors of "
+                f"{len(shard.each)} devices, which is not supported"
             )
         state, ne, nb, offset = found
     each = [new_view("view", part, ne, nb, offset, (part,)) for part in shard.each]

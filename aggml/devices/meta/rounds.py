@@ -253,7 +253,8 @@ class _Draft:
             for source in node.src:
                 if source is not None and self.state[source] >= 0:
                     raise Unsupported(
-                        f"[MetaDevice] {node!r} would write {source!r}, which is divided"
+                        f"[MetaDevice] {node!r} would write {source!r}, which is divided among "
+                        "devices"
                     )
 
     def _like(self, node: Tensor, sources: Sequence[Each | None], state: int) -> Each:

@@ -257,7 +257,7 @@ class SimDevice(Device):
         ):
             raise InvalidArgument(
                 f"[SimDevice] memory={memory}, latency={latency}, bandwidth={bandwidth}, "
-                f"speed={speed}: not all positive"
+                f"speed={speed}: all must be above 0"
             )
         self.name = name
         self.description = "simulated accelerator"

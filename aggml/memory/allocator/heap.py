@@ -68,7 +68,9 @@ class HeapAllocator:
         if not hasattr(tensor, "placement"):
             raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
         if tensor.view_src is not None:
-            raise InvalidArgument(f"[{what}] {tensor!r} is a view: it lies where its storage lies")
+            raise InvalidArgument(
+                f"[{what}] {tensor!r} is a view, and shares the memory of its storage"
+            )
         if tensor.placement is not None or tensor in self._held:
             raise AlreadyAllocated(f"[{what}] {tensor!r} has been placed already")
         size = aligned(self.type.alloc_size(tensor), self.type.alignment)
@@ -78,7 +80,8 @@ class HeapAllocator:
             try:
                 if self._start + start + self.type.alloc_size(tensor) > self.buffer.size:
                     raise CapacityExceeded(
-                        f"[{what}] {tensor!r} takes {size} bytes, {self.buffer!r} has no such hole"
+                        f"[{what}] {tensor!r} takes {size} bytes, but {self.buffer!r} has no free "
+                        "range of that size"
                     )
                 self.buffer.place(tensor, self._start + start)
             except BaseException:

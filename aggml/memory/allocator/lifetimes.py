@@ -111,8 +111,8 @@ class _Home:
         size = self.alloc_size(tensor)
         if size < tensor.nbytes:
             raise InvalidArgument(
-                f"[allocator] {size} bytes to be allocated for {describe(tensor)}, which has "
-                f"{tensor.nbytes}"
+                f"[allocator] alloc_size of the buffer type gives {size} bytes to "
+                f"{describe(tensor)}, which has {tensor.nbytes}"
             )
         return size + self.pad & ~self.pad
 
@@ -334,7 +334,7 @@ def laying_out_graph(
     for what, tensors, given in (("node", graph.nodes, node_ids), ("leaf", graph.leafs, leaf_ids)):
         if given is not None and len(given) != len(tensors):
             raise InvalidArgument(
-                f"[allocator] {len(given)} {what} ids for the {len(tensors)} of {graph!r}"
+                f"[allocator] {len(given)} {what} ids are given for {len(tensors)}: {graph!r}"
             )
         for i, tensor in enumerate(tensors):
             if tensor.view_src is None and (
@@ -343,7 +343,8 @@ def laying_out_graph(
                 ids[tensor] = number = 0 if given is None else given[i]
                 if not 0 <= number < len(types):
                     raise InvalidArgument(
-                        f"[allocator] id {number} of {describe(tensor)}, of {len(types)} buffers"
+                        f"[allocator] id {number} of {describe(tensor)} is not within "
+                        f"0..{len(types) - 1}"
                     )
     yield
     homes = {tensor: homes_by_id[number] for tensor, number in ids.items()}

@@ -64,7 +64,9 @@ def _window(config: Config) -> int | None:
     """
     found = config.get("sliding_window")
     if found is not None and config.need("num_hidden_layers") != LARGE:
-        raise ModelError(f"config.json has sliding_window = {found}, and not {LARGE} layers")
+        raise ModelError(
+            f"config.json has sliding_window = {found}; only models of {LARGE} layers may have one"
+        )
     return None if found is None else int(found)
 
 

@@ -93,7 +93,10 @@ def _recurrent(config: Config) -> int:
         for i in range(int(config.need("num_hidden_layers")))
     ]
     if kinds is not None and kinds != usual:
-        raise ModelError(f"config.json has layer_types that no period of {period} layers gives")
+        raise ModelError(
+            f"config.json has layer_types other than full_attention in every {period}th layer and "
+            "linear_attention in the others"
+        )
     return period
 
 
@@ -105,7 +108,7 @@ def _head_of_values(config: Config) -> int:
     """
     head = int(config.need("linear_value_head_dim"))
     if head != config.need("linear_key_head_dim"):
-        raise ModelError("config.json has linear_key_head_dim and linear_value_head_dim differ")
+        raise ModelError("linear_key_head_dim and linear_value_head_dim of config.json differ")
     return head * int(config.need("linear_num_value_heads"))
 
 

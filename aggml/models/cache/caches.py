@@ -84,8 +84,8 @@ class Caches:
     def _rows(self, label: str, dtype: DType, kept: Cached | Memory, length: int) -> Tensor:
         if kept.head % dtype.blck_size:
             raise ModelError(
-                f"a cache of {dtype.name.lower()} needs heads of a multiple of {dtype.blck_size} "
-                f"elements, this model has {kept.head}"
+                f"a cache of {dtype.name.lower()} needs heads whose length is a multiple of "
+                f"{dtype.blck_size} elements, this model has heads of {kept.head}"
             )
         return aggml.new_tensor(dtype, ne=(kept.width, length * self.sequences), name=label)
 

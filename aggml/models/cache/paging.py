@@ -321,8 +321,9 @@ def budget_of(memory: int, model: PagedDecoder) -> int:
     page = model.page_bytes()
     pages, least = memory // page, model.pages(0, 1).need(1)
     if pages < least:
-        of = "a page" if least == 1 else "the state of a sequence and a page"
+        of = "one page" if least == 1 else "the state of a sequence and one page"
         raise ModelError(
-            f"{memory} bytes for keys and values are less than {of} ({least * page} bytes)"
+            f"the memory for keys and values, {memory} bytes, is less than {of} needs: "
+            f"{least * page} bytes"
         )
     return pages

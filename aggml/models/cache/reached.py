@@ -55,7 +55,7 @@ class Reached:
         if at is None:
             raise InvalidState(
                 f"[Decoder] a step of sequence {slot} was aborted or failed, so its state is lost: "
-                "take the sequence in again from position 0"
+                "process the sequence again from position 0"
             )
         if at != first:
             raise InvalidState(

@@ -58,7 +58,7 @@ class Config:
         """
         found = self.get(*names)
         if found is None:
-            raise ModelError(f"config.json does not give {' or '.join(names)}")
+            raise ModelError(f"config.json has no {' or '.join(names)}")
         return found
 
     @property

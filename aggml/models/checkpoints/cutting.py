@@ -63,7 +63,9 @@ def name_of_cut(library: Any, told: Mapping[str, Any], *, whole: bool) -> str:  
         return [piece for piece, _ in cutter.pre_tokenize_str(text)]
 
     if own is None:
-        raise ModelError("tokenizer.json cuts no text into words, as byte-level BPE needs")
+        raise ModelError(
+            "tokenizer.json has no pre_tokenizer, which byte-level BPE needs to cut text into words"
+        )
     wanted = {text: pieces(own, text) for text in PLAIN + FINE}
     best, name = -1, ""
     tried: dict[object, int] = {}
@@ -80,5 +82,5 @@ def name_of_cut(library: Any, told: Mapping[str, Any], *, whole: bool) -> str:  
     if best < 0 and whole:  # `whole` matters only for tokens to which merges do not lead
         return name_of_cut(library, told, whole=False)
     if best < 0:
-        raise ModelError("tokenizer.json cuts text in a way that is not known")
+        raise ModelError("tokenizer.json has a pre_tokenizer that cuts text as no known model does")
     return name

@@ -201,7 +201,9 @@ class ModelFolder:
         Raises:
             Unsupported: always.
         """
-        raise aggml.Unsupported(f"[ModelFolder.map] not all of {str(self.path)!r}: use load")
+        raise aggml.Unsupported(
+            f"[ModelFolder.map] {str(self.path)!r} has tensors that cannot be mapped: use load"
+        )
 
     def close(self) -> None:
         """Does nothing: mapped files are freed with the last buffer that refers to them."""

@@ -140,7 +140,10 @@ def rope_keys(config: Config) -> dict[str, Any]:
     if kind in ("default", "llama3", "dynamic", None):  # llama3: by `scaled_frequencies`
         return found
     if kind not in ("linear", "yarn", "longrope", "su"):
-        raise ModelError(f"config.json stretches positions in a way that is not known: {kind!r}")
+        raise ModelError(
+            f"config.json has the rope_type {kind!r}; known are default, dynamic, linear, llama3, "
+            "longrope, yarn"
+        )
     if kind in ("longrope", "su"):
         return found | _long_rope_keys(config, rope)
     found |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
@@ -263,7 +266,9 @@ def steps_without_limit(config: Config) -> None:
     if isinstance(high, dict):  # newer files write infinity so, because JSON does not have it
         high = float(high["__float__"])
     if low > 0 or high < math.inf:
-        raise ModelError(f"config.json has time_step_limit = {[low, high]}, and not [0.0, inf]")
+        raise ModelError(
+            f"config.json has time_step_limit = {[low, high]}; only [0.0, inf] is supported"
+        )
 
 
 def same_as_heads(large: int) -> Callable[[Config], None]:
@@ -278,6 +283,8 @@ def same_as_heads(large: int) -> Callable[[Config], None]:
         of_large = int(config.need("hidden_size")) // int(config.need("num_attention_heads"))
         usual = of_large if config.get("num_hidden_layers") == large else config.head
         if told is not None and told != usual:
-            raise ModelError(f"config.json has query_pre_attn_scalar = {told}, and not {usual}")
+            raise ModelError(
+                f"config.json has query_pre_attn_scalar = {told}; only {usual} is supported"
+            )
 
     return read

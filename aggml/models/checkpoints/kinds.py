@@ -107,7 +107,9 @@ def of_tokenizer_json(path: Path) -> Words:
     model = told.get("model") or {}
     kind = model.get("type") or _guessed(model)
     if kind not in KINDS:
-        raise ModelError(f"{str(path)!r} is of the type {kind!r}, not {', '.join(KINDS)}")
+        raise ModelError(
+            f"{str(path)!r} has a model of the type {kind!r}; known are {', '.join(KINDS)}"
+        )
     special = {x["id"] for x in told.get("added_tokens") or () if x.get("special")}
     words = KINDS[kind](told, special)
     for token in told.get("added_tokens") or ():
@@ -139,7 +141,8 @@ def _ends(path: Path, words: Words) -> None:
     before, after = whole[:at], whole[at + len(inner) :]
     if len(before) > 1 or len(after) > 1:
         raise ModelError(
-            f"{str(path)!r} puts {before} and {after} around a text: one each is known"
+            f"{str(path)!r} puts the tokens {before} before and {after} after each text; "
+            "at most one token on each side is supported"
         )
     words.add_bos, words.add_eos = bool(before), bool(after)
     words.begins, words.ends = (before or [None])[0], (after or [None])[0]
@@ -183,7 +186,7 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
     kinds = [x["type"] for x in normalizers]
     if kinds not in ([], ["NFC"]):
         raise ModelError(
-            f"tokenizer.json changes text by {kinds} before it cuts: only NFC is known"
+            f"tokenizer.json has the normalizers {kinds}; only NFC, or none, is supported"
         )
     if kinds:
         words.more["normalizer.nfc"] = True

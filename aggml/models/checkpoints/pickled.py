@@ -104,17 +104,21 @@ class _Reader(pickle.Unpickler):
             return _parameter
         if module == "torch" and name in STORAGES:
             return _Kind(STORAGES[name])
-        raise ModelError(f"the file names {module}.{name}, which is no part of a tensor")
+        raise ModelError(
+            f"the file names {module}.{name}; only tensors and plain containers are read"
+        )
 
     def persistent_load(self, pid: Any, /) -> npt.NDArray[Any]:  # noqa: ANN401 as pickle has it
         what, kind, key, _, count = pid
         if what != "storage" or not isinstance(kind, _Kind):
-            raise ModelError(f"the file refers to {what!r}, which is no storage of a tensor")
+            raise ModelError(f"the file refers to {what!r}, which is not the storage of a tensor")
         entry = self._entries[f"{self._folder}data/{key}"]
         begin = self._begin(entry)
         size = count * kind.dtype.itemsize
         if entry.compress_type != zipfile.ZIP_STORED or not 0 <= size <= entry.file_size:
-            raise ModelError(f"the storage {key!r} has not the {count} elements that it should")
+            raise ModelError(
+                f"the storage {key!r} does not have {count} elements: the file is damaged"
+            )
         raw = self._whole[begin : begin + size]
         return (raw.copy() if begin % kind.dtype.itemsize else raw).view(kind.dtype)
 
@@ -124,7 +128,7 @@ class _Reader(pickle.Unpickler):
         name, extra = struct.unpack("<HH", self._whole[at + 26 : at + 30].tobytes())
         begin: int = at + 30 + name + extra
         if begin + entry.file_size > len(self._whole):
-            raise ModelError("a storage lies outside of the file")
+            raise ModelError("a storage reaches beyond the end of the file")
         return begin
 
 
@@ -149,10 +153,10 @@ def _tensor(
     """A tensor as a checked view of a storage; in torch, `_rebuild_tensor_v2` makes it."""
     numbers = (offset, *shape, *strides)
     if len(shape) != len(strides) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise ModelError(f"a tensor has the shape {shape} with the strides {strides}")
+        raise ModelError(f"a tensor has the shape {shape} with the impossible strides {strides}")
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     if 0 not in shape and last >= len(storage):
-        raise ModelError(f"a tensor of the shape {shape} goes beyond its storage")
+        raise ModelError(f"a tensor of the shape {shape} reaches beyond the end of its storage")
     size = storage.dtype.itemsize
     return np.lib.stride_tricks.as_strided(
         storage[offset:], shape, tuple(step * size for step in strides), writeable=False

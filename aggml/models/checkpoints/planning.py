@@ -98,7 +98,7 @@ class Translation:
         ]
         if rest:
             raise ModelError(
-                f"the folder has {len(rest)} tensors that the architecture does not know, as "
+                f"the folder has {len(rest)} tensors that its architecture lacks, for example "
                 f"{min(rest)!r}"
             )
         return found

@@ -110,13 +110,13 @@ def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], 
     """The entries of a file's header, checked: all tensors lie in the file and do not overlap."""
 
     def damaged(why: str) -> ModelError:
-        return ModelError(f"{str(path)!r} is no whole safetensors file: {why}")
+        return ModelError(f"{str(path)!r} is incomplete, damaged, or no safetensors file: {why}")
 
     if len(raw) < 8:
-        raise damaged(f"it has {len(raw)} bytes")
+        raise damaged(f"it has only {len(raw)} bytes")
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if length > min(LONGEST_HEADER, len(raw) - 8):
-        raise damaged(f"its header would have {length} bytes")
+        raise damaged(f"its first 8 bytes give the header {length} bytes, of {len(raw)} in all")
     try:
         told = json.loads(raw[8 : 8 + length].tobytes())
         notes = told.pop("__metadata__", None) or {}
@@ -126,7 +126,7 @@ def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], 
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda x: (x[1].begin, x[1].nbytes)):
         if entry.begin < end or entry.begin + entry.nbytes > len(raw):
-            raise damaged(f"{name!r} lies outside of it, or on another tensor")
+            raise damaged(f"tensor {name!r} reaches beyond the end, or overlaps another tensor")
         end = entry.begin + entry.nbytes
     return entries, notes
 
@@ -134,12 +134,14 @@ def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], 
 def _entry(name: str, told: dict[str, Any], base: int) -> Stored:
     element = NUMPY.get(told["dtype"])
     if element is None:
-        raise ValueError(f"{name!r} is of the type {told['dtype']!r}")
+        raise ValueError(f"tensor {name!r} has the unknown type {told['dtype']!r}")
     shape = tuple(told["shape"])
     begin, end = told["data_offsets"]
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-        raise ValueError(f"{name!r} has the shape {shape} at {begin} to {end}")
+        raise ValueError(f"tensor {name!r} has the shape {shape} at bytes {begin} to {end}")
     found = Stored(element, shape, base + begin)
     if found.nbytes != end - begin:
-        raise ValueError(f"{name!r} of the shape {shape} has {end - begin} bytes")
+        raise ValueError(
+            f"tensor {name!r} of the shape {shape} needs {found.nbytes} bytes, not {end - begin}"
+        )
     return found

@@ -62,9 +62,12 @@ def _read(raw: bytes) -> Words:
         elif number == NORMALIZER and isinstance(value, bytes):
             prefix = all(x for n, x in _fields(value) if n == ADD_PREFIX)
     if not tokens:
-        raise ValueError("it has no pieces")
+        raise ValueError("it has no tokens")
     if model != BPE:
-        raise ModelError("tokenizer.model is no BPE: its folder needs a tokenizer.json")
+        raise ModelError(
+            "tokenizer.model is not of the type BPE: save the tokenizer with transformers, "
+            "which writes tokenizer.json"
+        )
     return Words("llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix})
 
 
@@ -92,9 +95,11 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
         size = {1: 8, 5: 4}.get(kind)
         if size is None:
             if kind != 2:
-                raise ValueError(f"a field of the kind {kind} at byte {at}")
+                raise ValueError(
+                    f"a field at byte {at} has the unknown wire type {kind}: is the file damaged?"
+                )
             size = integer()
         if at + size > len(raw):
-            raise ValueError(f"a field goes beyond its end at byte {at}")
+            raise ValueError(f"a field at byte {at} reaches beyond the end: is the file complete?")
         yield tag >> 3, raw[at : at + size]
         at += size

@@ -58,7 +58,7 @@ class Shards:
     def _add(self, found: dict[str, Any], into: dict[str, Any], path: Path) -> None:
         twice = next((name for name in found if name in self), None)
         if twice is not None:
-            raise ModelError(f"{twice!r} is in {path.name!r} and in another file, too")
+            raise ModelError(f"tensor {twice!r} is in {path.name!r} and in another file, too")
         into.update(found)
 
     def __contains__(self, name: str) -> bool:

@@ -35,7 +35,9 @@ def of_numbered_literals(path: Path) -> Words:
     for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         told = _told(line)
         if told is None:
-            raise ModelError(f"{path.name}, line {at}: no number, literal and size: {line[:60]!r}")
+            raise ModelError(
+                f"{path.name}, line {at}: expected number, literal and size, found {line[:60]!r}"
+            )
         i, token = told
         words.tokens[i], words.kinds[i] = escaped(token), NORMAL
         if token == b"\n\n":

@@ -210,7 +210,7 @@ def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str =
         raise InvalidArgument(f"[{what}] there must be at least one token")
     if start + len(ids) > ctx:
         raise ModelError(
-            f"{start + len(ids)} tokens do not fit a context of {ctx}: load with a larger ctx"
+            f"{start + len(ids)} tokens do not fit into a context of {ctx}: load with a larger ctx"
         )
     if not 0 <= min(ids) <= max(ids) < vocabulary:
         raise InvalidArgument(

@@ -119,8 +119,8 @@ class Encoder:
             raise InvalidArgument("[Encoder] a text has no tokens: give one that is not empty")
         if len(ids) > self.model.context_length:
             raise ModelError(
-                f"a text of {len(ids)} tokens does not fit the {self.model.context_length} "
-                "positions of this model"
+                f"a text has {len(ids)} tokens, but this model takes at most "
+                f"{self.model.context_length}"
             )
         if not 0 <= min(ids) <= max(ids) < self.vocabulary:
             raise InvalidArgument(

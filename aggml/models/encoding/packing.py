@@ -1,13 +1,12 @@
-"""Which sentence lies where in a batch, and which rows of it are computed together.
+"""Which sentence lies where in a batch.
 
-Here: packing, the arrays of a packed batch, its parts. Not here: the computation (encoder.py).
+Here: packing, the arrays of a packed batch. Not here: the computation (encoder.py).
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +14,10 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "F32", "FEWEST_TOKENS", "PART_TOKENS", "Ids", "Packing", "Shape", "fill", "pack", "parts_of",
-]  # fmt: skip
+__all__ = ["F32", "Ids", "Packing", "Shape", "fill", "pack"]
 
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
-
-#: With so many tokens a layer's results, from its first product to its last, stay in a core's L2.
-#: 64 sentences of 122 tokens in such parts take two thirds of the time of one graph.
-PART_TOKENS: Final = 512
-#: A part with fewer tokens loses more by reading the weights again than it saves in waiting for
-#: other threads after each node.
-FEWEST_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +31,6 @@ class Shape:
     tokens: int
     segments: int
     masked: bool
-
-    def part(self, rows: range) -> Shape:
-        """The shape of some of the rows."""
-        return replace(self, rows=len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +94,3 @@ def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     positions.reshape(-1)[token] = position
     member.reshape(-1)[token * shape.segments + np.repeat(segment, lengths)] = 1
     return ids, positions, member
-
-
-def parts_of(shape: Shape, workers: int) -> list[range]:
-    """Rows of a batch in parts that are computed separately, equally many for each worker.
-
-    A part has at most `PART_TOKENS` tokens unless a row is longer, and not many less. Parts differ
-    by at most one row.
-    """
-    tokens = shape.rows * shape.tokens
-    count = -(-tokens // PART_TOKENS)
-    count = min(-(-count // workers) * workers, tokens // FEWEST_TOKENS, shape.rows)
-    ends = [shape.rows * i // max(count, 1) for i in range(max(count, 1) + 1)]
-    return [range(first, end) for first, end in itertools.pairwise(ends)]

@@ -48,7 +48,7 @@ def read_wav(data: bytes) -> tuple[F32, int]:
         elif name == b"data":
             if told is None:
                 raise ModelError(
-                    "the WAV file does not say what its samples are: it has no whole 'fmt '"
+                    "the WAV file does not say what its samples are: its chunk 'fmt ' is missing"
                 )
             # A file that was written to a pipe does not say its length: take all that follows.
             end = len(data) if size in (0, 0xFFFFFFFF) else body + size
@@ -62,7 +62,9 @@ def read_wav(data: bytes) -> tuple[F32, int]:
 def _told(body: bytes) -> tuple[int, int, int, int]:
     """Format, channels, rate and bits of samples."""
     if len(body) < 16:
-        raise ModelError("the WAV file does not say what its samples are: it has no whole 'fmt '")
+        raise ModelError(
+            "the WAV file does not say what its samples are: its chunk 'fmt ' is cut off"
+        )
     form, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
     if form == EXTENSIBLE and len(body) >= 26:
         (form,) = struct.unpack_from("<H", body, 24)
@@ -92,8 +94,8 @@ def _samples(body: bytes, told: tuple[int, int, int, int]) -> F32:
     else:
         raise ModelError(
             f"the WAV file has samples of {bits} bits in format {form}: known are 1 (integers of "
-            "8, 16, "
-            "24, 32 bits) and 3 (floats of 32, 64 bits); ffmpeg -c:a pcm_s16le converts others"
+            "8, 16, 24, 32 bits) and 3 (floats of 32, 64 bits); ffmpeg -c:a pcm_s16le converts "
+            "others"
         )
     return mono(found.reshape(-1, channels))
 
@@ -107,8 +109,8 @@ def mono(samples: npt.ArrayLike) -> F32:
     given = np.asarray(samples)
     if given.ndim not in (1, 2) or given.dtype.kind not in "fi":
         raise InvalidArgument(
-            f"[audio] samples are a line of floats or integers, or (samples, channels), given was "
-            f"{given.dtype} of the shape {given.shape}"
+            f"[audio] samples must be floats or integers of the shape (samples,) or (samples, "
+            f"channels), given was {given.dtype} of the shape {given.shape}"
         )
     if given.dtype.kind == "i":
         given = given / np.float32(1 << (8 * given.itemsize - 1))

@@ -95,15 +95,13 @@ class Said:
 
     @property
     def silent(self) -> bool:
-        """Whether nobody speaks."""
-        return self.no_speech > SILENT and self.logprob <= UNSURE
+        """Whether nobody speaks: silence is probable, and the text is a guess."""
+        return self.no_speech > SILENT and self.logprob < UNSURE
 
     @property
     def believed(self) -> bool:
-        """Whether the text is kept, so that no higher temperature is tried."""
-        if self.no_speech > SILENT and self.logprob < UNSURE:
-            return True
-        return self.compression <= REPEATS and self.logprob >= UNSURE
+        """Whether the text, or silence, is kept, so that no higher temperature is tried."""
+        return self.silent or (self.compression <= REPEATS and self.logprob >= UNSURE)
 
 
 @dataclass(slots=True)

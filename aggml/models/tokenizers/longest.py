@@ -39,7 +39,7 @@ def unescaped(piece: str) -> bytes:
 
     whole = piece.encode()
     if (len(whole) - len(whole.rstrip(b"\\"))) % 2:
-        raise VocabularyError(f"token {piece!r} ends with half an escape")
+        raise VocabularyError(f"token {piece!r} ends within an escape sequence")
     return _ESCAPE.sub(one, whole)
 
 

@@ -76,7 +76,7 @@ nb::tuple memory(CudaDevice &self)
 void three(nb::handle tuple, unsigned *out)
 {
     if (!PyTuple_CheckExact(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 3)
-        throw nb::type_error("a tuple of three ints is needed");
+        throw nb::type_error("expected a tuple of three ints");
     for (Py_ssize_t i = 0; i < 3; ++i) out[i] = static_cast<unsigned>(item(tuple.ptr(), i));
 }
 
@@ -107,7 +107,8 @@ std::vector<uint32_t> offsets_in(const nb::bytes &args, const nb::sequence &rela
     std::vector<uint32_t> at;
     for (nb::handle offset : relative) {
         at.push_back(nb::cast<uint32_t>(offset));
-        if (at.back() + sizeof(uint64_t) > args.size()) throw nb::value_error("an address beyond the arguments");
+        if (at.back() + sizeof(uint64_t) > args.size())
+            throw nb::value_error("the place of an address lies beyond the end of the arguments");
     }
     return at;
 }
@@ -130,7 +131,7 @@ void plan_gemm(CudaPlan &self, nb::bytes args, nb::sequence relative)
 {
     std::vector<uint32_t> at = offsets_in(args, relative);
     if (!ag_cuda_plan_gemm(self.plan, args.c_str(), args.size(), at.data(), at.size()))
-        throw nb::value_error("no memory, or arguments of no product");
+        throw nb::value_error("no memory, or these are not the arguments of a product");
 }
 
 // Several GPUs that NCCL sums over.
@@ -165,7 +166,7 @@ struct CudaSum {
     size_t n;
     CudaSum(CudaGroup &group, size_t count, int type) : n(ag_cuda_group_size(group.group))
     {
-        if (type < 0 || type > 2) throw nb::value_error("0: f32, 1: f16, 2: bf16");
+        if (type < 0 || type > 2) throw nb::value_error("the type must be 0 (f32), 1 (f16) or 2 (bf16)");
         sum = ag_cuda_sum_new(group.group, count, type);
         if (sum == nullptr) throw std::bad_alloc();
     }
@@ -178,7 +179,7 @@ struct CudaSum {
 
 void plan_sum(CudaPlan &self, CudaSum &sum, size_t rank, uint64_t send, uint64_t recv)
 {
-    if (rank >= sum.n) throw nb::value_error("a rank that the group does not have");
+    if (rank >= sum.n) throw nb::value_error("the group does not have this rank");
     ag_cuda_plan_sum(self.plan, sum.sum, rank, send, recv);
 }
 

@@ -248,7 +248,7 @@ struct GgmlPlan {
 int index_of(GgmlPlan &self, nb::handle given) // of a tensor before it, or -1
 {
     int index = nb::cast<int>(given);
-    if (index < -1 || index >= self.n) throw nb::value_error("an operand that is not there yet");
+    if (index < -1 || index >= self.n) throw nb::value_error("an operand must be a node that was added before");
     return index;
 }
 

@@ -54,7 +54,7 @@ size_t reach(const int64_t *ne, const int64_t *nb, size_t item)
                 __builtin_add_overflow(end, step, &end);
         empty = empty || ne[i] == 0;
     }
-    if (wrong) throw nb::value_error("extents or strides that no memory has");
+    if (wrong) throw nb::value_error("extents or strides are negative or too large for any memory");
     return empty ? 0 : static_cast<size_t>(end);
 }
 
@@ -65,7 +65,7 @@ Span::Span(uintptr_t a, nb::tuple ne_, nb::tuple nb__, size_t n, bool w, Storage
     four(nb__.ptr(), nb);
     bytes = reach(ne, nb, size);
     if (bytes > 0 && (a < storage->first || a > storage->end || bytes > storage->end - a))
-        throw nb::value_error("a tensor that reaches beyond its storage");
+        throw nb::value_error("the tensor reaches beyond the end of its storage");
     ag_storage_ref(storage);
 }
 

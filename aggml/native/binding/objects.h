@@ -190,7 +190,7 @@ struct Span {
     }
     void check(size_t offset, size_t n) const // that such bytes of it are within
     {
-        if (offset > bytes || n > bytes - offset) throw nb::value_error("bytes outside of the tensor");
+        if (offset > bytes || n > bytes - offset) throw nb::value_error("the bytes reach beyond the end of the tensor");
     }
     void read_by(ag_slot &slot) const
     {

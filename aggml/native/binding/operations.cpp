@@ -23,7 +23,7 @@ static void set_storages(ag_slot &slot, nb::handle reads, nb::handle writes, nb:
     auto r = storages_of(reads), w = storages_of(writes), p = storages_of(partial);
     size_t n = r.size() + w.size() + p.size();
     ag_storage **list = slot.few;
-    if (n > UINT16_MAX) throw nb::value_error("too many storages");
+    if (n > UINT16_MAX) throw nb::value_error("an operation has at most 65535 storages");
     if (n > AG_INLINE_STORAGES) {
         slot.many = static_cast<ag_storage **>(malloc(n * sizeof *slot.many));
         if (slot.many == nullptr) throw std::bad_alloc();
@@ -83,15 +83,15 @@ void buffer_copy(ag_slot &slot, bool to_array, const Py_buffer &buffer, const Sp
     memcpy(to_array ? c.src_nb : c.dst_nb, span.nb, sizeof span.nb);
     int64_t *array_nb = to_array ? c.dst_nb : c.src_nb;
     if (buffer.ndim > 4 || (buffer.ndim > 0 && buffer.shape == nullptr))
-        throw nb::value_error("arrays have up to four axes");
+        throw nb::value_error("an array may have at most four axes");
     if (static_cast<size_t>(buffer.itemsize) != span.size)
-        throw nb::value_error("the array's elements have another size");
+        throw nb::value_error("the array's elements do not have the size of the tensor's");
     if (to_array && buffer.readonly) throw nb::value_error("the array is read-only");
     int64_t step = buffer.itemsize;
     for (int d = 0; d < 4; ++d) {
         int axis = buffer.ndim - 1 - d;
         int64_t extent = axis >= 0 ? buffer.shape[axis] : 1;
-        if (extent != c.ne[d]) throw nb::value_error("the array's shape is not the tensor's");
+        if (extent != c.ne[d]) throw nb::value_error("the array does not have the shape of the tensor");
         array_nb[d] = axis >= 0 && buffer.strides != nullptr ? buffer.strides[axis] : step;
         step *= extent;
     }
@@ -134,7 +134,7 @@ static nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, 
     if (!view.is_valid()) throw nb::python_error();
     Py_buffer *buffer = PyMemoryView_GET_BUFFER(view.ptr());
     if (!PyBuffer_IsContiguous(buffer, 'C') || (to_array && buffer->readonly))
-        throw nb::value_error("a contiguous (writable) array is needed");
+        throw nb::value_error("expected a contiguous array, writable if it is the target");
     span.check(offset, static_cast<size_t>(buffer->len));
     Desc *d = desc(AG_KIND_COPY, operation, nb::make_tuple(view, span.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
@@ -175,7 +175,8 @@ static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids
     const bool fits =
         n >= 0 &&
         (n == 0 || (size <= src.bytes / static_cast<size_t>(n) && size <= dst.bytes / static_cast<size_t>(n)));
-    if (!fits || ids.size != sizeof(int32_t)) throw nb::value_error("matrices outside of the tensors");
+    if (!fits || ids.size != sizeof(int32_t))
+        throw nb::value_error("the ids are not int32, or the matrices reach beyond the tensors");
     Desc *d = desc(AG_KIND_EXPERTS, operation, nb::make_tuple(dst.keep, src.keep, ids.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     ag_experts &e = d->slot.u.experts;

@@ -14,7 +14,7 @@ int64_t item(PyObject *tuple, Py_ssize_t i)
 void four(PyObject *object, int64_t *out)
 {
     if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 4)
-        throw nb::type_error("a tuple of four ints is needed");
+        throw nb::type_error("expected a tuple of four ints");
     for (int i = 0; i < 4; ++i) out[i] = item(object, i);
 }
 
@@ -26,7 +26,7 @@ static agk_view view_of(PyObject *object)
     view.type = AGK_NONE;
     if (object == Py_None) return view;
     if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 6)
-        throw nb::type_error("an operand is a tuple of six");
+        throw nb::type_error("an operand must be a tuple of six");
     view.type = static_cast<int32_t>(item(object, 0));
     view.addr = PyLong_AsSize_t(PyTuple_GET_ITEM(object, 1));
     if (PyErr_Occurred()) throw nb::python_error();
@@ -34,14 +34,14 @@ static agk_view view_of(PyObject *object)
     four(PyTuple_GET_ITEM(object, 3), view.ne);
     four(PyTuple_GET_ITEM(object, 4), view.nb);
     const agk_type_traits *traits = agk_traits(view.type);
-    if (traits->name == nullptr) throw nb::type_error("an operand's element type is unknown here");
+    if (traits->name == nullptr) throw nb::type_error("unknown element type of an operand");
     // A view that cuts blocks, or whose blocks are not contiguous, has no elements: every lowering refuses it.
     const bool whole = view.ne[0] % traits->blck_size == 0 &&
                        (traits->blck_size == 1 || view.nb[0] == static_cast<int64_t>(traits->type_size));
     const int64_t blocks[4] = {whole ? view.ne[0] / traits->blck_size : 0, view.ne[1], view.ne[2], view.ne[3]};
     const int64_t room = item(object, 5);
     if (room < 0 || reach(blocks, view.nb, traits->type_size) > static_cast<size_t>(room))
-        throw nb::value_error("an operand that reaches beyond its storage");
+        throw nb::value_error("an operand reaches beyond the end of its storage");
     return view;
 }
 
@@ -65,14 +65,14 @@ static void take_stages(agk_node &node, nb::tuple stages)
     if (nb::len(stages) > AGK_MAX_STAGES) throw nb::value_error("too many stages");
     for (nb::handle h : stages) {
         nb::tuple given = nb::cast<nb::tuple>(h);
-        if (nb::len(given) != 4) throw nb::type_error("a stage is a tuple of four");
+        if (nb::len(given) != 4) throw nb::type_error("a stage must be a tuple of four");
         agk_stage stage = {};
         stage.op = nb::cast<int>(given[0]);
         stage.operand = nb::cast<int>(given[1]);
         stage.first = nb::cast<bool>(given[2]);
         nb::bytes params = nb::cast<nb::bytes>(given[3]);
         if (agk_op_name(stage.op) == nullptr) throw nb::value_error("unknown op");
-        if (stage.operand >= node.n_src) throw nb::value_error("a stage has an operand that is not there");
+        if (stage.operand >= node.n_src) throw nb::value_error("a stage names an operand that the node does not have");
         if (params.size() < sizeof stage.params) throw nb::value_error("op parameters are 64 bytes");
         memcpy(stage.params, params.c_str(), sizeof stage.params);
         node.stage[node.n_stages++] = stage;

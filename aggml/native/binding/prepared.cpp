@@ -85,7 +85,7 @@ struct Prepared {
     {
         nb::cast<Stream &>(owner);
         nb::cast<Plan &>(plan);
-        if (single.is(Py_True) && gets.size() != 1) throw nb::value_error("one output is needed");
+        if (single.is(Py_True) && gets.size() != 1) throw nb::value_error("a single result needs exactly one output");
     }
     Prepared(const Prepared &) = delete;
 
@@ -214,7 +214,7 @@ nb::object Prepared::submit(nb::handle keep, uintptr_t arena, nb::handle inputs)
 // The same over what Python has looked at: anything with the buffer protocol, of the tensors' shapes.
 nb::object Prepared::submit_arrays(nb::handle keep, uintptr_t arena, nb::list arrays)
 {
-    if (nb::len(arrays) != sets.size()) throw nb::value_error("an array for each input is needed");
+    if (nb::len(arrays) != sets.size()) throw nb::value_error("expected one array for each input");
     Slots slots(sets.size() + 1 + gets.size());
     Kept kept(sets.size() + 1 + gets.size());
     for (size_t i = 0; i < sets.size(); ++i)

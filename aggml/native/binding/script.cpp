@@ -52,7 +52,7 @@ Script::Script(nb::sequence given, nb::sequence which)
 {
     for (nb::handle i : which) {
         arrays.push_back(nb::cast<Py_ssize_t>(i));
-        if (arrays.back() < 0) throw nb::value_error("a transfer of no array");
+        if (arrays.back() < 0) throw nb::value_error("a transfer needs the number of its array, 0 or more");
         n_arrays = std::max(n_arrays, arrays.back() + 1);
     }
     size_t transfers = 0;

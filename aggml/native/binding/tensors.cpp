@@ -52,7 +52,7 @@ struct Maker {
     {
         for (int i = 0; i < N_SLOTS; ++i) {
             nb::object slot = type.attr(SLOTS[i]);
-            if (!Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)) throw nb::value_error("a class with slots is needed");
+            if (!Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)) throw nb::value_error("expected a class with slots");
             at[i] = reinterpret_cast<PyMemberDescrObject *>(slot.ptr())->d_member->offset;
         }
         for (nb::handle row : types)
@@ -72,7 +72,8 @@ struct Maker {
     nb::object like(nb::handle a, nb::handle op, nb::handle src, nb::handle view_src) const;
     PyObject *tensor(nb::handle a) const
     {
-        if (!Py_IS_TYPE(a.ptr(), reinterpret_cast<PyTypeObject *>(type.ptr()))) throw nb::type_error("no tensor");
+        if (!Py_IS_TYPE(a.ptr(), reinterpret_cast<PyTypeObject *>(type.ptr())))
+            throw nb::type_error("expected a tensor");
         return a.ptr();
     }
 };
@@ -89,7 +90,8 @@ nb::object Maker::make(PyObject *const *values) const
 
 void extents_of(nb::handle ne, int64_t *out)
 {
-    if (!PyTuple_Check(ne.ptr()) || PyTuple_GET_SIZE(ne.ptr()) != 4) throw nb::value_error("four extents are needed");
+    if (!PyTuple_Check(ne.ptr()) || PyTuple_GET_SIZE(ne.ptr()) != 4)
+        throw nb::value_error("expected a tuple of four extents");
     for (Py_ssize_t i = 0; i < 4; ++i) {
         out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(ne.ptr(), i));
         if (out[i] == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -109,7 +111,7 @@ nb::object Maker::node(nb::handle op, nb::handle dtype, nb::handle ne, nb::handl
 {
     auto size = sizes.find(dtype.ptr());
     if (size == sizes.end() || !PyTuple_Check(src.ptr()))
-        throw nb::type_error("an element type and sources are needed");
+        throw nb::type_error("expected an element type and a tuple of sources");
     const auto [block, bytes] = size->second;
     int64_t n[4], nb1 = 0, nb2 = 0, nb3 = 0, nbytes = 0;
     bool wrong = false;
@@ -124,7 +126,7 @@ nb::object Maker::node(nb::handle op, nb::handle dtype, nb::handle ne, nb::handl
     }
     if (wrong || nbytes <= 0 || nbytes > most) {
         check(op, dtype, ne, src); // raises, but for tensors without elements
-        if (wrong) throw nb::value_error("extents that no memory has");
+        if (wrong) throw nb::value_error("extents are negative or too large for any memory");
     }
     if (ndim == 0) {
         PyObject *first = PyTuple_GET_SIZE(src.ptr()) > 0 ? PyTuple_GET_ITEM(src.ptr(), 0) : Py_None;

@@ -12,8 +12,8 @@ namespace
 const agk_type_traits *convertible(int type, int64_t n)
 {
     const agk_type_traits *traits = agk_traits(type);
-    if (traits->name == nullptr) throw nb::value_error("the element type is unknown here");
-    if (n % traits->blck_size != 0) throw nb::value_error("the number of elements is no multiple of the block");
+    if (traits->name == nullptr) throw nb::value_error("unknown element type");
+    if (n % traits->blck_size != 0) throw nb::value_error("the number of elements must be a multiple of the block");
     return traits;
 }
 
@@ -38,7 +38,7 @@ void quantize(int type, nb::handle src, nb::handle dst, int64_t n_per_row, nb::o
     const agk_type_traits *traits = convertible(type, n_per_row);
     if (!quantize_problem(type, weights.has_value()).is_none() || n_per_row < 1 || n % n_per_row != 0 ||
         static_cast<size_t>(y.b.len) != agk_row_size(type, n) || (weights && weights->b.len != n_per_row * 4)) {
-        throw nb::value_error("rows, result and importance matrix do not fit together");
+        throw nb::value_error("the sizes of rows, result and importance matrix do not fit together");
     }
     Unlocked unlocked;
     if (traits->quantize != nullptr)
@@ -59,7 +59,7 @@ void to_float(int type, nb::handle src, nb::handle dst)
     int64_t n = y.b.len / 4;
     const agk_type_traits *traits = convertible(type, n);
     if (traits->to_float == nullptr || static_cast<size_t>(x.b.len) != agk_row_size(type, n))
-        throw nb::value_error("the blocks have another size, or there is no conversion");
+        throw nb::value_error("the blocks do not have the size of the result, or there is no conversion");
     Unlocked unlocked;
     traits->to_float(x.b.buf, static_cast<float *>(y.b.buf), n);
 }
@@ -76,7 +76,7 @@ void convert(int type, uint32_t cpu, bool reading, nb::handle src, nb::handle ds
     const Py_ssize_t n = (reading ? y.b.len : x.b.len) / 4;
     if (n * 4 != (reading ? y.b.len : x.b.len) ||
         n * static_cast<Py_ssize_t>(traits->type_size) != (reading ? x.b.len : y.b.len))
-        throw nb::value_error("source and result do not fit together");
+        throw nb::value_error("the sizes of source and result do not fit together");
     Unlocked unlocked;
     if (reading)
         read(x.b.buf, static_cast<float *>(y.b.buf), n);

@@ -106,7 +106,7 @@ static ag_error *stopped(const ag_ggml_queue *q, const ag_slot *slot)
 static ag_error *refuse(const ag_ggml_queue *q, const ag_slot *slot)
 {
     if (slot->kind == AG_KIND_EXPERTS)
-        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "experts are copied whole on this device");
+        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "this device cannot copy single experts");
     bool reads = slot->kind == AG_KIND_COPY && ag_ggml_is_extra((uintptr_t)slot->u.copy.src, false);
     if (reads || (slot->kind == AG_KIND_FILL && ag_ggml_is_extra((uintptr_t)slot->u.fill.dst, true)))
         return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL,
@@ -152,7 +152,7 @@ static ag_error *outcome(const ag_ggml_queue *q, const work *w)
     const ag_slot *slot = w->flight->slot;
     if (w->status == 0) return NULL;
     if (w->status == ABORTED) return stopped(q, slot);
-    snprintf(text, sizeof text, "ggml tells status %d", w->status);
+    snprintf(text, sizeof text, "ggml returned status %d", w->status);
     return ag_error_new(w->status == NO_MEMORY ? AG_NO_MEMORY : AG_DEVICE_ERROR, q->name, slot->operation, NULL, text);
 }
 

@@ -76,7 +76,7 @@ static ag_error *get(ag_ggml_device *device, request r, ag_ggml_buffer **out)
     ag_error *error = ag_ggml_ask(device, "alloc", take, &r, sizeof r);
     if (error != NULL && device->remote) return error; /* the stuck thread may still write to the buffer */
     if (error == NULL && r.buffer->handle == NULL)
-        error = ag_error_new(AG_NO_MEMORY, device->name, "alloc", NULL, "the device has not as many bytes left");
+        error = ag_error_new(AG_NO_MEMORY, device->name, "alloc", NULL, "the device does not have so many bytes left");
     if (error != NULL) {
         free(r.buffer);
         return error;

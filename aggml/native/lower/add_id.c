@@ -62,17 +62,20 @@ agk_status agk_lower_add_id(agk_lowering *lowering)
     const agk_status status = agk_expect_like(lowering, dst, a);
     if (status != AGK_OK) return status;
     if (a->type != AGK_F32 || b->type != AGK_F32 || ids->type != AGK_I32) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b is %s, ids are %s", agk_type_name(a->type),
-                          agk_type_name(b->type), agk_type_name(ids->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b is %s, ids are %s; expected f32, f32 and i32",
+                          agk_type_name(a->type), agk_type_name(b->type), agk_type_name(ids->type));
     }
     if (b->ne[0] != a->ne[0] || ids->ne[0] != a->ne[1] || ids->ne[1] != a->ne[2]) {
-        return agk_refuse(lowering, AGK_INVALID, "rows of %lld and %lld, %lld x %lld indices for %lld x %lld rows",
-                          (long long)a->ne[0], (long long)b->ne[0], (long long)ids->ne[0], (long long)ids->ne[1],
-                          (long long)a->ne[1], (long long)a->ne[2]);
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "a and b have rows of %lld and %lld elements, there are %lld x %lld indices for %lld x %lld rows",
+            (long long)a->ne[0], (long long)b->ne[0], (long long)ids->ne[0], (long long)ids->ne[1], (long long)a->ne[1],
+            (long long)a->ne[2]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     if (a->ne[0] > 1 && (a->nb[0] != 4 || b->nb[0] != 4 || dst->nb[0] != 4)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of rows are %lld and %lld bytes apart",
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "rows of a and b must be contiguous, but their elements are %lld and %lld bytes apart",
                           (long long)a->nb[0], (long long)b->nb[0]);
     }
     const int64_t rows = agk_nrows(a);

@@ -83,20 +83,22 @@ static agk_status check(agk_lowering *lowering)
     const agk_status status = agk_expect_like(lowering, dst, b);
     if (status != AGK_OK) return status;
     if ((b->type != AGK_F32 && !(silu && b->type == AGK_F16)) || a->type != b->type) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "operands of %s and %s", agk_type_name(a->type),
-                          agk_type_name(b->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the operands are %s and %s, which have no kernel of this op",
+                          agk_type_name(a->type), agk_type_name(b->type));
     }
     if (!agk_same_shape(a, b)) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld and %lld elements in rows of %lld and %lld",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the operands have %lld and %lld elements in rows of %lld and %lld; both must be alike",
                           (long long)agk_nelements(a), (long long)agk_nelements(b), (long long)a->ne[0],
                           (long long)b->ne[0]);
     }
     if (entropy && (node->src[0].type != AGK_F32 || agk_nelements(&node->src[0]) != 1)) {
-        return agk_refuse(lowering, AGK_INVALID, "the gradient of the loss has %lld elements",
+        return agk_refuse(lowering, AGK_INVALID, "the gradient of the loss has %lld elements, not one",
                           (long long)agk_nelements(&node->src[0]));
     }
     if (!silu && dst->ne[0] > 1 && (a->nb[0] != 4 || b->nb[0] != 4 || dst->nb[0] != 4)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of rows are %lld and %lld bytes apart",
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "rows must be contiguous, but their elements are %lld and %lld bytes apart",
                           (long long)a->nb[0], (long long)b->nb[0]);
     }
     if (node->op == AGK_OP_soft_max_back && agk_param_f32(node, 1) != 0.0f) {

@@ -221,8 +221,9 @@ static agk_status lower_add1(agk_lowering *lowering)
     const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
     const bool types = plain ? b->type == AGK_F32 || b->type == a->type : b->type == AGK_F32;
     if (!types || agk_reader(a->type, 0) == NULL || agk_writer(node->dst.type, 0) == NULL || agk_nelements(b) != 1) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b %lld elements of %s", agk_type_name(a->type),
-                          (long long)agk_nelements(b), agk_type_name(b->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "a is %s and b has %lld elements of %s; expected one element of f32 or of the type of a",
+                          agk_type_name(a->type), (long long)agk_nelements(b), agk_type_name(b->type));
     }
     if (agk_nelements(a) == 0) return AGK_OK;
     node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
@@ -247,7 +248,8 @@ static agk_status check(agk_lowering *lowering)
     if (status != AGK_OK) return status;
     for (int d = 0; d < 4; ++d) {
         if (b->ne[d] == a->ne[d] || (b->ne[d] > 0 && a->ne[d] % b->ne[d] == 0)) continue;
-        return agk_refuse(lowering, AGK_INVALID, "b has %lld in dimension %d, which does not repeat to the %lld of a",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "b has %lld elements in dimension %d, which does not divide the %lld of a",
                           (long long)b->ne[d], d, (long long)a->ne[d]);
     }
     const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
@@ -258,7 +260,8 @@ static agk_status check(agk_lowering *lowering)
                           agk_type_name(a->type), agk_type_name(b->type), (long long)b->ne[0], (long long)a->ne[0]);
     }
     if (quantized && (agk_reader(a->type, 0) == NULL || agk_writer(node->dst.type, 0) == NULL || b->nb[0] != 4)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "no sum of %s and f32 elements %lld bytes apart",
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "a is %s, so rows of b must be contiguous, but their elements are %lld bytes apart",
                           agk_type_name(a->type), (long long)b->nb[0]);
     }
     return AGK_OK;

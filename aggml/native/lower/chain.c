@@ -76,13 +76,16 @@ static bool operand_fits(const agk_node *node, const agk_stage *stage, agk_stage
 agk_status agk_chain_prepare(agk_lowering *lowering, bool whole_rows)
 {
     agk_node *node = lowering->node;
-    if (!rows_of_f32(&node->dst)) return agk_refuse(lowering, AGK_UNSUPPORTED, "dst of a chain is no rows of f32");
+    if (!rows_of_f32(&node->dst)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the result of fused operations must have contiguous rows of f32");
+    }
     for (int i = 0; i < node->n_stages; ++i) {
         agk_stage *stage = &node->stage[i];
         const agk_stage_kind k = (agk_stage_kind)agk_ops[stage->op].stage;
         if (k == AGK_STAGE_ALONE || (!whole_rows && (k == AGK_STAGE_NORM || k == AGK_STAGE_SOFT_MAX)) ||
             !operand_fits(node, stage, k)) {
-            return agk_refuse(lowering, AGK_UNSUPPORTED, "%s cannot be a stage here", agk_op_name(stage->op));
+            return agk_refuse(lowering, AGK_UNSUPPORTED, "%s cannot be fused with this operation",
+                              agk_op_name(stage->op));
         }
         stage->kernel = kernel_of(stage->op, lowering->cpu);
     }
@@ -227,7 +230,7 @@ agk_status agk_lower_chain(agk_lowering *lowering)
     const agk_view *dst = &node->dst, *x = &node->src[0];
     const agk_status status = agk_expect_like(lowering, dst, x);
     if (status != AGK_OK) return status;
-    if (!rows_of_f32(x)) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is no rows of f32");
+    if (!rows_of_f32(x)) return agk_refuse(lowering, AGK_UNSUPPORTED, "a must have contiguous rows of f32");
     const agk_status prepared = agk_chain_prepare(lowering, true);
     if (prepared != AGK_OK || agk_nelements(dst) == 0) return prepared;
     bool whole = false;

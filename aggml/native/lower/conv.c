@@ -181,14 +181,16 @@ static agk_status check(agk_lowering *lowering, const geometry *g, const agk_vie
     int64_t window = g->channels;
     for (int d = 0; d < 3; ++d) {
         if (g->stride[d] < 1 || g->dilation[d] < 1 || g->pad[d] < 0) {
-            return agk_refuse(lowering, AGK_INVALID, "stride %lld, padding %lld, dilation %lld in dimension %d",
+            return agk_refuse(lowering, AGK_INVALID,
+                              "stride %lld, padding %lld, dilation %lld in dimension %d: expected >= 1, >= 0, >= 1",
                               (long long)g->stride[d], (long long)g->pad[d], (long long)g->dilation[d], d);
         }
         window *= g->kernel[d];
     }
     const int64_t n_rows = g->out[0] * g->out[1] * g->out[2] * g->batch;
     if (rows->ne[0] != window || agk_nrows(rows) != n_rows) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld rows of %lld for %lld windows of %lld",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "there are %lld rows of %lld elements for %lld windows of %lld elements",
                           (long long)agk_nrows(rows), (long long)rows->ne[0], (long long)n_rows, (long long)window);
     }
     return AGK_OK;
@@ -213,7 +215,8 @@ agk_status agk_lower_conv(agk_lowering *lowering)
     }
     const int type = node->src[1].type;
     if (!agk_is_float(dst->type) || (type != AGK_F32 && type != AGK_F16)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s as %s", agk_type_name(type), agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s cannot be written as %s", agk_type_name(type),
+                          agk_type_name(dst->type));
     }
     if (dst->type != AGK_F32) lowering->scratch_size = (size_t)dst->ne[0] * sizeof(float);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);

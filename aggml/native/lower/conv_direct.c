@@ -140,8 +140,9 @@ static agk_status lower_direct(agk_lowering *lowering)
     const agk_conv g = agk_conv_of(node);
     const bool each = node->op == AGK_OP_conv_2d_dw;
     if (b->type != AGK_F32 || dst->type != AGK_F32 || (a->type != AGK_F32 && a->type != AGK_F16)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a kernel of %s over %s", agk_type_name(a->type),
-                          agk_type_name(b->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "a, the kernel, is %s and b is %s: a must be f32 or f16, b and the result f32",
+                          agk_type_name(a->type), agk_type_name(b->type));
     }
     bool fits = g.channels >= 0 && g.out_channels >= 0 && g.batch >= 0;
     for (int d = 0; d < 3; ++d) {
@@ -155,7 +156,8 @@ static agk_status lower_direct(agk_lowering *lowering)
                (!each || b->ne[2] == g.out_channels);
     }
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "a kernel of %lld x %lld channels over %lld channels",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "a has extents 2 and 3 of %lld x %lld, b has %lld channels: they do not fit together",
                           (long long)a->ne[2], (long long)a->ne[3], (long long)b->ne[2]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
@@ -173,8 +175,9 @@ static agk_status lower_transposed(agk_lowering *lowering)
     const bool plane = node->op == AGK_OP_conv_transpose_2d;
     const int64_t stride = node->params[0];
     if (b->type != AGK_F32 || dst->type != AGK_F32 || (a->type != AGK_F32 && a->type != AGK_F16)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a kernel of %s over %s", agk_type_name(a->type),
-                          agk_type_name(b->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "a, the kernel, is %s and b is %s: a must be f32 or f16, b and the result f32",
+                          agk_type_name(a->type), agk_type_name(b->type));
     }
     const int64_t n0 = (b->ne[0] - 1) * stride + a->ne[0], n1 = (b->ne[1] - 1) * stride + a->ne[1];
     const bool fits =
@@ -183,7 +186,8 @@ static agk_status lower_transposed(agk_lowering *lowering)
                : dst->ne[1] == a->ne[1] && b->ne[1] == a->ne[2] && agk_nrows(b) == b->ne[1] &&
                      agk_nrows(dst) == dst->ne[1]);
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "a result of %lld x %lld with stride %lld from lines of %lld",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the result is %lld x %lld, which does not fit stride %lld and the %lld columns of b",
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)stride, (long long)b->ne[0]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
@@ -200,13 +204,16 @@ static agk_status lower_col2im(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *dst = &node->dst;
     const int64_t stride = node->params[0], channels = node->params[1], crop = node->params[2];
     if (!agk_is_float(a->type) || dst->type != a->type) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s as %s", agk_type_name(a->type), agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, the result %s: both must be the same, f32, f16 or bf16",
+                          agk_type_name(a->type), agk_type_name(dst->type));
     }
     if (stride < 1 || channels < 1 || crop < 0 || a->ne[0] % channels != 0 || dst->ne[1] != channels ||
         agk_nrows(dst) != channels || agk_nrows(a) != a->ne[1] ||
         dst->ne[0] != (a->ne[1] - 1) * stride + a->ne[0] / channels - 2 * crop) {
-        return agk_refuse(lowering, AGK_INVALID, "columns of %lld for %lld channels, stride %lld, %lld cut off",
-                          (long long)a->ne[0], (long long)channels, (long long)stride, (long long)crop);
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "a has columns of %lld elements, which do not fit %lld channels, stride %lld and padding %lld",
+            (long long)a->ne[0], (long long)channels, (long long)stride, (long long)crop);
     }
     const double ns = 3.0 * (double)(a->ne[0] / channels / stride + 1);
     agk_add_units(lowering, run_col2im, agk_nelements(dst) == 0 ? 0 : channels, ns * (double)dst->ne[0]);

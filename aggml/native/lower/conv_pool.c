@@ -184,7 +184,9 @@ agk_status agk_lower_conv_pool(agk_lowering *lowering)
     const window w = window_of(node);
     const int type = back ? node->src[1].type : image->type;
     if ((type != AGK_F32 && type != AGK_F16) || places->type != AGK_F32 || dst->type != AGK_F32) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "windows of %s", agk_type_name(type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "images of %s cannot be pooled; expected f32 or f16, and f32 for the pooled ones",
+                          agk_type_name(type));
     }
     if (node->params[0] < 0 || node->params[0] > 1) {
         return agk_refuse(lowering, AGK_INVALID, "pool %d is neither 0 (max) nor 1 (avg)", node->params[0]);
@@ -193,7 +195,8 @@ agk_status agk_lower_conv_pool(agk_lowering *lowering)
                 (plane || image->ne[1] == places->ne[1]) && (!back || agk_same_shape(dst, &node->src[1]));
     for (int d = 0; d < 2; ++d) fits = fits && w.size[d] > 0 && w.stride[d] > 0 && w.pad[d] >= 0;
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "windows of %lld x %lld every %lld x %lld over %lld x %lld",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "windows of %lld x %lld with strides of %lld x %lld do not fit images of %lld x %lld",
                           (long long)w.size[0], (long long)w.size[1], (long long)w.stride[0], (long long)w.stride[1],
                           (long long)image->ne[0], (long long)image->ne[1]);
     }

@@ -222,13 +222,14 @@ agk_status agk_lower_conv_upscale(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *dst = &node->dst;
     const int mode = node->params[0] & MODE;
     if (a->type != AGK_F32 || dst->type != AGK_F32) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s as %s", agk_type_name(a->type), agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s and the result is %s; both must be f32",
+                          agk_type_name(a->type), agk_type_name(dst->type));
     }
     if (mode > BICUBIC || ((node->params[0] & ANTIALIAS) != 0 && mode != BILINEAR)) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "there is no mode %d", node->params[0]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
-    if (agk_nelements(a) == 0) return agk_refuse(lowering, AGK_INVALID, "nothing to be seen in a");
+    if (agk_nelements(a) == 0) return agk_refuse(lowering, AGK_INVALID, "a is empty, but the result is not");
     double ns = mode == NEAREST ? 1.0 : mode == BILINEAR ? 3.0 : 10.0;
     const int64_t each = taps_of(node, 0), lines = taps_of(node, 1), places = dst->ne[0];
     lowering->scratch_size =

@@ -172,17 +172,17 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
     agk_node *node = lowering->node;
     const agk_view *dst = &node->dst, *src = &node->src[0];
     if (!converts(src->type, dst->type)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "from %s to %s", agk_type_name(src->type),
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "there is no conversion from %s to %s", agk_type_name(src->type),
                           agk_type_name(dst->type));
     }
     const int64_t n = agk_nelements(dst);
     if (n != agk_nelements(src)) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld elements into %lld", (long long)agk_nelements(src),
-                          (long long)n);
+        return agk_refuse(lowering, AGK_INVALID, "%lld elements are copied into a tensor of %lld",
+                          (long long)agk_nelements(src), (long long)n);
     }
     const int64_t blck_x = agk_traits(src->type)->blck_size, blck_y = agk_traits(dst->type)->blck_size;
     if (src->ne[0] % blck_x != 0 || dst->ne[0] % blck_y != 0) {
-        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s into rows of %lld %s are not whole blocks",
+        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s or rows of %lld %s are no whole number of blocks",
                           (long long)src->ne[0], agk_type_name(src->type), (long long)dst->ne[0],
                           agk_type_name(dst->type));
     }

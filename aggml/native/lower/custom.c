@@ -77,7 +77,7 @@ agk_status agk_lower_custom(agk_lowering *lowering)
         agk_add_step(lowering, AGK_CALL_OUT, 1);
         return AGK_OK;
     }
-    if (address(node, 2) == 0) return agk_refuse(lowering, AGK_INVALID, "no function");
+    if (address(node, 2) == 0) return agk_refuse(lowering, AGK_INVALID, "the address of the function is 0");
     int64_t tasks = node->params[0];
     if (tasks < 0) { /* from the shape alone, like all chunks */
         tasks = agk_nelements(&node->dst) / UNITS;

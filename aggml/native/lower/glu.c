@@ -101,8 +101,10 @@ static agk_status check(agk_lowering *lowering)
         return AGK_OK;
     }
     if (dst->type != a->type || a->ne[0] / 2 != dst->ne[0] || agk_nrows(dst) != agk_nrows(a)) {
-        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s become rows of %lld %s, which is not the half",
-                          (long long)a->ne[0], agk_type_name(a->type), (long long)dst->ne[0], agk_type_name(dst->type));
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "a has rows of %lld %s, the result rows of %lld %s; they must be half as long, of the same type",
+            (long long)a->ne[0], agk_type_name(a->type), (long long)dst->ne[0], agk_type_name(dst->type));
     }
     return AGK_OK;
 }

@@ -61,7 +61,8 @@ agk_status agk_lower_group_norm(agk_lowering *lowering)
     if (status != AGK_OK) return status;
     const float eps = agk_param_f32(node, 1);
     if (node->params[0] < 1 || !(eps >= 0.0f)) {
-        return agk_refuse(lowering, AGK_INVALID, "%d groups, eps %g", node->params[0], (double)eps);
+        return agk_refuse(lowering, AGK_INVALID, "n_groups is %d and eps %g; expected 1 or more, and 0 or more",
+                          node->params[0], (double)eps);
     }
     if (agk_nelements(y) == 0) return AGK_OK;
     status = agk_expect_dense_rows(lowering, y, x);

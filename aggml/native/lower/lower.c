@@ -22,5 +22,5 @@ agk_status agk_lower(agk_lowering *lowering)
     const bool chain = node->n_stages > 0 && node->op != AGK_OP_mul_mat;
     const agk_status status = chain ? agk_lower_chain(lowering) : lowerings[node->op](lowering);
     if (status != AGK_OK || node->n_stages == 0 || lowering->fused) return status;
-    return agk_refuse(lowering, AGK_UNSUPPORTED, "these steps take no stages");
+    return agk_refuse(lowering, AGK_UNSUPPORTED, "this operation cannot be fused with those after it");
 }

@@ -62,8 +62,10 @@ agk_status agk_lower_optimizers(agk_lowering *lowering)
     for (int i = 0; i < (adamw ? 4 : 2); ++i) {
         const agk_view *v = &node->src[i];
         if (v->type == AGK_F32 && dst->type == AGK_F32 && agk_dense_row(v) && agk_same_shape(v, dst)) continue;
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "operand %d is %s, rows of %lld, %lld bytes apart", i,
-                          agk_type_name(v->type), (long long)v->ne[0], (long long)v->nb[0]);
+        return agk_refuse(
+            lowering, AGK_UNSUPPORTED,
+            "operand %d is %s in rows of %lld with elements %lld bytes apart; expected f32 like the result", i,
+            agk_type_name(v->type), (long long)v->ne[0], (long long)v->nb[0]);
     }
     const agk_status status = agk_expect(lowering, "the last", params, AGK_F32, adamw ? 7 : 2, 1, 1, 1);
     if (status != AGK_OK || agk_nelements(dst) == 0) return status;

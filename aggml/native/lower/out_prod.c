@@ -104,8 +104,8 @@ static agk_status check(agk_lowering *lowering)
                           (long long)b->ne[0], (long long)b->ne[1], (long long)b->ne[2], (long long)b->ne[3]);
     }
     if ((a->nb[0] != (int64_t)ta->type_size && a->ne[0] > ta->blck_size) || dst->nb[0] != 4) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row of a are %lld bytes apart",
-                          (long long)a->nb[0]);
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "rows of a must be contiguous, but their elements are %lld bytes apart", (long long)a->nb[0]);
     }
     return AGK_OK;
 }

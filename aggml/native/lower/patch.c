@@ -108,8 +108,8 @@ static agk_status check(agk_lowering *lowering)
         if (layout[d - 1] < 0) last = INT64_MAX / 2;
     }
     if (layout[3] < 0 || last > whole) {
-        return agk_refuse(lowering, AGK_INVALID, "a part of %lld bytes from byte %lld on, a has %lld", (long long)last,
-                          (long long)layout[3], (long long)whole);
+        return agk_refuse(lowering, AGK_INVALID, "b takes %lld bytes from byte %lld on, but a has %lld",
+                          (long long)last, (long long)layout[3], (long long)whole);
     }
     return AGK_OK;
 }

@@ -80,8 +80,10 @@ agk_status agk_lower_quantize(agk_lowering *lowering)
     }
     if (x->type != AGK_F32 || !agk_same_shape(dst, x) || x->ne[0] % traits->blck_size != 0 || !dense(x) ||
         !dense(dst) || (agk_has(node, 1) && (weights->type != AGK_F32 || weights->ne[0] != x->ne[0]))) {
-        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s into rows of %lld %s", (long long)x->ne[0],
-                          agk_type_name(x->type), (long long)dst->ne[0], traits->name);
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "rows of %lld %s cannot be quantized into rows of %lld %s: they differ or are no whole blocks",
+            (long long)x->ne[0], agk_type_name(x->type), (long long)dst->ne[0], traits->name);
     }
     const int64_t n = agk_nelements(x);
     if (n == 0) return AGK_OK;

@@ -16,7 +16,8 @@ static inline agk_status agk_expect_rows(agk_lowering *lowering, int i)
 {
     const agk_view *v = &lowering->node->src[i];
     if (v->type == AGK_F32 && agk_dense_row(v)) return AGK_OK;
-    return agk_refuse(lowering, AGK_UNSUPPORTED, "operand %d is %s, its elements %lld bytes apart", i,
+    return agk_refuse(lowering, AGK_UNSUPPORTED,
+                      "operand %d is %s with elements %lld bytes apart; expected contiguous rows of f32", i,
                       agk_type_name(v->type), (long long)v->nb[0]);
 }
 

@@ -132,13 +132,14 @@ static agk_status lower_indexer(agk_lowering *lowering)
     if (status == AGK_OK) status = agk_expect(lowering, "the result", dst, AGK_F32, keys, tokens, 1, seqs);
     if (status != AGK_OK) return status;
     if (agk_traits(k->type)->to_float == NULL || !agk_dense_row(k)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "keys of %s, %lld bytes apart", agk_type_name(k->type),
-                          (long long)k->nb[0]);
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "the keys are %s with elements %lld bytes apart, which cannot be read as floats",
+                          agk_type_name(k->type), (long long)k->nb[0]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     if (mask->ne[3] < 1 || seqs % mask->ne[3] != 0) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld masks for %lld sequences", (long long)mask->ne[3],
-                          (long long)seqs);
+        return agk_refuse(lowering, AGK_INVALID, "there are %lld masks, which is no divisor of %lld sequences",
+                          (long long)mask->ne[3], (long long)seqs);
     }
     lowering->scratch_size = (size_t)d * sizeof(float);
     agk_add_units(lowering, run_indexer, keys * seqs, 20.0 + 0.5 * (double)(d * (heads * tokens + 2)));
@@ -158,8 +159,8 @@ agk_status agk_lower_recurrent_dsv4(agk_lowering *lowering)
         const int64_t n = dst->ne[0];
         if (n < 1 || n > MAX_STREAMS || dst->ne[1] != n || src[0].ne[0] != (2 + n) * n ||
             src[2].ne[0] != src[0].ne[0] || src[1].ne[0] != 3 || src[0].ne[1] != dst->ne[2] || node->params[1] < 1) {
-            return agk_refuse(lowering, AGK_INVALID, "%lld mixes for %lld streams", (long long)src[0].ne[0],
-                              (long long)n);
+            return agk_refuse(lowering, AGK_INVALID, "mixes has rows of %lld elements, which does not fit %lld streams",
+                              (long long)src[0].ne[0], (long long)n);
         }
         agk_add_units(lowering, run_comb, dst->ne[2], (double)(node->params[1] * n * n * 4 + 20 * n * n));
         return AGK_OK;
@@ -172,8 +173,9 @@ agk_status agk_lower_recurrent_dsv4(agk_lowering *lowering)
                                 src[2].ne[0] == n && src[2].ne[1] == tokens && src[3].ne[0] == n && src[3].ne[1] == n &&
                                 src[3].ne[2] == tokens;
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld streams of %lld for %lld tokens", (long long)n, (long long)d,
-                          (long long)tokens);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the operands do not fit %lld streams of %lld elements for %lld tokens", (long long)n,
+                          (long long)d, (long long)tokens);
     }
     const double ns = 10.0 + 0.5 * (double)(d * n) * (pre ? 1.0 : (double)n);
     agk_add_units(lowering, pre ? run_pre : run_post, agk_nelements(dst) == 0 ? 0 : tokens, ns);

@@ -114,7 +114,7 @@ static agk_status lower_total(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *b = &node->src[1];
     const bool counts = node->op == AGK_OP_count_equal;
     if (counts && (a->type != AGK_I32 || b->type != AGK_I32 || node->dst.type != AGK_I64)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b is %s, not i32", agk_type_name(a->type),
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s and b is %s; both must be i32", agk_type_name(a->type),
                           agk_type_name(b->type));
     }
     if (counts && !agk_same_shape(a, b)) {
@@ -271,8 +271,9 @@ static agk_status check_rows(agk_lowering *lowering)
                dst->ne[3] == a->ne[3];
     }
     if (fits) return AGK_OK;
-    return agk_refuse(lowering, AGK_INVALID, "rows of %lld, %lld of them, become %lld x %lld %s", (long long)a->ne[0],
-                      (long long)agk_nrows(a), (long long)dst->ne[0], (long long)agk_nrows(dst),
+    return agk_refuse(lowering, AGK_INVALID,
+                      "a has rows of %lld elements, %lld of them; a result of %lld x %lld %s does not fit",
+                      (long long)a->ne[0], (long long)agk_nrows(a), (long long)dst->ne[0], (long long)agk_nrows(dst),
                       agk_type_name(dst->type));
 }
 

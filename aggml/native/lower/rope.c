@@ -203,22 +203,24 @@ static agk_status check(agk_lowering *lowering)
     }
     int64_t sections = 0;
     for (int k = 0; is_multi(node) && k < 4; ++k) {
-        if (node->params[SECTIONS + k] < 0) return agk_refuse(lowering, AGK_INVALID, "a section of less than 0 pairs");
+        if (node->params[SECTIONS + k] < 0) return agk_refuse(lowering, AGK_INVALID, "a section is negative");
         sections += node->params[SECTIONS + k];
     }
-    if (is_multi(node) && sections == 0) return agk_refuse(lowering, AGK_INVALID, "no section has any pair");
+    if (is_multi(node) && sections == 0) return agk_refuse(lowering, AGK_INVALID, "all sections are 0");
     if (n_dims < 0 || n_dims % 2 != 0 || offset < 0 || offset + n_dims > a->ne[0]) {
-        return agk_refuse(lowering, AGK_INVALID, "n_dims %lld from %lld on in rows of %lld", (long long)n_dims,
-                          (long long)offset, (long long)a->ne[0]);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "n_dims is %lld, from element %lld on: must be even and fit into rows of %lld",
+                          (long long)n_dims, (long long)offset, (long long)a->ne[0]);
     }
     const int64_t n_positions = is_multi(node) ? 4 * a->ne[2] : a->ne[2];
     if (b->type != AGK_I32 || b->ne[0] != n_positions || agk_nelements(b) != n_positions) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld positions of %s, not %lld", (long long)agk_nelements(b),
-                          agk_type_name(b->type), (long long)n_positions);
+        return agk_refuse(lowering, AGK_INVALID, "b has %lld positions of %s; expected i32 and %lld",
+                          (long long)agk_nelements(b), agk_type_name(b->type), (long long)n_positions);
     }
     if (agk_has(node, 2) && (c->type != AGK_F32 || c->ne[0] < n_dims / 2 || agk_nelements(c) == 0)) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld frequency factors of %s for %lld pairs", (long long)c->ne[0],
-                          agk_type_name(c->type), (long long)(n_dims / 2));
+        return agk_refuse(lowering, AGK_INVALID,
+                          "c has %lld frequency factors of %s; expected f32 and one for each of %lld pairs",
+                          (long long)c->ne[0], agk_type_name(c->type), (long long)(n_dims / 2));
     }
     return AGK_OK;
 }

@@ -192,18 +192,20 @@ static agk_status lower_get(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_UNSUPPORTED, "indices are %s, not i32", agk_type_name(ids->type));
     }
     if ((!whole && agk_traits(a->type)->to_float == NULL) || dst->type != (a->type == AGK_I32 ? AGK_I32 : AGK_F32)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows of %s as %s", agk_type_name(a->type),
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows of %s cannot be written as %s", agk_type_name(a->type),
                           agk_type_name(dst->type));
     }
     if (a->ne[2] != ids->ne[1] || a->ne[3] != ids->ne[2] || ids->ne[3] != 1 || dst->ne[0] != a->ne[0] ||
         dst->ne[1] != ids->ne[0] || dst->ne[2] != ids->ne[1] || dst->ne[3] != ids->ne[2]) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld x %lld x %lld x %lld indices for %lld x %lld planes of rows",
-                          (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)ids->ne[3],
-                          (long long)a->ne[2], (long long)a->ne[3]);
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "b has %lld x %lld x %lld x %lld indices, which do not fit the extents 2 and 3 of a, %lld x %lld",
+            (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)ids->ne[3],
+            (long long)a->ne[2], (long long)a->ne[3]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     if (!dense_row(a) || !dense_row(dst)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart",
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows must be contiguous, but their elements are %lld bytes apart",
                           (long long)(dense_row(a) ? dst->nb[0] : a->nb[0]));
     }
     node->aux.fn[READ] = whole ? NULL : (agk_any_fn *)agk_reader(a->type, lowering->cpu);
@@ -223,19 +225,22 @@ static agk_status check_set(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_UNSUPPORTED, "indices are %s, not i32 or i64", agk_type_name(ids->type));
     }
     if (dst->type != AGK_I32 && agk_traits(dst->type)->from_float == NULL) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "nothing is converted to %s", agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "there is no conversion from floats to %s",
+                          agk_type_name(dst->type));
     }
     const bool fits = b->ne[0] == dst->ne[0] && b->ne[2] == dst->ne[2] && b->ne[3] == dst->ne[3] &&
                       ids->ne[0] == b->ne[1] && ids->ne[3] == 1 &&
                       (agk_nelements(b) == 0 ||
                        (ids->ne[1] > 0 && ids->ne[2] > 0 && b->ne[2] % ids->ne[1] == 0 && b->ne[3] % ids->ne[2] == 0));
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld x %lld x %lld indices for %lld x %lld x %lld rows",
-                          (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)b->ne[1],
-                          (long long)b->ne[2], (long long)b->ne[3]);
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "c has %lld x %lld x %lld indices for the %lld x %lld x %lld rows of b; expected one for each",
+            (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)b->ne[1],
+            (long long)b->ne[2], (long long)b->ne[3]);
     }
     if (!dense_row(b) || !dense_row(dst)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart",
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows must be contiguous, but their elements are %lld bytes apart",
                           (long long)(dense_row(b) ? dst->nb[0] : b->nb[0]));
     }
     return AGK_OK;

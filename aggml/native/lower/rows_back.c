@@ -70,13 +70,15 @@ agk_status agk_lower_rows_back(agk_lowering *lowering)
     agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *ids = &node->src[1], *dst = &node->dst;
     if ((a->type != AGK_F32 && a->type != AGK_F16) || ids->type != AGK_I32 || dst->type != AGK_F32) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows of %s at indices of %s", agk_type_name(a->type),
-                          agk_type_name(ids->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "a is %s and the indices are %s; expected f32 or f16 and i32, and a result of f32",
+                          agk_type_name(a->type), agk_type_name(ids->type));
     }
     if (a->ne[0] != dst->ne[0] || ids->ne[0] != a->ne[1] || agk_nrows(a) != a->ne[1] || agk_nrows(ids) != 1 ||
         agk_nrows(dst) != dst->ne[1]) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld indices for %lld rows of %lld", (long long)ids->ne[0],
-                          (long long)a->ne[1], (long long)a->ne[0]);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "%lld indices for %lld rows of %lld elements: they do not fit together",
+                          (long long)ids->ne[0], (long long)a->ne[1], (long long)a->ne[0]);
     }
     if (agk_nelements(dst) == 0 && agk_nelements(a) == 0) return AGK_OK;
     agk_add_step(lowering, look, 1);

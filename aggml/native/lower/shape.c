@@ -44,14 +44,15 @@ agk_status agk_lower_shape(agk_lowering *lowering)
     const int dim = node->params[0];
     if (dim < 0 || dim > 3) return agk_refuse(lowering, AGK_INVALID, "dimension %d is not within 0..3", dim);
     if (a->type != b->type || dst->type != a->type || agk_traits(a->type)->name == NULL) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b is %s, the result %s", agk_type_name(a->type),
-                          agk_type_name(b->type), agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b is %s and the result is %s; all must have one type",
+                          agk_type_name(a->type), agk_type_name(b->type), agk_type_name(dst->type));
     }
     for (int d = 0; d < 4; ++d) {
         const bool fits = d == dim ? dst->ne[d] == a->ne[d] + b->ne[d] : dst->ne[d] == a->ne[d] && b->ne[d] == a->ne[d];
         if (fits && (d > 0 || a->ne[0] % agk_traits(a->type)->blck_size == 0)) continue;
-        return agk_refuse(lowering, AGK_INVALID, "dimension %d: a has %lld, b %lld, the result %lld", d,
-                          (long long)a->ne[d], (long long)b->ne[d], (long long)dst->ne[d]);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "in dimension %d a has %lld elements, b %lld and the result %lld: they do not fit together",
+                          d, (long long)a->ne[d], (long long)b->ne[d], (long long)dst->ne[d]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     node->aux.fn[TRANSPOSE] = agk_copy_transpose(dst->type, lowering->cpu);

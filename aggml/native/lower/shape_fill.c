@@ -137,8 +137,9 @@ agk_status agk_lower_shape_fill(agk_lowering *lowering)
         ns = 10.0 + 30.0 * (double)dst->ne[0];
     }
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "a result of %lld x %lld from rows of %lld", (long long)dst->ne[0],
-                          (long long)dst->ne[1], (long long)a->ne[0]);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the result is %lld x %lld, which does not fit rows of %lld elements in a",
+                          (long long)dst->ne[0], (long long)dst->ne[1], (long long)a->ne[0]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     const bool line = node->op == AGK_OP_arange;

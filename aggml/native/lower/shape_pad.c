@@ -122,12 +122,13 @@ agk_status agk_lower_shape_pad(agk_lowering *lowering)
         const bool reflects =
             node->op != AGK_OP_pad_reflect_1d || (p[0] >= 0 && p[1] >= 0 && p[0] < a->ne[0] && p[1] < a->ne[0]);
         if (n == dst->ne[d] && reflects) continue;
-        return agk_refuse(lowering, AGK_INVALID, "%lld elements in dimension %d from %lld", (long long)dst->ne[d], d,
-                          (long long)a->ne[d]);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the result has %lld elements in dimension %d, which does not fit the %lld of a",
+                          (long long)dst->ne[d], d, (long long)a->ne[d]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     if (agk_nelements(a) == 0 && (node->op != AGK_OP_pad || p[CIRCULAR] != 0)) {
-        return agk_refuse(lowering, AGK_INVALID, "nothing to be shown");
+        return agk_refuse(lowering, AGK_INVALID, "a is empty, but the result is not");
     }
     agk_add_units(lowering, run, agk_nrows(dst), 30.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;

@@ -78,13 +78,15 @@ agk_status agk_lower_shape_repeat(agk_lowering *lowering)
     const bool back = node->op == AGK_OP_repeat_back;
     const agk_view *a = &node->src[0], *dst = &node->dst, *large = back ? a : dst, *small = back ? dst : a;
     if (a->type != dst->type || agk_traits(a->type)->name == NULL || (back && a->type != AGK_F32)) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s as %s", agk_type_name(a->type), agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "a is %s and the result is %s; both must have one type that can be copied",
+                          agk_type_name(a->type), agk_type_name(dst->type));
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     for (int d = 0; d < 4; ++d) {
         if (small->ne[d] > 0 && large->ne[d] % small->ne[d] == 0) continue;
-        return agk_refuse(lowering, AGK_INVALID, "%lld in dimension %d is no multiple of %lld", (long long)large->ne[d],
-                          d, (long long)small->ne[d]);
+        return agk_refuse(lowering, AGK_INVALID, "%lld elements in dimension %d are no multiple of %lld",
+                          (long long)large->ne[d], d, (long long)small->ne[d]);
     }
     if (back) {
         node->aux.fn[ADD] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);

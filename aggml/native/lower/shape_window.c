@@ -176,10 +176,12 @@ agk_status agk_lower_shape_window(agk_lowering *lowering)
                pw->ne[1] * pw->ne[2] == a->ne[1] && pw->ne[3] == a->ne[2] && a->ne[3] == 1;
     }
     if (!types) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s as %s", agk_type_name(a->type), agk_type_name(dst->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s and the result is %s: this op does not take these types",
+                          agk_type_name(a->type), agk_type_name(dst->type));
     }
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "a result of %lld x %lld x %lld from %lld x %lld x %lld",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the result is %lld x %lld x %lld, which does not fit the %lld x %lld x %lld of a",
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)a->ne[0],
                           (long long)a->ne[1], (long long)a->ne[2]);
     }

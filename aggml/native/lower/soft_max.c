@@ -63,8 +63,8 @@ static agk_status check(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_INVALID, "max_bias is %g without a mask", (double)agk_param_f32(node, 1));
     }
     if (agk_has(node, 2) && (sinks->type != AGK_F32 || agk_nelements(sinks) != a->ne[2] || sinks->ne[0] != a->ne[2])) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld sinks of %s for %lld heads", (long long)agk_nelements(sinks),
-                          agk_type_name(sinks->type), (long long)a->ne[2]);
+        return agk_refuse(lowering, AGK_INVALID, "there are %lld sinks of %s; expected f32, one for each of %lld heads",
+                          (long long)agk_nelements(sinks), agk_type_name(sinks->type), (long long)a->ne[2]);
     }
     return AGK_OK;
 }

@@ -234,8 +234,9 @@ agk_status agk_lower_sort(agk_lowering *lowering)
     }
     if (dst->ne[1] != a->ne[1] || dst->ne[2] != a->ne[2] || dst->ne[3] != a->ne[3] || a->ne[0] > INT32_MAX ||
         (all ? dst->ne[0] != a->ne[0] : dst->ne[0] > a->ne[0])) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld rows of %lld become %lld rows of %lld", (long long)agk_nrows(a),
-                          (long long)a->ne[0], (long long)agk_nrows(dst), (long long)dst->ne[0]);
+        return agk_refuse(
+            lowering, AGK_INVALID, "a has %lld rows of %lld elements; a result of %lld rows of %lld does not fit",
+            (long long)agk_nrows(a), (long long)a->ne[0], (long long)agk_nrows(dst), (long long)dst->ne[0]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     const bool heap = by_heap(a->ne[0], dst->ne[0]);

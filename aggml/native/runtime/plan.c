@@ -181,7 +181,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     agk_status status = agk_lower(&lowering);
     for (int i = 0; status == AGK_OK && i < lowering.n_steps; ++i) {
         if (lowering.step[i].n_chunks < 1 || lowering.step[i].n_chunks > MAX_CHUNKS) {
-            snprintf(lowering.message, AGK_MESSAGE, "cut into %lld chunks, which is not within 1..%d",
+            snprintf(lowering.message, AGK_MESSAGE, "divided into %lld chunks, but there may be 1 to %d",
                      (long long)lowering.step[i].n_chunks, MAX_CHUNKS);
             status = AGK_UNSUPPORTED;
         }

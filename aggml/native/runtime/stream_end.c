@@ -58,8 +58,8 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
         }
     }
     if (taken < n && s->more_failures > 0) { /* one error stands for all failures that were not kept */
-        char text[80];
-        snprintf(text, sizeof text, "%llu more failures, of which the stream kept nothing",
+        char text[96];
+        snprintf(text, sizeof text, "%llu more operations failed; the stream has not kept their errors",
                  (unsigned long long)s->more_failures);
         ag_error *more = ag_error_new(AG_DEVICE_ERROR, s->name, "failures", "", text);
         if (more != NULL) {

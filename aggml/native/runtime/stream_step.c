@@ -83,7 +83,7 @@ static progress sleep_until(ag_stream *s, ag_slot *slot, uint64_t ticket, uint64
     /* From here on another thread may run the stream, unless no timer was set. */
     if (ag_timer_add(s, slot, ticket, deadline)) return GONE;
     ag_stream_set_state(s, RUNNING);
-    *error = ag_error_new(AG_NO_MEMORY, s->name, slot->operation, NULL, "no timer could be set");
+    *error = ag_error_new(AG_NO_MEMORY, s->name, slot->operation, NULL, "the system has no room for another timer");
     return DONE;
 }
 

@@ -22,20 +22,20 @@ __all__ = ["SchedulePlan"]
 _COLOURS = ("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5")
 
 
-#: What the causes mean; ggml's own tags.
+#: What the causes mean. The tags are ggml's: the number is that of the pass that decided.
 CAUSES: Final = {
-    "usr": "pinned there",
-    "1.dst": "its memory is there",
-    "1.vsrc": "the memory that it shows is there",
-    "1.inp": "an input",
-    "1.wgtN": "its source N, a weight, is there",
-    "1.off": "offloaded: its weight is in host memory, and an earlier backend asks for the op",
-    "2.sup": "its neighbour is there, and it can be",
-    "3.best": "most of its sources are there",
-    "3.upg": "an earlier backend with the same memory",
-    "4.vsrc": "its storage is there",
-    "4.cur": "the node that reads it is there",
-    "4.any": "the first that can",
+    "usr": "set_tensor_backend pinned it to this backend",
+    "1.dst": "its memory is on this backend",
+    "1.vsrc": "it is a view of memory on this backend",
+    "1.inp": "it is an input: those are on the last backend",
+    "1.wgtN": "its source N is a weight on this backend",
+    "1.off": "its weight is in host memory, but this backend offers to compute it (offload_op)",
+    "2.sup": "the node before or after it is on this backend, which supports it",
+    "3.best": "this backend reaches most of its sources",
+    "3.upg": "this backend comes earlier than the first choice, and has the same memory",
+    "4.vsrc": "it is a view of a tensor on this backend",
+    "4.cur": "the node that reads it is on this backend",
+    "4.any": "this is the first backend that supports it",
 }
 
 

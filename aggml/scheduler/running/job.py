@@ -86,7 +86,7 @@ class Job:
                 self.placed.append((tensor, array))
                 continue
             if tensor.op != "none" or tensor.view_src is not None:
-                raise NotAllocated(f"[{what}] {tensor!r} is no leaf, so it cannot be brought")
+                raise NotAllocated(f"[{what}] {tensor!r} is no leaf, so it cannot be an input")
             self.values[tensor] = array
             floating.append(tensor)
         self.floating = tuple(floating)

@@ -261,7 +261,9 @@ class Runner:
                 unseen = [failure for stream in self.streams() for failure in stream.failures()]
             if unseen:
                 raise ExceptionGroup(
-                    f"[Scheduler.synchronize] {scheduler}: {len(unseen)} failed unseen", unseen
+                    f"[Scheduler.synchronize] {scheduler}: {len(unseen)} submissions failed, and "
+                    "nobody awaited them",
+                    unseen,
                 )
 
         future = self.mark_all()

@@ -139,7 +139,9 @@ class Submitter:
             InvalidState: an evaluation is under way.
         """
         if self.turn.locked():
-            raise InvalidState("[Scheduler.graph_compute] an evaluation is under way")
+            raise InvalidState(
+                "[Scheduler.graph_compute] another graph_compute is under way: await it first"
+            )
         check_written(graph, "Scheduler.graph_compute")
         if not self.planner.is_placed(graph):
             self.planner.place(graph)
@@ -253,8 +255,8 @@ class Submitter:
         omitted = [t for t in known.program.fixed if t in self.brought]
         if omitted:
             raise NotAllocated(
-                f"[Scheduler.submit] {omitted[0]!r} was brought by an earlier run and is not by "
-                "this one: give it again, or place it with backend.alloc"
+                f"[Scheduler.submit] {omitted[0]!r} was an input of an earlier run and is missing "
+                "in this one: give it again, or place it with backend.alloc"
             )
         slot = self._slot(known)
         try:

@@ -103,7 +103,7 @@ class Routes:
         width = embedder.model.width
         if given.dimensions is not None and given.dimensions > width:
             raise RequestError(
-                400, f"dimensions: {given.dimensions}, of {width} that the model gives",
+                400, f"dimensions: {given.dimensions} is more than the {width} of this model",
                 field="dimensions",
             )  # fmt: skip
         inputs = prompts(given.input, "input")
@@ -111,7 +111,9 @@ class Routes:
         found_inputs = [prompt_of(x, i, most, "input") for i, x in enumerate(inputs)]
         texts = [x for x in found_inputs if isinstance(x, str)]
         if len(texts) < len(inputs):
-            raise RequestError(400, "input: this model takes texts, not tokens", field="input")
+            raise RequestError(
+                400, "input: this model takes texts, and no lists of tokens", field="input"
+            )
         ids = [await _tokens(embedder, i, text) for i, text in enumerate(texts)]
         found: list[Any] = [None] * len(texts)
 
@@ -278,7 +280,7 @@ def _about(name: str) -> dict[str, object]:
 def _named(given: str | None, known: Mapping[str, Served], what: str) -> Served:
     """The model that answers: the one that the request names, else the first one."""
     if not known:
-        raise RequestError(404, f"no model for {what} is served here")
+        raise RequestError(404, f"this server has no model for {what}")
     if given is not None and given not in known:
         raise _unknown(given, list(known))
     return next(iter(known.values())) if given is None else known[given]
@@ -315,7 +317,7 @@ async def _pair(embedder: Embedder, query: str, i: int, text: str) -> list[int]:
 
 
 def _unknown(name: str, known: Sequence[str]) -> RequestError:
-    message = f"the model {name[:64]!r} is not served here, but {', '.join(map(repr, known))}"
+    message = f"the model {name[:64]!r} is not served here; there are {', '.join(map(repr, known))}"
     return RequestError(404, message, field="model", code="model_not_found")
 
 
@@ -331,7 +333,8 @@ def _check_key(request: Request, key: str | None) -> None:
     right = secrets.compare_digest(given.strip().encode(), key.encode())
     if scheme.lower() != "bearer" or not right:
         raise RequestError(
-            401, "the key of this server must come as 'Authorization: Bearer KEY'",
+            401, "the key of this server is missing or wrong: send it as the header "
+            "'Authorization: Bearer KEY'",
             code="invalid_api_key",
         )  # fmt: skip
 

@@ -66,15 +66,17 @@ OTHERS: Final = (
         None,
     ),
     Other(("parallel_tool_calls",), "concerns tools, which are refused", None),
-    Other(("echo",), "the prompt is not given back", (False,)),
-    Other(("suffix",), "text is not filled in", ("",)),
-    Other(("tools", "functions", "documents"), "the model is told of none", ([],)),
-    Other(("rank_fields",), "the text of a document is looked at", (["text"],)),
-    Other(("max_chunks_per_doc",), "documents are not cut into chunks", (1,)),
-    Other(("max_tokens_per_doc",), "documents are not cut", (0,)),
-    Other(("truncation",), "texts are not cut", (False,)),
-    Other(("tool_choice", "function_call"), "the model is told of no tools", ("none", "auto")),
-    Other(("response_format",), "answers are text", ({"type": "text"},)),
+    Other(("echo",), "answers do not repeat the prompt", (False,)),
+    Other(("suffix",), "the model continues texts, and does not fill gaps in them", ("",)),
+    Other(
+        ("tools", "functions", "documents"), "the model is not told of tools or documents", ([],)
+    ),
+    Other(("rank_fields",), "documents are ranked by their field text", (["text"],)),
+    Other(("max_chunks_per_doc",), "documents are not cut into chunks, but ranked whole", (1,)),
+    Other(("max_tokens_per_doc",), "documents are not shortened, but ranked whole", (0,)),
+    Other(("truncation",), "texts that are too long are refused, and not cut", (False,)),
+    Other(("tool_choice", "function_call"), "the model is not told of tools", ("none", "auto")),
+    Other(("response_format",), "answers are free text", ({"type": "text"},)),
     Other(
         (
             "grammar",
@@ -86,29 +88,49 @@ OTHERS: Final = (
             "structured_outputs",
             "logits_processors",
         ),
-        "answers are not held to a form",
+        "answers are free text: no grammar, schema or list of choices restricts them",
         ("", {}),
     ),
     Other(("modalities",), "answers are text", (["text"],)),
-    Other(("audio", "web_search_options"), "answers are text of the model", ()),
-    Other(("reasoning_effort",), "the model is not told", ("none",)),
-    Other(("verbosity",), "the model is not told", ("medium",)),
-    Other(("chat_template", "chat_template_kwargs"), "the template is that of the model", ("", {})),
-    Other(("add_generation_prompt",), "the answer is the assistant's", (True,)),
-    Other(("continue_final_message",), "the answer is a message of its own", (False,)),
-    Other(("use_beam_search", "early_stopping"), "there is one beam", (False,)),
-    Other(("length_penalty",), "there is one beam", (1,)),
-    Other(("include_stop_str_in_output",), "stop strings are cut off", (False,)),
-    Other(("skip_special_tokens",), "special tokens are no text", (True,)),
-    Other(("add_special_tokens",), "the prompt begins as the model wants", (True,)),
-    Other(("truncate_prompt_tokens", "n_keep"), "prompts are not cut", (0,)),
-    Other(("prompt_logprobs",), "logprobs are those of the answer", (0,)),
+    Other(
+        ("audio", "web_search_options"),
+        "the model writes text, and neither speaks nor searches",
+        (),
+    ),
+    Other(("reasoning_effort",), "models have no such setting here", ("none",)),
+    Other(("verbosity",), "models have no such setting here", ("medium",)),
+    Other(
+        ("chat_template", "chat_template_kwargs"),
+        "the chat template of the model file is used",
+        ("", {}),
+    ),
+    Other(
+        ("add_generation_prompt",), "the answer always begins a message of the assistant", (True,)
+    ),
+    Other(("continue_final_message",), "the answer is always a new message", (False,)),
+    Other(("use_beam_search", "early_stopping"), "there is no beam search", (False,)),
+    Other(("length_penalty",), "there is no beam search", (1,)),
+    Other(
+        ("include_stop_str_in_output",),
+        "the text that ends an answer is never part of it",
+        (False,),
+    ),
+    Other(("skip_special_tokens",), "special tokens are never part of the text", (True,)),
+    Other(
+        ("add_special_tokens",), "the special tokens that the model needs are always added", (True,)
+    ),
+    Other(
+        ("truncate_prompt_tokens", "n_keep"),
+        "prompts that are too long are refused, and not cut",
+        (0,),
+    ),
+    Other(("prompt_logprobs",), "logprobs are given for the answer only", (0,)),
     Other(("repeat_penalty",), "its name here is repetition_penalty", (1,)),
     Other(("n_predict",), "its name here is max_tokens", (-1,)),
-    Other(("typical_p", "tfs_z", "dynatemp_exponent"), "not among the samplers", (1,)),
+    Other(("typical_p", "tfs_z", "dynatemp_exponent"), "there is no such sampler here", (1,)),
     Other(
         ("mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range"),
-        "not among the samplers",
+        "there is no such sampler here",
         (0,),
     ),
 )
@@ -140,7 +162,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
     try:
         given = _NAMES.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(400, f"the body: {error}") from error
+        raise RequestError(400, f"the body cannot be read as a JSON object: {error}") from error
     values: dict[str, Any] = {}
     for name, raw in given.items():
         decoder = form.decoders.get(name)
@@ -166,7 +188,10 @@ def _check(name: str, raw: Raw) -> None:
     """Refuse a field that is not built, unless its value asks for nothing."""
     other = _OTHERS.get(name)
     if other is None:
-        raise RequestError(400, f"the field {name[:64]!r} is not known here", field=name[:64])
+        raise RequestError(
+            400, f"the field {name[:64]!r} is unknown: check its name or leave it out",
+            field=name[:64],
+        )  # fmt: skip
     if other.neutral is None:
         return
     text = bytes(raw)
@@ -176,7 +201,11 @@ def _check(name: str, raw: Raw) -> None:
         raise RequestError(400, f"{name}: {error}", field=name) from error
     if value is None or any(_same(value, neutral) for neutral in other.neutral):
         return
-    raise RequestError(400, f"the field {name!r} is not supported: {other.why}", field=name)
+    accepted = [msgspec.json.encode(x).decode() for x in other.neutral]
+    raise RequestError(
+        400, f"the field {name!r} is not supported: {other.why}; "
+        + " or ".join(["leave it out", *accepted]), field=name,
+    )  # fmt: skip
 
 
 def _same(value: object, neutral: object) -> bool:

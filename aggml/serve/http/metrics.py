@@ -20,15 +20,15 @@ _TICK = 0.01
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _LONG = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 ENGINE = {
-    "prompt_tokens": "Tokens of prompts that were computed",
-    "cached_prompt_tokens": "Tokens of prompts whose keys and values were stored",
-    "tokens": "Tokens made",
-    "failed_steps": "Steps that failed",
+    "prompt_tokens": "Tokens of prompts that were computed, so far",
+    "cached_prompt_tokens": "Tokens of prompts that were copied from stored pages, so far",
+    "tokens": "Tokens of answers, so far",
+    "failed_steps": "Decoding steps that failed, so far",
     "queued": "Sequences that wait for a slot",
     "active": "Sequences that have a slot",
-    "pages_used": "Pages of keys and values promised",
-    "pages_stored": "Pages that hold what prompts began with",
-    "pages": "Pages of keys and values in all",
+    "pages_used": "Pages of keys and values reserved for sequences that have a slot",
+    "pages_stored": "Pages that keep the beginnings of earlier prompts",
+    "pages": "Pages of keys and values that --kv-memory has room for",
 }
 
 
@@ -41,21 +41,28 @@ class Metrics:
             "aggml_requests", "Requests answered", ["path", "status"], registry=registry
         )
         self.hung_up = Counter(
-            "aggml_hung_up", "Clients gone before their answer was complete", registry=registry
+            "aggml_hung_up",
+            "Clients that hung up before their answer was complete",
+            registry=registry,
         )
         self.first_token = Histogram(
-            "aggml_first_token_seconds", "From queued to the first token", registry=registry,
-            buckets=_LONG,
+            "aggml_first_token_seconds", "Seconds from queueing to the first token",
+            registry=registry, buckets=_LONG,
         )  # fmt: skip
         self.step = Histogram(
-            "aggml_step_seconds", "Time of one step of the batch", registry=registry, buckets=_SHORT
+            "aggml_step_seconds",
+            "Seconds of one decoding step of all sequences",
+            registry=registry,
+            buckets=_SHORT,
         )
         self.lag = Histogram(
-            "aggml_loop_lag_seconds", "How late the event loop wakes", registry=registry,
-            buckets=_SHORT,
+            "aggml_loop_lag_seconds", "Seconds by which the event loop wakes too late",
+            registry=registry, buckets=_SHORT,
         )  # fmt: skip
         self.most = Gauge(
-            "aggml_loop_lag_max_seconds", "How late it woke at most so far", registry=registry
+            "aggml_loop_lag_max_seconds",
+            "The most seconds by which the event loop woke too late",
+            registry=registry,
         )
 
         self._engines = {

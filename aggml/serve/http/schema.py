@@ -111,13 +111,16 @@ class Generation(Struct, kw_only=True):
         """
         if self.min_tokens > limit:
             raise RequestError(
-                400, f"min_tokens: {self.min_tokens}, where max_tokens is {limit}",
+                400, f"min_tokens: {self.min_tokens} is more than max_tokens, {limit}",
                 field="min_tokens",
             )  # fmt: skip
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             wrong = max(ids, default=0)
             if wrong >= vocabulary:
-                raise RequestError(400, f"{name}: {wrong} is no token of {vocabulary}", field=name)
+                raise RequestError(
+                    400, f"{name}: there is no token {wrong}, the model has 0 to {vocabulary - 1}",
+                    field=name,
+                )  # fmt: skip
 
 
 class Completion(Generation, kw_only=True):
@@ -138,8 +141,8 @@ class Completion(Generation, kw_only=True):
         super().check(limit, vocabulary)
         if self.best_of not in (None, self.n):
             raise RequestError(
-                400, f"best_of: {self.best_of} is not supported, for n is {self.n}: "
-                "no answer is made that is not given", field="best_of",
+                400, f"best_of: {self.best_of} must be equal to n, which is {self.n}: "
+                "all answers that are made are returned", field="best_of",
             )  # fmt: skip
 
 
@@ -169,7 +172,8 @@ class Message(Struct, forbid_unknown_fields=True):
             for part in self.content:
                 if part.get("type") != "text" or not isinstance(part.get("text"), str):
                     raise RequestError(
-                        400, f"messages: content of type {str(part.get('type'))[:64]!r}, not text",
+                        400, f"messages: a part of the content has the type "
+                        f"{str(part.get('type'))[:64]!r}; only 'text' is supported",
                         field="messages",
                     )  # fmt: skip
             return "".join(part["text"] for part in self.content)
@@ -195,7 +199,7 @@ class Chat(Generation, kw_only=True):
         super().check(limit, vocabulary)
         if self.top_logprobs and not self.logprobs:
             raise RequestError(
-                400, "top_logprobs: is told with logprobs alone; set that to true",
+                400, "top_logprobs: needs logprobs, too; set logprobs to true",
                 field="top_logprobs",
             )  # fmt: skip
 
@@ -261,7 +265,7 @@ def prompts(given: Raw, field: str) -> list[Raw]:
     found = msgspec.json.decode(text, type=list[Raw])
     if not 1 <= len(found) <= MOST:
         raise RequestError(
-            400, f"{field}: {len(found)} inputs in one request, not 1 to {MOST}", field=field
+            400, f"{field}: has {len(found)} inputs, a request must have 1 to {MOST}", field=field
         )
     return found
 
@@ -282,7 +286,7 @@ def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
     tokens = text.count(b",") + 1
     if text[:1] == b"[" and tokens > most:
         raise RequestError(
-            400, f"{field}: input {i} has some {tokens} tokens, of {most} at most", field=field
+            400, f"{field}: input {i} has about {tokens} tokens, the most is {most}", field=field
         )
     try:
         found: str | list[int] = msgspec.json.decode(text, type=_TextOrTokens)

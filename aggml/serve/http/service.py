@@ -123,7 +123,7 @@ class Service:
             opened(path, on, self.options.limits, None if progress is None else loaded)
         )
         if model.name in self.names:
-            raise ModelError(f"two models are called {model.name!r}; the second one is {path}")
+            raise ModelError(f"two models have the name {model.name!r}: rename {path}")
         if isinstance(model, Embedder):
             self.embedders[model.name] = model
         elif isinstance(model, Transcriber):

@@ -46,7 +46,9 @@ async def form_of(request: Request) -> tuple[bytes, bytes]:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
-        raise RequestError(400, "the body must be multipart/form-data with a 'file'", field="file")
+        raise RequestError(
+            400, "the body must be multipart/form-data with a field 'file'", field="file"
+        )
     body = await body_of(request, LARGEST_SOUND)
 
     async def parts() -> AsyncGenerator[bytes]:
@@ -55,14 +57,18 @@ async def form_of(request: Request) -> tuple[bytes, bytes]:
     try:
         form = await MultiPartParser(request.headers, parts(), max_files=1, max_fields=32).parse()
     except (MultiPartException, KeyError) as error:
-        raise RequestError(400, f"the body is no form: {error}") from error
+        raise RequestError(
+            400, f"the body cannot be read as multipart/form-data: {error}"
+        ) from error
     sound: bytes | None = None
     fields: dict[str, Any] = {}
     try:
         for name, value in form.multi_items():
             if not isinstance(value, str):
                 if name != "file":
-                    raise RequestError(400, f"the field {name[:64]!r} is not known here")
+                    raise RequestError(
+                        400, f"there is no field {name[:64]!r} for a file: send it as 'file'"
+                    )
                 sound = await value.read()
             elif name.endswith(LISTS):
                 fields.setdefault(name.removesuffix(LISTS), []).append(value)
@@ -109,7 +115,9 @@ def options_of(given: Transcription, model: Transcriber, *, translate: bool) -> 
             field="language",
         )  # fmt: skip
     if translate and len(known) == 1:
-        raise RequestError(400, "a model of English alone does not translate", field="model")
+        raise RequestError(
+            400, "this model knows English alone, so it cannot translate", field="model"
+        )
     options: dict[str, Any] = {
         "language": given.language, "prompt": given.prompt,
         "task": "translate" if translate else "transcribe",

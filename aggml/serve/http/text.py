@@ -49,14 +49,19 @@ class Text:
         if isinstance(prompt, list):
             n = len(self.vocabulary.pieces)
             if max(prompt) >= n:
-                raise RequestError(400, f"{field}: {max(prompt)} is no token of {n}", field=field)
+                raise RequestError(
+                    400, f"{field}: there is no token {max(prompt)}, the model has 0 to {n - 1}",
+                    field=field,
+                )  # fmt: skip
             return prompt
         if len(prompt) > LONG_TEXT:
             ids = await anyio.to_thread.run_sync(self.vocabulary.encode, prompt)
         else:
             ids = self.vocabulary.encode(prompt)
         if not ids:
-            raise RequestError(400, f"{field}: there are no tokens in it", field=field)
+            raise RequestError(
+                400, f"{field}: is empty, there must be at least one token", field=field
+            )
         return ids
 
     def begin(self) -> list[int]:
@@ -66,7 +71,11 @@ class Text:
             RequestError: the model has no such token.
         """
         if self.vocabulary.bos is None:
-            raise RequestError(400, "prompt: the model cannot begin without one", field="prompt")
+            raise RequestError(
+                400,
+                "prompt: is missing, and the model has no token that begins a text",
+                field="prompt",
+            )
         return [self.vocabulary.bos]
 
     async def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:

@@ -162,7 +162,7 @@ def test_names() -> None:
     assert aggml.best_device().type is not aggml.DeviceType.META
     for name, match in (
         ("JOIN0+NONE", "no device 'NONE'"),
-        ("JOIN0*", "not two"),
+        ("JOIN0*", "name two devices or more"),
         ("CPU+", "no device ''"),
     ):
         with pytest.raises(aggml.InvalidArgument, match=match):

@@ -1,1 +1,1 @@
-"""Kernels: CUDA C++ texts, `<group>.cu`, and how nodes become launches of them, `<group>.py`."""
+"""CUDA kernels: `<group>.cu` has their sources, `<group>.py` makes launches of them for a node."""

@@ -1,4 +1,4 @@
-"""Two operands, of which the second may repeat; also scale."""
+"""Launches of ops with two operands, of which the second may repeat, and of scale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("binary")
 
 

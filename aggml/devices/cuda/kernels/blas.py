@@ -1,9 +1,10 @@
-"""Large products by cuBLASLt, where it is installed: which, and in what calls.
+"""Large products by cuBLASLt, if it is installed: which products, and by which calls.
 
-Here: `fits`, the calls with the kernels that stand in for them, where the library lies. Matrices of
-a quantized type become bf16 first, as many rows at a time as an L2 cache holds. Nothing of the
-library is loaded here: the issuing thread does that (native/cuda/blas.c), and takes the kernels
-where it fails or has no algorithm. Not here: the kernels (mul_mat.py, unpack_bf16.cu).
+Here: `fits`, the calls, the kernels that run if the library cannot, the place of the library.
+Matrices of a quantized type are unpacked to bf16 first, as many rows at a time as an L2 cache
+holds. The library is not loaded here: the issuing thread loads it (native/cuda/blas.c), and runs
+the kernels if that fails or if the library has no algorithm. Not here: the kernels (mul_mat.py,
+unpack_bf16.cu).
 """
 
 from __future__ import annotations
@@ -32,25 +33,27 @@ __all__ = ["fits", "instead", "library", "scratch"]
 _TYPES = {DType.F32: 0, DType.F16: 1, DType.BF16: 2}
 _TF32 = 3  # f32 whose mantissas the library may cut to 10 bits
 _GEMM = struct.Struct("<4Q15q")
-#: What the library is given to work in; NVIDIA advises 32 MiB for sm_90 and 4 MiB before.
+#: Bytes of scratch memory for the library; NVIDIA advises 32 MiB for sm_90 and 4 MiB before.
 _WORKSPACE = 32 << 20
-_PRECISE = 10  # the precision of a product that asks for f32
-#: Multiplications and columns from which it is asked. Not measured on a GPU yet: tiles of 64 fill
-#: few multiprocessors below it, and what is this small is bound by launching.
+_PRECISE = 10  # GGML_PREC_F32: set in a product that must be computed in f32
+#: Multiplications and columns from which the library is used. Not measured on a GPU yet: smaller
+#: products fill few multiprocessors with tiles of 64, and launching takes most of their time.
 _LEAST = 1 << 25
 _COLUMNS = 32
-#: Columns from which a quantized matrix is unpacked for it. By count, not measured: unpacking moves
-#: 4 bytes an element through L2, as long as the tensor cores of an H100 take for some 100 columns.
+#: Columns from which a quantized matrix is unpacked for the library. By count, not measured:
+#: unpacking moves 4 bytes an element through L2, which takes as long as the tensor cores of an H100
+#: take for some 100 columns.
 _UNPACKED_COLUMNS = 256
 #: Bytes of bf16 that are unpacked at a time: an H100 has 50 MiB of L2.
 _UNPACKED = 32 << 20
-_CALLS = 64  # of one node, where broadcasting leaves no constant distance
+_CALLS = 64  # most calls for a node whose matrices, because they repeat, are not evenly spaced
 
 
 class _Product(NamedTuple):
-    """One call: offsets in bytes from the operands, and how often at which distances.
+    """One call: offsets of the first matrices in bytes, how many products, and their distances.
 
-    ``a`` counts as the matrix lies for the call: of a quantized one as bf16 without gaps.
+    Offsets and distances of ``a`` are those of the matrix that the library reads: if ``a`` is
+    quantized, of its bf16 copy without gaps.
     """
 
     a: int
@@ -65,7 +68,7 @@ class _Product(NamedTuple):
 
 @functools.cache
 def library() -> str | None:
-    """Where libcublasLt lies: in the wheel, or in a toolkit; None if it is not installed."""
+    """The path of libcublasLt, in NVIDIA's wheel or in a toolkit; None if it is not installed."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(f) / "cu13" / "lib" for f in (spec and spec.submodule_search_locations) or ()]
     toolkit = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
@@ -83,7 +86,7 @@ def _operands(node: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _columns(t: Tensor) -> bool:
-    """Rows of elements side by side, at distances that the library takes."""
+    """Whether rows are contiguous, at distances that the library takes."""
     size = t.dtype.type_size
     return (
         t.nb[0] == size
@@ -93,7 +96,7 @@ def _columns(t: Tensor) -> bool:
 
 
 def fits(node: Tensor) -> bool:
-    """Whether the product is one for the library."""
+    """Whether the library should compute the product."""
     if node.op != "mul_mat" or node.is_empty:
         return False
     a, b = _operands(node)
@@ -110,7 +113,11 @@ def fits(node: Tensor) -> bool:
 
 
 def _fits_unpacked(node: Tensor) -> bool:
-    """One quantized matrix for all columns, which are many; f32 asked for is left to kernels."""
+    """Whether a quantized matrix should be unpacked for the library.
+
+    There must be one matrix and many columns. Products that must be computed in f32 are left to the
+    kernels.
+    """
     a, b = _operands(node)
     columns, m = node.nelements // node.ne[0], node.ne[0]
     exact = struct.unpack_from("<i", node.op_params)[0] == _PRECISE
@@ -136,7 +143,7 @@ def _up(size: int) -> int:
 
 
 def _converted(node: Tensor) -> int:
-    """Bytes of b in the type of the call, 0 if it is of that already."""
+    """Bytes of b after its conversion to the type of the call; 0 if it has that type already."""
     a, b = _operands(node)
     element = _type(a.dtype)
     return 0 if element is b.dtype else _up(b.nelements * element.type_size)
@@ -149,7 +156,7 @@ def _rows_at_a_time(a: Tensor) -> int:
 
 
 def scratch(node: Tensor) -> int:
-    """The library's workspace, b in the type of the call, unpacked rows of a."""
+    """Bytes of scratch: the library's workspace, the converted b, unpacked rows of a."""
     if not fits(node):
         return 0
     a, _ = _operands(node)
@@ -158,7 +165,7 @@ def scratch(node: Tensor) -> int:
 
 
 def _split(node: Tensor) -> list[_Product]:
-    """The calls of a node; distances in bytes, b as it is given or dense."""
+    """The calls of a node; distances are in bytes, and a converted b is dense."""
     a, b = _operands(node)
     size = a.dtype.type_size
     b_nb = b.nb
@@ -221,12 +228,12 @@ def _calls(
 
 
 def instead(site: Site, kernels: list[Launch], *, tf32: bool = False) -> list[Launch]:
-    """The launches of a node that fits: ``kernels`` if the library cannot, else its calls.
+    """The launches of a node that `fits`: calls of the library, and ``kernels`` if it fails.
 
     Args:
         site: of the node.
-        kernels: its other launches.
-        tf32: whether products of f32 may be made of 10 bits of each mantissa.
+        kernels: the launches that compute the node without the library.
+        tf32: whether products of f32 may use only 10 bits of each mantissa.
     """
     a, b = site.src(0), site.src(1)
     found = [replace(launch, when=WITHOUT_BLAS) for launch in kernels]

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "convert", "copy", "launches", "refuses"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("cpy")
 
 
 def refuses(node: Tensor) -> bool:
-    """Rows of quantized elements that are not side by side, where they are converted."""
+    """Whether a quantized operand of a conversion has gaps between the blocks of a row."""
     src = node.src[0]
     assert src is not None
     if src.dtype is node.dtype:
@@ -48,7 +48,7 @@ def launches(site: Site) -> list[Launch]:
 
 
 def convert(site: Site, dst: Operand, src: Operand) -> list[Launch]:
-    """Elements of one plain type to another."""
+    """Convert elements of a plain type to another plain type."""
     pair = _in_one_shape(dst, src, DType(dst.type).type_size, DType(src.type).type_size)
     if pair is None:
         n = dst.ne[0] * dst.ne[1] * dst.ne[2] * dst.ne[3]
@@ -60,7 +60,7 @@ def convert(site: Site, dst: Operand, src: Operand) -> list[Launch]:
 
 
 def _seen_as(o: Operand, ne: tuple[int, ...], size: int) -> Operand:
-    """What lies without gaps can be seen in any shape."""
+    """An operand without gaps, with another shape."""
     nb = (size, size * ne[0], size * ne[0] * ne[1], size * ne[0] * ne[1] * ne[2])
     return replace(o, ne=ne, nb=nb)
 
@@ -76,12 +76,12 @@ def _in_one_shape(dst: Operand, src: Operand, to: int, size: int) -> list[Operan
 
 
 def _blocks(o: Operand, element: DType) -> Operand:
-    """Extents in blocks, which then are elements of ``type_size`` bytes."""
+    """The operand with its blocks as elements of ``type_size`` bytes."""
     return replace(o, ne=(o.ne[0] // element.blck_size, *o.ne[1:]))
 
 
 def _largest_word(operands: list[Operand], size: int) -> int:
-    """The largest word of up to 16 bytes that divides every address, stride and row."""
+    """The largest word of up to 16 bytes of which every address, stride and row is a multiple."""
     for word in (16, 8, 4, 2):
         fits = size % word == 0 and all(
             o.data % word == 0
@@ -94,7 +94,7 @@ def _largest_word(operands: list[Operand], size: int) -> int:
 
 
 def copy(site: Site, dst: Operand, src: Operand) -> list[Launch]:
-    """Elements of one type, of which ``src`` may repeat; as few and as large words as possible."""
+    """Copy elements of one type in words as large as possible; ``src`` may repeat."""
     element = DType(dst.type)
     size = element.type_size
     to, what = _blocks(dst, element), _blocks(src, element)
@@ -134,14 +134,17 @@ def _side_by_side(pair: list[Operand], size: int) -> bool:
 
 
 def _turned(operands: list[Operand], size: int) -> list[Operand] | None:
-    """The operands where tiles are worth it: the source is dense along dimension 1 only."""
+    """The operands if a copy by tiles is faster: if ``src`` is transposed and not too small."""
     dst, src = operands
     fits = size in {2, 4} and dst.nb[0] == size and src.nb[1] == size and src.nb[0] != size
     return operands if fits and dst.ne[0] >= 8 and dst.ne[1] >= 8 and dst.ne == src.ne else None
 
 
 def _as_words(operands: list[Operand], size: int) -> tuple[list[Operand], int]:
-    """Rows of both without gaps and of one length, seen as larger words (smaller, of blocks)."""
+    """The operands with the largest possible words as elements, if their rows have no gaps.
+
+    Words are larger than plain elements, but may be smaller than blocks.
+    """
     if (
         any(o.nb[0] != size and o.ne[0] > 1 for o in operands)
         or operands[0].ne[0] != operands[1].ne[0]

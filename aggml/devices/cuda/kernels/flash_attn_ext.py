@@ -1,4 +1,7 @@
-"""Attention: tiles on tensor cores, keys split over blocks for few rows, a plain kernel else."""
+"""Attention: tiles on tensor cores, or a plain kernel for wide heads.
+
+If there are few rows of queries, several blocks divide the keys among themselves.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "counters_on", "launches", "modules", "refuses", "scratch_on"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("flash_attn_ext")
 
 _KEYS = 32
 _BLOCKS = 512  # enough for two waves on a large GPU
 _DV = (64, 128, 256, 512)  # columns of V, rounded up
-_ALONE = 128  # of those a warp has all; of more, 128
+_ALONE = 128  # most columns of V that a warp computes; wider heads are divided among warps
 _Y = 65535
 
 
 def modules() -> list[str]:
-    """Every module of tiles."""
+    """The names of all modules with kernels of tiles."""
     return [_module(*kind) for kind in itertools.product(_DV, (False, True), (False, True))]
 
 
@@ -62,7 +65,7 @@ def _operands(node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _shares_rows(k: Tensor, v: Tensor) -> bool:
-    """Whether V is the first columns of K, as in latent attention."""
+    """Whether V consists of the first columns of K, as in latent attention."""
     shape = (k.root is v.root, k.view_offs, k.dtype, k.nb, k.ne[1:])
     return shape == (True, v.view_offs, v.dtype, v.nb, v.ne[1:]) and v.ne[0] <= k.ne[0]
 
@@ -97,19 +100,19 @@ def _plan(node: Tensor, gpu: Gpu) -> _Tiling:
 
 
 def refuses(node: Tensor) -> bool:
-    """Heads so wide that not even one key fits, in what every GPU has."""
+    """Whether heads are so wide that not one key fits into the shared memory of every GPU."""
     return node.src[0] is not None and not node.is_empty and _plan(node, Gpu()).split_keys < 1
 
 
 def scratch_on(node: Tensor, gpu: Gpu) -> int:
-    """Sums of each split: columns of V, the maximum, the sum of weights."""
+    """Bytes of scratch: for each split the sums of V, the maximum and the sum of weights."""
     q, _, v = _operands(node)
     plan = _plan(node, gpu)
     return 0 if plan.splits == 1 else 4 * (v.ne[0] + 2) * plan.splits * q.nrows
 
 
 def counters_on(node: Tensor, gpu: Gpu) -> int:
-    """How many words its blocks count in: one for each tile of rows, where keys are split."""
+    """The number of counters of blocks: if keys are split, one for each tile of rows."""
     q, k, _ = _operands(node)
     plan = _plan(node, gpu)
     if plan.splits == 1:
@@ -118,7 +121,7 @@ def counters_on(node: Tensor, gpu: Gpu) -> int:
 
 
 def launches(site: Site) -> list[Launch]:
-    """One launch; where keys are split, the last block of a tile of rows combines the parts."""
+    """One launch. If keys are split, the last block of a tile of rows combines the parts."""
     q, k, v = _operands(site.node)
     plan = _plan(site.node, site.gpu)
     rows, planes = q.ne[2] // k.ne[2] * q.ne[1], k.ne[2] * q.ne[3]

@@ -1,4 +1,4 @@
-"""Gated units: where x and g begin, then one walk."""
+"""Launches of gated units: x and g are two operands, or the halves of the rows of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("glu")
 
 

@@ -1,4 +1,6 @@
-"""Products of matrices: int8 columns for quantized matrices, few columns or tiles.
+"""Launches of products of matrices: by kernels for few columns, or by tiles.
+
+For a quantized matrix the columns are quantized to int8 first.
 
 Here: mul_mat and mul_mat_id. Not here: the kernels (columns.cu, mul_mat_q.cu, mul_mat_f.cu, and
 those of 9 to 64 columns, mul_mat_q_ring.cu, mul_mat_f_ring.cu), how deep their ring is (ring.py).
@@ -21,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches", "of_pair", "pairs", "refuses", "scratch_on"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = (*in_group("mul_mat"), *in_group("mul_mat_id"))
 
-_FEW = 8  # columns up to which warps go along the depth
+_FEW = 8  # most columns of the kernels in which a warp computes whole dot products
 _TILE = 64
 _CHUNK = 700  # bytes of 32 groups of a row above which a warp has 2 rows instead of 4
-#: Blocks from which a warp need not share its rows to fill a large GPU.
+#: With so many blocks a large GPU is full, even if each warp has rows of its own.
 _BLOCKS = 512
 _WIDTHS = (16, 32, 64)  # columns of a tile
-_LEAST = 8  # 32s of the depth that a block has at least, where others have the rest
+_LEAST = 8  # the least depth of a part, in units of 32, if the depth is divided among blocks
 _ACT = 48  # bytes for 32 elements of a column
 _Y = 65535
 
@@ -43,7 +45,7 @@ def _operands(node: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def refuses(node: Tensor) -> bool:
-    """Grids that no GPU takes, and a depth of 0."""
+    """Whether the grid would be larger than any GPU takes, or the depth is 0."""
     a, b, ids = _operands(node)
     tiles = 0 if ids is None else ceil(ids.nelements, _TILE) + min(a.ne[2], ids.nelements)
     return a.ne[0] == 0 or tiles > _Y or b.nrows >= 1 << 31
@@ -62,9 +64,13 @@ def _acts(node: Tensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How a product is cut: columns of a tile, parts of the depth, 32s of each part.
+    """How a product is divided.
 
-    ``ring``: how tiles come to shared memory; None: by registers.
+    Attributes:
+        wide: columns of a tile.
+        parts: into how many parts the depth is divided.
+        each: depth of a part, in units of 32.
+        ring: the ring by which tiles are loaded into shared memory; None: through registers.
     """
 
     wide: int
@@ -74,9 +80,9 @@ class _Tiles:
 
 
 def _cut(node: Tensor, gpu: Gpu) -> _Tiles:
-    """Parts fill the GPU, as far as their sums are less traffic than half of the matrix.
+    """Divide the depth so that each multiprocessor has two or three blocks.
 
-    Each multiprocessor gets two blocks or three.
+    There are fewer parts if their sums would be more traffic than half of the matrix.
     """
     a, _, _ = _operands(node)
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
@@ -95,7 +101,7 @@ def _cut(node: Tensor, gpu: Gpu) -> _Tiles:
 
 
 def _sums(node: Tensor, gpu: Gpu) -> tuple[int, int]:
-    """Where the sums of the parts of a product begin in scratch, and their bytes."""
+    """The offset in scratch of the sums of a product's parts, and their bytes."""
     if node.op == "mul_mat_id" or node.ne[1] <= _FEW:
         return 0, 0
     parts = _cut(node, gpu).parts
@@ -103,14 +109,14 @@ def _sums(node: Tensor, gpu: Gpu) -> tuple[int, int]:
 
 
 def scratch_on(node: Tensor, gpu: Gpu) -> int:
-    """mul_mat_id: the table of slots, columns as int8. mul_mat: columns, sums of the parts."""
+    """Bytes of scratch: the table of slots (mul_mat_id), int8 columns, sums of parts (mul_mat)."""
     a, _, ids = _operands(node)
     at, size = _sums(node, gpu)
     return at + size if size else _table(a, ids) + _acts(node)
 
 
 def launches(site: Site) -> list[Launch]:
-    """Columns, then products."""
+    """Quantize the columns if the matrix is quantized, then multiply."""
     a, _, ids = _operands(site.node)
     found: list[Launch] = []
     if ids is not None:
@@ -122,7 +128,7 @@ def launches(site: Site) -> list[Launch]:
 
 
 def pairs(node: Tensor) -> bool:
-    """Whether a kernel computes the product and one like it together: with one column each."""
+    """Whether one kernel can compute the product and another one like it: if columns are few."""
     _, b, ids = _operands(node)
     if ids is None:
         return b.nrows == 1
@@ -130,7 +136,7 @@ def pairs(node: Tensor) -> bool:
 
 
 def of_pair(kernel: str) -> str:
-    """The kernel for two products that goes with one for one product."""
+    """The name of the kernel that computes two products such as ``kernel`` computes one."""
     return kernel.replace("few_1", "pair_1").replace("id_few", "id_pair")
 
 
@@ -144,7 +150,7 @@ def _columns(site: Site, b: Operand, offset: int) -> Launch:
 
 
 def _kernel(a: Tensor, name: str, by: Ring | None = None) -> tuple[str, str]:
-    """Module and kernel."""
+    """The names of the module and of the kernel."""
     of_ring = "" if by is None else "_ring"
     if a.dtype.is_quantized:
         return f"mul_mat_q{of_ring}[TYPE={a.dtype.name}]", name
@@ -152,7 +158,7 @@ def _kernel(a: Tensor, name: str, by: Ring | None = None) -> tuple[str, str]:
 
 
 def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
-    """Rows of a that a block of the kernel for so many columns takes (`few` of both files)."""
+    """Rows of a for each block of the kernel for ``width`` columns (`few` in both files)."""
     if not a.dtype.is_quantized:
         return 8
     wide = 1024 // a.dtype.blck_size * a.dtype.type_size > _CHUNK or width > 4

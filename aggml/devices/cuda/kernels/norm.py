@@ -1,4 +1,4 @@
-"""group_norm: how many channels a group has."""
+"""Launches of group_norm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("group_norm")
 
 

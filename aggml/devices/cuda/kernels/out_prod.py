@@ -1,4 +1,4 @@
-"""out_prod: blocks of 32 x 32 of the result."""
+"""Launches of out_prod: each block computes 32 x 32 elements of the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("out_prod")
 
 

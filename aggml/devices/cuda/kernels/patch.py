@@ -1,4 +1,4 @@
-"""set and acc: a copy of a, then b copied into a part of it, or added to it."""
+"""Launches of set and acc: a is copied, then b is copied or added to a part of the copy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches", "refuses"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("patch")
 
 
 def _layout(node: Tensor) -> tuple[int, int, int, int]:
-    """Strides of the part, and where it begins."""
+    """The strides of the part, and its offset."""
     nb1, nb2, nb3, offset = struct.unpack_from("<4q", node.op_params)
     return nb1, nb2, nb3, offset
 
 
 def refuses(node: Tensor) -> bool:
-    """Parts whose elements share bytes: which of two threads comes first would decide."""
+    """Whether elements of the part overlap: the order of threads would decide the result."""
     b = node.src[1]
     assert b is not None
     least = node.nb[0] * b.ne[0]

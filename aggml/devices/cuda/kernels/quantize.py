@@ -1,4 +1,4 @@
-"""What writes blocks of a quantized type, or adds to them: a module for each type."""
+"""Launches that write blocks of a quantized type or add to them, by a module for each type."""
 
 from __future__ import annotations
 

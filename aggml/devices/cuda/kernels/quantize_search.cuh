@@ -57,9 +57,13 @@ DEV float squares(const float *x, int n)
     return sum;
 }
 
-// agk_fit_affine with the weights |x| (q2_K), or root mean square + |x| (q4_K, q5_K). Returns the scale.
-DEV float fit_affine(int n, int top, const float *x, float first, float step_size, int steps, bool absolute,
-                          float *minimum)
+// The result of fit_affine. `inverse` and `from` give the codes of the search again: see searched_code.
+struct AffineFit {
+    float scale, minimum, inverse, from;
+};
+
+// agk_fit_affine with the weights |x| (q2_K), or root mean square + |x| (q4_K, q5_K).
+DEV AffineFit fit_affine(int n, int top, const float *x, float first, float step_size, int steps, bool absolute)
 {
     const float base = absolute ? 0.0f : sqrtf(squares(x, n) / (float)n);
     float least = x[0], most = x[0], sum_w = base + fabsf(x[0]), sum_x = sum_w * x[0];
@@ -72,11 +76,9 @@ DEV float fit_affine(int n, int top, const float *x, float first, float step_siz
         sum_x += w * x[i];
     }
     if (least > 0.0f) least = 0.0f;
-    if (!(most > least)) {
-        *minimum = -least;
-        return 0.0f;
-    }
+    if (!(most > least)) return {0.0f, -least, 0.0f, 0.0f};
     float inverse = (float)top / (most - least), d = 1.0f / inverse, error = 0.0f;
+    float best_inverse = inverse, from = least;
 #pragma unroll 1
     for (int i = 0; i < n; ++i) {
         const float difference = d * (float)clampi(nearest(inverse * (x[i] - least)), 0, top) + least - x[i];
@@ -110,26 +112,33 @@ DEV float fit_affine(int n, int top, const float *x, float first, float step_siz
         }
         if (trial_error < error) {
             error = trial_error;
+            best_inverse = inverse;
+            from = least;
             d = trial_d;
             least = trial_min;
         }
     }
-    *minimum = -least;
-    return d;
+    return {d, -least, best_inverse, from};
 }
 
-// A code for the scale and minimum as they are stored. If the stored scale is 0, native/formats keeps the codes of its
-// search. Those are 0, too, unless a scale that was not 0 became 0 when it was stored. Only for blocks of such small
-// numbers the codes differ: here they are 0.
-DEV int affine_code(float x, float d, float minimum, int top)
+// The code that the search has given to an element of the group.
+DEV int searched_code(float x, const AffineFit &fit, int top)
 {
-    return d == 0.0f ? 0 : clampi(nearest((x + minimum) / d), 0, top);
+    return clampi(nearest(fit.inverse * (x - fit.from)), 0, top);
 }
 
-// agk_fit_levels with the weights x^2.
-DEV float fit_levels(int n, int top, const float *x)
+// A code for the scale and minimum as they are stored. If the stored scale is 0, as that of a group whose numbers are
+// much smaller than those of its block, the code of the search stays.
+DEV int affine_code(float x, float d, float minimum, const AffineFit &fit, int top)
+{
+    return d == 0.0f ? searched_code(x, fit, top) : clampi(nearest((x + minimum) / d), 0, top);
+}
+
+// agk_fit_levels with the weights x^2. Returns the scale; *best gives the codes of the search again: see level_code.
+DEV float fit_levels(int n, int top, const float *x, float *best)
 {
     const float most = extreme(n, x);
+    *best = 0.0f;
     if (fabsf(most) < 1e-15f) return 0.0f;
     float d = 0.0f, gain = 0.0f;
 #pragma unroll 1
@@ -146,15 +155,20 @@ DEV float fit_levels(int n, int top, const float *x)
         if (k == 0) {
             d = square != 0.0f ? product / square : 0.0f;
             gain = d * product;
+            *best = inverse;
         } else if (square > 0.0f && product * product > gain * square) {
             d = product / square;
             gain = d * product;
+            *best = inverse;
         }
     }
     return d;
 }
 
-DEV int level_code(float x, float d, int top)
+// A code for the scale as it is stored. If that is 0, the code of the search stays: `best` is the inverse of the scale
+// that the search has multiplied by, 0 if all elements of the group are 0.
+DEV int level_code(float x, float d, float best, int top)
 {
-    return d == 0.0f ? top : clampi(nearest(x / d), -top, top - 1) + top;
+    if (d == 0.0f && best == 0.0f) return 0;
+    return clampi(nearest(d == 0.0f ? best * x : x / d), -top, top - 1) + top;
 }

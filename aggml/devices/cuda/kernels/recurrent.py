@@ -1,4 +1,4 @@
-"""Recurrences: warps for rows of states, threads for columns."""
+"""Launches of recurrent ops: a warp for each row of a state, or a thread for each column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches", "refuses"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("recurrent")
 
 _WIDEST = 256  # elements of a row that a warp keeps in registers
@@ -28,7 +28,7 @@ def _source(node: Tensor, i: int) -> Tensor:
 
 
 def refuses(node: Tensor) -> bool:
-    """States too wide for a warp, or without tokens or sequences, which no grid fits."""
+    """Whether the state is too wide for a warp, or the grid would be empty."""
     match node.op:
         case "ssm_conv":
             return False
@@ -43,7 +43,7 @@ def refuses(node: Tensor) -> bool:
 
 
 def launches(site: Site) -> list[Launch]:
-    """One launch, or two with the look at the indices of ssm_scan."""
+    """One launch; for ssm_scan, another one before it that checks the indices."""
     node = site.node
 
     def warps(kernel: str, n: int, n_src: int) -> Launch:

@@ -1,4 +1,4 @@
-"""lightning_indexer: a block for each key; dsv4_hc_comb: a thread for each token."""
+"""Launches of lightning_indexer (a block for each key) and dsv4_hc_comb (a thread a token)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches", "refuses"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("recurrent_dsv4")
 
 _WIDEST = 48 * 1024 // 4  # floats of a key in shared memory
 
 
 def refuses(node: Tensor) -> bool:
-    """Keys that do not fit shared memory."""
+    """Whether a key does not fit into shared memory."""
     q = node.src[0]
     assert q is not None
     return node.op == "lightning_indexer" and q.ne[0] > _WIDEST

@@ -1,4 +1,4 @@
-"""Totals: partial sums of blocks in scratch, then their sum."""
+"""Launches of ops that reduce to one number: blocks write partial sums, which are then added."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches", "scratch"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = ("sum", "count_equal", "cross_entropy_loss")
 
 _BLOCKS = 1024
@@ -28,7 +28,7 @@ def _parts(node: Tensor) -> int:
 
 
 def scratch(node: Tensor) -> int:
-    """A double for each part."""
+    """Bytes of scratch: a double for each part."""
     return 8 * _parts(node)
 
 

@@ -1,10 +1,11 @@
-"""Products whose tiles come by a ring of stages in shared memory: which, and how deep it is.
+"""Products whose tiles are loaded into a ring of stages in shared memory, some stages ahead.
 
-Here: bytes of a stage, stages, shared memory. Not here: the launches (mul_mat.py), the kernels
-(ring.cuh, mul_mat_q_ring.cu, mul_mat_f_ring.cu).
+Here: which products, the number of stages, their bytes. Not here: the launches (mul_mat.py), the
+kernels (ring.cuh, mul_mat_q_ring.cu, mul_mat_f_ring.cu).
 
-By count (docs/cuda.md), an H100 needs 23 KB under way on each multiprocessor. Tiles that come by
-registers have 7 KB, a ring has two stages or three of 4 to 19 KB on each of three blocks.
+By count (docs/cuda.md), an H100 needs 23 KB under way on each multiprocessor. Tiles that are loaded
+through registers have 7 KB under way; a ring has two or three stages of 4 to 19 KB in each of three
+blocks.
 """
 
 from __future__ import annotations
@@ -21,16 +22,22 @@ __all__ = ["Ring", "ring"]
 _ROWS = 64  # of a tile
 _ACT = 48  # bytes for 32 elements of a column
 _CODES = 4 * 32 * 80  # of four warps
-#: Columns up to which a ring gains. Quantized: with more of them, what is read of the columns in
-#: shared memory bounds both kernels alike.
+#: Most columns of a quantized product for which a ring is faster. With more, reading the columns
+#: from shared memory takes the most time, with and without a ring.
 _QUANTIZED_COLUMNS = 32
 _LEAST, _MOST = 2, 4  # stages
-#: What a GPU of any kind has for two blocks or three of a multiprocessor.
+#: Bytes of shared memory that every GPU has for each of two or three blocks on a multiprocessor.
 _SMALL = 48 * 1024
 
 
 class Ring(NamedTuple):
-    """``step``: 32s of the depth of a stage; ``shared``: bytes of a block for all stages."""
+    """A ring.
+
+    Attributes:
+        step: depth of a stage, in units of 32.
+        stages: how many stages it has.
+        shared: bytes of shared memory of a block.
+    """
 
     step: int
     stages: int
@@ -38,7 +45,7 @@ class Ring(NamedTuple):
 
 
 def _quantized(dtype: DType, wide: int) -> tuple[int, int]:
-    """32s of a stage, and its bytes (Stage of mul_mat_q_ring.cu)."""
+    """Depth of a stage in units of 32, and its bytes (Stage of mul_mat_q_ring.cu)."""
     per_block = dtype.blck_size // 32
     step = max(per_block, 4)
     vectors = (step // per_block * dtype.type_size + 30) // 16 | 1
@@ -46,12 +53,12 @@ def _quantized(dtype: DType, wide: int) -> tuple[int, int]:
 
 
 def _plain(wide: int) -> tuple[int, int]:
-    """The same of f16 and bf16 (Stage of mul_mat_f_ring.cu): rows of 64, of columns f32."""
+    """The same for f16 and bf16 (Stage of mul_mat_f_ring.cu), where columns are f32."""
     return 2, _ROWS * (2 * 64 + 16) + wide * (4 * 64 + 32)
 
 
 def ring(dtype: DType, wide: int, gpu: Gpu) -> Ring | None:
-    """The ring of a tile of ``wide`` columns: as deep as leaves room for three blocks."""
+    """The ring for tiles of ``wide`` columns, with as many stages as let three blocks fit."""
     if dtype == DType.F32 or (dtype.is_quantized and wide > _QUANTIZED_COLUMNS):
         return None
     step, size = _quantized(dtype, wide) if dtype.is_quantized else _plain(wide)

@@ -1,4 +1,4 @@
-"""rope: what does not depend on pair or position is worked out here, in double."""
+"""Launches of rope. Factors of all pairs and positions are computed here, in double."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launch", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("rope")
 
 
 def _pair_of_turns(n_dims: int, n_ctx: int, turns: float, base: float) -> float:
-    """The pair that makes so many turns over the context of the training (YaRN)."""
+    """The pair that makes ``turns`` turns over the context of the training (YaRN)."""
     return n_dims * math.log(n_ctx / (turns * 2.0 * math.pi)) / (2.0 * math.log(base))
 
 
@@ -37,7 +37,7 @@ def launch(site: Site, kernel: str, operands: Sequence[Operand] | None = None) -
     Args:
         site: of the rope.
         kernel: of rope.cu.
-        operands: stand for the node and its three sources; None: those.
+        operands: used instead of the node and its three sources; None: the node and these.
     """
     node = site.node
     raw = node.op_params

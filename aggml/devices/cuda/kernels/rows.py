@@ -1,4 +1,4 @@
-"""Rows named by indices: a look at the indices, then the rows."""
+"""Launches of ops on rows that indices choose: the first checks the indices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "check_ids", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = (*in_group("rows"), *in_group("rows_back"), *in_group("add_id"))
 
 
 def check_ids(site: Site, ids: Operand, rows: int, *, none: bool = False) -> Launch:
-    """The launch that leaves a fault if an index is not below ``rows``, or negative (``none``)."""
+    """The launch that reports a fault if an index is not within 0 and ``rows`` - 1.
+
+    With ``none``, indices may be negative.
+    """
     operands = [site.dst, ids]
     return site.launch(
         "rows", "check_ids", (1, 1, 1), (256, 1, 1), 1, operands=operands, aux=[rows, int(none)]

@@ -1,4 +1,4 @@
-"""concat and repeat: copies."""
+"""Launches of concat and repeat, which are copies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = (*in_group("shape"), "repeat")
 
 
 def launches(site: Site) -> list[Launch]:
-    """repeat: one copy of what repeats; concat: a copy for each operand."""
+    """One copy for repeat, two for concat."""
     dst, a, b = site.dst, site.src(0), site.src(1)
     if site.node.op == "repeat":
         return copy(site, dst, a)

@@ -1,4 +1,4 @@
-"""solve_tri: a look at the diagonals, then a thread for each column."""
+"""Launches of solve_tri: the first checks the diagonals, the second has a thread a column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("solve")
 
 

@@ -1,6 +1,6 @@
-"""argsort and top_k: keys in shared memory where a row fits, many blocks for each row where not.
+"""Launches of argsort and top_k. Many blocks sort a row that does not fit into shared memory.
 
-Here: which kernels of sort.cu and sort_long.cu, and what they find in scratch.
+Here: which kernels of sort.cu and sort_long.cu run, and the layout of their scratch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches", "scratch"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("sort")
 
 _SHARED = 4096  # keys: 32 KiB
-_PART = 2048  # of a long row for each block
-_BLOCKS = 512  # what a large GPU runs at a time: so many parts of rows at once
+_PART = 2048  # elements of a long row for each block
+_BLOCKS = 512  # that a large GPU runs at a time: as many parts of rows are sorted at once
 _BINS = 3 * 2048 + 2  # words of a selection, beside one for each part
 _DIGITS = 256
 
@@ -42,12 +42,12 @@ def _parts(node: Tensor) -> int:
 
 
 def _at_once(node: Tensor) -> int:
-    """Long rows that are sorted at once."""
+    """How many long rows are sorted at once."""
     return min(_source(node).nrows, max(1, _BLOCKS // _parts(node)))
 
 
 def _words(node: Tensor) -> tuple[int, int]:
-    """Words of scratch of a long row, and where its keys begin."""
+    """Words of scratch of a long row, and the offset of its keys in them."""
     width, parts = _source(node).ne[0], _parts(node)
     if node.op == "top_k" and node.ne[0] == 1:
         return ceil(2 * parts, 4) * 4, 0
@@ -59,14 +59,14 @@ def _words(node: Tensor) -> tuple[int, int]:
 
 
 def scratch(node: Tensor) -> int:
-    """Counts and keys of all rows that are sorted at once, of long rows."""
+    """Bytes of scratch: counts and keys of all long rows that are sorted at once."""
     if _source(node).ne[0] <= _SHARED:
         return 0
     return 4 * _words(node)[0] * _at_once(node)
 
 
 def launches(site: Site) -> list[Launch]:
-    """A block for each row, or several launches for as many rows as fill the GPU."""
+    """Short rows: a block for each. Long rows: several launches for as many as fill the GPU."""
     a = _source(site.node)
     width = a.ne[0]
     if width > _SHARED:

@@ -1,4 +1,4 @@
-"""Functions of one operand: one walk over both tensors."""
+"""Launches of functions of one operand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "launches"]
 
-#: What is launched from here.
+#: The ops that are launched here.
 OPS = in_group("unary")
 
 

@@ -1,7 +1,7 @@
 /* Codes and scales of iq1, iq2, iq3, tq1_0 and tq2_0 for packed weights: 8 elements at a time, as the bytes of a word.
  *
- * Packing reads each block once, 0.2 to 0.5 ns an element, where types that are only moved take 0.1. Not here: the codebooks (formats/quant_iq_grid.c), values
- * as floats (formats/). */
+ * Packing reads each block once, 0.2 to 0.5 ns an element, where types that are only moved take 0.1. Not here:
+ * the codebooks (formats/quant_iq_grid.c), values as floats (formats/). */
 #include <string.h>
 
 #include "formats/blocks.h"

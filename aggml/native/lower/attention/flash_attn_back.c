@@ -128,8 +128,9 @@ agk_status agk_lower_flash_attn_back(agk_lowering *lowering)
     }
     if (status != AGK_OK) return status;
     if ((k_heads == 0 ? q->ne[2] : q->ne[2] % k_heads) != 0 || (node->params[0] && keys < q->ne[1])) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld heads over %lld, %lld queries of %lld keys", (long long)q->ne[2],
-                          (long long)k_heads, (long long)q->ne[1], (long long)keys);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "q has %lld heads, k %lld; there are %lld queries and %lld keys: they do not fit together",
+                          (long long)q->ne[2], (long long)k_heads, (long long)q->ne[1], (long long)keys);
     }
     const int64_t part = n * keys;
     lowering->scratch_size = (size_t)(2 * part + 2 * keys) * sizeof(double);

@@ -47,8 +47,8 @@ static agk_status check_mask(agk_lowering *lowering)
         }
     }
     if (agk_has(node, 4) && (sinks->type != AGK_F32 || sinks->ne[0] != q->ne[2] || agk_nelements(sinks) != q->ne[2])) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld sinks of %s for %lld heads", (long long)agk_nelements(sinks),
-                          agk_type_name(sinks->type), (long long)q->ne[2]);
+        return agk_refuse(lowering, AGK_INVALID, "there are %lld sinks of %s; expected f32, one for each of %lld heads",
+                          (long long)agk_nelements(sinks), agk_type_name(sinks->type), (long long)q->ne[2]);
     }
     return AGK_OK;
 }
@@ -77,7 +77,8 @@ static agk_status check(agk_lowering *lowering)
                           agk_type_name(q->type), agk_type_name(dst->type));
     }
     if (dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] || dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3]) {
-        return agk_refuse(lowering, AGK_INVALID, "a result of %lld x %lld x %lld x %lld for %lld queries of %lld heads",
+        return agk_refuse(lowering, AGK_INVALID,
+                          "the result is %lld x %lld x %lld x %lld, which does not fit %lld queries of %lld heads",
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)dst->ne[3],
                           (long long)q->ne[1], (long long)q->ne[2]);
     }
@@ -94,8 +95,9 @@ static agk_status check(agk_lowering *lowering)
     }
     const int32_t shared = node->params[AGK_FLASH_SHARED], from = node->params[AGK_FLASH_SHARED_FROM];
     if (status == AGK_OK && (shared < 0 || shared > k->ne[1] || from < 0 || from >= k->ne[3])) {
-        return agk_refuse(lowering, AGK_INVALID, "%d keys of batch %d are shared, of %lld keys and %lld batches",
-                          (int)shared, (int)from, (long long)k->ne[1], (long long)k->ne[3]);
+        return agk_refuse(lowering, AGK_INVALID,
+                          "%d keys of batch %d are to be shared, but k has %lld keys and %lld batches", (int)shared,
+                          (int)from, (long long)k->ne[1], (long long)k->ne[3]);
     }
     return status == AGK_OK ? check_mask(lowering) : status;
 }

@@ -13,7 +13,8 @@ static agk_status check_types(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *b = &node->src[1], *dst = &node->dst;
     const agk_type_traits *ta = agk_traits(a->type);
     if (ta->to_float == NULL || ta->vec_dot_type == AGK_NONE) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s", agk_type_name(a->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, which has no kernel of a product",
+                          agk_type_name(a->type));
     }
     if (a->type == AGK_F32 && b->type != AGK_F32) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is f32, so b must be f32, not %s", agk_type_name(b->type));
@@ -23,7 +24,8 @@ static agk_status check_types(agk_lowering *lowering)
                           agk_type_name((int)ta->vec_dot_type), agk_type_name(b->type));
     }
     if (agk_traits(b->type)->to_float == NULL) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "b is %s", agk_type_name(b->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "b is %s, which has no kernel of a product",
+                          agk_type_name(b->type));
     }
     if (dst->type != AGK_F32 && !agk_mm_narrows(node)) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "the result must be f32, not %s", agk_type_name(dst->type));
@@ -89,8 +91,10 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
     if (agk_mm_narrows(lowering->node)) {
-        return agk_mm_tiles_narrow(lowering) ? AGK_OK
-                                             : agk_refuse(lowering, AGK_UNSUPPORTED, "only tiles make it bf16");
+        return agk_mm_tiles_narrow(lowering)
+                   ? AGK_OK
+                   : agk_refuse(lowering, AGK_UNSUPPORTED,
+                                "a result of bf16 needs matrix tiles (AMX), which cannot be used here");
     }
     const agk_mm_problem problem = agk_mm_problem_of(lowering);
     const agk_mm_preference *row = agk_mm_prefer(&problem, NULL);

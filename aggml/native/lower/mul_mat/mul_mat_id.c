@@ -23,20 +23,23 @@ static agk_status check(agk_lowering *lowering)
     const agk_type_traits *ta = agk_traits(a->type), *tb = agk_traits(b->type);
     if (ta->to_float == NULL || ta->vec_dot_type == AGK_NONE || tb->to_float == NULL ||
         (b->type != AGK_F32 && b->type != (int32_t)ta->vec_dot_type) || ids->type != AGK_I32 || dst->type != AGK_F32) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "as is %s, b is %s, ids are %s", agk_type_name(a->type),
-                          agk_type_name(b->type), agk_type_name(ids->type));
+        return agk_refuse(lowering, AGK_UNSUPPORTED,
+                          "as is %s, b is %s and ids are %s: there is no kernel of such a product",
+                          agk_type_name(a->type), agk_type_name(b->type), agk_type_name(ids->type));
     }
     const bool fits = a->ne[0] == b->ne[0] && a->ne[0] % ta->blck_size == 0 && a->ne[3] == 1 && b->ne[3] == 1 &&
                       ids->ne[1] == b->ne[2] && ids->ne[2] == 1 && ids->ne[3] == 1 &&
                       (b->ne[1] == 0 ? ids->ne[0] == 0 : ids->ne[0] % b->ne[1] == 0) && dst->ne[0] == a->ne[1] &&
                       dst->ne[1] == ids->ne[0] && dst->ne[2] == b->ne[2] && dst->ne[3] == 1;
     if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID, "rows of %lld and %lld, %lld x %lld ids, %lld x %lld columns",
-                          (long long)a->ne[0], (long long)b->ne[0], (long long)ids->ne[0], (long long)ids->ne[1],
-                          (long long)b->ne[1], (long long)b->ne[2]);
+        return agk_refuse(
+            lowering, AGK_INVALID,
+            "as and b have rows of %lld and %lld elements, %lld x %lld ids choose for %lld x %lld columns: no fit",
+            (long long)a->ne[0], (long long)b->ne[0], (long long)ids->ne[0], (long long)ids->ne[1], (long long)b->ne[1],
+            (long long)b->ne[2]);
     }
     if (ids->ne[0] * ids->ne[1] > INT32_MAX / 2) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "%lld columns, more than 2^30",
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "ids has %lld elements, more than 2^30",
                           (long long)(ids->ne[0] * ids->ne[1]));
     }
     if (a->nb[0] != (int64_t)ta->type_size || b->nb[0] != (int64_t)tb->type_size || dst->nb[0] != 4) {

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fake() -> Iterator[Fake]:
     """The fake driver; after the test all its faults are forgotten."""
     if _fake is None:
-        pytest.skip("needs the fake driver: faults and holds are not to be had on a GPU")
+        pytest.skip("needs the fake driver: a GPU cannot be told to fail or to wait")
     _fake.reset_counts()
     yield _fake
     _fake.heal()
