@@ -175,8 +175,7 @@ static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids
     const bool fits =
         n >= 0 &&
         (n == 0 || (size <= src.bytes / static_cast<size_t>(n) && size <= dst.bytes / static_cast<size_t>(n)));
-    if (!fits || ids.size != sizeof(int32_t))
-        throw nb::value_error("the ids are not int32, or the matrices reach beyond the tensors");
+    if (!fits || ids.size != sizeof(int32_t)) throw nb::value_error("ids must be int32, matrices within the tensors");
     Desc *d = desc(AG_KIND_EXPERTS, operation, nb::make_tuple(dst.keep, src.keep, ids.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     ag_experts &e = d->slot.u.experts;
