@@ -86,7 +86,11 @@ static void check_schemes(void)
         expect(avx2, AGK_Q4_K, 64, 1, 256, false, "dots_q8");
         expect(avx2, AGK_IQ2_XS, 64, 8, 256, true, "dots_q8");
         expect(avx2, AGK_Q4_K, 64, 9, 256, false, "shorts");
-        expect(avx2, AGK_F32, 64, 512, 256, false, "blocks_f32");
+        expect(avx2, AGK_F32, 64, 191, 256, false, "blocks_f32");
+        expect(avx2, AGK_F32, 64, 192, 256, false, "floats");
+        expect(avx2, AGK_F16, 64, 192, 256, false, "floats");
+        expect(avx2, AGK_BF16, 64, 512, 256, false, "floats");
+        expect(avx2, AGK_BF16, 15, 512, 256, false, "blocks_f32"); /* no panel has so few rows */
     }
     if (has_line("mm_bytes_product", avx512)) {
         expect(avx512, AGK_Q8_0, 64, 16, 256, true, "packed_lanes");

@@ -1,8 +1,9 @@
 /* Kernels that must give the bits of plain C for all numbers: sums and products of 16-bit floats, blocks of q8_0 and
- * columns, fill, conversion between f32 and i32.
+ * columns, fill, conversion between f32 and i32; functions of 16-bit floats, which must give those of f32, rounded.
  *
  * Not here: the results of nodes that use them (kernels_vectors.c, kernels_quantized_rows.c). */
 #include "kernels/mul_mat.h"
+#include "lower/unary.h"
 #include "nodes.h"
 
 /* Each variant: blocks of q8_0 and columns made of numbers of any size, infinities and NaN among them. */
@@ -95,10 +96,45 @@ static void halves_and_numbers(rng *r)
     }
 }
 
+/* Each variant of functions of 16-bit floats: as a conversion to f32, the function of the same instruction set, and a
+ * conversion back. */
+static void halves_of_functions(rng *r)
+{
+    enum { N = 113 };
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i], *of_f32 = NULL;
+        const bool f16 = strcmp(v->kernel, "unary_f16") == 0;
+        if ((v->needs & ~agk_cpu_features()) != 0 || (!f16 && strcmp(v->kernel, "unary_bf16") != 0)) continue;
+        for (size_t j = 0; j < agk_n_variants; ++j) {
+            const agk_variant *other = &agk_variants[j];
+            if (strcmp(other->kernel, "unary_f32") == 0 && strcmp(other->isa, v->isa) == 0) of_f32 = other;
+        }
+        CHECK(of_f32 != NULL);
+        for (int op = 0; op < AGK_OP_COUNT; ++op) {
+            if (agk_ops[op].stage != AGK_STAGE_UNARY || agk_unary_ns(op, true) > AGK_UNARY_SHORT_NS) continue;
+            for (int n = N - 40; n <= N; ++n) {
+                uint16_t *x = halves(r, f16 ? AGK_F16 : AGK_BF16, (size_t)n), *expected = filled((size_t)n * 2),
+                         *found = filled((size_t)n * 2);
+                float wide[N];
+                (f16 ? agk_f16_to_f32_scalar : agk_bf16_to_f32_scalar)(x, wide, n);
+                ((agk_unary_f32_fn *)of_f32->fn)(op, n, wide, wide);
+                (f16 ? agk_f32_to_f16_scalar : agk_f32_to_bf16_scalar)(wide, expected, n);
+                ((agk_unary_f16_fn *)v->fn)(op, n, found, x);
+                CHECK(((unsigned char *)found)[2 * n] == 0xa5); /* nothing beyond */
+                for (int j = 0; j < n; ++j) CHECK(isnan(wide[j]) || expected[j] == found[j]);
+                ((agk_unary_f16_fn *)v->fn)(op, n, x, x); /* in place */
+                CHECK(memcmp(found, x, (size_t)n * 2) == 0);
+                free(x), free(expected), free(found);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     rng r = rng_new(0);
     extremes(&r);
     halves_and_numbers(&r);
+    halves_of_functions(&r);
     return 0;
 }

@@ -44,7 +44,8 @@ def product(backend: aggml.Backend, dtype: str, a: Array, b: Array) -> tuple[Arr
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(
-    ("m", "k", "n"), [(16, 32, 32), (97, 301, 70), (300, 557, 33), (40, 7, 49)]
+    ("m", "k", "n"),
+    [(16, 32, 32), (97, 301, 70), (300, 557, 33), (40, 7, 49), (97, 301, 205), (19, 128, 527)],
 )
 def test_accuracy(dtype: str, m: int, k: int, n: int, backend: aggml.Backend) -> None:
     found, expected = product(backend, dtype, floats(m, k, seed=m), floats(n, k, seed=n))

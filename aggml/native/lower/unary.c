@@ -5,7 +5,7 @@
 #include "units.h"
 #include "unary.h"
 
-enum { KERNEL, READ, WRITE, PARAMS }; /* slots of node->aux */
+enum { KERNEL, READ, WRITE, PARAMS, HALVES }; /* slots of node->aux */
 
 static inline void apply(const agk_node *node, int64_t n, float *y, const float *x)
 {
@@ -35,6 +35,11 @@ typedef struct rows {
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
+    if (r->node->aux.fn[HALVES] != NULL) {
+        ((agk_unary_f16_fn *)r->node->aux.fn[HALVES])(r->node->op, n, agk_port_at(&r->dst, at[0], i),
+                                                      agk_port_at(&r->src, at[1], i));
+        return;
+    }
     if (r->dst.direct && r->src.direct) {
         apply(r->node, n, (float *)(void *)agk_port_at(&r->dst, at[0], i),
               (const float *)(const void *)agk_port_at(&r->src, at[1], i));
@@ -77,7 +82,7 @@ double agk_unary_ns(int op, bool vectors)
     case AGK_OP_floor:
     case AGK_OP_ceil:
     case AGK_OP_round:
-    case AGK_OP_trunc: return vectors ? 0.2 : 0.5;
+    case AGK_OP_trunc: return vectors ? AGK_UNARY_SHORT_NS : 0.5;
     case AGK_OP_clamp:
     case AGK_OP_leaky_relu: return vectors ? 0.25 : 0.5;
     case AGK_OP_sin:
@@ -90,6 +95,16 @@ agk_any_fn *agk_unary_kernel(int op, uint32_t cpu)
 {
     if (agk_ops[op].stage != AGK_STAGE_UNARY) return NULL; /* functions with parameters have no such kernel */
     return (agk_any_fn *)AGK_PICK(unary_f32, cpu);
+}
+
+/* The kernel of a short function for rows of f16 or bf16 without gaps, which converts in registers; NULL: there is no
+ * vector kernel, or the function is so long that conversions do not matter. */
+static agk_any_fn *halves_of(const agk_node *node, const agk_loop *loop, uint32_t cpu)
+{
+    const int type = node->dst.type, op = node->op;
+    if (type == AGK_F32 || loop->stride[0][0] != 2 || loop->stride[1][0] != 2) return NULL;
+    if (agk_unary_ns(op, true) > AGK_UNARY_SHORT_NS) return NULL;
+    return agk_pick_vector(type == AGK_F16 ? "unary_f16" : "unary_bf16", cpu);
 }
 
 agk_status agk_lower_unary(agk_lowering *lowering)
@@ -112,6 +127,7 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const double ns = agk_unary_ns(node->op, !AGK_IS_PLAIN(unary_params_f32, node->aux.fn[PARAMS]));
     const agk_loop loop = agk_loop_pair(dst, a);
+    node->aux.fn[HALVES] = halves_of(node, &loop, lowering->cpu);
     const bool flat = loop.n_dims == 1 && a->type == AGK_F32 && loop.stride[0][0] == 4 && loop.stride[1][0] == 4;
     const int64_t units = flat ? loop.ne[0] : agk_loop_units(&loop);
     const double unit_ns = flat ? ns : (ns + 0.5) * (double)(agk_nelements(dst) / units) + 5.0;

@@ -69,6 +69,8 @@ typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t 
 
 /* unary, glu. op is an agk_op; y may be x. For glu, op is the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
+typedef void agk_unary_f16_fn(int op, int64_t n, void *y, const void *x); /* of the type, each result rounded once */
+typedef agk_unary_f16_fn agk_unary_bf16_fn;                               /* of short functions */
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
 typedef void agk_glu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
 typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);

@@ -2,9 +2,9 @@
 #ifndef AGK_AVX512_HALVES_H
 #define AGK_AVX512_HALVES_H
 
-#include <immintrin.h>
+#include <stdbool.h>
 
-#include "kernels/inline.h"
+#include "math.h"
 
 AGK_INLINE __m256i agk_to_f16(__m512 x)
 {
@@ -33,6 +33,23 @@ AGK_INLINE __m512i agk_two_to_bf16(__m512 a, __m512 b)
     const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25,
                                          23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     return _mm512_permutex2var_epi16(agk_round_bf16(a), odd, agk_round_bf16(b));
+}
+
+/* Two vectors, next to each other. */
+AGK_INLINE void v_store_halves_2(bool bf16, uint16_t *p, vf a, vf b)
+{
+    if (bf16) {
+        _mm512_storeu_si512(p, agk_two_to_bf16(a, b));
+    } else {
+        _mm256_storeu_si256((__m256i *)(void *)p, agk_to_f16(a));
+        _mm256_storeu_si256((__m256i *)(void *)(p + VF), agk_to_f16(b));
+    }
+}
+
+/* n <= VF elements; nothing beyond p[n - 1] is touched. */
+AGK_INLINE void v_store_halves_n(bool bf16, uint16_t *p, vf x, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, v_first(n), bf16 ? agk_to_bf16(x) : agk_to_f16(x));
 }
 
 #endif

@@ -76,3 +76,19 @@ void agk_unary_params_f32_scalar(int op, int64_t n, float *y, const float *x, co
     default: return;
     }
 }
+
+/* Blocks of 64 by way of f32. */
+#define HALVES(type) \
+    void agk_unary_##type##_scalar(int op, int64_t n, void *y, const void *x) \
+    { \
+        enum { BLOCK = 64 }; \
+        float v[BLOCK]; \
+        for (int64_t i = 0; i < n; i += BLOCK) { \
+            const int64_t part = n - i < BLOCK ? n - i : BLOCK; \
+            agk_##type##_to_f32_scalar((const uint16_t *)x + i, v, part); \
+            agk_unary_f32_scalar(op, part, v, v); \
+            agk_f32_to_##type##_scalar(v, (uint16_t *)y + i, part); \
+        } \
+    }
+HALVES(f16)
+HALVES(bf16)
