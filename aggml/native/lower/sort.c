@@ -126,19 +126,24 @@ static bool all_behind(const char *row, int64_t i, uint64_t key)
     return !before;
 }
 
-/* The k smallest keys in order: a heap with the largest of them at the root, which is then emptied from the end. */
+/* The k smallest keys in order: a heap with the largest of them at the root, which is then emptied from the end. A
+ * value that is not above that of the root comes after it: keys of equal values are in the order of their indices. Only
+ * other values, and NaN, become keys. */
 static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t stride, int64_t n)
 {
     for (int64_t i = 0; i < k; ++i) heap[i] = key_of(row + i * stride, i, true);
     for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i);
+    float least = value_at(row, stride, (int64_t)(heap[0] & UINT32_MAX));
     for (int64_t i = k, end; i < n; i = end) {
         end = n - i < PART ? n : i + PART;
         if (stride == sizeof(float) && end - i == PART && all_behind(row, i, heap[0])) continue;
         for (; i < end; ++i) {
+            if (value_at(row, stride, i) <= least) continue;
             const uint64_t key = key_of(row + i * stride, i, true);
             if (key > heap[0]) continue;
             heap[0] = key;
             sift_down(heap, k, 0);
+            least = value_at(row, stride, (int64_t)(heap[0] & UINT32_MAX));
         }
     }
     for (int64_t left = k - 1; left > 0; --left) {
