@@ -111,9 +111,7 @@ class Routes:
         found_inputs = [prompt_of(x, i, most, "input") for i, x in enumerate(inputs)]
         texts = [x for x in found_inputs if isinstance(x, str)]
         if len(texts) < len(inputs):
-            raise RequestError(
-                400, "input: this model takes texts, and no lists of tokens", field="input"
-            )
+            raise RequestError(400, "input: this model takes texts, not tokens", field="input")
         ids = [await _tokens(embedder, i, text) for i, text in enumerate(texts)]
         found: list[Any] = [None] * len(texts)
 
