@@ -137,11 +137,8 @@ async def pipeline(
     """
     openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
     model, tokenizer, template, task = await _read(Path(path), "bytes" if stages == 1 else costs)
-    # Before anything is started: refuses too many stages, layers that do not fit, and models that
-    # cannot be cut.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
-    for first, stop in edges:
-        model.stage(first, stop)
+    _check_cuts(model, edges)  # like `cut`, it refuses before anything is started
     source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     duties = [Duty(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
@@ -158,6 +155,16 @@ async def pipeline(
     made = PipelineModel(decoder, tokenizer, owned=actors, template=template)
     made.costs = task.costs
     return made
+
+
+def _check_cuts(model: Description, edges: Sequence[tuple[int, int]]) -> None:
+    """Make each stage once, to see whether the model can be cut there.
+
+    Raises:
+        Unsupported: it cannot.
+    """
+    for first, stop in edges:
+        model.stage(first, stop)
 
 
 def _openers(
