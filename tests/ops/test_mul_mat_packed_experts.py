@@ -17,6 +17,7 @@ from ops.packed import (
     device,
     floats,
     nmse,
+    quantized,
 )
 
 import aggml
@@ -61,7 +62,10 @@ class Experts:
         return found
 
 
-@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q4_K", "q6_K", "mxfp4"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["q8_0", "q4_0", "q4_K", "q6_K", "mxfp4", "iq2_xs", "iq3_s", "iq1_m", "tq1_0", "nvfp4"],
+)
 @pytest.mark.parametrize("tokens", [1, 7, 20, 90])
 async def test_packed_experts(backend: aggml.Backend, dtype: str, tokens: int) -> None:
     random = np.random.default_rng(30 + tokens)
@@ -69,7 +73,7 @@ async def test_packed_experts(backend: aggml.Backend, dtype: str, tokens: int) -
     ids = random.choice([0, 1, 2, 3, -1], (tokens, 2), p=[0.6, 0.2, 0.1, 0.05, 0.05])
     ids = ids.astype(np.int32)
     x = floats(tokens, K, seed=31)
-    blocks = aggml.quantize(floats(5 * M, K, seed=32), dtype).reshape(5, M, -1)
+    blocks = quantized(floats(5 * M, K, seed=32), dtype).reshape(5, M, -1)
     single = Experts(backend, dtype, 1, 2, BufferUsage.ANY)
     await backend.set(single.w, blocks)
     expected = np.concatenate(
@@ -82,7 +86,7 @@ async def test_packed_experts(backend: aggml.Backend, dtype: str, tokens: int) -
     assert nmse(found, expected) < (1e-9 if PACKS else 1e-3)
 
     # Writing the weights of one expert leaves the others packed.
-    other = aggml.quantize(floats(M, K, seed=33), dtype)
+    other = quantized(floats(M, K, seed=33), dtype)
     for experts in (single, together):
         view = ops.view_2d(experts.w, K, M, experts.w.nb[1], experts.w.nb[2])
         await backend.set(view, other)
@@ -116,7 +120,10 @@ async def test_a_wrong_expert_is_refused_and_the_next_run_is_right(backend: aggm
     assert (await experts.run(x, good) == expected).all()
 
 
-@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q5_1", "q4_K", "q5_K", "q3_K", "q6_K"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["q8_0", "q4_0", "q5_1", "q4_K", "q5_K", "q3_K", "q6_K", "tq1_0", "tq2_0", "nvfp4"],
+)
 async def test_experts_that_are_no_weights(backend: aggml.Backend, dtype: str) -> None:
     random = np.random.default_rng(40)
     ids = random.choice([0, 1, 2, 3, -1], (20, 2), p=[0.6, 0.2, 0.1, 0.05, 0.05]).astype(np.int32)
