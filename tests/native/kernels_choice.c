@@ -84,7 +84,8 @@ static void check_schemes(void)
     if (has_line("mm_shorts_product", avx2)) {
         expect(avx2, AGK_Q4_K, 64, 1, 256, true, "packed_lanes");
         expect(avx2, AGK_Q4_K, 64, 1, 256, false, "dots_q8");
-        expect(avx2, AGK_IQ2_XS, 64, 8, 256, true, "dots_q8");
+        expect(avx2, AGK_IQ2_XS, 64, 8, 256, true, "packed_lanes");
+        expect(avx2, AGK_IQ2_XS, 64, 8, 256, false, "dots_q8");
         expect(avx2, AGK_Q4_K, 64, 9, 256, false, "shorts");
         expect(avx2, AGK_F32, 64, 191, 256, false, "blocks_f32");
         expect(avx2, AGK_F32, 64, 192, 256, false, "floats");
