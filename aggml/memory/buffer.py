@@ -215,8 +215,8 @@ class Buffer:
             if isinstance(self.memory, _native.Memory) and _native.banks() > 1:
                 for tensor in self._lying():  # move rows next to the cores that will read them
                     _native.place(self.base + _offset(tensor), tensor.nbytes)
-        PlacementEpoch.move()  # plans may now treat these tensors as weights, or no longer
         self._hand_on_usage()
+        PlacementEpoch.move()  # plans may now treat these tensors as weights, or no longer
 
     def _hand_on_usage(self) -> None:
         """A buffer of several parts sets the usage of each."""

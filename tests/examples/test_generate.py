@@ -95,7 +95,7 @@ async def test_a_prompt_longer_than_a_step_of_the_cache(files: dict[str, Path]) 
         model = await load(backend, files["llama"])
         got = await model.prefill(0, ids)
         assert_near(got, llama_files.logits(ids, "llama")[-1])
-        with pytest.raises(ModelError, match="do not fit a context of 512"):
+        with pytest.raises(ModelError, match="do not fit into a context of 512"):
             await model.prefill(0, ids, start=300)
 
 
