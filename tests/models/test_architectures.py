@@ -17,11 +17,13 @@ from models.layout import VOCABULARY
 
 import aggml
 from aggml.models import catalogue
+from aggml.native import cpu_mask
 
 # Bounds of the error: llama.cpp keeps keys and values in f16, too. mxfp4 experts are multiplied
 # with activations of 8 bits, here and in llama.cpp.
 NMSE: Final = {"gpt-oss": 2e-4}
 MOST: Final = 1e-5
+TILES: Final = cpu_mask(None) & (1 << 9 | 1 << 10) != 0  # bits of isas.def: AMX_BF16, AMX_INT8
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +48,12 @@ async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str)
         assert nmse(logits[-len(wanted) :], wanted) < NMSE.get(name, MOST)
         taken = recorded["ids"].tolist()
         made = [token.id async for token in model.generate(ids, max_tokens=len(taken))]
-        if name not in NMSE or made == taken:
+        if made == taken or not (TILES and name in NMSE):
             assert made == taken
             return
-        # Activations of 8 bits are rounded otherwise on each instruction set. So where a token
-        # differs, both candidates must be nearer to each other than the logits are to llama.cpp's.
+        # On matrix tiles prompts are multiplied as bf16, not with activations of 8 bits. So where a
+        # token differs, the logits of both candidates must differ by less than three times the
+        # error of our logits against llama.cpp's.
         at = next(i for i, (a, b) in enumerate(zip(made, taken, strict=True)) if a != b)
         after = (await model.logits([*ids, *taken[:at]]))[-1]
         error = np.sqrt(np.square(logits[-len(wanted) :] - wanted).mean())
