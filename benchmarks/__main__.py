@@ -51,7 +51,7 @@ PARTS: Final = {
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
     files.PART: "the same for mixtures (Q4_K_M, ...) at real shapes; llama.cpp, ik_llama.cpp",
     busy.PART: "generate beside a process that burns one core; llama.cpp",
-    embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
+    embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, OpenVINO, PyTorch, llama.cpp",
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
@@ -62,8 +62,8 @@ PARTS: Final = {
 LOOPS: Final = ("asyncio", "trio")
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
-    "aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime", "llama-cpp-python",
-    "ik-llama-cpp-python", "xllamacpp",
+    "aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime", "openvino", "nncf",
+    "llama-cpp-python", "ik-llama-cpp-python", "xllamacpp",
 )  # fmt: skip
 
 
@@ -120,8 +120,9 @@ class Bench:
             )  # fmt: skip
         if name == embeddings.PART:
             return partial(
-                embeddings.measure, self.threads, quick=quick, match=self.match, missing=missing
-            )
+                embeddings.measure, self.threads, self.roofline,
+                quick=quick, match=self.match, missing=missing,
+            )  # fmt: skip
         if name == service.PART:
             return partial(
                 service.measure, self.threads, quick=quick, match=self.match, missing=missing

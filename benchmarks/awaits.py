@@ -104,10 +104,10 @@ async def _after_work(be: Backend, loop: str, rounds: int) -> list[Row]:
             found = await interleaved(samples, rounds)
     except MissingPeerError as error:
         progress(str(error))
-        return [_compare(what, await _both(ours, peer, rounds), 1 / 3)]
+        return [_compare(what, await _both(ours, peer, rounds))]
     mine, bare = (median(found[x]) * 1e6 for x in ("aggml", "bare"))
     against = versus(PART, f"{what}, bare", mine, "us", "bare C thread", bare, ("<=", 1.5))
-    return [_compare(what, found, 1 / 3), against]
+    return [_compare(what, found), against]
 
 
 async def _asleep(be: Backend, graph: Graph, loop: str, rounds: int) -> list[Row]:
@@ -124,7 +124,7 @@ async def _asleep(be: Backend, graph: Graph, loop: str, rounds: int) -> list[Row
         return time.perf_counter() - start
 
     return [
-        _compare(f"worker asleep, submit to resumed, {loop}", await _both(ours, peer, rounds), 1)
+        _compare(f"worker asleep, submit to resumed, {loop}", await _both(ours, peer, rounds), 0.4)
     ]
 
 
@@ -145,9 +145,10 @@ async def _both(ours: Sample, peer: Sample, rounds: int) -> dict[str, list[float
     return await interleaved({"aggml": ours, "peer": peer}, rounds)
 
 
-def _compare(what: str, found: dict[str, list[float]], budget: float) -> Row:
+def _compare(what: str, found: dict[str, list[float]], budget: float | None = None) -> Row:
     ours, peer = (median(found[x]) * 1e6 for x in ("aggml", "peer"))
-    return versus(PART, what, ours, "us", TO_THREAD, peer, ("<=", budget))
+    limit = None if budget is None else ("<=", budget)
+    return versus(PART, what, ours, "us", TO_THREAD, peer, limit)
 
 
 async def _graph_of(be: Backend, seconds: float) -> Graph:

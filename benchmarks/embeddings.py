@@ -1,8 +1,9 @@
-"""Embeddings per second of all-MiniLM-L6-v2 at three sizes: onnxruntime, PyTorch, llama.cpp.
+"""Embeddings per second of all-MiniLM-L6-v2: onnxruntime, OpenVINO, PyTorch, llama.cpp.
 
-Contenders take turns. Before each turn there is a pause, because the threads of the peers spin for
-a while when their work is done, and one run that does not count. llama.cpp is a process that is
-stopped while others are measured. Not here: how the peers are set up (peers.py, llamacpp.py).
+Three sizes. The limits of the machine and the contenders take turns. Before each turn there is a
+pause, because the threads of the peers spin for a while when their work is done, and one run that
+does not count. llama.cpp is a process that is stopped while others are measured. Not here: how the
+peers are set up (peers.py, openvino_minilm.py, llamacpp.py).
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from typing import TYPE_CHECKING
 import anyio
 import numpy as np
 
+from aggml import DType
 from benchmarks import model_files, peers
 from benchmarks.child import Child, ChildError
 from benchmarks.models import minilm
+from benchmarks.openvino_minilm import openvino
 from benchmarks.timing import Budget, Row, median, progress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from benchmarks.roofline import Roofline
 
 PART = "embeddings"
 SIZES = ((1, 14), (32, 32), (64, 122))
@@ -32,7 +37,18 @@ PEERS: dict[str, Callable[[int], peers.Compute]] = {
     "onnxruntime f32": peers.onnxruntime,
     "PyTorch f32": lambda threads: peers.pytorch("f32", threads),
     "PyTorch bf16": lambda threads: peers.pytorch("bf16", threads),
+    "OpenVINO f32": lambda threads: openvino("f32", threads),
+    "OpenVINO bf16": lambda threads: openvino("bf16", threads),
+    "OpenVINO int8": lambda threads: openvino("int8", threads),
 }
+# The peers of each of our types, and the least share of the limit that bounds batches on vectors.
+BESIDE = {
+    "f32": (("onnxruntime f32", "OpenVINO f32", "PyTorch f32", "llama.cpp f32"), 0.85),
+    "bf16": (("PyTorch bf16", "OpenVINO bf16"), 0.80),
+    "q8_0": (("PyTorch bf16", "OpenVINO int8", "llama.cpp q8_0"), 0.60),
+}
+UNIT = {"f32": "f32", "bf16": "bf16", "q8_0": "int8"}  # what multiplies, as Roofline names it
+OF_MEMORY = 0.85  # of the read bandwidth, for one sentence
 
 
 @dataclass
@@ -44,7 +60,9 @@ class Contender:
     note: str = ""
 
 
-async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) -> list[Row]:
+async def measure(
+    threads: int, roofline: Roofline, *, quick: bool, match: str, missing: list[str]
+) -> list[Row]:
     """Rows for all installed contenders; the names of the others go to ``missing``.
 
     Only sizes whose name contains ``match`` are measured.
@@ -66,7 +84,7 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
             if match not in f"{batch} x {tokens}":
                 continue
             progress(f"{PART}: {batch} x {tokens}")
-            rows += await _size(contenders, batch, tokens, quick=quick)
+            rows += await _size(contenders, roofline, batch, tokens, quick=quick)
     return rows
 
 
@@ -116,16 +134,22 @@ def _llama_cpp(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
     return Contender(f"llama.cpp {dtype}", compute, note)
 
 
-async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: bool) -> list[Row]:
+async def _size(
+    contenders: list[Contender], roofline: Roofline, batch: int, tokens: int, *, quick: bool
+) -> list[Row]:
     rng = np.random.default_rng(batch)
     ids = rng.integers(1000, 30000, (batch, tokens))
     ids[:, 0], ids[:, -1] = 101, 102  # [CLS], [SEP]
     rounds = 2 if quick else 4 if batch * tokens > 3000 else 7  # the largest takes 15 s a round
     repeats = max(1, min(30, 3000 // (batch * tokens)))  # samples of large sizes are long enough
     seconds: dict[str, list[float]] = {x.name: [] for x in contenders}
+    heights: dict[str, list[float]] = {}
     vectors: dict[str, np.ndarray] = {}
     dead: list[str] = []
     for _ in range(rounds):
+        for dtype in OURS:
+            name, most = _limit(roofline, dtype, batch, tokens)
+            heights.setdefault(f"{dtype}, {name}", []).append(most)
         for x in contenders:
             if x.name in dead:
                 continue
@@ -140,7 +164,22 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
                 dead.append(x.name)
     rate = {name: batch / median(x) for name, x in seconds.items() if x and name not in dead}
     notes = {x.name: x.note for x in contenders}
-    return _rows(f"{batch} x {tokens}", rate, vectors, notes, small=batch == 1)
+    limits = {name: median(found) for name, found in heights.items()}
+    return _rows(f"{batch} x {tokens}", rate, vectors, notes, limits)
+
+
+def _limit(roofline: Roofline, dtype: str, batch: int, tokens: int) -> tuple[str, float]:
+    """What bounds sentences of that many tokens, and the most sentences a second it allows.
+
+    One sentence reads all matrices of the layers once; of many, the products bound the time.
+    """
+    elements = minilm.LAYERS * (4 * minilm.WIDTH**2 + 2 * minilm.WIDTH * minilm.INNER)
+    if batch == 1:
+        return "read", roofline.read() / DType.parse(dtype).row_size(elements)
+    of_attention = minilm.LAYERS * 2 * tokens * tokens * minilm.WIDTH
+    unit = roofline.best(UNIT[dtype])
+    unit = unit if unit in roofline.peaks else "f32"
+    return unit, roofline.peak(unit) / (2 * (tokens * elements + of_attention))
 
 
 def _rows(
@@ -148,23 +187,21 @@ def _rows(
     rate: dict[str, float],
     vectors: dict[str, np.ndarray],
     notes: dict[str, str],
-    *,
-    small: bool,
+    limits: dict[str, float],
 ) -> list[Row]:
-    reduced = Budget("PyTorch bf16", ">=", 2.0 if small else 2.5)
-    wanted = {
-        "aggml f32": (("onnxruntime f32", "PyTorch f32", "llama.cpp f32"),
-                      Budget("onnxruntime f32", ">=", 1.5)),
-        "aggml bf16": (("PyTorch bf16",), reduced),
-        "aggml q8_0": (("PyTorch bf16", "llama.cpp q8_0"), reduced),
-    }  # fmt: skip
     rows = []
-    for ours, (names, budget) in wanted.items():
+    for dtype, (names, share) in BESIDE.items():
+        ours = f"aggml {dtype}"
         beside = [name for name in names if name in rate]
         cosine = {x: float((vectors[ours] * vectors[x]).sum(1).min()) for x in beside}
         note = "; ".join(filter(None, (notes[x] for x in beside)))
+        roofs = {k.split(", ")[1]: v for k, v in limits.items() if k.startswith(dtype + ",")}
+        budgets = [Budget(name, ">=", 1.0) for name in beside]
+        # The design names no share for products on tiles.
+        least = {name: OF_MEMORY if name == "read" else share for name in roofs}
+        budgets += [Budget(k, ">=", v) for k, v in least.items() if not k.endswith("tiles")]
         peers_ = {x: rate[x] for x in beside}
-        what = f"{ours}, {size}"
         more = {"cosine": cosine}
-        rows.append(Row(PART, what, rate[ours], "/s", peers_, {}, (budget,), note, more))
+        what = f"{ours}, {size}"
+        rows.append(Row(PART, what, rate[ours], "/s", peers_, roofs, budgets, note, more))
     return rows

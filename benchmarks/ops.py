@@ -19,7 +19,7 @@ from benchmarks.child import Child, ChildError
 from benchmarks.op_cases import data
 from benchmarks.op_ggml import SAMPLE
 from benchmarks.op_rows import all_cases
-from benchmarks.timing import Row, computed_in, median, progress
+from benchmarks.timing import Budget, Row, computed_in, median, progress
 
 if TYPE_CHECKING:
     from aggml import Backend, Tensor
@@ -192,6 +192,7 @@ async def _row(
         "GB/s",
         rates,
         tops,
+        budgets=(Budget("ggml", ">=", 1.0),),
         note=note,
         more=more,
     )

@@ -1,8 +1,8 @@
 """The programs that aggml is measured against: PyTorch and onnxruntime with all-MiniLM-L6-v2.
 
-Here: how each peer is set up, and the names of those that are missing. Not here: timing
-(timing.py), tables. torch, transformers, onnx and onnxruntime are imported when a benchmark asks
-for them.
+Here: how each peer is set up, and the names of those that are missing. Not here: OpenVINO
+(openvino_minilm.py), timing (timing.py), tables. torch, transformers, onnx and onnxruntime are
+imported when a benchmark asks for them.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def onnxruntime(threads: int) -> Compute:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "minilm.onnx"
-        _export(path)
+        export_minilm(path)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -139,7 +139,8 @@ def onnxruntime(threads: int) -> Compute:
     return compute
 
 
-def _export(path: Path) -> None:
+def export_minilm(path: Path) -> None:
+    """Write the graph of (ids, mask) -> embeddings as ONNX; batch and tokens may change."""
     torch = module("torch")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     model = torch_model("f32", "eager")

@@ -183,7 +183,7 @@ async def _level(
                 for name, found in seen.items()
             }
             worse = share == 99 and of == "between"
-            budgets = [Budget(PEER, "<=", 1.0)] if worse and not quick else []
+            budgets = [Budget(PEER, "<=", 0.3)] if worse and not quick else []
             rows.append(_row(f"{who}, {what}, p{share}", values, "ms", budgets))
     return rows
 
@@ -193,7 +193,7 @@ def _named(clients: int) -> str:
 
 
 def _more_than(clients: int) -> list[Budget]:
-    return [Budget(PEER, ">=", 2.0)] if clients >= 8 else []
+    return [Budget(PEER, ">=", 3.0)] if clients >= 4 else []
 
 
 def _row(

@@ -154,6 +154,72 @@ def test_columns_that_only_the_next_product_reads(
         assert np.array_equal(found, expected)
 
 
+@pytest.mark.parametrize("act", ["", "relu", "gelu_erf"])
+@pytest.mark.parametrize("second", ["f32", "f16", "bf16", "q8_0", "nvfp4", "q4_K"])
+@pytest.mark.parametrize("first", ["f32", "bf16", "q8_0"])
+@pytest.mark.parametrize(("k", "middle", "n"), [(64, 256, 64), (320, 512, 515)])
+def test_columns_in_the_form_of_the_next_product(
+    first: str, second: str, act: str, k: int, middle: int, n: int, backend: aggml.Backend
+) -> None:
+    a, b = new_tensor(first, ne=(k, middle)), new_tensor(second, ne=(middle, 64))
+    x, bias = new_tensor("f32", ne=(k, n)), new_tensor("f32", ne=(middle,))
+    values: dict[aggml.Tensor, Array] = {
+        a: _held(floats(middle, k, seed=1), first),
+        b: _held(floats(64, middle, seed=2), second),
+        x: floats(n, k, seed=3),
+        bias: 4 * floats(middle, seed=4),
+    }
+
+    def value(*, watched: bool) -> Array:
+        y = ops.add(ops.mul_mat(a, x), bias)
+        if act:
+            y = getattr(ops, act)(y)
+        if watched:
+            y.set_output()
+        return compute(backend, ops.mul_mat(b, y), values)
+
+    found, expected = value(watched=False), value(watched=True)
+    if act == "gelu_erf":  # rounded once more where columns are bf16 or bytes
+        assert nmse(expected, found) <= 1e-6
+    else:
+        assert np.array_equal(found, expected)
+
+
+def _held(values: Array, dtype: str) -> Array:
+    if dtype == "f32":
+        return values
+    if dtype == "f16":
+        return values.astype(np.float16)
+    held: Array = aggml.quantize(values, DType.parse(dtype))
+    return held.view(np.uint16) if dtype == "bf16" else held
+
+
+@pytest.mark.parametrize("gate", ["swiglu_split", "geglu_split", "geglu_erf_split", "reglu_split"])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8_0", "q4_K"])
+@pytest.mark.parametrize(("k", "m", "n"), [(256, 96, 64), (256, 50, 33), (512, 560, 515)])
+def test_a_gated_unit_behind_a_product(
+    dtype: str, gate: str, first: bool, k: int, m: int, n: int, backend: aggml.Backend
+) -> None:
+    a, x, other = (
+        new_tensor(t, ne=ne) for t, ne in ((dtype, (k, m)), ("f32", (k, n)), ("f32", (m, n)))
+    )
+    values: dict[aggml.Tensor, Array] = {
+        a: _held(floats(m, k, seed=1), dtype),
+        x: floats(n, k, seed=3),
+        other: floats(n, m, seed=4),
+    }
+
+    def value(*, watched: bool) -> Array:
+        y = ops.mul_mat(a, x)
+        if watched:
+            y.set_output()
+        pair = (other, y) if first else (y, other)
+        return compute(backend, getattr(ops, gate)(*pair), values)
+
+    assert np.array_equal(value(watched=False), value(watched=True))
+
+
 @pytest.mark.parametrize(
     ("k", "m", "n"), [(64, 96, 64), (40, 50, 33), (300, 560, 513), (64, 48, 5)]
 )

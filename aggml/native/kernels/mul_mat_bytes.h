@@ -27,5 +27,6 @@ typedef struct agk_bytes_unit {
     float sum[2][16];
     int8_t q[AGK_MM_BLOCK / 4][16][4];
 } agk_bytes_unit;
+_Static_assert(sizeof(agk_bytes_unit) == AGK_BYTES_UNIT, "the size that mul_mat_panels.h names");
 
 #endif

@@ -27,22 +27,37 @@ enum {
     AGK_PANEL_K = 32,           /* of a tile */
     AGK_PANEL_ROWS = 32,        /* of a panel */
     AGK_TERMS_TILE = 1024,      /* bytes: 16 x 32 bf16 */
+    AGK_BYTES_UNIT = 832,       /* bytes: sizeof(agk_bytes_unit) */
     AGK_PANEL_SUMS = 4 * 256,   /* floats: four tiles of 16 x 16 */
     AGK_PANEL_MIN_COLUMNS = 32, /* with fewer columns, packing a panel costs more than it saves */
 };
 
-/* The epilogue of sums on tiles, after their last block of k, while they are in L1: c = act(sums + bias) + other. */
+/* The forms in which a product can write its result as the columns of the product that follows: units of 16 columns in
+ * blocks of k, as the scheme of that name packs them. Bytes have a scale for each 32 k. */
+typedef enum agk_columns_form {
+    AGK_COLUMNS_TILES = 1,
+    AGK_COLUMNS_PAIRS,
+    AGK_COLUMNS_FLOATS,
+    AGK_COLUMNS_BYTES,
+    AGK_COLUMNS_BYTES_HALVES,
+} agk_columns_form;
+
+/* The epilogue of sums: c = act(sums + bias) + other. On tiles it is carried out while the sums of a panel are in L1
+ * (mm_tiles_product), in lanes when all sums of an item are complete (mm_panels_end). */
 typedef struct agk_mm_end {
-    float *c; /* address of the first row of the panel in the first column */
+    float *c; /* address of the first row of the panel (in lanes: of the item) in the first column */
     size_t ldc;
     bool narrow; /* c is bf16 */
     /* instead of c: the columns of the product that follows, in one term, from these 32 k on; NULL: none */
     char *units;
     size_t ld_unit;
-    const float *bias; /* of the panel's rows; NULL: none */
+    agk_columns_form form;
+    const float *bias; /* of the rows; NULL: none */
     int act;           /* agk_op of a function, one of agk_mm_end_takes; -1: none */
     const char *other; /* as c; NULL: none */
     size_t ld_other;
+    /* other is a factor, not a summand: c = act(sums + bias) * other, or, if `gates`, act(other) * (sums + bias) */
+    bool gated, gates;
 } agk_mm_end;
 
 /* Multiplies one panel by some units, for one block of k: sums += a * b. */
@@ -68,6 +83,14 @@ typedef struct agk_mm_panel {
 } agk_mm_panel;
 
 typedef void agk_mm_panel_fn(const agk_mm_panel *panel);
+
+/* Bytes of 32 k of a unit of columns in this form. */
+static inline size_t agk_columns_unit_32(agk_columns_form form)
+{
+    return form == AGK_COLUMNS_FLOATS                                      ? AGK_PANEL_K * 16 * sizeof(float)
+           : form == AGK_COLUMNS_BYTES || form == AGK_COLUMNS_BYTES_HALVES ? AGK_BYTES_UNIT
+                                                                           : AGK_TERMS_TILE;
+}
 
 /* The functions that an epilogue can have. */
 static inline bool agk_mm_end_takes(int op)

@@ -52,10 +52,11 @@ typedef struct agk_node {
     int32_t n_stages;          /* 0: nothing is fused */
     agk_stage stage[AGK_MAX_STAGES];
     size_t work;        /* offset in the arena of the memory that the node's steps share, 64-byte aligned */
-    bool for_columns;   /* only one product reads dst, as its columns */
-    bool gives_columns; /* and this node can write them in the packed form of that product */
-    bool has_columns;   /* src[1] was written in this form */
-    /* dst is in this form, with so many k in a block (mul_mat/tiles.h); 0: dst is a plain tensor */
+    bool for_columns; /* only one product reads dst, as its columns */
+    bool has_columns; /* src[1] was written in the packed form of this product's columns */
+    /* the packed forms in which this node can write them: bits of agk_columns_form (kernels/mul_mat_panels.h) */
+    uint8_t gives_columns;
+    uint8_t columns_form; /* dst is in this form, with columns_k k in a block; 0: dst is a plain tensor */
     int32_t columns_k;
     union {
         int64_t i[16];
@@ -118,6 +119,7 @@ typedef struct agk_lowering {
     /* the node that computes src[1] of a product, if it can write packed columns; NULL: none */
     const agk_node *source;
     int32_t source_k;        /* that node shall write them, in blocks of so many k; 0: it shall not */
+    uint8_t source_form;     /* in this agk_columns_form */
     const agk_node *columns; /* an earlier node whose columns are still in the work memory; NULL: none */
     bool lays_columns;       /* after this node, its columns are in the work memory */
     uint32_t cpu;            /* features that the plan may use; 0 asks for the exact scalar kernels */

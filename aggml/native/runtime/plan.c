@@ -103,7 +103,7 @@ static agk_node *source_of_columns(const ag_plan *plan, const agk_node *node)
             continue;
         const bool same = dst->addr == b->addr && dst->type == b->type && memcmp(dst->ne, b->ne, sizeof b->ne) == 0 &&
                           memcmp(dst->nb, b->nb, sizeof b->nb) == 0;
-        return same && other->gives_columns ? other : NULL;
+        return same && other->gives_columns != 0 ? other : NULL;
     }
     return NULL;
 }
@@ -198,7 +198,10 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
         free(copy);
         return AGK_NO_MEMORY;
     }
-    if (lowering.source_k > 0) source->columns_k = lowering.source_k;
+    if (lowering.source_k > 0) {
+        source->columns_k = lowering.source_k;
+        source->columns_form = lowering.source_form;
+    }
     if (lowering.lays_columns) plan->columns = copy;
     if (plan->columns != NULL && ends_columns(&lowering, copy, plan->columns)) plan->columns = NULL;
     if (lowering.packed != NULL) plan->packed[plan->n_packed++] = lowering.packed;

@@ -64,6 +64,10 @@ typedef void agk_mm_bytes_columns_fn(bool halves, bool wide, int64_t k, int64_t 
 typedef agk_mm_pairs_product_fn agk_mm_shorts_product_fn; /* mul_mat_shorts.h */
 typedef agk_mm_bytes_rows_fn agk_mm_shorts_rows_fn;
 typedef agk_mm_bytes_columns_fn agk_mm_shorts_columns_fn;
+/* The epilogue of the sums of `rows` x `cols` in lanes. Packed columns: of a single panel of 32 rows. */
+struct agk_mm_end;
+typedef void agk_mm_panels_end_fn(const struct agk_mm_end *end, const float *sums, size_t panel_sums, int64_t rows,
+                                  int64_t cols);
 typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
                                   size_t ldc);
 

@@ -2,7 +2,7 @@
  * (mul_mat_panels.h). Reached only through lines that need AGK_AMX_BF16. */
 #include "kernels/mul_mat_panels.h"
 
-#include "kernels/avx512/mul_mat_tiles_end.h"
+#include "kernels/avx512/mul_mat_end.h"
 #include "tiles.h"
 
 enum { TILE = AGK_TERMS_TILE };

@@ -47,4 +47,15 @@ static inline float bf16(const char *at, int64_t i)
     return value;
 }
 
+/* The epilogue of a sum x: act(x + bias), and the second operand. */
+static inline float ended(const agk_mm_end *e, int64_t row, int64_t col, float x)
+{
+    if (e->bias != NULL) x += e->bias[row];
+    if (e->act >= 0 && !e->gates) agk_unary_f32_scalar(e->act, 1, &x, &x);
+    if (e->other == NULL) return x;
+    float other = ((const float *)(const void *)(e->other + (size_t)col * e->ld_other))[row];
+    if (e->gates) agk_unary_f32_scalar(e->act, 1, &other, &other);
+    return e->gated ? x * other : x + other;
+}
+
 #endif

@@ -70,10 +70,7 @@ void agk_mm_tiles_product_scalar(const agk_mm_panel *p)
                 *sum = x;
                 continue;
             }
-            if (e->bias != NULL) x += e->bias[row];
-            if (e->act >= 0) agk_unary_f32_scalar(e->act, 1, &x, &x);
-            const char *other = e->other + (size_t)col * e->ld_other;
-            if (e->other != NULL) x += ((const float *)(const void *)other)[row];
+            x = ended(e, row, col, x);
             if (e->units == NULL && e->narrow) {
                 const uint16_t bits = rounded(x);
                 memcpy((char *)e->c + (size_t)col * e->ldc + 2 * row, &bits, 2);

@@ -22,9 +22,11 @@ static bool lower(agk_lowering *lowering)
                             .unit_32 = sizeof(agk_bytes_unit),
                             .panel_32 = AGK_PANEL_ROWS * 2 * sizeof(agk_bytes_row),
                             .k_block = AGK_PANELS_K_BLOCK};
+    /* Columns with a scale for 256 k cannot be written 32 k at a time. */
+    if (!p.codes.wide && b == AGK_F32) p.form = p.codes.halves ? AGK_COLUMNS_BYTES_HALVES : AGK_COLUMNS_BYTES;
     p.kernels[AGK_CODES_COLUMNS] = (agk_any_fn *)AGK_PICK(mm_bytes_columns, cpu);
     p.kernels[AGK_CODES_ROWS] = (agk_any_fn *)AGK_PICK(mm_bytes_rows, cpu);
-    agk_mm_panels_lower(lowering, &p, 1, agk_mm_panels_in_lanes);
+    agk_mm_panels_in_lanes(lowering, &p);
     return true;
 }
 

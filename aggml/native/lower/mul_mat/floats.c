@@ -39,6 +39,7 @@ static bool rows(const agk_mm_panels_plan *p, const agk_view *a, const char *fro
     (void)room;
     if (n < AGK_PANEL_ROWS) memset(panel, 0, agk_mm_panels_panel(p, k));
     for (int64_t i = 0; i < n; ++i, from += a->nb[1], panel += LINE) {
+        agk_mm_panels_fetch(a, from, n - i, k);
         const float *x = (const float *)(const void *)from;
         if (p->kernels[READ] != NULL) {
             ((agk_to_float_fn *)p->kernels[READ])(from, floats, k);
@@ -60,12 +61,13 @@ static bool lower(agk_lowering *lowering)
                             .product = AGK_PICK(mm_floats_product, cpu),
                             .put = AGK_PICK(mm_panels_put, cpu),
                             .columns = agk_mm_to_floats(lowering->node->src[1].type, cpu),
+                            .form = AGK_COLUMNS_FLOATS,
                             .unit_32 = AGK_PANEL_K * AGK_MM_UNIT * sizeof(float),
                             .panel_32 = AGK_PANEL_K * AGK_PANEL_ROWS * sizeof(float),
                             .k_block = halve ? AGK_PANELS_K_BLOCK / 2 : AGK_PANELS_K_BLOCK};
     p.kernels[COLUMNS] = (agk_any_fn *)AGK_PICK(mm_blocks_pack_f32, cpu);
     if (a != AGK_F32) p.kernels[READ] = (agk_any_fn *)agk_reader(a, cpu);
-    agk_mm_panels_lower(lowering, &p, 1, agk_mm_panels_in_lanes);
+    agk_mm_panels_in_lanes(lowering, &p);
     return true;
 }
 

@@ -5,7 +5,7 @@
 #include "lower/refuse.h"
 
 #include "scheme.h"
-#include "tiles.h"
+#include "ends.h"
 
 static agk_status check_types(agk_lowering *lowering)
 {
@@ -91,10 +91,11 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
     if (agk_mm_narrows(lowering->node)) {
-        return agk_mm_tiles_narrow(lowering)
+        return agk_mm_ends_narrow(lowering)
                    ? AGK_OK
-                   : agk_refuse(lowering, AGK_UNSUPPORTED,
-                                "a result of bf16 needs matrix tiles (AMX), which cannot be used here");
+                   : agk_refuse(
+                         lowering, AGK_UNSUPPORTED,
+                         "a result of bf16 needs a kernel that stores it, which this product does not have here");
     }
     const agk_mm_problem problem = agk_mm_problem_of(lowering);
     const agk_mm_preference *row = agk_mm_prefer(&problem, NULL);

@@ -24,6 +24,7 @@ static bool rows(const agk_mm_panels_plan *p, const agk_view *a, const char *fro
     (void)room;
     if (n < AGK_PANEL_ROWS) memset(panel, 0, agk_mm_panels_panel(p, k));
     for (int64_t i = 0; i < n; ++i, from += a->nb[1], panel += ROW) {
+        agk_mm_panels_fetch(a, from, n - i, k);
         if (p->kernels[READ] == NULL) {
             ((agk_mm_pairs_rows_bf16_fn *)p->kernels[ROWS])(from, panel, k);
             continue;
@@ -45,6 +46,7 @@ static bool lower(agk_lowering *lowering)
                             .put = AGK_PICK(mm_panels_put, cpu),
                             .columns = agk_mm_to_floats(lowering->node->src[1].type, cpu),
                             .terms = 1,
+                            .form = AGK_COLUMNS_PAIRS,
                             .unit_32 = AGK_TERMS_TILE,
                             .panel_32 = 2 * AGK_TERMS_TILE,
                             .k_block = AGK_PANELS_K_BLOCK};
@@ -55,7 +57,7 @@ static bool lower(agk_lowering *lowering)
         p.kernels[ROWS] = (agk_any_fn *)AGK_PICK(mm_pairs_rows, cpu);
         p.kernels[READ] = (agk_any_fn *)agk_reader(a, cpu);
     }
-    agk_mm_panels_lower(lowering, &p, 1, agk_mm_panels_in_lanes);
+    agk_mm_panels_in_lanes(lowering, &p);
     return true;
 }
 

@@ -6,6 +6,7 @@
  * floats.c), the second step on matrix tiles (tiles_items.c), the kernels. */
 #include "panels.h"
 
+#include "ends.h"
 #include "lower/chain.h"
 
 enum {
@@ -36,7 +37,10 @@ static bool code_rows(const agk_mm_panels_plan *p, const agk_view *a, const char
     const size_t bytes = agk_mm_panels_panel(p, k), row = bytes / AGK_PANEL_ROWS;
     agk_mm_bytes_rows_fn *unpack = (agk_mm_bytes_rows_fn *)p->kernels[AGK_CODES_ROWS];
     if (n < AGK_PANEL_ROWS) memset(panel, 0, bytes);
-    for (int64_t i = 0; i < n; ++i) unpack(a->type, p->fours == 0, from + i * a->nb[1], panel + (size_t)i * row, k);
+    for (int64_t i = 0; i < n; ++i, from += a->nb[1]) {
+        agk_mm_panels_fetch(a, from, n - i, k);
+        unpack(a->type, p->fours == 0, from, panel + (size_t)i * row, k);
+    }
     return true;
 }
 
@@ -150,6 +154,7 @@ void agk_mm_panels_lower(agk_lowering *lowering, agk_mm_panels_plan *plan, int p
     lowering->scratch_size = scratch_bytes(plan, k);
     if (node->has_columns) {
         lowering->source_k = plan->k_block;
+        lowering->source_form = plan->form;
     } else {
         lowering->work_size = (size_t)(units * batches) * (agk_mm_panels_unit(plan, k) + 1);
         agk_add_step(lowering, columns_step, agk_mm_ceil_div(units * batches, plan->units_per_chunk));
@@ -224,10 +229,30 @@ bool agk_mm_item_panel(const agk_node *node, const agk_mm_panels_plan *p, const 
 
 /* -- the second step in lanes --------------------------------------------------------------------------------- */
 
+/* The epilogue. Packed columns are written panel by panel, because a block of their k may end after any. */
+static void end_item(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *item,
+                     const float *sums)
+{
+    const size_t panel_sums = agk_mm_panels_sums(item->cols);
+    if (node->columns_k == 0) {
+        const agk_mm_end end = agk_mm_ends_of(task, node, p, item, 0, true);
+        p->end(&end, sums, panel_sums, item->rows, item->cols);
+        return;
+    }
+    for (int64_t row = 0; row < item->rows; row += AGK_PANEL_ROWS, sums += panel_sums) {
+        const agk_mm_end end = agk_mm_ends_of(task, node, p, item, row, true);
+        p->end(&end, sums, panel_sums, AGK_PANEL_ROWS, item->cols);
+    }
+}
+
 /* Stores the sums to c. Fused stages follow while 32 columns of the result are in the cache. */
 static void store(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *item,
                   const float *sums)
 {
+    if (p->end != NULL && (node->n_stages > 0 || node->columns_k > 0)) {
+        end_item(task, node, p, item, sums);
+        return;
+    }
     const size_t ldc = (size_t)node->dst.nb[1], panel_sums = agk_mm_panels_sums(item->cols);
     for (int64_t j = 0; j < item->cols; j += 2 * AGK_MM_UNIT, sums += AGK_PANEL_SUMS) {
         const agk_chain_block block = {.i0 = item->row,
@@ -263,7 +288,7 @@ static void run_item(const agk_task *task, const agk_node *node, const agk_mm_pa
     store(task, node, p, item, sums);
 }
 
-agk_status agk_mm_panels_in_lanes(const agk_task *task, const agk_node *node, int64_t chunk)
+static agk_status items_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_mm_panels_plan p = agk_mm_panels_plan_of(node);
     const int64_t all = (int64_t)p.row_blocks * p.groups * node->dst.ne[2] * node->dst.ne[3];
@@ -272,4 +297,18 @@ agk_status agk_mm_panels_in_lanes(const agk_task *task, const agk_node *node, in
         run_item(task, node, &p, &item);
     }
     return AGK_OK;
+}
+
+void agk_mm_panels_in_lanes(agk_lowering *lowering, agk_mm_panels_plan *plan)
+{
+    enum {
+        GIVES = 1 << AGK_COLUMNS_PAIRS | 1 << AGK_COLUMNS_FLOATS | 1 << AGK_COLUMNS_BYTES |
+        1 << AGK_COLUMNS_BYTES_HALVES
+    };
+    const agk_node *node = lowering->node;
+    agk_mm_ends_choose(plan, node);
+    plan->end = plan->ends ? (agk_mm_panels_end_fn *)agk_pick_vector("mm_panels_end", lowering->cpu) : NULL;
+    const bool whole = node->dst.ne[0] % AGK_PANEL_K == 0 && plan->other < 0;
+    agk_mm_ends_columns(lowering, plan, plan->end != NULL && whole ? GIVES : 0);
+    agk_mm_panels_lower(lowering, plan, 1, items_step);
 }

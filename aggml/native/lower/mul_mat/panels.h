@@ -45,6 +45,7 @@ struct agk_mm_panels_plan {
     const agk_mm_panels *panels;
     agk_mm_panel_fn *product;
     agk_mm_panels_put_fn *put;               /* in lanes: writes the sums to the result */
+    agk_mm_panels_end_fn *end;               /* in lanes: the epilogue; NULL: there is none */
     agk_any_fn *kernels[AGK_PANELS_KERNELS]; /* the kernels of the scheme `panels`, which alone knows their types */
     agk_mm_conversion columns;               /* the conversion of columns before they are packed */
     struct agk_packed *packed;               /* on tiles: panels that are kept; NULL: each item packs them */
@@ -52,8 +53,9 @@ struct agk_mm_panels_plan {
     int32_t k_block, row_blocks, groups, per_chunk, units_per_chunk;
     int8_t terms;            /* terms of a number, on tiles and in pairs */
     int8_t fours;            /* of shorts */
-    int8_t bias, act, other; /* numbers of the stages that tiles carry out; -1: none */
+    int8_t bias, act, other; /* numbers of the stages that an epilogue carries out; -1: none */
     bool ends;               /* the node has no other stages than these */
+    uint8_t form;            /* agk_columns_form of packed columns; 0: nothing else can write them */
     agk_code_traits codes;   /* of bytes and shorts */
 };
 
@@ -74,8 +76,8 @@ extern const agk_mm_panels agk_mm_panels_of_codes;
  * `products`: how many products of terms the kernel computes for one product of elements. */
 void agk_mm_panels_lower(agk_lowering *lowering, agk_mm_panels_plan *plan, int products, agk_step_fn *items);
 
-/* The second step in lanes. */
-agk_step_fn agk_mm_panels_in_lanes;
+/* The same for products in lanes, with their second step; chooses the epilogue as well. */
+void agk_mm_panels_in_lanes(agk_lowering *lowering, agk_mm_panels_plan *plan);
 
 /* -- memory --------------------------------------------------------------------------------------------------- */
 
@@ -123,6 +125,16 @@ static inline bool *agk_mm_panels_could_split(const agk_task *task, const agk_no
 {
     const agk_view *b = &node->src[1];
     return (bool *)(void *)agk_mm_panels_columns(task, node, p, b->ne[2] * b->ne[3]);
+}
+
+/* Brings k elements of the row three rows behind `row`, if there are so many, into L1. The kernels brought them into L2
+ * while the panel before was multiplied; from there alone, a Zen 4 takes twice as long to unpack them. */
+static inline void agk_mm_panels_fetch(const agk_view *a, const char *row, int64_t rows_left, int64_t k)
+{
+    enum { LINE = 64, AHEAD = 3 };
+    if (rows_left <= AHEAD) return;
+    const char *from = row + AHEAD * a->nb[1], *end = from + agk_row_size(a->type, k);
+    for (; from < end + LINE - 1; from += LINE) __builtin_prefetch(from, 0, 3);
 }
 
 /* -- items ---------------------------------------------------------------------------------------------------- */

@@ -30,7 +30,7 @@ static bool lower(agk_lowering *lowering)
                             .k_block = AGK_PANELS_K_BLOCK};
     p.kernels[AGK_CODES_COLUMNS] = (agk_any_fn *)AGK_PICK(mm_shorts_columns, cpu);
     p.kernels[AGK_CODES_ROWS] = (agk_any_fn *)AGK_PICK(mm_shorts_rows, cpu);
-    agk_mm_panels_lower(lowering, &p, 1, agk_mm_panels_in_lanes);
+    agk_mm_panels_in_lanes(lowering, &p);
     return true;
 }
 

@@ -8,6 +8,7 @@
  * kernels are used, how rows become panels, which stages are carried out. Not here: the second step (tiles_items.c). */
 #include "tiles.h"
 
+#include "ends.h"
 #include "packing.h"
 #include "lower/refuse.h"
 
@@ -120,40 +121,6 @@ static void choose_kernels(agk_mm_panels_plan *p, int a, uint32_t cpu)
     if (a != AGK_F32) p->kernels[AGK_TILES_READ] = (agk_any_fn *)agk_reader(a, cpu);
 }
 
-/* -- stages --------------------------------------------------------------------------------------------------- */
-
-/* The operand of a sum, if a tile can read it: rows of floats. */
-static const agk_view *addend(const agk_node *node, int i)
-{
-    if (i >= node->n_stages || node->stage[i].op != AGK_OP_add || node->stage[i].operand < 0) return NULL;
-    const agk_view *v = agk_has(node, node->stage[i].operand) ? &node->src[node->stage[i].operand] : NULL;
-    return v != NULL && v->type == AGK_F32 && v->nb[0] == 4 ? v : NULL;
-}
-
-/* Whether a tile can carry out all stages: a bias, a function, then another addend or the conversion to bf16, in
- * this order; each of them may be missing. False: there are other stages. */
-static bool choose_end(agk_mm_panels_plan *p, const agk_node *node)
-{
-    int8_t i = 0;
-    p->bias = p->act = p->other = -1;
-    const agk_view *bias = addend(node, i);
-    if (bias != NULL && bias->ne[0] == node->dst.ne[0] && agk_nrows(bias) == 1) p->bias = i++;
-    if (i < node->n_stages && agk_mm_end_takes(node->stage[i].op)) p->act = i++;
-    const agk_view *other = addend(node, i);
-    if (other != NULL && agk_same_shape(other, &node->dst)) p->other = i++;
-    if (p->other < 0 && agk_mm_narrows(node)) ++i;
-    return i == node->n_stages;
-}
-
-/* Whether columns of one term fit into the place where their floats would be. Then the node that computes them can
- * write the packed columns straight away. */
-static bool fit_their_floats(const agk_view *b)
-{
-    const int64_t k = b->ne[0], n = b->ne[1];
-    const bool dense = b->type == AGK_F32 && b->nb[0] == 4 && b->nb[1] == 4 * k && b->ne[2] == 1 && b->ne[3] == 1;
-    return dense && (size_t)agk_mm_panels_units(b) * agk_terms_unit_bytes(1, k) <= (size_t)(4 * k * n);
-}
-
 /* -- lowering ------------------------------------------------------------------------------------------------- */
 
 static bool lower(agk_lowering *lowering)
@@ -169,23 +136,14 @@ static bool lower(agk_lowering *lowering)
     choose_kernels(&p, a->type, lowering->cpu);
     /* A k that is no longer than this is a single block, whose sums enter and leave the tiles once. */
     if (terms == 1 && a->ne[0] <= AGK_PANELS_K_MOST) p.k_block = AGK_PANELS_K_MOST;
-    p.ends = choose_end(&p, node);
-    node->gives_columns = node->for_columns && p.ends && terms == 1;
-    node->has_columns = lowering->source != NULL && terms == 1 && fit_their_floats(b);
+    if (terms == 1) p.form = AGK_COLUMNS_TILES;
+    agk_mm_ends_choose(&p, node);
+    /* Packed columns lie elsewhere than the elements of a gated unit's other operand, whose memory they may share. */
+    agk_mm_ends_columns(lowering, &p, terms == 1 && p.other < 0 ? 1 << AGK_COLUMNS_TILES : 0);
     const agk_packed_layout *layout = agk_packed_layout_of(a->type);
     if (layout != NULL && layout->sums == AGK_NO_SUMS) p.packed = agk_packed_keep(lowering);
     agk_mm_panels_lower(lowering, &p, terms * (terms + 1) / 2, agk_mm_panels_on_tiles);
     return true;
-}
-
-bool agk_mm_tiles_narrow(agk_lowering *lowering)
-{
-    const agk_mm_problem problem = agk_mm_problem_of(lowering);
-    if (problem.n < AGK_PANEL_MIN_COLUMNS || !serves(&problem)) return false;
-    lower(lowering);
-    const agk_mm_panels_plan p = agk_mm_panels_plan_of(lowering->node);
-    lowering->fused = p.ends && p.terms == 1;
-    return lowering->fused;
 }
 
 const agk_mm_scheme agk_mm_tiles = {"tiles", serves, lower};

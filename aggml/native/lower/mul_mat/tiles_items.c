@@ -3,46 +3,9 @@
  * (kernels/amx/mul_mat_tiles.c). */
 #include "tiles.h"
 
+#include "ends.h"
 #include "lower/chain.h"
 #include "packing.h"
-
-/* Where the columns begin that a product of `k` rows hands to the product that follows it: those of row `row`, a
- * multiple of 32, and of the first column of unit `unit`, in one term and blocks of k_block. ld_unit: distance to
- * the next unit. */
-static char *given_columns(char *columns, int64_t units, int64_t k, int64_t k_block, int64_t row, int64_t unit,
-                           size_t *ld_unit)
-{
-    const int64_t k0 = row / k_block * k_block;
-    *ld_unit = agk_terms_unit_bytes(1, agk_mm_least(k_block, k - k0));
-    return columns + (size_t)units * agk_terms_unit_bytes(1, k0) + (size_t)unit * *ld_unit +
-           agk_terms_unit_bytes(1, row - k0);
-}
-
-/* Sets where the kernel stores rows `row` on of an item, with stages or without. */
-static agk_mm_end end_of(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *t,
-                         int64_t row, bool stages)
-{
-    const agk_view *c = &node->dst;
-    agk_mm_end e = {.c = (float *)(void *)(t->c + c->nb[0] * row + t->col * c->nb[1]),
-                    .ldc = (size_t)c->nb[1],
-                    .narrow = c->type == AGK_BF16,
-                    .act = -1};
-    if (!stages) return e;
-    if (p->bias >= 0) {
-        e.bias = (const float *)agk_data(task, &node->src[node->stage[p->bias].operand]) + t->row + row;
-    }
-    if (p->act >= 0) e.act = node->stage[p->act].op;
-    if (p->other >= 0) {
-        const agk_view *v = &node->src[node->stage[p->other].operand];
-        e.other = agk_mm_matrix(task, v, t->i2, t->i3) + 4 * (t->row + row) + t->col * v->nb[1];
-        e.ld_other = (size_t)v->nb[1];
-    }
-    if (node->columns_k > 0) {
-        e.units = given_columns(agk_data(task, c), agk_mm_ceil_div(c->ne[1], AGK_MM_UNIT), c->ne[0], node->columns_k,
-                                t->row + row, t->col / AGK_MM_UNIT, &e.ld_unit);
-    }
-    return e;
-}
 
 /* Takes the panel of rows `row` on from the kept copy, for the block that x describes. False: some number cannot be
  * split. */
@@ -160,7 +123,7 @@ static void run_item(const agk_task *task, const agk_node *node, const agk_mm_pa
             x.sums = sums + (size_t)i * panel_sums;
             agk_mm_end end;
             if (k0 + kn >= k) {
-                end = end_of(task, node, p, t, row, p->ends && fine.panel[i] && fine.columns);
+                end = agk_mm_ends_of(task, node, p, t, row, p->ends && fine.panel[i] && fine.columns);
                 x.end = &end;
             }
             p->product(&x);
