@@ -91,6 +91,7 @@ class MiniLM:
         folder: Path | None = None,
         *,
         dtype: DType | str = DType.F32,
+        throughout: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> MiniLM:
         """Place the weights on the device of ``backends``.
@@ -100,6 +101,9 @@ class MiniLM:
             folder: where model.safetensors is; None: the folder of the installed package.
             dtype: element type of the matrices: f32, bf16, q8_0, or another that
                 `aggml.quantize` makes.
+            throughout: whether q8_0 means all matrices. By default those that matter most stay
+                bf16: the worst of 3000 sentences then has a cosine of 0.9993 to its exact
+                vector, instead of 0.9976.
             progress: called with bytes placed so far and bytes in all.
 
         Raises:
@@ -110,7 +114,7 @@ class MiniLM:
             file = await anyio.to_thread.run_sync(read_safetensors, path)
         except OSError as error:
             raise ModelError(f"cannot read the model: {error}") from error
-        leaves = leaves_of(DType.parse(dtype))
+        leaves = leaves_of(DType.parse(dtype), throughout=throughout)
         await checkpoint()  # making 100 leaves takes a millisecond, and placing them one more
         backend = backends[0]
         buffer = backend.alloc(list(leaves.values()))

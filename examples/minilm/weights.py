@@ -88,25 +88,26 @@ class Weights:
         return self.leaf[name]
 
 
-def _type_of(name: str, dtype: DType) -> DType:
+def _type_of(name: str, dtype: DType, *, throughout: bool) -> DType:
     """The element type of a layer's matrix.
 
     With all matrices in q8_0, the vector of a sentence of one odd word may have a cosine of only
     0.9976 to the exact one. The matrices of queries, keys and values, and layer 4, matter most:
-    with bf16 there, the worst of 3000 sentences has 0.9993.
+    with bf16 there, the worst of 3000 sentences has 0.9993. ``throughout`` asks for q8_0 there,
+    too, which is a fifth faster.
     """
-    if dtype is DType.Q8_0 and (".qkv." in name or ".layer.4." in name):
+    if dtype is DType.Q8_0 and not throughout and (".qkv." in name or ".layer.4." in name):
         return DType.BF16
     return dtype
 
 
-def leaves_of(dtype: DType) -> dict[str, Tensor]:
+def leaves_of(dtype: DType, *, throughout: bool = False) -> dict[str, Tensor]:
     """All leaves: the layers' matrices in ``dtype``; tables, biases and norms in f32."""
     made: dict[str, Tensor] = {}
 
     def leaf(name: str, *ne: int) -> None:
         matrix = len(ne) == 2 and name.startswith("encoder")
-        kind = _type_of(name, dtype) if matrix else DType.F32
+        kind = _type_of(name, dtype, throughout=throughout) if matrix else DType.F32
         made[name] = aggml.new_tensor(kind, ne=ne, name=name)
 
     leaf("embeddings.word", WIDTH, 30522)
