@@ -26,7 +26,8 @@ static agk_mm_col_q8 *columns(rng *r, int64_t n, bool wide)
     return x;
 }
 
-static agk_bytes_row *byte_rows(rng *r, bool halves)
+/* scaled: halves have minimums of their own, but one scale. */
+static agk_bytes_row *byte_rows(rng *r, bool halves, bool scaled)
 {
     enum { N = ROWS * K / 16 };
     agk_bytes_row *x = bytes(N * sizeof *x);
@@ -34,7 +35,8 @@ static agk_bytes_row *byte_rows(rng *r, bool halves)
         for (size_t e = 0; e < sizeof x[i].q; ++e) x[i].q[e] = (uint8_t)rng_below(r, 256);
         x[i].d = 0.01f * (float)(1 + rng_below(r, 100));
         x[i].minimum = -0.1f * (float)rng_below(r, 100);
-        if (!halves && i % 2 == 1) x[i].d = x[i - 1].d, x[i].minimum = x[i - 1].minimum;
+        if ((scaled || !halves) && i % 2 == 1) x[i].d = x[i - 1].d;
+        if (!halves && i % 2 == 1) x[i].minimum = x[i - 1].minimum;
     }
     return x;
 }
@@ -49,6 +51,15 @@ static agk_mm_bytes_columns_fn *pack_of(const agk_variant *tile)
     return agk_mm_bytes_columns_scalar;
 }
 
+/* Whether the instruction set of this tile multiplies codes of q2_K and q3_K by their scales beforehand. */
+static bool scales_rows(const agk_variant *tile)
+{
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        if (variant(i, "mm_bytes_scaled_rows") != NULL && strcmp(agk_variants[i].isa, tile->isa) == 0) return true;
+    }
+    return false;
+}
+
 static int bytes_in_lanes(const rng *start)
 {
     enum { COL = (K + 63) / 64, UNIT = K / 32 * sizeof(agk_bytes_unit) };
@@ -61,6 +72,7 @@ static int bytes_in_lanes(const rng *start)
         for (int round = 0; round < SCALED(80); ++round) {
             const bool halves = (round & 1) != 0, wide = (round & 2) != 0, minimum = (round & 4) != 0;
             if (halves && minimum && !wide) continue; /* no type is like this */
+            const bool scaled = halves && minimum && (round & 8) != 0 && scales_rows(&agk_variants[i]);
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
             char *b = bytes((size_t)units * UNIT), *other = bytes((size_t)units * UNIT);
             for (int64_t u = 0; u < units; ++u) {
@@ -79,7 +91,7 @@ static int bytes_in_lanes(const rng *start)
                 const bool own_order = strcmp(agk_variants[i].isa, "i8mm") == 0;
                 CHECK(memcmp(left, right, own_order ? offsetof(agk_bytes_unit, q) : sizeof *left) == 0);
             }
-            agk_bytes_row *a = byte_rows(r, halves);
+            agk_bytes_row *a = byte_rows(r, halves, scaled);
             const agk_mm_panel p = {.k = K,
                                     .rows = rows,
                                     .cols = cols,
@@ -88,12 +100,47 @@ static int bytes_in_lanes(const rng *start)
                                     .halves = halves,
                                     .minimum = minimum,
                                     .wide = wide,
+                                    .scaled = scaled,
                                     .b = b,
                                     .ldb = UNIT};
             if (tile != NULL) same_of(tile, other, agk_mm_bytes_product_scalar, put_of(&agk_variants[i]), p, 0.0);
             free(a);
             free(b);
             free(other);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* Columns of floats become the same bytes as by way of agk_mm_col_q8; also those with numbers that are not finite. */
+static int floats_as_bytes(const rng *start)
+{
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_bytes_floats_fn *pack = (agk_mm_bytes_floats_fn *)variant(i, "mm_bytes_floats");
+        if (pack == NULL) continue;
+        rng own = *start, *r = &own;
+        for (int round = 0; round < SCALED(120); ++round) {
+            const bool halves = (round & 1) != 0, wide = (round & 2) != 0;
+            const int64_t k = wide ? 512 : K, n = 1 + round * 7 % 16, gap = round % 3;
+            const size_t unit = (size_t)(k / 32) * sizeof(agk_bytes_unit), ldb = (size_t)(k + gap) * 4;
+            float *x = numbers(r, n * (k + gap));
+            if (round % 5 == 0) x[rng_below(r, (uint32_t)k)] = round % 2 == 0 ? NAN : INFINITY;
+            if (round % 7 == 0) memset(x, 0, 32 * sizeof *x);
+            agk_bytes_unit *expected = bytes(unit), *found = bytes(unit);
+            agk_mm_bytes_floats_scalar(halves, wide, k, n, x, ldb, expected);
+            pack(halves, wide, k, n, x, ldb, found);
+            for (int64_t u = 0; u < k / 32; ++u) {
+                if (!halves) { /* the second start and sum are not used */
+                    memcpy(found[u].start[1], expected[u].start[1], sizeof found[u].start[1]);
+                    memcpy(found[u].sum[1], expected[u].sum[1], sizeof found[u].sum[1]);
+                }
+                CHECK(memcmp(&expected[u], &found[u], sizeof found[u]) == 0);
+            }
+            free(x);
+            free(expected);
+            free(found);
         }
         ++n_variants;
     }
@@ -278,9 +325,10 @@ int main(void)
 {
     /* Each test has its own random numbers, and each variant begins with the same ones: whether an error comes near
      * its bound must not depend on other tests and variants. */
-    rng r[3];
-    for (uint64_t i = 0; i < 3; ++i) r[i] = rng_new(3 + i);
+    rng r[4];
+    for (uint64_t i = 0; i < 4; ++i) r[i] = rng_new(3 + i);
     CHECK(bytes_in_lanes(&r[0]) >= 1);
+    CHECK(floats_as_bytes(&r[3]) >= 1);
     CHECK(sums_of_16_bits(&r[1]) >= 1);
     short_rows_of_types(&r[2]); /* only AVX2 has these kernels */
     return 0;

@@ -4,54 +4,27 @@
  * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they
  * have not (and 73, 67 % with minimums). The 12 sums of a block advance together: one after the other, their chains
  * of 8 dependent products fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 rows x 32
- * columns are as fast, 3 x 64 and 10 x 16 slower. Not here: rows as bytes (mul_mat_bytes_rows.c), few columns
- * (mul_mat_packed.h, mul_mat_dots_32.c). */
+ * columns are as fast, 3 x 64 and 10 x 16 slower. Not here: rows and columns as bytes (mul_mat_bytes_rows.c,
+ * mul_mat_bytes_columns.c), few columns (mul_mat_packed.h, mul_mat_dots_32.c). */
 #include "kernels/mul_mat_bytes.h"
 #include "mul_mat_blocks.h"
 #include "kernels/vec/mul_mat_panels.h"
 
-void agk_mm_bytes_columns_avx512(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
-{
-    agk_bytes_unit *y = out;
-    const __m512i ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
-    for (int64_t i = 0; i < k / AGK_MM_BLOCK; i += 2) {
-        _Alignas(64) float d[2][16] = {{0}};
-        __m512i r[16];
-        agk_transpose_q8(b, ldb, cols, i / 2, r, d);
-        AGK_UNROLL for (int part = 0; part < 2; ++part)
-        {
-            if (i + part >= k / AGK_MM_BLOCK) break;
-            const __m512 scale = _mm512_load_ps(d[part]);
-            __m512i sum[2] = {zero, zero};
-            AGK_UNROLL for (int v = 0; v < 8; ++v)
-            {
-                sum[v / 4] = _mm512_dpbusd_epi32(sum[v / 4], ones, r[8 * part + v]);
-                _mm512_storeu_si512(y->q[v], r[8 * part + v]);
-            }
-            if (!halves) sum[0] = _mm512_add_epi32(sum[0], sum[1]);
-            _mm512_storeu_ps(y->d, scale);
-            AGK_UNROLL for (int h = 0; h < 2; ++h)
-            {
-                _mm512_storeu_si512(y->start[h], _mm512_sub_epi32(zero, _mm512_slli_epi32(sum[h], 7)));
-                const __m512 floats = _mm512_cvtepi32_ps(sum[h]);
-                _mm512_storeu_ps(y->sum[h], wide ? floats : _mm512_mul_ps(scale, floats));
-            }
-            ++y;
-        }
-    }
-}
-
 enum { ROWS = 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
+/* How the 32 k of a block are scaled: together, or each 16 k by themselves; or together, with a minimum for each 16. */
+typedef enum scaling { OF_32, OF_16, MINIMUMS_OF_16 } scaling;
+
 /* Bytes first .. last - 1 of a block in fours, and their scale: those of row half h. */
-AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last, const agk_bytes_row *const a[ROWS],
-                     const char *b, size_t ldb, __m512 acc[ROWS][3])
+AGK_INLINE void part(scaling of, bool minimum, bool wide, int W, int h, int first, int last,
+                     const agk_bytes_row *const a[ROWS], const char *b, size_t ldb, __m512 acc[ROWS][3])
 {
     __m512i s[ROWS][3];
     AGK_UNROLL for (int w = 0; w < W; ++w)
     {
         const agk_bytes_unit *unit = (const agk_bytes_unit *)(const void *)(b + (size_t)w * ldb);
         s[0][w] = _mm512_load_si512(unit->start[h]);
+        if (of == MINIMUMS_OF_16) s[0][w] = _mm512_add_epi32(s[0][w], _mm512_load_si512(unit->start[1]));
         AGK_UNROLL for (int r = 1; r < ROWS; ++r) s[r][w] = s[0][w];
     }
     AGK_UNROLL for (int v = first; v < last; ++v)
@@ -78,14 +51,16 @@ AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last,
         {
             const __m512 scale = wide ? _mm512_set1_ps(a[r][h].d) : _mm512_mul_ps(d, _mm512_set1_ps(a[r][h].d));
             acc[r][w] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r][w]), scale, acc[r][w]);
-            if (minimum) {
-                acc[r][w] = _mm512_fmadd_ps(_mm512_set1_ps(a[r][h].minimum), _mm512_load_ps(unit->sum[h]), acc[r][w]);
+            AGK_UNROLL for (int i = 0; i < 2; ++i)
+            {
+                if (!minimum || (i != h && of != MINIMUMS_OF_16)) continue;
+                acc[r][w] = _mm512_fmadd_ps(_mm512_set1_ps(a[r][i].minimum), _mm512_load_ps(unit->sum[i]), acc[r][w]);
             }
         }
     }
 }
 
-AGK_INLINE void tile(bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, const char *a, const char *b,
+AGK_INLINE void tile(scaling of, bool minimum, bool wide, int W, const agk_mm_panel *p, const char *a, const char *b,
                      float *sums)
 {
     __m512 acc[ROWS][3];
@@ -101,8 +76,8 @@ AGK_INLINE void tile(bool halves, bool minimum, bool wide, int W, const agk_mm_p
         {
             row[r] = (const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda);
         }
-        part(minimum, wide, W, 0, 0, halves ? 4 : 8, row, b, p->ldb, acc);
-        if (halves) part(minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
+        part(of, minimum, wide, W, 0, 0, of == OF_16 ? 4 : 8, row, b, p->ldb, acc);
+        if (of == OF_16) part(of, minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
     }
     AGK_UNROLL for (int w = 0; w < W; ++w)
     {
@@ -116,31 +91,31 @@ AGK_INLINE void tile(bool halves, bool minimum, bool wide, int W, const agk_mm_p
     }
 }
 
-AGK_INLINE void rows(bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit, agk_ahead *ahead)
+AGK_INLINE void rows(scaling of, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit, agk_ahead *ahead)
 {
     const char *b = p->b + (size_t)unit * p->ldb;
     const int64_t units = (p->cols + 15) / 16, pieces = (p->rows + ROWS - 1) / ROWS;
     for (int64_t i = 0; i < pieces; ++i) {
         agk_fetch_ahead(p, ahead, unit * pieces + W * (i + 1), units * pieces, unit, W, i, pieces);
-        tile(halves, minimum, wide, W, p, p->a + (size_t)(ROWS * i) * p->lda, b,
+        tile(of, minimum, wide, W, p, p->a + (size_t)(ROWS * i) * p->lda, b,
              p->sums + unit * UNIT_SUMS + 16 * ROWS * i);
     }
 }
 
-AGK_INLINE void all_units(bool halves, bool minimum, bool wide, const agk_mm_panel *p)
+AGK_INLINE void all_units(scaling of, bool minimum, bool wide, const agk_mm_panel *p)
 {
     const int64_t units = (p->cols + 15) / 16;
     agk_ahead ahead = {0};
     for (int64_t unit = 0; unit < units;) {
         const int64_t left = units - unit;
         if (left == 1) {
-            rows(halves, minimum, wide, 1, p, unit, &ahead);
+            rows(of, minimum, wide, 1, p, unit, &ahead);
             unit += 1;
         } else if (left == 2 || left == 4) {
-            rows(halves, minimum, wide, 2, p, unit, &ahead);
+            rows(of, minimum, wide, 2, p, unit, &ahead);
             unit += 2;
         } else {
-            rows(halves, minimum, wide, 3, p, unit, &ahead);
+            rows(of, minimum, wide, 3, p, unit, &ahead);
             unit += 3;
         }
     }
@@ -148,13 +123,17 @@ AGK_INLINE void all_units(bool halves, bool minimum, bool wide, const agk_mm_pan
 
 void agk_mm_bytes_product_avx512(const agk_mm_panel *p)
 {
+    if (p->scaled && p->halves) {
+        all_units(MINIMUMS_OF_16, true, true, p); /* q2_K */
+        return;
+    }
     switch ((p->wide ? 4 : 0) + (p->halves ? 2 : 0) + (p->minimum ? 1 : 0)) {
-    case 0: all_units(false, false, false, p); break;
-    case 1: all_units(false, true, false, p); break;
-    case 2: all_units(true, false, false, p); break;
-    case 4: all_units(false, false, true, p); break;
-    case 5: all_units(false, true, true, p); break;
-    case 6: all_units(true, false, true, p); break;
-    default: all_units(true, true, true, p); /* q2_K; no type has 3 */
+    case 0: all_units(OF_32, false, false, p); break;
+    case 1: all_units(OF_32, true, false, p); break;
+    case 2: all_units(OF_16, false, false, p); break;
+    case 4: all_units(OF_32, false, true, p); break;
+    case 5: all_units(OF_32, true, true, p); break;
+    case 6: all_units(OF_16, false, true, p); break;
+    default: all_units(OF_16, true, true, p); /* no type has 3 */
     }
 }

@@ -6,8 +6,7 @@
  * Not here: plain stores (mul_mat_panels.c), stages that no epilogue has (lower/chain.c). */
 #include "mul_mat_blocks.h"
 #include "mul_mat_end.h"
-#include "kernels/mul_mat_bytes.h"
-#include "round.h"
+#include "mul_mat_bytes_unit.h"
 
 enum { ROWS = AGK_PANEL_K, LANES = AGK_MM_UNIT, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
@@ -70,10 +69,8 @@ AGK_INLINE void as_pairs(int act, const agk_mm_end *e, const float *sums, __mmas
     }
 }
 
-/* As quantize() of q8.h and mm_bytes_columns: the same bits. */
 AGK_INLINE void as_bytes(int act, const agk_mm_end *e, const float *sums, __mmask16 lanes, agk_bytes_unit *unit)
 {
-    const __m512i zero = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1), byte = _mm512_set1_epi32(255);
     _Alignas(64) float x[ROWS][LANES];
     vf most = v_zero();
     AGK_UNROLL for (int row = 0; row < ROWS; row += 4)
@@ -82,38 +79,11 @@ AGK_INLINE void as_bytes(int act, const agk_mm_end *e, const float *sums, __mmas
         four_rows(act, e, sums, row, lanes, t);
         AGK_UNROLL for (int i = 0; i < 4; ++i)
         {
-            most = _mm512_max_ps(_mm512_abs_ps(t[i]), most); /* gives the second operand if one is NaN */
+            most = agk_unit_most(most, t[i]);
             _mm512_store_ps(x[row + i], t[i]);
         }
     }
-    const vf scale = _mm512_div_ps(most, v_set(127.0f));
-    const vf inverse = _mm512_maskz_div_ps(_mm512_cmp_ps_mask(scale, v_zero(), _CMP_NEQ_UQ), v_set(1.0f), scale);
-    const vf d = _mm512_cvtph_ps(_mm512_cvtps_ph(scale, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    __m512i sum[2] = {zero, zero};
-    AGK_UNROLL for (int v = 0; v < ROWS / 4; ++v)
-    {
-        __m512i q[4];
-        AGK_UNROLL for (int i = 0; i < 4; ++i)
-        {
-            q[i] = agk_round_fitting(_mm512_mul_ps(_mm512_load_ps(x[4 * v + i]), inverse));
-        }
-        const __m512i low =
-            _mm512_or_si512(_mm512_and_si512(q[0], byte), _mm512_slli_epi32(_mm512_and_si512(q[1], byte), 8));
-        const __m512i four = _mm512_ternarylogic_epi32(low, _mm512_slli_epi32(_mm512_and_si512(q[2], byte), 16),
-                                                       _mm512_slli_epi32(q[3], 24), 0xfe); /* or */
-        sum[v / 4] = _mm512_dpbusd_epi32(sum[v / 4], ones, four);
-        _mm512_store_si512(unit->q[v], four);
-    }
-    if (e->form == AGK_COLUMNS_BYTES) {
-        sum[0] = _mm512_add_epi32(sum[0], sum[1]);
-        sum[1] = zero;
-    }
-    _mm512_store_ps(unit->d, d);
-    AGK_UNROLL for (int h = 0; h < 2; ++h)
-    {
-        _mm512_store_si512(unit->start[h], _mm512_sub_epi32(zero, _mm512_slli_epi32(sum[h], 7)));
-        _mm512_store_ps(unit->sum[h], _mm512_mul_ps(d, _mm512_cvtepi32_ps(sum[h])));
-    }
+    agk_unit_put(e->form == AGK_COLUMNS_BYTES_HALVES, false, x, agk_unit_scales_of(most), unit);
 }
 
 /* -- items ---------------------------------------------------------------------------------------------------- */

@@ -44,6 +44,12 @@ void agk_mm_bytes_rows_scalar(int type, bool words, const void *src, void *out, 
     }
 }
 
+/* The same: the scalar product needs no scales of its own for 16 k. */
+void agk_mm_bytes_scaled_rows_scalar(int type, bool words, const void *src, void *out, int64_t n)
+{
+    agk_mm_bytes_rows_scalar(type, words, src, out, n);
+}
+
 void agk_mm_bytes_columns_scalar(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     agk_bytes_unit *y = out;
@@ -60,6 +66,21 @@ void agk_mm_bytes_columns_scalar(bool halves, bool wide, int64_t k, int64_t cols
             }
             for (int h = 0; h < 2; ++h) y->sum[h][j] = (wide ? 1.0f : y->d[j]) * (float)(y->start[h][j] / -128);
         }
+    }
+}
+
+void agk_mm_bytes_floats_scalar(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+{
+    enum { MOST = 256 };
+    agk_mm_col_q8 q8[UNIT][MOST / (2 * BLOCK)];
+    for (int64_t i = 0; i < k; i += MOST) {
+        const int64_t n = k - i < MOST ? k - i : MOST;
+        for (int64_t j = 0; j < cols; ++j) {
+            const float *x = (const float *)(const void *)((const char *)b + (size_t)j * ldb) + i;
+            (wide ? agk_mm_columns_q8_wide_scalar : agk_mm_columns_q8_scalar)(x, q8[j], n);
+        }
+        agk_bytes_unit *y = (agk_bytes_unit *)out + i / BLOCK;
+        agk_mm_bytes_columns_scalar(halves, wide, n, cols, q8, sizeof q8[0], y);
     }
 }
 

@@ -21,21 +21,31 @@ AGK_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, float *dst)
     }
 }
 
-AGK_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
+/* The 16 scales of q3_K, with an offset of 32. */
+AGK_INLINE __m128i v_scales_q3_k(const agk_block_q3_k *x)
 {
     int32_t last;
     memcpy(&last, x->scales + 8, sizeof last);
     const __m128i first = _mm_loadl_epi64((const __m128i *)(const void *)x->scales);
     const __m128i low = _mm_unpacklo_epi64(v_bits(first, 0, 15), v_bits(first, 4, 15));
     const __m128i pairs = v_bits(_mm_srlv_epi32(_mm_set1_epi32(last), _mm_setr_epi32(0, 2, 4, 6)), 0, 3);
+    return _mm_or_si128(low, _mm_slli_epi16(pairs, 4));
+}
+
+/* Group g of 16 codes, -4 to 3. */
+AGK_INLINE __m128i v_codes_q3_k(const agk_block_q3_k *x, int g)
+{
+    const __m128i q = v_bits(v_bytes(x->qs + g / 8 * 32 + g % 2 * 16), g % 8 / 2 * 2, 3);
+    const __m128i high = v_if_bit(v_bytes(x->hmask + g % 2 * 16), g / 2, 4);
+    return _mm_sub_epi8(_mm_or_si128(q, high), _mm_set1_epi8(4));
+}
+
+AGK_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
+{
     float scale[16];
-    v_put(scale, _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(pairs, 4)), _mm_set1_epi8(32)), v_half(x->d));
+    v_put(scale, _mm_sub_epi8(v_scales_q3_k(x), _mm_set1_epi8(32)), v_half(x->d));
 #pragma GCC unroll 16
-    for (int g = 0; g < 16; ++g) {
-        const __m128i q = v_bits(v_bytes(x->qs + g / 8 * 32 + g % 2 * 16), g % 8 / 2 * 2, 3);
-        const __m128i high = v_if_bit(v_bytes(x->hmask + g % 2 * 16), g / 2, 4);
-        v_out(dst + 16 * g, _mm_sub_epi8(_mm_or_si128(q, high), _mm_set1_epi8(4)), scale[g]);
-    }
+    for (int g = 0; g < 16; ++g) v_out(dst + 16 * g, v_codes_q3_k(x, g), scale[g]);
 }
 
 /* The 8 scales and 8 minimums of q4_K and q5_K, six bits each: those of groups 0 to 3 in the low bits of the first two

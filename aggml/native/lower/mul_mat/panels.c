@@ -197,6 +197,7 @@ agk_mm_panel agk_mm_item_block(const agk_node *node, const agk_mm_panels_plan *p
         .halves = p->codes.halves,
         .minimum = p->codes.minimum,
         .wide = p->codes.wide,
+        .scaled = p->codes.scaled,
         .b = agk_mm_panels_block(p, item->columns, units, item->col / AGK_MM_UNIT, k0, kn),
         .ldb = unit,
         .next_b = (size_t)units * unit,
