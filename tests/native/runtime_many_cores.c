@@ -90,10 +90,11 @@ static void each_chunk_once(int n_threads, int cores, int banks, int limit)
     ag_topology_pretend(cores, banks);
     ag_pool *pool = rig_pool(n_threads);
     ag_stream *stream = rig_stream(pool, limit);
-    for (int together = 0; together < 2; ++together) {
+    for (int together = 0; together < 3; ++together) {
         ag_plan *plan = rig_plan();
         for (int i = 0; i < STEPS; ++i) rig_add(plan, once_each, sizes[i], -1, NULL, i);
-        if (together) plan->steps[1].n_together = 3; /* the second to the fourth step form one phase */
+        if (together == 1) plan->steps[1].n_together = 3; /* the second to the fourth step form one phase */
+        if (together == 2) plan->steps[0].n_together = STEPS;
         for (int round = 0; round < SCALED(200); ++round) {
             memset(records, 0, sizeof records);
             CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, records))), 0);

@@ -61,9 +61,13 @@ static uint32_t first_stream(const ag_run *r, int range, int n_ranges)
     return (uint32_t)(r->n_streams * range / n_ranges);
 }
 
-static uint32_t size_of(const ag_run *r, int range, int n_ranges, uint32_t chunks)
+/* The size of a range in step number k of a phase. Steps of one chunk are divided between the ranges as if they were the
+ * chunks of one step. */
+static uint32_t size_of(const ag_run *r, int range, int n_ranges, const ag_step *steps, size_t k)
 {
+    const uint32_t chunks = steps[k].n_chunks;
     if (n_ranges == 1) return chunks;
+    if (chunks == 1) return k * (size_t)n_ranges / steps->n_together == (size_t)range;
     const uint32_t n = (uint32_t)r->n_streams, from = first_stream(r, range, n_ranges);
     const uint32_t width = first_stream(r, range + 1, n_ranges) - from, rest = chunks % n;
     return chunks / n * width + (rest < from ? 0 : rest - from < width ? rest - from : width);
@@ -71,7 +75,7 @@ static uint32_t size_of(const ag_run *r, int range, int n_ranges, uint32_t chunk
 
 static uint32_t chunk_of(const ag_run *r, int range, int n_ranges, uint32_t chunks, uint32_t k)
 {
-    if (n_ranges == 1) return k;
+    if (n_ranges == 1 || chunks == 1) return k;
     const uint32_t n = (uint32_t)r->n_streams, from = first_stream(r, range, n_ranges);
     const uint32_t width = first_stream(r, range + 1, n_ranges) - from, stream = from + k % width;
     const uint32_t each = chunks / n, more = chunks % n;
@@ -100,7 +104,7 @@ void ag_run_publish(ag_run *r, size_t step)
     r->head = step;
     for (int i = 0; i < n; ++i) {
         sizes[i] = 0;
-        for (size_t k = 0; k < n_steps; ++k) sizes[i] += size_of(r, i, n, plan->steps[step + k].n_chunks);
+        for (size_t k = 0; k < n_steps; ++k) sizes[i] += size_of(r, i, n, &plan->steps[step], k);
         atomic_store_explicit(&r->ranges[i].done, 0, memory_order_relaxed);
         live += sizes[i] > 0;
     }
@@ -146,13 +150,16 @@ bool ag_run_claim(ag_run *r, ag_pool *pool, ag_worker *worker, ag_claim *c)
         /* the plan, and the fields read below, stay valid until the chunk is counted as done */
         const ag_plan *plan = r->plan;
         const int n_now = atomic_load_explicit(&r->n_ranges, memory_order_relaxed);
-        size_t step = word_step(w);
+        const ag_step *head = &plan->steps[word_step(w)];
+        size_t step = 0;
         uint32_t k = word_taken(w);
-        *c = (ag_claim){
-            .range = range, .of = word_chunks(w), .ranges = r->ranges_live, .after = step + ag_together(plan, step)};
-        for (uint32_t here; k >= (here = size_of(r, at, n_now, plan->steps[step].n_chunks)); ++step) k -= here;
-        c->step = step;
-        c->chunk = chunk_of(r, at, n_now, plan->steps[step].n_chunks, k);
+        *c = (ag_claim){.range = range,
+                        .of = word_chunks(w),
+                        .ranges = r->ranges_live,
+                        .after = word_step(w) + ag_together(plan, word_step(w))};
+        for (uint32_t here; k >= (here = size_of(r, at, n_now, head, step)); ++step) k -= here;
+        c->step = word_step(w) + step;
+        c->chunk = chunk_of(r, at, n_now, head[step].n_chunks, k);
         count(&worker->claimed);
         if (i > 0) count(&worker->strayed);
         return true;
