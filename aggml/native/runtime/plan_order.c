@@ -230,6 +230,7 @@ bool ag_order_add(ag_order *order, const ag_node_steps *n)
 /* Whether the steps of a place run in one phase. */
 static bool together(const ag_order *order, uint32_t place)
 {
+    if (place / 2 >= order->n_phases) return false; /* steps that no node was lowered to are not in `order` */
     const phase *p = &order->phases[place / 2];
     return (place & 1) != 0 || (!p->in_order && p->cost >= WORTH_A_PHASE && p->cost >= WORTH_A_STEP * p->steps);
 }
