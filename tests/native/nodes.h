@@ -1,6 +1,6 @@
 /* Whole nodes, as plans lower them, for each set of features of this machine, compared with the exact scalar
  * kernels.
- * The result must also be the same, bit for bit, for any order of the chunks and any number of threads.
+ * The result must also be the same, bit for bit, for any order of the chunks.
  *
  * The measure is the length of the difference relative to that of the result. Buffers have their exact size. */
 #ifndef TEST_NODES_H
@@ -33,7 +33,7 @@ static inline void run(const agk_node *from, uint32_t cpu, ag_storage *weights, 
     CHECK(status == AGK_OK);
     char message[AGK_MESSAGE];
     void *arena = filled(lowering.work_size);
-    agk_task task = {.arena = (uintptr_t)arena, .message = message, .threads = 1 + order};
+    agk_task task = {.arena = (uintptr_t)arena, .message = message};
     for (int i = 0; i < lowering.n_steps; ++i) {
         const int64_t n = lowering.step[i].n_chunks;
         for (int64_t j = 0; j < n; ++j) {

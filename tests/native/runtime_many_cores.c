@@ -90,10 +90,11 @@ static void each_chunk_once(int n_threads, int cores, int banks, int limit)
     ag_topology_pretend(cores, banks);
     ag_pool *pool = rig_pool(n_threads);
     ag_stream *stream = rig_stream(pool, limit);
-    for (int together = 0; together < 2; ++together) {
+    for (int together = 0; together < 3; ++together) {
         ag_plan *plan = rig_plan();
         for (int i = 0; i < STEPS; ++i) rig_add(plan, once_each, sizes[i], -1, NULL, i);
-        if (together) plan->steps[1].n_together = 3; /* the second to the fourth step form one phase */
+        if (together == 1) plan->steps[1].n_together = 3; /* the second to the fourth step form one phase */
+        if (together == 2) plan->steps[0].n_together = STEPS;
         for (int round = 0; round < SCALED(200); ++round) {
             memset(records, 0, sizeof records);
             CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, records))), 0);
@@ -267,6 +268,49 @@ static void pages_are_placed_by_parts(void)
     free(data);
 }
 
+enum { NEIGHBOURS = 30 };
+
+typedef struct taken {
+    atomic_int n;
+    int turn[NEIGHBOURS]; /* how many chunks were begun before */
+    pthread_t by[NEIGHBOURS];
+} taken;
+
+static agk_status note(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    taken *t = (taken *)task->arena;
+    (void)node;
+    t->turn[chunk] = atomic_fetch_add(&t->n, 1);
+    t->by[chunk] = pthread_self();
+    CHECK_SOON(atomic_load(&t->n) >= 3); /* nobody goes on before each of the three threads has begun */
+    return AGK_OK;
+}
+
+/* Three threads begin with the chunks 0, 10 and 20, and each goes on with the next one, even where two threads take
+ * chunks of the same ten in the end. */
+static void a_thread_takes_neighbours(void)
+{
+    ag_topology_pretend(3, 1);
+    ag_pool *pool = rig_pool(3);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_plan *plan = one_step(note, NEIGHBOURS, 0);
+    for (int round = 0; round < 20; ++round) {
+        taken t = {0};
+        CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, &t))), 0);
+        CHECK_EQ(atomic_load(&t.n), NEIGHBOURS);
+        for (int i = 0; i < NEIGHBOURS; ++i) {
+            if (i % 10 == 0)
+                CHECK(t.turn[i] < 3);
+            else if (pthread_equal(t.by[i], t.by[i - 1]))
+                CHECK(t.turn[i] > t.turn[i - 1]);
+        }
+    }
+    ag_plan_unref(plan);
+    ag_stream_unref(stream);
+    rig_end(pool);
+    ag_topology_pretend(0, 0);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -280,6 +324,7 @@ int main(int argc, char **argv)
     each_chunk_once(24, 8, 4, 19);
     each_chunk_once(128, 128, 2, 0);
     threads_begin_at_home();
+    a_thread_takes_neighbours();
     a_bank_without_time_is_helped();
     under_load();
     return 0;

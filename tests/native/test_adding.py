@@ -158,7 +158,7 @@ static void op(void)
     node.src[0] = (agk_view){(uintptr_t)x, 0, {6, 1, 1, 1}, {4, 24, 24, 24}, AGK_F32};
     agk_lowering lowering = {.node = &node};
     CHECK(agk_lower(&lowering) == AGK_OK && lowering.n_steps == 1);
-    const agk_task task = {.threads = 1};
+    const agk_task task = {0};
     CHECK(lowering.step[0].run(&task, &node, 0) == AGK_OK);
     for (int i = 0; i < 6; ++i) CHECK(y[i] == 2.0f * x[i]);
     CHECK(agk_ops[node.op].in_place == 1 && agk_ops[node.op].ps == 60);

@@ -44,21 +44,23 @@ def test_top_k_has_the_largest_first(n: int, k: int, any_backend: aggml.Backend)
     assert np.array_equal(run(any_backend, ops.argsort_top_k(a, k), {a: x}), expected)
 
 
-@pytest.mark.parametrize("n", [1, 15, 33, 512, 1000, 5000])
-@pytest.mark.parametrize("k", [1, 3, 40])
+@pytest.mark.parametrize("n", [1, 15, 33, 129, 512, 1000, 5000])
+@pytest.mark.parametrize("k", [1, 3, 8, 11, 16, 40])
 def test_top_k_of_equal_elements_takes_the_first_and_nan_last(
     n: int, k: int, any_backend: aggml.Backend
 ) -> None:
     rng = np.random.default_rng(n)
-    x = rng.integers(-3, 4, (6, n)).astype(np.float32)
+    x = rng.integers(-3, 4, (8, n)).astype(np.float32)
     x[1] = rng.choice(np.array([0.0, -0.0], np.float32), n)
     x[2] = -np.inf
     x[2, n // 2 :] = np.nan
     x[3] = np.nan
     x[4] = np.sort(x[4])
     x[5, rng.random(n) < 0.9] = np.nan
+    x[6] = rng.integers(-30, 30, n)  # few of the largest are equal
+    x[7] = np.where(np.arange(n) < 9, x[6], np.nan)
     k = min(k, n)
-    a = new_tensor("f32", ne=(n, 6))
+    a = new_tensor("f32", ne=(n, 8))
     expected = np.lexsort((np.broadcast_to(np.arange(n), x.shape), -x, np.isnan(x)))[:, :k]
     assert np.array_equal(run(any_backend, ops.top_k(a, k), {a: x}), expected)
 

@@ -93,6 +93,27 @@ def test_a_convolution_of_states_looks_at_no_data_and_keeps_no_order() -> None:
     assert {"a", "b"} in phases(apart(a, kept, b))
 
 
+@fast
+def test_small_nodes_that_do_not_need_each_other_run_together() -> None:
+    x = leaf(4096)
+    apart_from_each_other = [ops.gelu(x).set_name(f"n{i}") for i in range(12)]
+    assert {f"n{i}" for i in range(12)} in phases(apart(*apart_from_each_other))
+    # a few of them take less than what their phase would cost
+    assert not any(step.beside for step in apart(*(ops.gelu(x) for _ in range(2))).steps)
+
+
+@fast
+def test_small_nodes_of_which_two_meet_keep_their_order() -> None:
+    x = leaf(4096)
+    some = [ops.gelu(x) for _ in range(12)]
+    plan = apart(*some, ops.silu(some[3]))
+    assert not any(step.beside for step in plan.steps)
+    for checked in (ops.get_rows(leaf(4096, 2), leaf(1, dtype="i32")), ops.cpy(x, leaf(4096))):
+        assert not any(
+            step.beside for step in apart(*(ops.gelu(x) for _ in range(12)), checked).steps
+        )
+
+
 def test_the_reference_keeps_the_order_of_nodes() -> None:
     x = leaf(WIDE, 32)
     a, b = (ops.mul_mat(leaf(WIDE, WIDE), x) for _ in range(2))

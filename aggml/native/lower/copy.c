@@ -1,6 +1,6 @@
-/* Copies within a type between any strides (copy.h).
+/* Copies between any strides (copy.h).
  *
- * Not here: the op that copies, conversions (cpy.c), transpositions (cpy.c of each folder of kernels/). */
+ * Not here: the op that copies (cpy.c), conversions (formats/), transpositions (cpy.c of each folder of kernels/). */
 #include "copy.h"
 #include "table/kernel_types.h"
 
@@ -23,6 +23,39 @@ static void swap_dims(agk_loop *loop, int a, int b)
     }
 }
 
+/* Heads and tokens that change places: the rows of a plane are far apart in one of the operands, and those of the next
+ * planes lie between them. Then a thread goes through all planes with a few rows before it goes on to the next ones.
+ * So it moves through both operands in the order of memory, on few pages at a time, and what the prefetcher loads
+ * beyond a row is needed soon. (f32 to f16, rows of 512 bytes, two threads of a Zen 4: plane by plane 1020 us; with 32
+ * rows at a time 550, with 4 rows 190.) */
+static bool planes_between_rows(const agk_loop *loop)
+{
+    for (int k = 0; k < 2 && loop->n_dims > 2; ++k)
+        if (loop->stride[k][2] < loop->stride[k][1]) return true;
+    return false;
+}
+
+/* `dense`: the elements of a row are contiguous in both operands. */
+static void cut(agk_copy *copy, bool dense)
+{
+    enum { STRIP = 32768, REGION = 65536 }; /* bytes of the rows of a strip; from its first to its last row */
+    const agk_loop *loop = &copy->loop;
+    const int64_t rows = loop->n_dims > 1 ? loop->ne[1] : 1, row_bytes = loop->ne[0] * copy->size;
+    copy->strip = STRIP / (row_bytes > 0 ? row_bytes : 1);
+    copy->across = dense && planes_between_rows(loop);
+    if (copy->across) {
+        for (int k = 0; k < 2; ++k)
+            if (copy->strip * loop->stride[k][1] > REGION) copy->strip = REGION / loop->stride[k][1];
+        if (copy->strip < 1) copy->strip = 1;
+    } else {
+        copy->strip &= ~(int64_t)15;
+        if (copy->strip < 16) copy->strip = 16;
+    }
+    copy->strips = (rows + copy->strip - 1) / copy->strip;
+    copy->units = copy->strips;
+    for (int d = 2; d < loop->n_dims; ++d) copy->units *= loop->ne[d];
+}
+
 agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose)
 {
     const agk_type_traits *traits = agk_traits(dst->type);
@@ -37,12 +70,15 @@ agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *tra
     for (int d = 2; d < loop->n_dims && loop->stride[1][0] != copy.size && loop->stride[1][1] != copy.size; ++d) {
         if (loop->stride[1][d] == copy.size) swap_dims(loop, 1, d);
     }
-    const int64_t rows = loop->n_dims > 1 ? loop->ne[1] : 1, row_bytes = loop->ne[0] * copy.size;
-    copy.strip = (32768 / (row_bytes > 0 ? row_bytes : 1)) & ~(int64_t)15;
-    if (copy.strip < 16) copy.strip = 16;
-    copy.strips = (rows + copy.strip - 1) / copy.strip;
-    copy.units = copy.strips;
-    for (int d = 2; d < loop->n_dims; ++d) copy.units *= loop->ne[d];
+    cut(&copy, loop->stride[0][0] == copy.size && loop->stride[1][0] == copy.size);
+    return copy;
+}
+
+agk_copy agk_copy_rows_plan(const agk_view *dst, const agk_view *src)
+{
+    agk_copy copy = {.size = (int64_t)agk_traits(dst->type)->type_size};
+    for (int d = 0; d < 4; ++d) agk_loop_push(&copy.loop, dst->ne[d], dst->nb[d], src->nb[d], 0);
+    cut(&copy, true);
     return copy;
 }
 
@@ -83,7 +119,16 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
 {
     const agk_loop *loop = &copy->loop;
     const int64_t size = copy->size, n = loop->ne[0];
-    if (loop->stride[0][0] == size && loop->stride[1][0] == size) {
+    if (copy->write != NULL || copy->read != NULL) {
+        for (int64_t j = 0; j < rows; ++j) {
+            char *y = dst + j * loop->stride[0][1];
+            const char *x = src + j * loop->stride[1][1];
+            if (copy->write != NULL)
+                copy->write((const float *)(const void *)x, y, n);
+            else
+                copy->read(x, (float *)(void *)y, n);
+        }
+    } else if (loop->stride[0][0] == size && loop->stride[1][0] == size) {
         for (int64_t j = 0; j < rows; ++j) {
             copy_row(n * size, dst + j * loop->stride[0][1], src + j * loop->stride[1][1]);
         }
@@ -103,13 +148,20 @@ void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t firs
     }
     outer.n_dims = outer.n_dims > 2 ? outer.n_dims - 1 : 1;
     const int64_t rows = copy->loop.n_dims > 1 ? copy->loop.ne[1] : 1;
-    int64_t strip = first % copy->strips;
-    agk_cursor cursor = agk_loop_seek(&outer, first / copy->strips);
+    const int64_t planes = copy->units / copy->strips;
+    int64_t strip = copy->across ? first / planes : first % copy->strips;
+    int64_t plane = copy->across ? first % planes : first / copy->strips;
+    agk_cursor cursor = agk_loop_seek(&outer, plane);
     for (int64_t unit = first; unit < last; ++unit) {
         const int64_t j = strip * copy->strip, rest = rows - j;
         copy_strip(copy, rest < copy->strip ? rest : copy->strip, dst + cursor.at[0] + j * copy->loop.stride[0][1],
                    src + cursor.at[1] + j * copy->loop.stride[1][1]);
-        if (++strip == copy->strips) {
+        if (copy->across) {
+            agk_loop_next(&outer, &cursor); /* from the last plane it goes back to the first */
+            if (++plane < planes) continue;
+            plane = 0;
+            ++strip;
+        } else if (++strip == copy->strips) {
             strip = 0;
             agk_loop_next(&outer, &cursor);
         }

@@ -135,6 +135,41 @@ static agk_status run_copy(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
+/* Rows that are contiguous on both sides are converted in place. */
+static agk_copy rows_of(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    const bool same = agk_same_shape(dst, src);
+    const agk_view y = !same && node->aux.i[DENSE_Y] ? dense_as(dst, src->ne) : *dst;
+    const agk_view x = same || node->aux.i[DENSE_Y] ? *src : dense_as(src, dst->ne);
+    agk_copy copy = agk_copy_rows_plan(&y, &x);
+    if (src->type == AGK_F32)
+        copy.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    else
+        copy.read = (agk_to_float_fn *)node->aux.fn[READ];
+    return copy;
+}
+
+static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_copy copy = rows_of(node);
+    const agk_range units = agk_units_of(node, chunk);
+    agk_copy_run(&copy, agk_data(task, &node->dst), agk_data(task, &node->src[0]), units.first, units.last);
+    return AGK_OK;
+}
+
+/* Whether run_rows can do it, and rows are not too short: a call takes as long as some 30 elements. */
+static bool by_rows(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    const agk_type_traits *to = agk_traits(dst->type), *from = agk_traits(src->type);
+    const bool one_f32 = (src->type == AGK_F32) != (dst->type == AGK_F32);
+    if (!one_f32 || to->blck_size > 1 || from->blck_size > 1 || dst->nb[0] != (int64_t)to->type_size) return false;
+    if (src->nb[0] != (int64_t)from->type_size || (node->aux.i[DENSE_X] && node->aux.i[DENSE_Y])) return false;
+    if (!agk_same_shape(dst, src) && !node->aux.i[DENSE_X] && !node->aux.i[DENSE_Y]) return false;
+    return rows_of(node).loop.ne[0] >= 64;
+}
+
 /* Both sides without gaps. */
 static agk_status run_bytes(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -207,6 +242,11 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
                                               : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
     node->aux.fn[WRITE] = dst->type == AGK_I32 ? (agk_any_fn *)AGK_PICK(cpy_to_i32, lowering->cpu)
                                                : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    if (by_rows(node)) {
+        const agk_copy copy = rows_of(node);
+        add_step(lowering, run_rows, copy.units, 0.25 * (double)n / (double)copy.units + 10.0, 1);
+        return AGK_OK;
+    }
     const double ns =
         (blck_y > 1 ? agk_traits(dst->type)->write_ns : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
     add_step(lowering, run_convert, (n + AGK_BLOCK - 1) / AGK_BLOCK, ns * AGK_BLOCK, 1);

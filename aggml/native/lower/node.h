@@ -51,7 +51,7 @@ typedef struct agk_node {
     int32_t params[16];        /* laid out as in ops.def */
     int32_t n_stages;          /* 0: nothing is fused */
     agk_stage stage[AGK_MAX_STAGES];
-    size_t work;        /* offset in the arena of the memory that the node's steps share, 64-byte aligned */
+    size_t work;      /* offset in the arena of the memory that the node's steps share, 64-byte aligned */
     bool for_columns; /* only one product reads dst, as its columns */
     bool has_columns; /* src[1] was written in the packed form of this product's columns */
     /* the packed forms in which this node can write them: bits of agk_columns_form (kernels/mul_mat_panels.h) */
@@ -81,7 +81,6 @@ typedef struct agk_task {
     uintptr_t arena;
     void *scratch;         /* scratch_size bytes that only this thread uses, 64-byte aligned, undefined content */
     char *message;         /* AGK_MESSAGE bytes; a step that fails writes its message here */
-    int threads;           /* how many threads may work on the step; no result may depend on this */
     void (*breathe)(void); /* see agk_breathe; NULL: it need not be called */
 } agk_task;
 
@@ -92,18 +91,9 @@ static inline void agk_breathe(const agk_task *task)
     if (task->breathe != NULL) task->breathe();
 }
 
-/* Chunks are handed out one by one, in turns. This function says which piece of its data a chunk takes, so that each
- * thread goes on where it stopped as long as the threads advance together. Data streamed from memory then comes 13
- * to 21 % faster than if every other piece of 73 KB is read. */
-static inline int64_t agk_in_streams(const agk_task *task, int64_t chunk, int64_t chunks)
-{
-    const int64_t n = task->threads < 1 ? 1 : task->threads < chunks ? task->threads : chunks;
-    const int64_t stream = chunk % n, each = chunks / n, more = chunks % n;
-    return stream * each + (stream < more ? stream : more) + chunk / n;
-}
-
-/* Runs chunk 0 <= chunk < n_chunks. A result other than AGK_OK fails the node; the message then says value and
- * place. */
+/* Runs chunk 0 <= chunk < n_chunks. A thread takes neighbouring chunks one after the other (runtime/plan_claim.c), so
+ * they should be neighbours in memory, too. A result other than AGK_OK fails the node; the message then says value
+ * and place. */
 typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64_t chunk);
 
 /* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it,

@@ -3,7 +3,8 @@
  * A plan is a row of places. Even places hold steps of one chunk, which one thread runs one after the other. Odd places
  * hold steps whose chunks any thread takes; all steps of such a place run in one phase. Each node takes the first place
  * behind all nodes whose bytes conflict with its own. So products of the same columns (queries, keys and values; gate
- * and up) are one phase with one barrier, and the small nodes that came between them follow together. Shapes and
+ * and up) are one phase with one barrier, and the small nodes that came between them follow together. If none of the
+ * steps of an even place needs another one, and together they take some us, they are one phase, too. Shapes and
  * addresses alone decide this.
  *
  * Steps that check numbers in memory and may refuse them (row indices) keep their order. Memory that outlives the
@@ -17,6 +18,8 @@ enum {
     SPANS = AGK_MAX_SRC + 3, /* operands, the result, work memory that is read and that is written */
     MOST = 500000,           /* chunks of a phase */
     WORTH_A_CLAIM = 20000,   /* in the unit of ag_plan_cost: some us, where a claim takes 0.05 */
+    WORTH_A_PHASE = 20000,   /* the same of all steps of one chunk of a place */
+    WORTH_A_STEP = 500,      /* and of one of them on average */
     WORK_RING = 1 << 20,     /* bytes of work memory for nodes that run together: four of the largest that share it */
 };
 
@@ -32,6 +35,14 @@ typedef struct entry {
     uint32_t place; /* the place of its last step */
 } entry;
 
+/* What two places hold, an even one and the odd one behind it. */
+typedef struct phase {
+    uint32_t chunks; /* of the odd place */
+    uint32_t steps;  /* of the even place */
+    bool in_order;   /* the steps of the even place may need each other */
+    uint64_t cost;   /* of the even place */
+} phase;
+
 struct ag_order {
     entry recent[WINDOW];
     uint64_t n_nodes;
@@ -39,20 +50,22 @@ struct ag_order {
     uint32_t last;  /* the last place taken so far */
     /* the last place where something may be refused, and the last where a leaf is written */
     uint32_t refuses, leaves;
-    uint32_t *chunks; /* chunks of each odd place, indexed by place / 2 */
+    phase *phases; /* indexed by place / 2 */
     size_t n_phases;
     size_t work_next, work_least; /* the next offset in the ring, and the most that a single node wanted */
 };
 
 ag_order *ag_order_new(void)
 {
-    return calloc(1, sizeof(ag_order));
+    ag_order *order = calloc(1, sizeof *order);
+    if (order != NULL) order->floor = order->last = 1; /* a step behind an even place needs one of that place */
+    return order;
 }
 
 void ag_order_free(ag_order *order)
 {
     if (order == NULL) return;
-    free(order->chunks);
+    free(order->phases);
     free(order);
 }
 
@@ -127,29 +140,34 @@ static bool reserve(ag_order *order, uint32_t place)
     const size_t wanted = place / 2 + 2;
     if (wanted <= order->n_phases) return true;
     const size_t n = 2 * wanted + 16;
-    uint32_t *chunks = realloc(order->chunks, n * sizeof *chunks);
-    if (chunks == NULL) return false;
-    memset(chunks + order->n_phases, 0, (n - order->n_phases) * sizeof *chunks);
-    order->chunks = chunks;
+    phase *phases = realloc(order->phases, n * sizeof *phases);
+    if (phases == NULL) return false;
+    memset(phases + order->n_phases, 0, (n - order->n_phases) * sizeof *phases);
+    order->phases = phases;
     order->n_phases = n;
     return true;
 }
 
-/* The place of a step that must come after `after`. `worth`: a step of one chunk may join a phase with others. */
-static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth)
+/* The place of a step that must come after `after`. `worth`: a step of one chunk may join a phase with others. `cost`: of
+ * a step that runs beside any other of its place; 0: it does not. */
+static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth, uint64_t cost)
 {
     const uint32_t odd = after + 1 + (after & 1);
     if (!reserve(order, odd)) return false;
-    if (step->n_chunks == 1 && !(worth && order->chunks[odd / 2] > 0 && order->chunks[odd / 2] < MOST)) {
+    if (step->n_chunks == 1 && !(worth && order->phases[odd / 2].chunks > 0 && order->phases[odd / 2].chunks < MOST)) {
         step->place = after + (after & 1);
+        phase *p = &order->phases[step->place / 2];
+        p->in_order = p->in_order || cost == 0 || step->place == after;
+        p->cost += cost;
+        ++p->steps;
         return true;
     }
     uint32_t place = odd;
-    while (order->chunks[place / 2] > 0 && order->chunks[place / 2] + step->n_chunks > MOST) {
+    while (order->phases[place / 2].chunks > 0 && order->phases[place / 2].chunks + step->n_chunks > MOST) {
         place += 2;
         if (!reserve(order, place)) return false;
     }
-    order->chunks[place / 2] += step->n_chunks;
+    order->phases[place / 2].chunks += step->n_chunks;
     step->place = place;
     return true;
 }
@@ -198,14 +216,23 @@ bool ag_order_add(ag_order *order, const ag_node_steps *n)
     const bool fence = is_fence(n);
     uint32_t after = fence ? order->last : earliest(order, e, n);
     const bool worth = n->cost >= WORTH_A_CLAIM && n->writes_leaf < 0 && !fence;
+    const bool free = n->n_steps == 1 && n->writes_leaf < 0 && !fence && !agk_is(n->node->op, AGK_CHECKS);
     for (int i = 0; i < n->n_steps; ++i) {
         /* the other steps only prepare the last one */
-        if (!put(order, &n->steps[i], after, worth && i == n->n_steps - 1)) return false;
+        if (!put(order, &n->steps[i], after, worth && i == n->n_steps - 1, free ? n->cost : 0)) return false;
         after = n->steps[i].place;
     }
     settle(order, e, n);
     if (fence) order->floor = order->last;
     return true;
+}
+
+/* Whether the steps of a place run in one phase. */
+static bool together(const ag_order *order, uint32_t place)
+{
+    if (place / 2 >= order->n_phases) return false; /* steps that no node was lowered to are not in `order` */
+    const phase *p = &order->phases[place / 2];
+    return (place & 1) != 0 || (!p->in_order && p->cost >= WORTH_A_PHASE && p->cost >= WORTH_A_STEP * p->steps);
 }
 
 bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
@@ -222,7 +249,7 @@ bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
             memcpy(steps, sorted, n * sizeof *steps);
         for (size_t i = 0; i < n;) {
             size_t end = i + 1;
-            while ((steps[i].place & 1) != 0 && end < n && steps[end].place == steps[i].place) ++end;
+            while (end < n && steps[end].place == steps[i].place && together(order, steps[i].place)) ++end;
             steps[i].n_together = (uint32_t)(end - i);
             i = end;
         }
@@ -239,7 +266,7 @@ void ag_order_count(ag_step *steps, size_t n)
         const int op = steps[i].node->op;
         if (agk_is(op, AGK_WRITES_ANY)) return; /* the time of a user's function is unknown */
         if ((steps[i].place & 1) != 0 && ahead < UINT32_MAX / 2) ahead += steps[i].n_chunks;
-        steps[i].ahead = ahead;
+        steps[i].ahead = ahead > 0 ? ahead : 1; /* nobody is woken for small steps alone; 0 would mean unknown */
     }
 }
 

@@ -23,7 +23,7 @@ static bool breathes(const ag_plan *plan, size_t step)
 }
 
 static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step, uint32_t chunk, uintptr_t arena,
-                            int threads, char *message)
+                            char *message)
 {
     void *scratch = NULL;
     if (breathes(plan, step)) ag_courtesy_breathe();
@@ -40,8 +40,7 @@ static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step,
         }
         scratch = worker->scratch;
     }
-    agk_task task = {
-        .arena = arena, .scratch = scratch, .message = message, .threads = threads, .breathe = ag_courtesy_breathe};
+    agk_task task = {.arena = arena, .scratch = scratch, .message = message, .breathe = ag_courtesy_breathe};
     return plan->steps[step].run(&task, plan->steps[step].node, chunk);
 }
 
@@ -120,7 +119,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
                 *error = abort_error(stream);
                 return AG_RUN_FINISHED;
             }
-            agk_status status = run_chunk(worker, plan, i, c, slot->u.plan.arena, 1, message);
+            agk_status status = run_chunk(worker, plan, i, c, slot->u.plan.arena, message);
             if (status != AGK_OK) {
                 *error = step_error(plan, i, status, stream, message);
                 return AG_RUN_FINISHED;
@@ -241,7 +240,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             if (*due != 0) ag_stream_tell(stream, due);
             return AG_RUN_ELSEWHERE;
         }
-        agk_status status = run_chunk(worker, plan, step, 0, r->arena, 1, worker->message);
+        agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
         if (status != AGK_OK) chunk_failed(r, step, status, worker->message);
     }
     leave_run(pool, r);
@@ -262,7 +261,7 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
     if (aborts) {
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
-        agk_status status = run_chunk(worker, plan, c.step, c.chunk, r->arena, r->n_streams, worker->message);
+        agk_status status = run_chunk(worker, plan, c.step, c.chunk, r->arena, worker->message);
         if (status != AGK_OK) chunk_failed(r, c.step, status, worker->message);
     }
     ag_pool_wake_owed(pool, worker, 1);

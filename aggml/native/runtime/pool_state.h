@@ -28,7 +28,7 @@ typedef struct ag_bank {
 /* Weights that the next steps read from memory. A thread that waits for the last chunks of others has nothing to do, so
  * it prefetches them into L2.
  *
- * These are the weights of one step. Of the chunks of each stream (agk_in_streams) the first one is left out, since
+ * These are the weights of one step. Of the chunks of each stream (plan_claim.c) the first one is left out, since
  * the leader takes it. Other threads read these fields while they are changed: what they prefetch then is useless
  * but harmless. */
 typedef struct ag_fetch {

@@ -181,9 +181,8 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
 
     const int64_t shared = p->shared_parts > 0 ? agk_flash_shared_keys(node) : 0, parts = p->parts - p->shared_parts;
     const int64_t bunches = p->heads / p->together, all = bunches * parts * q->ne[3];
-    const int64_t chunks = agk_chunks(all, p->per_chunk), piece = agk_in_streams(task, chunk, chunks);
-    const int64_t last = agk_chunk_end(piece, p->per_chunk, all);
-    for (int64_t at = piece * p->per_chunk; at < last; ++at) {
+    const int64_t last = agk_chunk_end(chunk, p->per_chunk, all);
+    for (int64_t at = chunk * p->per_chunk; at < last; ++at) {
         const int64_t bunch = at % bunches, part = at / bunches % parts, batch = at / bunches / parts;
         const int64_t from = shared + part * p->part_keys;
         const int64_t to = k->ne[1] - from < p->part_keys ? k->ne[1] : from + p->part_keys;

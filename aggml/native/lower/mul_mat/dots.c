@@ -147,7 +147,6 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
 {
     const plan p = plan_of(node);
     const int64_t m = node->dst.ne[0], all = p.row_blocks * node->dst.ne[2] * node->dst.ne[3];
-    chunk = agk_in_streams(task, chunk, agk_mm_ceil_div(all, p.per_chunk));
     for (int64_t i = chunk * p.per_chunk; i < agk_mm_least(all, (chunk + 1) * p.per_chunk); ++i) {
         const int64_t block = i % p.row_blocks, fours = agk_mm_ceil_div(m, 4);
         const int64_t first = fours * block / p.row_blocks * 4, last = fours * (block + 1) / p.row_blocks * 4;

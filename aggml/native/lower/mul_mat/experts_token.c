@@ -103,7 +103,6 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     const agk_view *a = &node->src[0], *b = &node->src[1], *ids = &node->src[2];
     const int64_t items = p.items_per_slot * ids->ne[0];
     const size_t bytes = column_bytes(&p, a->ne[0]);
-    chunk = agk_in_streams(task, chunk, agk_mm_ceil_div(items, p.per_chunk));
     for (int64_t i = chunk * p.per_chunk; i < agk_mm_least(items, (chunk + 1) * p.per_chunk); ++i) {
         const int64_t slot = i / p.items_per_slot, row = i % p.items_per_slot * p.rows_per_item;
         const int64_t rows = agk_mm_least(p.rows_per_item, a->ne[1] - row), at = slot % b->ne[1];

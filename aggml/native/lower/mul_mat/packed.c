@@ -109,8 +109,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     const plan p = plan_of(node);
     const agk_view *c = &node->dst;
     const int64_t k = node->src[0].ne[0], m = c->ne[0];
-    const int64_t chunks = agk_mm_ceil_div(agk_mm_ceil_div(m, AGK_PACKED_ROWS), p.groups_per_chunk);
-    const int64_t first = agk_in_streams(task, chunk, chunks) * p.groups_per_chunk, row = first * AGK_PACKED_ROWS;
+    const int64_t first = chunk * p.groups_per_chunk, row = first * AGK_PACKED_ROWS;
     const int64_t rows = agk_mm_least(p.groups_per_chunk * AGK_PACKED_ROWS, m - row);
     const char *packed = NULL;
     for (int64_t i = agk_mm_ceil_div(rows, AGK_PACKED_ROWS) - 1; i >= 0; --i)
