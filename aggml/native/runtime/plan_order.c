@@ -148,8 +148,8 @@ static bool reserve(ag_order *order, uint32_t place)
     return true;
 }
 
-/* The place of a step that must come after `after`. `worth`: a step of one chunk may join a phase with others. `cost`: of
- * a step that runs beside any other of its place; 0: it does not. */
+/* The place of a step that must come after `after`. `worth`: a step of one chunk may join a phase with others. `cost`:
+ * of a step that runs beside any other of its place; 0: it does not. */
 static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth, uint64_t cost)
 {
     const uint32_t odd = after + 1 + (after & 1);
