@@ -59,7 +59,11 @@ def mask_of(positions: I32, seen: int, window: int | None = None) -> F16:
     windows = _windows(seen, window)
     sequences, tokens = positions.shape
     first = int(positions[0, 0])
-    if sequences == 1 and np.array_equal(positions[0], np.arange(first, first + tokens)):
+    # One token is asked for in each step of a generation; comparing it would take 30 us.
+    consecutive = sequences == 1 and (
+        tokens == 1 or np.array_equal(positions[0], np.arange(first, first + tokens))
+    )
+    if consecutive:
         return windows[seen - first - tokens : seen - first][None, None, ::-1]
     found: F16 = windows[seen - 1 - positions][:, None]
     return found
