@@ -152,9 +152,6 @@ async def _size(
     vectors: dict[str, np.ndarray] = {}
     dead: list[str] = []
     for _ in range(rounds):
-        for dtype in OURS:
-            name, most = _limit(roofline, dtype, batch, tokens)
-            heights.setdefault(f"{dtype}, {name}", []).append(most)
         for x in contenders:
             if x.name in dead:
                 continue
@@ -167,6 +164,10 @@ async def _size(
             except ChildError as error:
                 progress(f"{PART}: {x.name} {error}")
                 dead.append(x.name)
+            dtype = x.name.removeprefix("aggml ")
+            if dtype in OURS:  # now the clock is that of a busy core, and no peer's threads spin
+                name, most = _limit(roofline, dtype, batch, tokens)
+                heights.setdefault(f"{dtype}, {name}", []).append(most)
     rate = {name: batch / median(x) for name, x in seconds.items() if x and name not in dead}
     notes = {x.name: x.note for x in contenders}
     limits = {name: median(found) for name, found in heights.items()}

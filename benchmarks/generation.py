@@ -235,11 +235,14 @@ class Measurement:
                 found.roofs.setdefault(name, []).append(self.roofline.peak(name))
 
     def _compute_roofs(self, found: _Spans, tokens: int) -> dict[str, float]:
-        """Tokens per second if every unit were busy; logits are computed for one token only."""
+        """Tokens per second if every unit were busy.
+
+        What comes behind the attention of the last layer is computed for one token only.
+        """
         shape = self.case.shape
-        output = shape.vocabulary * shape.width
+        once = shape.width * (shape.vocabulary + shape.width + 3 * shape.inner)
         attention = shape.layers * 2 * shape.width * tokens * tokens / 2
-        products = (shape.streamed() - output) * tokens + output + attention
+        products = (shape.streamed() - once) * tokens + once + attention
         return {name: median(x) * tokens / (2 * products) for name, x in found.roofs.items()}
 
     def _bytes_of_a_step(self, n: int) -> float:
