@@ -120,6 +120,23 @@ def test_what_is_fused_with_the_product_is_done(dtype: str, backend: aggml.Backe
     assert nmse(exact.astype(np.float64), found[0].astype(np.float64)) <= BOUND[dtype]
 
 
+def _two_products(
+    weights: tuple[aggml.Tensor, aggml.Tensor],
+    x: aggml.Tensor,
+    bias: aggml.Tensor,
+    act: str,
+    *,
+    watched: bool,
+) -> aggml.Tensor:
+    """The second product of a bias and a function of the first, which is stored if watched."""
+    y = ops.add(ops.mul_mat(weights[0], x), bias)
+    if act:
+        y = getattr(ops, act)(y)
+    if watched:
+        y.set_output()
+    return ops.mul_mat(weights[1], y)
+
+
 @pytest.mark.parametrize("act", ["", "relu", "gelu_erf"])
 @pytest.mark.parametrize(
     ("k", "middle", "n"), [(64, 96, 64), (40, 72, 33), (64, 1056, 70), (300, 560, 513)]
@@ -139,15 +156,10 @@ def test_columns_that_only_the_next_product_reads(
         bias: 4 * floats(middle, seed=4),
     }
 
-    def value(*, watched: bool) -> Array:
-        y = ops.add(ops.mul_mat(a, x), bias)
-        if act:
-            y = getattr(ops, act)(y)
-        if watched:
-            y.set_output()
-        return compute(backend, ops.mul_mat(b, y), values)
-
-    found, expected = value(watched=False), value(watched=True)
+    found, expected = (
+        compute(backend, _two_products((a, b), x, bias, act, watched=watched), values)
+        for watched in (False, True)
+    )
     if act == "gelu_erf":
         assert nmse(expected, found) <= 1e-6  # the error of bf16 columns themselves is 1e-5
     else:
@@ -170,15 +182,10 @@ def test_columns_in_the_form_of_the_next_product(
         bias: 4 * floats(middle, seed=4),
     }
 
-    def value(*, watched: bool) -> Array:
-        y = ops.add(ops.mul_mat(a, x), bias)
-        if act:
-            y = getattr(ops, act)(y)
-        if watched:
-            y.set_output()
-        return compute(backend, ops.mul_mat(b, y), values)
-
-    found, expected = value(watched=False), value(watched=True)
+    found, expected = (
+        compute(backend, _two_products((a, b), x, bias, act, watched=watched), values)
+        for watched in (False, True)
+    )
     if act == "gelu_erf":  # rounded once more where columns are bf16 or bytes
         assert nmse(expected, found) <= 1e-6
     else:
