@@ -6,6 +6,7 @@ Not here: the benchmarks, which have a file each.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import re
@@ -87,6 +88,10 @@ class Bench:
 
     def part(self, name: str) -> list[Row]:
         """The rows of one benchmark, on asyncio and trio where the loop matters."""
+        # PyTorch, NNCF and others that parts before this one imported are not scanned again and
+        # again: else a part that makes many objects, such as nodes, takes up to twice as long.
+        gc.collect()
+        gc.freeze()
         if name == roofline.PART:
             return roofline.measure(self.roofline, quick=self.quick)
         if name in (awaits.PART, lag.PART, growth.PART):
