@@ -3,8 +3,7 @@
  * A plan is a row of places. Even places hold steps of one chunk, which one thread runs one after the other. Odd places
  * hold steps whose chunks any thread takes; all steps of such a place run in one phase. Each node takes the first place
  * behind all nodes whose bytes conflict with its own. So products of the same columns (queries, keys and values; gate
- * and up) are one phase with one barrier, and the small nodes that came between them follow together. If none of the
- * steps of an even place needs another one, and together they take some us, they are one phase, too. Shapes and
+ * and up) are one phase with one barrier, and the small nodes that came between them follow together. Shapes and
  * addresses alone decide this.
  *
  * Steps that check numbers in memory and may refuse them (row indices) keep their order. Memory that outlives the
@@ -18,7 +17,8 @@ enum {
     SPANS = AGK_MAX_SRC + 3, /* operands, the result, work memory that is read and that is written */
     MOST = 500000,           /* chunks of a phase */
     WORTH_A_CLAIM = 20000,   /* in the unit of ag_plan_cost: some us, where a claim takes 0.05 */
-    WORTH_A_PHASE = 20000,   /* the same of all steps of one chunk of a place */
+    /* the same of all steps of an even place together: if none of them needs another one, they are a phase, too */
+    WORTH_A_PHASE = 20000,
     WORTH_A_STEP = 500,      /* and of one of them on average */
     WORK_RING = 1 << 20,     /* bytes of work memory for nodes that run together: four of the largest that share it */
 };
