@@ -19,8 +19,8 @@ enum {
     WORTH_A_CLAIM = 20000,   /* in the unit of ag_plan_cost: some us, where a claim takes 0.05 */
     /* the same of all steps of an even place together: if none of them needs another one, they are a phase, too */
     WORTH_A_PHASE = 20000,
-    WORTH_A_STEP = 500,      /* and of one of them on average */
-    WORK_RING = 1 << 20,     /* bytes of work memory for nodes that run together: four of the largest that share it */
+    WORTH_A_STEP = 500,  /* and of one of them on average */
+    WORK_RING = 1 << 20, /* bytes of work memory for nodes that run together: four of the largest that share it */
 };
 
 typedef struct span {
