@@ -82,7 +82,8 @@ agk_mm_end agk_mm_ends_of(const agk_task *task, const agk_node *node, const agk_
     return e;
 }
 
-bool agk_mm_ends_fit(const agk_view *b, agk_columns_form form)
+/* Whether columns in this form fit into the place of the floats b. Then the node that computes b can write them. */
+static bool fit(const agk_view *b, agk_columns_form form)
 {
     const int64_t k = b->ne[0], n = b->ne[1];
     const bool dense = b->type == AGK_F32 && b->nb[0] == 4 && b->nb[1] == 4 * k && b->ne[2] == 1 && b->ne[3] == 1;
@@ -95,8 +96,7 @@ void agk_mm_ends_columns(agk_lowering *lowering, const agk_mm_panels_plan *p, ui
     agk_node *node = lowering->node;
     node->gives_columns = (uint8_t)(node->for_columns && p->ends ? gives : 0);
     node->has_columns = p->form != 0 && lowering->source != NULL &&
-                        (lowering->source->gives_columns >> p->form & 1) != 0 &&
-                        agk_mm_ends_fit(&node->src[1], p->form);
+                        (lowering->source->gives_columns >> p->form & 1) != 0 && fit(&node->src[1], p->form);
 }
 
 bool agk_mm_ends_narrow(agk_lowering *lowering)

@@ -20,9 +20,6 @@ void agk_mm_ends_choose(agk_mm_panels_plan *plan, const agk_node *node);
 agk_mm_end agk_mm_ends_of(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *plan,
                           const agk_mm_item *item, int64_t row, bool stages);
 
-/* Whether columns in this form fit into the place of the floats b. Then the node that computes b can write them. */
-bool agk_mm_ends_fit(const agk_view *b, agk_columns_form form);
-
 /* Decides whether the columns of this node are written by the node that computes them, in the form plan->form, and
  * whether this node can write those of the next product: in one of the forms `gives`, a bit for each. */
 void agk_mm_ends_columns(agk_lowering *lowering, const agk_mm_panels_plan *plan, uint32_t gives);

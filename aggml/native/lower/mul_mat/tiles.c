@@ -138,7 +138,7 @@ static bool lower(agk_lowering *lowering)
     if (terms == 1 && a->ne[0] <= AGK_PANELS_K_MOST) p.k_block = AGK_PANELS_K_MOST;
     if (terms == 1) p.form = AGK_COLUMNS_TILES;
     agk_mm_ends_choose(&p, node);
-    /* Packed columns lie elsewhere than the elements of a gated unit's other operand, whose memory they may share. */
+    /* The result may share the memory of a second operand, whose elements packed columns would overwrite unread. */
     agk_mm_ends_columns(lowering, &p, terms == 1 && p.other < 0 ? 1 << AGK_COLUMNS_TILES : 0);
     const agk_packed_layout *layout = agk_packed_layout_of(a->type);
     if (layout != NULL && layout->sums == AGK_NO_SUMS) p.packed = agk_packed_keep(lowering);
