@@ -16,6 +16,8 @@
  * So larger pools have a range for every 8 threads, the same number in each bank of memory. A thread begins with its
  * own range, goes on with those of its bank, then with the others. In each step a range has the same part of
  * the chunks, so the same rows of the weights: these are packed, touched and read next to the memory where they lie.
+ * The words of a step are published one after the other. A thread that came between them would find nothing in its own
+ * range and take what belongs to another thread, so it leaves its range only if all words are published.
  *
  * The chunks of a step are divided into as many streams as there are threads, each of them neighbouring chunks. A
  * thread that takes chunks of one stream goes on in memory where it stopped. If threads took every other chunk
@@ -110,9 +112,11 @@ void ag_run_publish(ag_run *r, size_t step)
     }
     r->ranges_live = live;
     atomic_store_explicit(&r->ranges_done, 0, memory_order_relaxed);
+    atomic_fetch_add(&r->publishing, 1); /* before this thread is done, others may finish the step and publish the next */
     for (int i = 0; i < n; ++i) { /* a range without chunks keeps its old word, which has no chunks left */
         if (sizes[i] > 0) atomic_store(&r->ranges[i].word, pack(step, sizes[i]));
     }
+    atomic_fetch_sub(&r->publishing, 1);
 }
 
 void ag_run_close(ag_run *r)
@@ -136,6 +140,15 @@ static void count(atomic_uint *mine) /* only this thread writes the counter */
     atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
+/* Whether one of the first n ranges that a worker looks into has chunks left. */
+static bool nearer(const ag_run *r, const ag_pool *pool, const ag_worker *worker, int n_ranges, int n)
+{
+    for (int i = 0; i < n; ++i) {
+        if (claimable(atomic_load(&r->ranges[range_for(pool, worker, n_ranges, i)].word))) return true;
+    }
+    return false;
+}
+
 bool ag_run_claim(ag_run *r, ag_pool *pool, ag_worker *worker, ag_claim *c)
 {
     const int n =
@@ -144,9 +157,18 @@ bool ag_run_claim(ag_run *r, ag_pool *pool, ag_worker *worker, ag_claim *c)
     for (int i = 0; i < n; ++i) {
         const int at = range_for(pool, worker, n, i);
         ag_range *range = &r->ranges[at];
-        if (!claimable(atomic_load_explicit(&range->word, memory_order_acquire))) continue;
-        const uint64_t w = atomic_fetch_add(&range->word, 1);
+        uint_fast64_t w = atomic_load(&range->word);
         if (!claimable(w)) continue;
+        if (i == 0) {
+            w = atomic_fetch_add(&range->word, 1);
+            if (!claimable(w)) continue;
+        } else {
+            if (atomic_load(&r->publishing) > 0) return false; /* the caller looks again */
+            if (nearer(r, pool, worker, n, i) || !atomic_compare_exchange_strong(&range->word, &w, w + 1)) {
+                i = -1; /* a step was published meanwhile, or another thread took this chunk */
+                continue;
+            }
+        }
         /* the plan, and the fields read below, stay valid until the chunk is counted as done */
         const ag_plan *plan = r->plan;
         const int n_now = atomic_load_explicit(&r->n_ranges, memory_order_relaxed);

@@ -48,6 +48,7 @@ typedef struct ag_run {
     ag_range ranges[AG_RANGES];
     _Alignas(64) atomic_int n_ranges;
     atomic_int ranges_done;
+    atomic_int publishing; /* threads that are writing the words of a step */
     int ranges_live;    /* ranges that have chunks; like the fields below, written before the words are published */
     atomic_int engaged; /* threads in this run; at most `limit` */
     atomic_int limit;
