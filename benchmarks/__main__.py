@@ -39,7 +39,8 @@ from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Row, machine, progress, table
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Any
 
 PARTS: Final = {
     roofline.PART: "the limits of the machine: bandwidth, arithmetic peaks",
@@ -164,22 +165,23 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="FILE",
-        help="the JSON file (default: benchmarks/results/PROCESSOR-ISA-THREADS.json; of some "
+        help="the JSON file (default: benchmarks/results/PROCESSOR-KIND-THREADS.json; of some "
         "parts or a quick run build/bench/bench.json)",
     )  # fmt: skip
     return parser
 
 
-def _default_out(given: argparse.Namespace, cpu: str, isa: str) -> Path:
+def _default_out(given: argparse.Namespace, about: Mapping[str, Any]) -> Path:
     """A file named after the processor; partial and quick runs do not go to the results.
 
-    The instruction set is part of the name, because a virtual machine often hides the model: an
-    "AMD EPYC" may be a Zen 3 without AVX-512, or a Zen 4.
+    The kind of core is part of the name or, if it is not known or AGGML_ISA names one, the
+    instruction set: a virtual machine often hides the model.
     """
     if given.quick or given.parts or given.match:
         return roofline.CACHE / "bench.json"
-    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", cpu.lower())).strip("-")
-    return RESULTS / f"{name or 'machine'}-{isa}-{given.threads}.json"
+    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", about["cpu"].lower())).strip("-")
+    kind = "" if os.environ.get("AGGML_ISA") else about["core"]
+    return RESULTS / f"{name or 'machine'}-{kind or about['isa']}-{given.threads}.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--threads {given.threads} is less than 1")
     begin = time.perf_counter()
     about = machine(PACKAGES)
-    out: Path = given.out or _default_out(given, about["cpu"], about["isa"])
+    out: Path = given.out or _default_out(given, about)
     result = {"machine": about, "threads": given.threads, "quick": given.quick}
     bench = Bench(given)
     failed = []

@@ -207,13 +207,26 @@ def _figure(value: float, unit: str = "") -> str:
     return f"{digits} {unit}".rstrip()
 
 
+def _processor() -> tuple[str, str]:
+    """The name of the processor and, if its family tells, its kind of core; else "".
+
+    Virtual machines often hide the model: "AMD EPYC" may be a Zen 3, 4 or 5.
+    """
+    info = Path("/proc/cpuinfo")
+    if not info.is_file():
+        return platform.processor(), ""
+    first = info.read_text(encoding="utf-8").split("\n\n", maxsplit=1)[0]
+    facts = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in first.splitlines())}
+    family, flags = facts.get("cpu family", ""), facts.get("flags", "").split()
+    core = ""
+    if facts.get("vendor_id") == "AuthenticAMD" and "avx512f" in flags:
+        core = {"25": "zen4", "26": "zen5"}.get(family, "")
+    return facts.get("model name", platform.processor()), core
+
+
 def machine(packages: Sequence[str]) -> dict[str, Any]:
     """Facts that figures depend on: processor, its best instruction set, cores, load, versions."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = info.read_text(encoding="utf-8").splitlines()
-        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
+    model, core = _processor()
     versions = {}
     for package in packages:
         try:
@@ -223,6 +236,7 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "cpu": model,
+        "core": core,
         "isa": isas()[-1],
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
