@@ -51,7 +51,8 @@ static bool may_use_tiles(void)
 
 typedef struct machine {
     unsigned c1, b7, c7, d7, a71; /* registers of cpuid: c1 is ecx of leaf 1, b7 ebx of leaf 7, a71 eax of leaf 7.1 */
-    bool intel, zmm, tiles;       /* zmm: AVX-512 F, DQ, CD, BW and VL, whose registers the system saves */
+    unsigned family;
+    bool intel, zmm, tiles; /* zmm: AVX-512 F, DQ, CD, BW and VL, whose registers the system saves */
 } machine;
 
 /* Reads the features into m. False: the system does not even save registers of 32 bytes. */
@@ -59,6 +60,8 @@ static bool look(machine *m)
 {
     unsigned a, b, c, d, highest = 0;
     if (!__get_cpuid(1, &a, &b, &m->c1, &d)) return false;
+    m->family = a >> 8 & 15;
+    if (m->family == 15) m->family += a >> 20 & 255;
     if (!has(m->c1, 27) || !has(m->c1, 28)) return false; /* no OSXSAVE or no AVX */
     const unsigned state = enabled_state();
     if ((state & 0x6u) != 0x6u) return false; /* xmm and ymm */

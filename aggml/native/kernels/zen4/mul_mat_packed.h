@@ -1,7 +1,7 @@
 /* Products of packed weights with 1 to 8 columns, AVX-512 VNNI, for AMD's processors: the template for types with
  * blocks of 32 and of 256. The sums are those of kernels/avx512/mul_mat_packed.h, which was tuned on Intel's
- * processors; the differences are how weights come from memory, and q2_K from 4 columns on. A file includes this and
- * names its types; used only through lines that need AGK_ZEN4. */
+ * processors; the differences are how weights come from memory, and q2_K from 4 columns on. A file includes the lines.h
+ * of its core, then this, and names its types; used only through lines that need AGK_ZEN4 or AGK_ZEN5. */
 #ifndef AGK_ZEN4_PACKED_H
 #define AGK_ZEN4_PACKED_H
 
@@ -21,19 +21,11 @@
 
 enum { MOST_SUMS = 16 }; /* vectors of sums at a time, in addition to those of the columns: half of the registers */
 
-/* How far ahead lines are prefetched, in bytes. 5 to 7 KB make no difference; 3 KB cost q4_K and q5_K 6 %, 12 KB all
- * of them 5 %. q8_0 with few columns hardly computes: it reaches 1.04 of a plain read at 3 KB, 0.95 at 6; with 8
- * columns 0.85 and 0.95. */
-AGK_INLINE size_t ahead_of(code_type t, int N)
-{
-    return t == Q8_0 && N <= 2 ? 3072 : 6144;
-}
-
 /* Prefetches a line behind the product that made `sum`: since this statement claims to change `sum`, the compiler
  * cannot move it before the product. */
 AGK_INLINE void ask(const char *line, __m512i *sum)
 {
-    __asm__ volatile("prefetcht1 %1" : "+v"(*sum) : "m"(*(const char (*)[64])line));
+    __asm__ volatile(AGK_AMD_HINT " %1" : "+v"(*sum) : "m"(*(const char (*)[64])line));
 }
 
 /* The share of the lines that belongs to one of the products. */
@@ -137,7 +129,7 @@ AGK_INLINE void group(code_type t, int N, const agk_mm_block *b, const char *a, 
     const int count = parts_at_once(t, N), passes = of_256(t) ? 8 / count : 1;
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), share = bytes_of_block / (size_t)passes;
     const int lines = (int)((share + 63) / 64);
-    const size_t far = b->ahead > 0 ? b->ahead : ahead_of(t, N);
+    const size_t far = b->ahead > 0 ? b->ahead : agk_packed_ahead(t, N);
     const char *x = b->b;
     __m512 acc[AGK_PACKED_COLUMNS];
     AGK_UNROLL for (int n = 0; n < N; ++n) acc[n] = _mm512_setzero_ps();
@@ -165,6 +157,6 @@ AGK_INLINE void groups(code_type t, int N, const agk_mm_block *b)
     }
 }
 
-#define AGK_PACKED(name, t, ...) AGK_FOR_COLUMNS(agk_mm_packed_##name##_zen4, t)
+#define AGK_PACKED(name, t, ...) AGK_FOR_COLUMNS(AGK_AMD(mm_packed_##name), t)
 
 #endif
