@@ -19,8 +19,11 @@ AGK_INLINE __m512i vector(const char *p, int i)
     return _mm512_loadu_si512(p + 64 * (size_t)i);
 }
 
+/* Shifted right (left, if negative), up to bits that come from neighbours, which the caller clears. If the compiler does
+ * not know how far, the vector is turned, so one instruction does for both directions. */
 AGK_INLINE __m512i moved(__m512i x, int right)
 {
+    if (!__builtin_constant_p(right)) return _mm512_rorv_epi32(x, _mm512_set1_epi32(right));
     return right > 0 ? _mm512_srli_epi16(x, right) : right < 0 ? _mm512_slli_epi16(x, -right) : x;
 }
 
@@ -44,12 +47,16 @@ AGK_INLINE __m512i levels(code_type t, __m512i bits)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), bits);
 }
 
-/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts. */
-AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int part, int v)
+/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts; this is part
+ * first + p, where first is even, and 0 if p is not 0 or 1. A loop need not know first at compile time. */
+AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, int p, int v)
 {
     if (t == Q8_0) return vector(data, v);
+    const int part = first + p;
     if (of_256(t) && !nibbles_of_256(t)) {
-        const __m512i low = shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, part), low_mask(t));
+        const bool pairs = bits_of(t) == Q4_K || bits_of(t) == Q5_K; /* the parts of a pair differ by a nibble */
+        const __m512i low =
+            shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, pairs ? p : part), low_mask(t));
         if (high_mask(t) == 0) return low;
         const __m512i high = vector(data + high_bits_at(t, half, v), 0);
         return joined(high, high_shift(t, part, v) - high_place(t), high_mask(t), low);
@@ -61,16 +68,16 @@ AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int part, i
 }
 
 /* Codes, unsigned. */
-AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int part, int v)
+AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, int p, int v)
 {
-    const __m512i found = bits(t, data, half, part, v);
+    const __m512i found = bits(t, data, half, first, p, v);
     return has_levels(t) ? levels(t, found) : found;
 }
 
 /* All 8 vectors. Only the part is known at compile time: all eight parts unrolled would be 20 KB of code. */
 AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, __m512i w[8])
 {
-    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, part, v);
+    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, 0, part, v);
 }
 
 AGK_INLINE __m512 halves(const char *p)
