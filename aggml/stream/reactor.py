@@ -89,20 +89,12 @@ class Reactor:
     def wake(self) -> None:
         """Make all due callbacks; runs in the loop whenever the descriptor is readable."""
         try:
-            self._call_due()  # before the drain, a system call: tasks resume 0.8 us sooner
-            self.notifier.drain()
-            self._call_due()  # whatever came between the two: the drain has taken its signal
+            self.notifier.call_due(_log_failed)  # before the drain, a system call of 0.8 us
+            self.notifier.drain()  # also takes the signals of what came since, called next
+            self.notifier.call_due(_log_failed)
         except BaseException:  # Ctrl-C: this one, if it was not called, and the others come next
             self.notifier.signal()
             raise
-
-    def _call_due(self) -> None:
-        while (callback := self.notifier.next_due()) is not None:
-            try:
-                callback()
-            except Exception:
-                _log.exception("[Reactor] a callback failed")
-            self.notifier.called()
 
     def leave(self, resumes: object) -> None:
         """From now on waiting tasks call `wake`; tasks that wait by ``resumes`` check again."""
@@ -128,6 +120,10 @@ class Reactor:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _log_failed(error: BaseException) -> None:
+    _log.error("[Reactor] a callback failed", exc_info=error)
 
 
 # -- which loop runs here
@@ -315,7 +311,8 @@ def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     """Suspend this task until ``op`` is done; at least one checkpoint.
 
     The task yields to the loop once before it arms a wait. Work of a few microseconds is done by
-    then, so the descriptor is neither written nor polled.
+    then, so the descriptor is neither written nor polled. It arms the wait at once if the work
+    lasts longer than that turn of the loop.
     """
     if in_trio():
         yield from _wait_trio(op)
@@ -324,7 +321,9 @@ def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
 
 
 def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
-    yield
+    owed = op.lasts and not op.done()  # the checkpoint
+    if not owed:
+        yield
     while not op.done():
         waiter: asyncio.Future[None] = loop.create_future()
         resume = partial(_native.resume, waiter)
@@ -332,11 +331,14 @@ def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[
             resume = partial(_resume_timed, loop, waiter, asyncio.current_task())
         entry = _reactor_of_asyncio(loop).arm(op, resume)
         if entry is None:
-            return
+            break
         try:
             yield from waiter
         finally:
             entry.cancel()
+        owed = False
+    if owed:
+        yield
 
 
 def _resume_timed(
@@ -356,7 +358,9 @@ def _resume_timed(
 def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
     import trio
 
-    yield from trio.lowlevel.checkpoint().__await__()
+    owed = op.lasts and not op.done() and _reactor_of_trio().pumped  # the checkpoint
+    if not owed:
+        yield from trio.lowlevel.checkpoint().__await__()
     while not op.done():
         reactor = _reactor_of_trio()
         if not reactor.pumped:
@@ -372,6 +376,9 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
             return trio.lowlevel.Abort.SUCCEEDED
 
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+        owed = False
+    if owed:
+        yield from trio.lowlevel.checkpoint().__await__()
     if _unpumped:
         # This run has no system task that makes due callbacks. So each waiting task makes them,
         # even if its own operation was done immediately.
