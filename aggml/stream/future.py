@@ -192,7 +192,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     # -- waiting
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        last = self._awaited()
+        ops = self._ops
+        last = self._awaited() if ops is None or calling else ops[-1]
         if last is None:
             yield from checkpoint()
             return self.result()

@@ -133,6 +133,8 @@ def _log_failed(error: BaseException) -> None:
 _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Reactor]] = (
     weakref.WeakKeyDictionary()
 )
+# The loop that was looked up last and its reactor: the dictionary's `get` is a function in Python.
+_latest: tuple[Callable[[], Any], Callable[[], Reactor | None]] = (lambda: None, lambda: None)
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
 _ENDING = "ending"  # stands for the reactor of a run that accepts no system task any more
 _lock = new_lock()
@@ -165,12 +167,18 @@ def running_asyncio() -> asyncio.AbstractEventLoop:
 
 
 def _reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
-    known = _asyncio_reactors.get(loop)
-    reactor = None if known is None else known()
+    global _latest
+    latest, known = _latest
+    reactor = known() if latest() is loop else None
+    if reactor is not None:
+        return reactor
+    found = _asyncio_reactors.get(loop)
+    reactor = None if found is None else found()
     if reactor is None:
         reactor = Reactor()
         loop.add_reader(reactor.notifier.fileno(), reactor.wake)
         _asyncio_reactors[loop] = weakref.ref(reactor)
+    _latest = weakref.ref(loop), weakref.ref(reactor)
     return reactor
 
 
@@ -314,10 +322,7 @@ def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     then, so the descriptor is neither written nor polled. It arms the wait at once if the work
     lasts longer than that turn of the loop.
     """
-    if in_trio():
-        yield from _wait_trio(op)
-    else:
-        yield from _wait_asyncio(running_asyncio(), op)
+    return _wait_trio(op) if in_trio() else _wait_asyncio(running_asyncio(), op)
 
 
 def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
