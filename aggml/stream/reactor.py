@@ -204,11 +204,9 @@ def _retire(reactor: Reactor) -> None:
 async def turn(reactor: Reactor) -> None:
     """Wait for the descriptor in the waiting task itself, and make the callbacks that are due.
 
-    Tasks wait in this way at the end of a run of trio, which finalizes async generators after all
-    system tasks have ended. One of these tasks waits for the descriptor. When it is written, that
-    task makes the callbacks and lets all other tasks check again. If each task waited for the
-    descriptor, one could empty it just before another begins to wait, and that one would sleep for
-    ever.
+    Tasks wait so at the end of a run of trio, which finalizes async generators after all system
+    tasks have ended. One of them waits for the descriptor, makes the callbacks and lets all others
+    check again. If each waited for it, one could empty it just before another begins to wait.
     """
     import trio
 
@@ -271,11 +269,7 @@ def known_reactor() -> Reactor | None:
 
 
 def current_reactor() -> Reactor:
-    """The reactor of the loop that runs in this thread.
-
-    Raises:
-        InvalidState: none does.
-    """
+    """The reactor of the loop that runs in this thread. InvalidState: none does."""
     return _reactor_of_trio() if in_trio() else _reactor_of_asyncio(running_asyncio())
 
 
@@ -318,9 +312,8 @@ CHECKPOINT = _Checkpoint()  # to be awaited: a cheaper anyio.lowlevel.checkpoint
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     """Suspend this task until ``op`` is done; at least one checkpoint.
 
-    The task yields to the loop once before it arms a wait. Work of a few microseconds is done by
-    then, so the descriptor is neither written nor polled. It arms the wait at once if the work
-    lasts longer than that turn of the loop.
+    The task first lets the loop turn once: work of a few microseconds is done by then, and the
+    descriptor is neither written nor polled. It waits at once for work that lasts longer.
     """
     return _wait_trio(op) if in_trio() else _wait_asyncio(running_asyncio(), op)
 

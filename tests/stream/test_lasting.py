@@ -44,7 +44,8 @@ async def be(cpu_device: aggml.Device) -> AsyncIterator[aggml.Backend]:
 
 
 def _op(future: aggml.Future[Any]) -> Any:
-    return (future._ops or ())[-1]
+    assert future._ops
+    return future._ops[-1]
 
 
 async def test_only_long_runs_last(be: aggml.Backend) -> None:
