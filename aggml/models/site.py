@@ -66,6 +66,7 @@ class _One(Site):
 
     def __init__(self, backend: Backend) -> None:
         self.backends = (backend,)
+        self._backend = backend
 
     async def prepare(self, graph: Graph) -> None:
         await self.host.prepare(graph)
@@ -76,7 +77,7 @@ class _One(Site):
         inputs: Mapping[Tensor, Any] | None = None,
         outputs: Tensor | Sequence[Tensor] = (),
     ) -> Future[Any]:
-        return self.host.run(graph, inputs, outputs)
+        return self._backend.run(graph, inputs, outputs)
 
     def forget(self, graph: Graph) -> None:
         if graph.memory is not None:

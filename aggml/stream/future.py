@@ -8,9 +8,10 @@ backend/).
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aggml.errors import InvalidState
+from aggml.native import _native
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import Waiting, calling, check_may_wait
 from aggml.stream.failures import exception_of
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from aggml.errors import AggmlError
-    from aggml.native import _native
 
 __all__ = ["Future", "Outcome", "Shielded", "Times"]
 
@@ -144,12 +144,14 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
 
     def _failure(self) -> Exception | None:
         """The exception of operations that are done, or None."""
+        ops = self._ops or ()
         if observers:
-            learned(self._ops or ())
-        for op in self._ops or ():
-            error = op.error()
-            if error is not None:
-                return exception_of(error, derived=op.derived)
+            learned(ops)
+        failed = _native.first_failed(ops)
+        if failed is not None:
+            error = failed.error()
+            assert error is not None
+            return exception_of(error, derived=failed.derived)
         if self._finish is not None:
             try:
                 self._finish()
@@ -175,7 +177,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             finally:
                 del problem  # no cycle through this frame
         value: Any = self._value
-        return cast("T_co", value.value if type(value) is Outcome else value)
+        found: T_co = value.value if type(value) is Outcome else value
+        return found
 
     @property
     def times(self) -> Times:
@@ -189,7 +192,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     # -- waiting
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        last = self._awaited()
+        ops = self._ops
+        last = self._awaited() if ops is None or calling else ops[-1]
         if last is None:
             yield from checkpoint()
             return self.result()

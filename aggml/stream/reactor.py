@@ -89,20 +89,12 @@ class Reactor:
     def wake(self) -> None:
         """Make all due callbacks; runs in the loop whenever the descriptor is readable."""
         try:
-            self._call_due()  # before the drain, a system call: tasks resume 0.8 us sooner
-            self.notifier.drain()
-            self._call_due()  # whatever came between the two: the drain has taken its signal
+            self.notifier.call_due(_log_failed)  # before the drain, a system call of 0.8 us
+            self.notifier.drain()  # also takes the signals of what came since, called next
+            self.notifier.call_due(_log_failed)
         except BaseException:  # Ctrl-C: this one, if it was not called, and the others come next
             self.notifier.signal()
             raise
-
-    def _call_due(self) -> None:
-        while (callback := self.notifier.next_due()) is not None:
-            try:
-                callback()
-            except Exception:
-                _log.exception("[Reactor] a callback failed")
-            self.notifier.called()
 
     def leave(self, resumes: object) -> None:
         """From now on waiting tasks call `wake`; tasks that wait by ``resumes`` check again."""
@@ -130,6 +122,10 @@ class Reactor:
         self.close()
 
 
+def _log_failed(error: BaseException) -> None:
+    _log.error("[Reactor] a callback failed", exc_info=error)
+
+
 # -- which loop runs here
 
 # The loop's selector keeps the reactor alive. If this dictionary kept it, it would keep the loop as
@@ -137,6 +133,8 @@ class Reactor:
 _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Reactor]] = (
     weakref.WeakKeyDictionary()
 )
+# The loop that was looked up last and its reactor: the dictionary's `get` is a function in Python.
+_latest: tuple[Callable[[], Any], Callable[[], Reactor | None]] = (lambda: None, lambda: None)
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
 _ENDING = "ending"  # stands for the reactor of a run that accepts no system task any more
 _lock = new_lock()
@@ -169,12 +167,18 @@ def running_asyncio() -> asyncio.AbstractEventLoop:
 
 
 def _reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
-    known = _asyncio_reactors.get(loop)
-    reactor = None if known is None else known()
+    global _latest
+    latest, known = _latest
+    reactor = known() if latest() is loop else None
+    if reactor is not None:
+        return reactor
+    found = _asyncio_reactors.get(loop)
+    reactor = None if found is None else found()
     if reactor is None:
         reactor = Reactor()
         loop.add_reader(reactor.notifier.fileno(), reactor.wake)
         _asyncio_reactors[loop] = weakref.ref(reactor)
+    _latest = weakref.ref(loop), weakref.ref(reactor)
     return reactor
 
 
@@ -200,11 +204,9 @@ def _retire(reactor: Reactor) -> None:
 async def turn(reactor: Reactor) -> None:
     """Wait for the descriptor in the waiting task itself, and make the callbacks that are due.
 
-    Tasks wait in this way at the end of a run of trio, which finalizes async generators after all
-    system tasks have ended. One of these tasks waits for the descriptor. When it is written, that
-    task makes the callbacks and lets all other tasks check again. If each task waited for the
-    descriptor, one could empty it just before another begins to wait, and that one would sleep for
-    ever.
+    Tasks wait so at the end of a run of trio, which finalizes async generators after all system
+    tasks have ended. One of them waits for the descriptor, makes the callbacks and lets all others
+    check again. If each waited for it, one could empty it just before another begins to wait.
     """
     import trio
 
@@ -267,11 +269,7 @@ def known_reactor() -> Reactor | None:
 
 
 def current_reactor() -> Reactor:
-    """The reactor of the loop that runs in this thread.
-
-    Raises:
-        InvalidState: none does.
-    """
+    """The reactor of the loop that runs in this thread. InvalidState: none does."""
     return _reactor_of_trio() if in_trio() else _reactor_of_asyncio(running_asyncio())
 
 
@@ -314,17 +312,16 @@ CHECKPOINT = _Checkpoint()  # to be awaited: a cheaper anyio.lowlevel.checkpoint
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     """Suspend this task until ``op`` is done; at least one checkpoint.
 
-    The task yields to the loop once before it arms a wait. Work of a few microseconds is done by
-    then, so the descriptor is neither written nor polled.
+    The task first lets the loop turn once: work of a few microseconds is done by then, and the
+    descriptor is neither written nor polled. It waits at once for work that lasts longer.
     """
-    if in_trio():
-        yield from _wait_trio(op)
-    else:
-        yield from _wait_asyncio(running_asyncio(), op)
+    return _wait_trio(op) if in_trio() else _wait_asyncio(running_asyncio(), op)
 
 
 def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
-    yield
+    owed = op.lasts and not op.done()  # the checkpoint
+    if not owed:
+        yield
     while not op.done():
         waiter: asyncio.Future[None] = loop.create_future()
         resume = partial(_native.resume, waiter)
@@ -332,11 +329,14 @@ def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[
             resume = partial(_resume_timed, loop, waiter, asyncio.current_task())
         entry = _reactor_of_asyncio(loop).arm(op, resume)
         if entry is None:
-            return
+            break
         try:
             yield from waiter
         finally:
             entry.cancel()
+        owed = False
+    if owed:
+        yield
 
 
 def _resume_timed(
@@ -356,7 +356,9 @@ def _resume_timed(
 def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
     import trio
 
-    yield from trio.lowlevel.checkpoint().__await__()
+    owed = op.lasts and not op.done() and _reactor_of_trio().pumped  # the checkpoint
+    if not owed:
+        yield from trio.lowlevel.checkpoint().__await__()
     while not op.done():
         reactor = _reactor_of_trio()
         if not reactor.pumped:
@@ -372,6 +374,9 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
             return trio.lowlevel.Abort.SUCCEEDED
 
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+        owed = False
+    if owed:
+        yield from trio.lowlevel.checkpoint().__await__()
     if _unpumped:
         # This run has no system task that makes due callbacks. So each waiting task makes them,
         # even if its own operation was done immediately.

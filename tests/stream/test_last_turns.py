@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class _Behind:
     """An operation that is done as soon as ``other`` is. Its `done` blocks the loop until then."""
 
+    lasts = False
+
     def __init__(self, other: aggml.Future[None]) -> None:
         self.other = other
 

@@ -33,8 +33,8 @@ __all__ = [
     "Shape",
     "check",
     "joined",
-    "one_of_each",
     "piece",
+    "some_of_each",
 ]
 
 CHAINED: Final = -1  # as `best`: choose one token, which stays on the device for the next step
@@ -162,6 +162,17 @@ class Group:
         assert room.window is not None
         return ring_mask(self.positions, length, room.window, min(self.kv, length))
 
+    def masks_in_turn(self, room: Room, length: int, ctx: int) -> list[F16]:
+        """The masks of steps that each process the next token of each sequence."""
+        n = self.positions.shape[1]
+        if length == ctx:
+            whole = mask_of(self.positions, self.kv, room.window)
+            return [whole[:, :, i : i + 1] for i in range(n)]
+        assert room.window is not None
+        seen = min(self.kv, length)  # a row of a ring changes its position from step to step
+        steps = [self.positions[:, i : i + 1] for i in range(n)]
+        return [ring_mask(step, length, room.window, seen) for step in steps]
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -218,19 +229,20 @@ def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str =
         )
 
 
-def one_of_each(positions: Sequence[int], first: I32, slot: int, kv: int) -> Batch:
-    """One token of each sequence from ``slot`` on; the caller replaces the ids.
+def some_of_each(positions: Sequence[int], n: int, first: I32, slot: int, kv: int) -> Group:
+    """``n`` tokens of each sequence from ``slot`` on; the caller replaces the ids.
 
     Args:
-        positions: of each token.
+        positions: of the first token of each.
+        n: how many.
         first: the first row of each sequence in a cache, (sequences, 1).
         slot: the first of the sequences.
         kv: how many rows attention reads.
     """
-    # Do as little as possible here: reading the weights has evicted all else from the CPU's caches,
-    # so each cache line that is touched takes 0.2 us.
-    at = np.array(positions, np.int32)[:, None]
-    return Batch((Group(at, at, at + first, slot, kv),))
+    at: I32 = np.array(positions, np.int32)[:, None]
+    if n > 1:
+        at = np.add(at, np.arange(n, dtype=np.int32), dtype=np.int32)
+    return Group(at, at, at + first, slot, kv)
 
 
 def piece(ids: Sequence[int], start: int, first: I32, slot: int, kv: int, *, every: bool) -> Batch:

@@ -16,8 +16,9 @@ from anyio.lowlevel import checkpoint
 from aggml import DType, Graph, Tensor
 from aggml.models.cache.caches import CHUNK, Caches, sizes
 from aggml.models.cache.reached import Reached
-from aggml.models.cache.rows import ROWS_STEP, rounded
-from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, check, one_of_each, piece
+from aggml.models.cache.rows import rounded
+from aggml.models.decoding.ahead import Ahead
+from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, check, piece, some_of_each
 from aggml.models.decoding.step import Builder
 from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Future, Scheduler
-    from aggml.models.decoding.batch import Shape
+    from aggml.models.decoding.ahead import Kind
+    from aggml.models.decoding.batch import Group, Shape
     from aggml.models.decoding.drawing import Draws
     from aggml.models.decoding.step import Step
     from aggml.models.description import Description
@@ -76,7 +78,7 @@ class Decoder:
         self.sequences = sequences
         self.weights = weights
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
-        self._foreseen: tuple[tuple[int, ...], Step, dict[Tensor, Any]] | None = None
+        self._ahead = Ahead(sequences + 1)
         element = DType.parse(cache)
         self.caches = Caches(model, element, self.ctx, sequences, ring=self.ring)
         self._reached = Reached(sequences) if self.caches.states else None
@@ -109,7 +111,7 @@ class Decoder:
         The memory that a running step uses is freed when that step ends.
         """
         self._steps.close()
-        self._foreseen = None
+        self._ahead.clear()
         self._memory = ()
         unplace(cache for layer in self.caches.layers for cache in layer.values())
         unplace(self.weights.values())
@@ -165,11 +167,7 @@ class Decoder:
 
         Cancellation: aborts the computation; these positions are undefined.
         """
-        step, inputs = await self._one_more(positions, 0, slot)
-        inputs[step.tokens] = np.array(ids, np.int32)
-        assert step.logits is not None
-        future = await self._submitted(step, inputs, step.logits, self._ones(positions, slot))
-        self._foresee(step, positions, 0, slot)
+        future = await self._one_more(positions, 0, slot, ids)
         return np.asarray(await future).reshape(-1, self.vocabulary)
 
     async def decode_best(
@@ -179,13 +177,7 @@ class Decoder:
 
         Cancellation: as `decode`.
         """
-        step, inputs = await self._one_more(positions, best, slot)
-        inputs[step.tokens] = np.array(ids, np.int32)
-        assert step.best is not None
-        assert step.logits is not None
-        results = [step.best, step.logits]
-        future = await self._submitted(step, inputs, results, self._ones(positions, slot))
-        self._foresee(step, positions, best, slot)
+        future = await self._one_more(positions, best, slot, ids)
         chosen, logits = await future
         return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
 
@@ -215,40 +207,50 @@ class Decoder:
         if nobody else awaits it. Then these positions are undefined, and steps queued after it fail
         or give meaningless tokens: abort them too, and give ``ids`` to the next step.
         """
-        step, inputs = await self._one_more(positions, CHAINED, slot, draws)
-        if ids is None:
-            del inputs[step.tokens]
-        else:
-            inputs[step.tokens] = np.array(ids, np.int32)
-        assert step.best is not None
-        return await self._submitted(
-            step, inputs, step.best, self._ones(positions, slot), chained=ids is None
-        )
+        return await self._one_more(positions, CHAINED, slot, ids, draws)
 
     async def _one_more(
-        self, positions: Sequence[int], best: int, slot: int, draws: Draws | None = None
+        self,
+        positions: Sequence[int],
+        best: int,
+        slot: int,
+        ids: Sequence[int] | None,
+        draws: Draws | None = None,
+    ) -> Future[Any]:
+        """Queue a step for one token of each sequence; ids None: those the previous step chose."""
+        kind = (best, slot, len(positions), None if draws is None else draws.room)
+        found = self._ahead.take(kind, positions)
+        step, inputs, more = found or (*await self._first(positions, kind, draws), False)
+        if step.drawing is not None and draws is not None:
+            inputs |= step.drawing.inputs(draws)
+        if ids is not None:
+            inputs[step.tokens] = np.array(ids, np.int32)
+        if self._reached is None:
+            future = await self.site.submit(step.graph, inputs, step.result)
+        else:
+            taken = [(slot + i, position, 1) for i, position in enumerate(positions)]
+            future = await self._submitted(step, inputs, step.result, taken, chained=ids is None)
+        if not more:
+            self._ahead.make(kind, step, positions, self._ones)
+        return future
+
+    async def _first(
+        self, positions: Sequence[int], kind: Kind, draws: Draws | None
     ) -> tuple[Step, dict[Tensor, Any]]:
-        """The step for one token of each sequence, and its inputs; the caller sets the tokens."""
-        foreseen, self._foreseen = self._foreseen, None
-        if foreseen is not None and foreseen[0] == (best, slot, *positions):
-            await checkpoint()
-            return foreseen[1:]
+        """The step for one token of each sequence, and its inputs without tokens."""
         if max(positions) >= self.ctx:
             raise ModelError(f"the context of {self.ctx} tokens is full: load with a larger ctx")
-        batch = self._batch_of_one(positions, slot)
-        return await self._fed(batch, batch.shape(best), draws)
+        batch = Batch((self._ones(positions, 1, kind[1]),))
+        shape = batch.shape(kind[0])
+        step = await self._steps.of(shape if draws is None else draws.shaped(shape))
+        inputs = step.inputs(batch)
+        del inputs[step.tokens]
+        return step, inputs
 
-    def _batch_of_one(self, positions: Sequence[int], slot: int) -> Batch:
-        """A batch of one token of each sequence; the token ids in it are arbitrary."""
+    def _ones(self, positions: Sequence[int], n: int, slot: int) -> Group:
+        """``n`` tokens of each sequence from positions on; the token ids in it are arbitrary."""
         first = self._first_rows[slot : slot + len(positions)]
-        return one_of_each(positions, first, slot, self.seen(max(positions)))
-
-    def _foresee(self, step: Step, positions: Sequence[int], best: int, slot: int) -> None:
-        """While a step runs, prepare the inputs of the next one if that uses the same graph."""
-        if (max(positions) + 1) % ROWS_STEP:
-            after = [position + 1 for position in positions]
-            inputs = step.inputs(self._batch_of_one(after, slot))
-            self._foreseen = ((best, slot, *after), step, inputs)
+        return some_of_each(positions, n, first, slot, self.seen(max(positions)))
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
         """The normalised output of the last layer for each token, (len(ids), width) float32.
@@ -312,11 +314,6 @@ class Decoder:
         for slot, first, n in taken:
             self._reached.note(slot, first, n, future)
         return future
-
-    @staticmethod
-    def _ones(positions: Sequence[int], slot: int) -> list[tuple[int, int, int]]:
-        """The argument ``taken`` of `_submitted` for one token of each sequence."""
-        return [(slot + i, position, 1) for i, position in enumerate(positions)]
 
     async def _run(self, slot: int, ids: Sequence[int], start: int, *, every: bool = False) -> F32:
         """Process ``ids`` at ``start ..``; the logits of ``every`` token or of the last one."""

@@ -64,10 +64,15 @@ class Draws:
                 changing[i], changes[i] = adjuster.numbers(m)
         return cls(among, how, changing, changes)
 
+    @property
+    def room(self) -> tuple[int, int]:
+        """What the graph depends on: `among`, and the room for changed logits of each row."""
+        return self.among, 0 if self.changing is None else self.changing.shape[1]
+
     def shaped(self, shape: Shape) -> Shape:
         """The shape of the step with these draws at its end."""
-        changed = 0 if self.changing is None else self.changing.shape[1]
-        return replace(shape, best=0, drawn=self.among, changed=changed)
+        drawn, changed = self.room
+        return replace(shape, best=0, drawn=drawn, changed=changed)
 
 
 @dataclass(frozen=True, slots=True)

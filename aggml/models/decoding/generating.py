@@ -85,14 +85,18 @@ async def generate(
         _more(model, samplers, chosen, range(first, last), slot)
     ) as more:
         while any(alive):
-            yield [token if is_ else None for token, is_ in zip(chosen, alive, strict=True)]
+            if all(alive):
+                yield [*chosen]
+            else:
+                yield [token if is_ else None for token, is_ in zip(chosen, alive, strict=True)]
             try:
                 chosen = await anext(more)
             except StopAsyncIteration:
                 return
-            timing.tokens += sum(alive)
+            timing.tokens += alive.count(True)
             timing.steps = time.perf_counter() - begin
-            alive = [was and token not in ends for was, token in zip(alive, chosen, strict=True)]
+            if not ends.isdisjoint(chosen):
+                alive = [was and x not in ends for was, x in zip(alive, chosen, strict=True)]
 
 
 def _more(
@@ -111,20 +115,19 @@ async def _chained(
     under_way: deque[Chosen] = deque()
     among = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
 
-    def draws() -> Draws | None:
-        return None if among == 1 else Draws.of(samplers, among)
-
     try:
         for position in places:
             here = [position] * len(ids)
             if not under_way:
-                under_way.append(await model.follow(here, ids, slot, draws()))
+                draws = Draws.of(samplers, among) if among > 1 else None
+                under_way.append(await model.follow(here, ids, slot, draws))
             if position + 1 < min(places.stop, model.ctx):
                 after = [position + 1] * len(ids)
-                under_way.append(await model.follow(after, slot=slot, draws=draws()))
+                draws = Draws.of(samplers, among) if among > 1 else None
+                under_way.append(await model.follow(after, None, slot, draws))
             chosen = await under_way[0]
             under_way.popleft()
-            yield [int(x) for x in chosen]
+            yield chosen.tolist()
     finally:
         for step in under_way:
             step.abort()

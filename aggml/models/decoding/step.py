@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from anyio.lowlevel import checkpoint
 
 import aggml
@@ -19,11 +20,11 @@ from aggml.models.decoding.drawing import Drawing
 from aggml.models.description import Mixer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aggml.models.cache.caches import Caches
     from aggml.models.cache.room import Room
-    from aggml.models.decoding.batch import Batch, Shape
+    from aggml.models.decoding.batch import Batch, Group, Shape
     from aggml.models.description import Description, Layer
 
 __all__ = ["Builder", "Step"]
@@ -52,6 +53,7 @@ class Step:
         Tensor | None
     )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: chained
     best: Tensor | None  # [best, ends] i32; chained: [ends], the `tokens` of the next step
+    result: Tensor | list[Tensor]  # the only one of `results`, or all of them
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
     drawing: Drawing | None = None  # inputs of the draws; then `best` is [ends], the drawn tokens
 
@@ -80,6 +82,25 @@ class Step:
         if self.last is not None:
             inputs[self.last] = batch.last
         return inputs
+
+    def inputs_in_turn(self, group: Group) -> list[dict[Tensor, Any]]:
+        """The inputs of steps of one token of each sequence: step i has the i-th tokens.
+
+        They are those of `inputs`, without tokens. A sequence's first token must not be at position
+        0 unless it is the only one.
+        """
+        n = group.positions.shape[1]
+        found: dict[Tensor, Iterable[Any]] = {}
+        if self.told:
+            found[self.positions] = np.ascontiguousarray(group.positions.T)
+        for room, at in self.places.items():
+            found[at.rows] = np.ascontiguousarray(group.rows_in(at.length, self.ctx).T)
+            found[at.masks[0]] = group.masks_in_turn(room, at.length, self.ctx)
+        if self.turns is not None:
+            read, write = group.states(self.sequences)
+            found[self.turns.reads[0]], found[self.turns.writes[0]] = [read] * n, [write] * n
+        each = zip(*found.values(), strict=True)
+        return [dict(zip(found, arrays, strict=True)) for arrays in each]
 
 
 class Builder:
@@ -145,11 +166,13 @@ class Builder:
             await checkpoint()
         drawing = Drawing.of(shape)
         logits, best, every = self._results(x, shape, chosen, drawing)
-        graph = Graph(*early, *(y for y in (best, logits, every) if y is not None), *kept)
+        results = [y for y in (best, logits, every) if y is not None]
+        graph = Graph(*early, *results, *kept)
         return Step(
             graph, self._ctx, self._caches.sequences, tokens, positions,
             any(leaf is positions for leaf in graph.leafs), places,
-            turns if self._caches.states else None, last, logits, best, every, drawing,
+            turns if self._caches.states else None, last, logits, best,
+            results[0] if len(results) == 1 else results, every, drawing,
         )  # fmt: skip
 
     def _results(

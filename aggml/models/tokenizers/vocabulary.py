@@ -218,7 +218,10 @@ class ByteLevel(Vocabulary):
             if self.kinds[token] == BYTE:
                 return bytes([int(piece[3:5], 16)])
             return piece.replace(SPACE, " ").encode()
-        return bytes(self._bytes[x] for x in piece if x in self._bytes)
+        try:
+            return bytes(map(self._bytes.__getitem__, piece))
+        except KeyError:  # a letter of no byte, in a file that was damaged or made by hand
+            return bytes(self._bytes[x] for x in piece if x in self._bytes)
 
 
 def letters() -> list[str]:

@@ -209,7 +209,8 @@ struct Op {
     ag_stream *stream;
     ag_block *block; // NULL: settled
     uint64_t ticket;
-    nb::object owner; // the Stream object
+    nb::object owner;   // the Stream object
+    bool lasts = false; // it was queued behind a plan that takes longer than a turn of an event loop
     Op(const Op &) = delete;
     Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o))
     {

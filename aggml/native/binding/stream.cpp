@@ -131,6 +131,17 @@ nb::object op_error(Op &op)
     return op.settle() ? wrap_error(ag_error_ref(op.end.error)) : nb::none();
 }
 
+// The first of some operations that failed; all of them are done. None: all went well.
+nb::object first_failed(nb::tuple ops)
+{
+    for (nb::handle h : ops) {
+        Op &op = nb::cast<Op &>(h);
+        nb::ft_object_guard guard(h);
+        if (op.settle() && op.end.error != nullptr) return nb::borrow(h);
+    }
+    return nb::none();
+}
+
 nb::object seconds_or_none(uint64_t ns)
 {
     return ns == 0 ? nb::none() : nb::cast(static_cast<double>(ns) * 1e-9);
@@ -243,10 +254,12 @@ void bind_stream(nb::module_ &m)
     m.def("take_unseen", take_unseen);
     m.def("submit", submit, "groups"_a);
     m.def("submit_one", submit_one, "stream"_a, "desc"_a);
+    m.def("first_failed", first_failed, "ops"_a);
     nb::class_<Op>(m, "Op")
         .def("done", &Op::settle, nb::lock_self())
         .def_ro("ticket", &Op::ticket)
         .def_ro("stream", &Op::owner)
+        .def_ro("lasts", &Op::lasts)
         .def("error", op_error, nb::lock_self())
         .def_prop_ro(
             "derived", [](Op &op) { return op.settle() && op.end.derived; }, nb::lock_self())

@@ -93,6 +93,28 @@ void called(Notifier &self)
     gone = std::move(self.current);
 }
 
+// Makes all callbacks that are due. An exception of one goes to `failed`, a function. An interrupt (Ctrl-C) goes on to
+// the caller: the callback that it cut short comes again next time, and so do those behind it.
+//
+// One call for all of them: after each decoding step the weights have pushed Python's code and objects out of the
+// caches, and the same loop in Python took 6 us of them, two functions and four calls.
+void call_due(nb::object notifier, nb::object failed)
+{
+    Notifier &self = nb::cast<Notifier &>(notifier);
+    for (;;) {
+        nb::object callback = next_due(self);
+        if (callback.is_none()) return;
+        if (nb::steal(PyObject_CallNoArgs(callback.ptr())).is_valid()) {
+            called(self);
+            continue;
+        }
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+        nb::python_error error;
+        failed(error.value());
+        called(self);
+    }
+}
+
 nb::list waiters(Notifier &self)
 {
     std::vector<nb::object> armed;
@@ -182,8 +204,7 @@ void bind_waits(nb::module_ &m)
         .def(nb::init<>())
         .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
         .def("watch", watch, "op"_a, "callback"_a)
-        .def("next_due", next_due)
-        .def("called", called)
+        .def("call_due", call_due, "failed"_a)
         .def("waiters", waiters)
         .def("cancel_all", &Notifier::cancel_all)
         .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })

@@ -55,8 +55,8 @@ static bool spin(ag_pool *pool)
         for (int i = 0; i < 32 && !found; ++i) {
             if (!ag_pool_fetch(pool)) ag_pause();
             found = ag_pool_anything(pool);
+            ag_relay_serve(cpu); /* each time: 32 of them take longer than the other thread waits (relay.c) */
         }
-        ag_relay_serve(cpu);
         if (found || atomic_load(&pool->stop) || atomic_load(&pool->paused)) break;
         if (spinners > 0 && atomic_load(&pool->active_runs) == 0) break;
         sched_yield();
