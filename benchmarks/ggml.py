@@ -1,4 +1,4 @@
-"""ggml itself, called directly: the libggml that llama-cpp-python carries.
+"""ggml itself, called directly: libggml of llama-cpp-python, or of the folder GGML_LIB_FOLDER.
 
 Here: its functions with their types; the cost of tiny nodes in ggml; the kernels of cases.py,
 served to another process. Not here: the comparison (executor.py, kernels.py).
@@ -7,6 +7,7 @@ served to another process. Not here: the comparison (executor.py, kernels.py).
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from importlib.util import find_spec
@@ -32,12 +33,18 @@ class _InitParams(ctypes.Structure):
     _fields_ = (("mem_size", c_size_t), ("mem_buffer", c_void_p), ("no_alloc", c_bool))
 
 
-def _libraries() -> list[Any]:
+def _folder() -> Path:
+    """Where libggml is: what GGML_LIB_FOLDER names, else that of llama-cpp-python."""
+    if named := os.environ.get("GGML_LIB_FOLDER"):
+        return Path(named)
     spec = find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         raise MissingPeerError("llama-cpp-python is not installed (pip install '.[bench]')")
-    folder = Path(spec.origin).parent / "lib"
-    found = []
+    return Path(spec.origin).parent / "lib"
+
+
+def _libraries() -> list[Any]:
+    folder, found = _folder(), []
     for name in ("ggml-base", "ggml-cpu", "ggml"):
         stem = f"libggml{name.removeprefix('ggml')}"
         # A wheel has copies in place of links; other libraries link to the numbered one.

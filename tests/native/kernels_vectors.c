@@ -52,6 +52,36 @@ static void special(void)
     }
 }
 
+/* Each variant of unary_f32: a number has the same result, bit for bit, beside small numbers, beside a large one, and
+ * alone. Vectors whose numbers are all near 0 have a shorter formula. */
+static void beside_others(rng *r)
+{
+    enum { N = 64 };
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        if (strcmp(v->kernel, "unary_f32") != 0 || (v->needs & ~agk_cpu_features()) != 0) continue;
+        agk_unary_f32_fn *compute = (agk_unary_f32_fn *)v->fn;
+        for (int op = 0; op < AGK_OP_COUNT; ++op) {
+            if (agk_ops[op].stage != AGK_STAGE_UNARY || op == AGK_OP_sin || op == AGK_OP_cos) continue;
+            float *x = floats(r, N), near[N], far[N], alone;
+            for (int j = 0; j < N; ++j) x[j] *= 9.0f;
+            x[N - 1] = -9.875f;
+            compute(op, N, near, x);
+            for (int j = 0; j < N - 1; j += 8) x[j] = j % 16 == 0 ? 300.0f : -INFINITY;
+            compute(op, N, far, x);
+            for (int j = 0; j < N; ++j) {
+                compute(op, 1, &alone, x + j);
+                const bool same = memcmp(far + j, &alone, sizeof alone) == 0 || (isnan(far[j]) && isnan(alone));
+                if (same && (j % 8 == 0 || memcmp(far + j, near + j, sizeof alone) == 0 || isnan(far[j]))) continue;
+                fprintf(stderr, "%s %s of %g: %a, %a, %a\n", v->isa, agk_op_name(op), (double)x[j], (double)near[j],
+                        (double)far[j], (double)alone);
+                exit(1);
+            }
+            free(x);
+        }
+    }
+}
+
 static void elements(rng *r)
 {
     for (int i = 0; i < N_LENGTHS; ++i) {
@@ -341,6 +371,7 @@ int main(void)
 {
     rng r = rng_new(0);
     special();
+    beside_others(&r);
     moves(&r);
     elements(&r);
     rows_of_numbers(&r);

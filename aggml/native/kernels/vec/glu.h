@@ -7,8 +7,16 @@
 AGK_INLINE void v_glu_loop(int op, int64_t n, float *y, const float *x, const float *g)
 {
     int64_t i = 0;
-#pragma GCC unroll 2
-    for (; i + VF <= n; i += VF) v_store(y + i, v_unary_1(op, v_load(x + i)) * v_load(g + i));
+    for (; i + 2 * VF <= n; i += 2 * VF) {
+        vf two[2] = {v_load(x + i), v_load(x + i + VF)};
+        v_unary_2(op, two);
+        v_store(y + i, two[0] * v_load(g + i));
+        v_store(y + i + VF, two[1] * v_load(g + i + VF));
+    }
+    if (i + VF <= n) {
+        v_store(y + i, v_unary_1(op, v_load(x + i)) * v_load(g + i));
+        i += VF;
+    }
     if (i < n) v_store_n(y + i, v_unary_1(op, v_load_n(x + i, n - i)) * v_load_n(g + i, n - i), n - i);
 }
 

@@ -5,17 +5,29 @@
 #ifndef AGK_VEC_MATH_H
 #define AGK_VEC_MATH_H
 
-/* x = n ln2 + r, |r| <= ln2 / 2; gives (exp(r) - 1 - r) / r^2, minimax of degree 4, and n and r. */
-AGK_INLINE vf v_exp_reduce(vf x, vf *n, vf *r)
+/* x = n ln2 + r, |r| <= ln2 / 2; gives (exp(r) - 1 - r) / r^2, minimax of degree 4, and r. */
+AGK_INLINE vf v_exp_rest(vf x, vf n, vf *r)
 {
-    *n = v_round(x * v_set(1.44269504f));
-    const vf high = v_fnma(*n, v_set(0.693145752f), x); /* 15 bits of ln2: the product is exact */
-    *r = v_fnma(*n, v_set(1.42860677e-6f), high);
+    const vf high = v_fnma(n, v_set(0.693145752f), x); /* 15 bits of ln2: the product is exact */
+    *r = v_fnma(n, v_set(1.42860677e-6f), high);
     vf p = v_set(0.00138368458f);
     p = v_fma(p, *r, v_set(0.00837481581f));
     p = v_fma(p, *r, v_set(0.04166822508f));
     p = v_fma(p, *r, v_set(0.16666419804f));
     return v_fma(p, *r, v_set(0.49999991059f));
+}
+
+AGK_INLINE vf v_exp_reduce(vf x, vf *n, vf *r)
+{
+    *n = v_round(x * v_set(1.44269504f));
+    return v_exp_rest(x, *n, r);
+}
+
+/* x / ln2 plus V_INTEGERS: a float so large that it is rounded to an integer, whose lowest bits are its own. */
+#define V_INTEGERS 12582912.0f
+AGK_INLINE vf v_exp_places(vf x)
+{
+    return v_fma(x, v_set(1.44269504f), v_set(V_INTEGERS));
 }
 
 /* e^x, 1.0 ulp; 0 below -104, inf above 88.73, NaN stays, exp(0) = 1. */
@@ -33,11 +45,23 @@ AGK_INLINE vf v_exp(vf x)
 /* e^x for x <= 88.7228, 1.0 ulp: 0 below -87, NaN stays; anything for larger x. */
 AGK_INLINE vf v_exp_to_88(vf x)
 {
-    vf n, r;
-    vf p = v_exp_reduce(x, &n, &r);
+    vf r, n = v_exp_places(x) - v_set(V_INTEGERS);
+    if (V_LDEXP_OVERFLOWS) n = v_round(x * v_set(1.44269504f));
+    vf p = v_exp_rest(x, n, &r);
     p = v_fma(p, r, v_set(1.0f));
     p = v_fma(p, r, v_set(1.0f));
     return v_ldexp_from(v_set(-87.0f), x, p, n);
+}
+
+/* The same bits for |x| <= 87; anything elsewhere. 12 instructions of AVX2. */
+AGK_INLINE vf v_exp_near(vf x)
+{
+    typedef uint32_t vu __attribute__((vector_size(sizeof(vf))));
+    const vf places = v_exp_places(x);
+    vf r, p = v_exp_rest(x, places - v_set(V_INTEGERS), &r);
+    p = v_fma(p, r, v_set(1.0f));
+    p = v_fma(p, r, v_set(1.0f));
+    return (vf)((vu)p + ((vu)places << 23));
 }
 
 /* e^x for use where 1 is added to it, 1.0 ulp: 0 below -87, inf above 88.7228, NaN stays. It needs one power of 2
@@ -93,12 +117,17 @@ AGK_INLINE vf v_tanh(vf x)
     return v_xor(e / (e + v_set(2.0f)), v_sign(x));
 }
 
-/* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3); 0 and x from |x| = 10 on, as in
- * ggml's table. From 10 on the power is below 2^-125, so the formula gives x; down to -10 its argument is below 88. */
+/* The exponent of gelu, -2u with u = sqrt(2/pi) (x + 0.044715 x^3). */
+AGK_INLINE vf v_gelu_exponent(vf x)
+{
+    return x * v_fma(x * x, v_set(-2.0f * 0.79788456f * 0.044715f), v_set(-2.0f * 0.79788456f));
+}
+
+/* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)); 0 and x from |x| = 10 on, as in ggml's table. From 10 on the power is
+ * below 2^-125, so the formula gives x; down to -10 its argument is below 88. */
 AGK_INLINE vf v_gelu(vf x)
 {
-    const vf slope = v_fma(x * x, v_set(-2.0f * 0.79788456f * 0.044715f), v_set(-2.0f * 0.79788456f));
-    const vf y = x / (v_set(1.0f) + v_exp_to_88(x * slope));
+    const vf y = x / (v_set(1.0f) + v_exp_to_88(v_gelu_exponent(x)));
     return v_select(v_le(x, v_set(-10.0f)), v_zero(), y);
 }
 

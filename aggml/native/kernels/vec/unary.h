@@ -115,6 +115,37 @@ AGK_INLINE vf v_unary_1(int op, vf x)
     }
 }
 
+/* Whether numbers near 0 have a shorter formula of the same bits, and up to which size; 0: no. With AVX2 silu takes 7.5
+ * instead of 9.9 cycles for 8 numbers on a Zen 5, gelu 9.4 instead of 11.6. AVX-512 needs no exceptions; NEON was not
+ * measured. */
+AGK_INLINE float v_near(int op)
+{
+    if (VF != 8) return 0.0f;
+    return op == AGK_OP_silu ? 87.0f : op == AGK_OP_gelu ? 9.9f : op == AGK_OP_gelu_quick ? 51.0f : 0.0f;
+}
+
+/* For sizes up to v_near(op), and NaN. */
+AGK_INLINE vf v_unary_near(int op, vf x)
+{
+    vf to = v_zero() - x;
+    if (op == AGK_OP_gelu) to = v_gelu_exponent(x);
+    if (op == AGK_OP_gelu_quick) to = x * v_set(-1.702f);
+    return x / (v_set(1.0f) + v_exp_near(to));
+}
+
+/* Two vectors: there is one branch for both. */
+AGK_INLINE void v_unary_2(int op, vf x[2])
+{
+    const float most = v_near(op);
+    if (most > 0.0f && !v_any(v_either(v_lt(v_set(most), v_abs(x[0])), v_lt(v_set(most), v_abs(x[1]))))) {
+        x[0] = v_unary_near(op, x[0]);
+        x[1] = v_unary_near(op, x[1]);
+        return;
+    }
+    x[0] = v_unary_1(op, x[0]);
+    x[1] = v_unary_1(op, x[1]);
+}
+
 /* Functions with parameters, numbered as in lower/unary.c: p has the node's parameters, each as a vector of one
  * value. NaN becomes the maximum for clamp, 0 for leaky_relu. */
 AGK_INLINE vf v_unary_params_1(int op, vf x, const vf *p)
@@ -153,7 +184,16 @@ AGK_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
 {
     int64_t i = 0;
 #pragma GCC unroll 2
-    for (; i + VF <= n; i += VF) v_store(y + i, v_unary_1(op, v_load(x + i)));
+    for (; i + 2 * VF <= n; i += 2 * VF) {
+        vf two[2] = {v_load(x + i), v_load(x + i + VF)};
+        v_unary_2(op, two);
+        v_store(y + i, two[0]);
+        v_store(y + i + VF, two[1]);
+    }
+    if (i + VF <= n) {
+        v_store(y + i, v_unary_1(op, v_load(x + i)));
+        i += VF;
+    }
     if (i < n) v_store_n(y + i, v_unary_1(op, v_load_n(x + i, n - i)), n - i);
 }
 
