@@ -128,8 +128,8 @@ static inline int64_t agk_row_at(const agk_view *view, int64_t row)
 }
 
 /* The number of units for which a chunk takes some 10 us; a node below 15 us is one chunk, and a long one has 64 chunks
- * of up to 40 us. It depends on the shape alone. (Two threads of a Zen 5, 16 MB from the L3, chunks of 10 and 40 us: add
- * of bf16 220 and 187 us, silu 346 and 325, silu of every second row 166 and 150.) */
+ * of up to 40 us. It depends on the shape alone. (Two threads of a Zen 5, 16 MB from the L3, chunks of 10 and 40 us:
+ * add of bf16 220 and 187 us, silu 346 and 325, silu of every second row 166 and 150.) */
 static inline int64_t agk_units_per_chunk(int64_t units, double unit_ns)
 {
     const double all = (double)units * unit_ns, part = all / 64.0;

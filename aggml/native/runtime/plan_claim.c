@@ -112,7 +112,8 @@ void ag_run_publish(ag_run *r, size_t step)
     }
     r->ranges_live = live;
     atomic_store_explicit(&r->ranges_done, 0, memory_order_relaxed);
-    atomic_fetch_add(&r->publishing, 1); /* before this thread is done, others may finish the step and publish the next */
+    /* before this thread is done, others may finish the step and publish the next */
+    atomic_fetch_add(&r->publishing, 1);
     for (int i = 0; i < n; ++i) { /* a range without chunks keeps its old word, which has no chunks left */
         if (sizes[i] > 0) atomic_store(&r->ranges[i].word, pack(step, sizes[i]));
     }
