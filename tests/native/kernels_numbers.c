@@ -1,5 +1,6 @@
 /* Kernels that must give the bits of plain C for all numbers: sums and products of 16-bit floats, blocks of q8_0 and
- * columns, fill, conversion between f32 and i32; functions of 16-bit floats, which must give those of f32, rounded.
+ * columns, fill, copies, conversion between f32 and i32, steps of optimizers; functions of 16-bit floats, which must
+ * give those of f32, rounded.
  *
  * Not here: the results of nodes that use them (kernels_vectors.c, kernels_quantized_rows.c). */
 #include "kernels/mul_mat.h"
@@ -130,11 +131,69 @@ static void halves_of_functions(rng *r)
     }
 }
 
+/* Each variant of a copy of a row: from and to any byte, onto itself; nothing beyond its ends changes. */
+static void rows(rng *r)
+{
+    enum { MOST = 9000, EDGE = 64 };
+    static const int lengths[] = {0,   1,   31,  32,  33,  63,  64,  65,   100,  127,  128,  129,  200,  255,
+                                  256, 257, 300, 511, 512, 513, 777, 1024, 2000, 4000, 4095, 4096, 4097, 8192};
+    unsigned char *x = malloc(MOST), *found = malloc(MOST), *expected = malloc(MOST);
+    for (int i = 0; i < MOST; ++i) x[i] = (unsigned char)rng_next(r);
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        if (strcmp(v->kernel, "cpy_row") != 0 || (v->needs & ~agk_cpu_features()) != 0) continue;
+        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; ++k) {
+            for (int offset = 0; offset < EDGE; offset += 1 + offset / 3) {
+                const size_t n = (size_t)lengths[k], from = rng_next(r) % EDGE;
+                memset(found, 0xa5, MOST), memset(expected, 0xa5, MOST);
+                memcpy(expected + EDGE + offset, x + from, n);
+                ((agk_cpy_row_fn *)v->fn)((int64_t)n, found + EDGE + offset, x + from);
+                CHECK(memcmp(expected, found, MOST) == 0);
+                ((agk_cpy_row_fn *)v->fn)((int64_t)n, found + EDGE + offset, found + EDGE + offset);
+                CHECK(memcmp(expected, found, MOST) == 0);
+            }
+        }
+    }
+    free(x), free(found), free(expected);
+}
+
+/* Each variant of the optimizers' steps: the bits of plain C. */
+static void optimizers(rng *r)
+{
+    enum { MOST = 70, ARRAYS = 4 };
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        const bool sgd = strcmp(v->kernel, "optimizers_sgd_f32") == 0;
+        if ((v->needs & ~agk_cpu_features()) != 0 || (!sgd && strcmp(v->kernel, "optimizers_adamw_f32") != 0)) continue;
+        for (int n = 0; n < MOST - 2; ++n) {
+            float *x = floats(r, ARRAYS * MOST), expected[ARRAYS * MOST], found[ARRAYS * MOST];
+            for (int j = 3 * MOST; j < 4 * MOST; ++j) x[j] = fabsf(x[j]); /* the mean of squares */
+            memcpy(expected, x, sizeof expected), memcpy(found, x, sizeof found);
+            if (sgd) {
+                agk_optimizers_sgd_f32_scalar(n, expected, expected + MOST, 0.03f, 0.99f);
+                ((agk_optimizers_sgd_f32_fn *)v->fn)(n, found, found + MOST, 0.03f, 0.99f);
+            } else {
+                agk_adamw step = {.alpha = 0.03f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .keep = 0.999f};
+                step.of_m = 2.5f, step.of_v = 25.0f;
+                for (int which = 0; which < 2; ++which) {
+                    float *data = which == 0 ? expected : found;
+                    step.w = data, step.g = data + MOST, step.m = data + 2 * MOST, step.v = data + 3 * MOST;
+                    (which == 0 ? agk_optimizers_adamw_f32_scalar : (agk_optimizers_adamw_f32_fn *)v->fn)(n, &step);
+                }
+            }
+            CHECK(memcmp(expected, found, sizeof found) == 0);
+            free(x);
+        }
+    }
+}
+
 int main(void)
 {
     rng r = rng_new(0);
     extremes(&r);
     halves_and_numbers(&r);
     halves_of_functions(&r);
+    rows(&r);
+    optimizers(&r);
     return 0;
 }

@@ -92,6 +92,20 @@ def test_b_may_repeat_and_be_permuted(
     assert np.array_equal(same_for_any_threads(by_threads, build), expected)
 
 
+@pytest.mark.parametrize("ne", [(1, 2, 1), (65, 3, 2), (70, 131, 3), (300, 64, 1)])
+def test_b_may_be_transposed(ne: tuple[int, int, int], by_threads: list[aggml.Backend]) -> None:
+    rng = np.random.default_rng(5)
+    n0, n1, n2 = ne
+    x = rng.normal(size=(n2, n1, n0)).astype(np.float32)
+    y = rng.normal(size=(n2, n0, n1)).astype(np.float32)
+
+    def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
+        a, b = new_tensor("f32", ne=(n0, n1, n2)), new_tensor("f32", ne=(n1, n0, n2))
+        return ops.sub(a, ops.transpose(b)), {a: x, b: y}
+
+    assert np.array_equal(same_for_any_threads(by_threads, build), x - y.transpose(0, 2, 1))
+
+
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_K", "iq4_xs"])
 def test_add_cast_of_blocks_to_other_types(kind: str, any_backend: aggml.Backend) -> None:
     x, y = np.random.default_rng(5).normal(size=(2, 3, 512)).astype(np.float32)

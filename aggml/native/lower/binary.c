@@ -6,6 +6,7 @@
 #include "units.h"
 
 enum { KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B, HALVES }; /* slots of node->aux */
+enum { TRANSPOSE = READ_A };                                                      /* where all operands are f32 */
 
 /* Rows of f32 without gaps, with one element or one row of b for each: only the strides between rows are needed. */
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -81,6 +82,50 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
                                .b = (const char *)agk_data(task, &node->src[1]) + (one_b ? 0 : 4 * units.first),
                                .one_b = one_b};
     ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, units.last - units.first, 1, &r);
+    return AGK_OK;
+}
+
+/* -- b is transposed: its columns are contiguous, not its rows, so blocks of it are transposed first ------------- */
+
+enum { STRIP = 64, BLOCK_COLUMNS = 64 }; /* 64 rows: four whole lines of b. A block is 16 KB */
+
+static bool is_transposed(const agk_node *node, const agk_loop *loop)
+{
+    return node->dst.type == AGK_F32 && node->src[0].type == AGK_F32 && node->src[1].type == AGK_F32 &&
+           loop->n_dims > 1 && loop->stride[0][0] == 4 && loop->stride[1][0] == 4 && loop->stride[2][0] > 4 &&
+           loop->stride[2][1] == 4;
+}
+
+static int64_t strips_of(const agk_loop *loop)
+{
+    return (loop->ne[1] + STRIP - 1) / STRIP;
+}
+
+/* A unit is a strip of rows. */
+static agk_status run_transposed(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_loop loop = loop_of(node), outer = without_first(&loop);
+    const int64_t strips = strips_of(&loop), n = loop.ne[0], step_b = loop.stride[2][0];
+    const agk_range units = agk_units_of(node, chunk);
+    char *y = agk_data(task, &node->dst);
+    const char *a = agk_data(task, &node->src[0]), *b = agk_data(task, &node->src[1]);
+    _Alignas(64) float block[STRIP * BLOCK_COLUMNS];
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
+        const int64_t row = unit % strips * STRIP, rest = loop.ne[1] - row, rows = rest < STRIP ? rest : STRIP;
+        const agk_cursor at = agk_loop_seek(&outer, unit / strips);
+        for (int64_t i = 0; i < n; i += BLOCK_COLUMNS) {
+            const int64_t columns = n - i < BLOCK_COLUMNS ? n - i : BLOCK_COLUMNS;
+            const agk_binary_rows r = {.y = y + at.at[0] + row * loop.stride[0][1] + 4 * i,
+                                       .a = a + at.at[1] + row * loop.stride[1][1] + 4 * i,
+                                       .b = (const char *)block,
+                                       .step_y = loop.stride[0][1],
+                                       .step_a = loop.stride[1][1],
+                                       .step_b = BLOCK_COLUMNS * 4};
+            ((agk_cpy_transpose_32_fn *)node->aux.fn[TRANSPOSE])(columns, rows, (char *)block, r.step_b,
+                                                                 b + at.at[2] + 4 * row + i * step_b, step_b);
+            ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, columns, rows, &r);
+        }
+    }
     return AGK_OK;
 }
 
@@ -303,6 +348,12 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     node->aux.i[STEP_B] = loop.stride[2][1];
     const bool flat = dense && loop.n_dims == 1, by_rows = dense && loop.n_dims == 2 && loop.ne[0] <= AGK_SEGMENT;
     const bool repeated = dense && loop.n_dims > 2 && loop.ne[0] * loop.ne[1] <= AGK_SEGMENT;
+    if (is_transposed(node, &loop)) {
+        const int64_t strips = agk_loop_rows(&loop) / loop.ne[1] * strips_of(&loop);
+        node->aux.fn[TRANSPOSE] = (agk_any_fn *)AGK_PICK(cpy_transpose_32, lowering->cpu);
+        agk_add_units(lowering, run_transposed, strips, 0.5 * (double)(agk_nelements(y) / strips) + 10.0);
+        return AGK_OK;
+    }
     const int64_t units = flat       ? loop.ne[0]
                           : by_rows  ? loop.ne[1]
                           : repeated ? agk_loop_rows(&loop) / loop.ne[1]

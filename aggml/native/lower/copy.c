@@ -56,10 +56,10 @@ static void cut(agk_copy *copy, bool dense)
     for (int d = 2; d < loop->n_dims; ++d) copy->units *= loop->ne[d];
 }
 
-agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose)
+agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose, agk_any_fn *row)
 {
     const agk_type_traits *traits = agk_traits(dst->type);
-    agk_copy copy = {.size = (int64_t)traits->type_size, .transpose = transpose};
+    agk_copy copy = {.size = (int64_t)traits->type_size, .transpose = transpose, .row = row};
     agk_loop *loop = &copy.loop;
     agk_loop_push(loop, dst->ne[0] / traits->blck_size, dst->nb[0], src->nb[0], 0);
     for (int d = 1; d < 4; ++d) agk_loop_push(loop, dst->ne[d], dst->nb[d], src->nb[d], 0);
@@ -82,10 +82,10 @@ agk_copy agk_copy_rows_plan(const agk_view *dst, const agk_view *src)
     return copy;
 }
 
-static void copy_row(int64_t bytes, char *dst, const char *src)
+static void copy_row(const agk_copy *copy, int64_t bytes, char *dst, const char *src)
 {
     if (bytes > 64) {
-        memmove(dst, src, (size_t)bytes); /* source and target may be the same place: dup in place */
+        ((agk_cpy_row_fn *)copy->row)(bytes, dst, src); /* both may be the same place: dup in place */
         return;
     }
     int64_t i = 0;
@@ -130,7 +130,7 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
         }
     } else if (loop->stride[0][0] == size && loop->stride[1][0] == size) {
         for (int64_t j = 0; j < rows; ++j) {
-            copy_row(n * size, dst + j * loop->stride[0][1], src + j * loop->stride[1][1]);
+            copy_row(copy, n * size, dst + j * loop->stride[0][1], src + j * loop->stride[1][1]);
         }
     } else if (loop->stride[0][0] == size && loop->stride[1][1] == size && copy->transpose != NULL) {
         ((agk_cpy_transpose_32_fn *)copy->transpose)(n, rows, dst, loop->stride[0][1], src, loop->stride[1][0]);
@@ -139,8 +139,31 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
     }
 }
 
+/* The planes of one dimension, without a cursor. That takes 7 % of the time for heads of f16, 3 % for f32 (Zen 5). */
+static void copy_across(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last)
+{
+    const agk_loop *loop = &copy->loop;
+    const int64_t planes = loop->ne[2], bytes = loop->ne[0] * copy->size;
+    const int64_t step_y = loop->stride[0][1], step_x = loop->stride[1][1];
+    agk_cpy_row_fn *row = (agk_cpy_row_fn *)copy->row;
+    int64_t strip = first / planes, plane = first % planes;
+    for (int64_t unit = first; unit < last; ++unit) {
+        const int64_t j = strip * copy->strip, rest = loop->ne[1] - j, rows = rest < copy->strip ? rest : copy->strip;
+        char *y = dst + plane * loop->stride[0][2] + j * step_y;
+        const char *x = src + plane * loop->stride[1][2] + j * step_x;
+        for (int64_t i = 0; i < rows; ++i) row(bytes, y + i * step_y, x + i * step_x);
+        if (++plane < planes) continue;
+        plane = 0;
+        ++strip;
+    }
+}
+
 void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last)
 {
+    if (copy->across && copy->write == NULL && copy->read == NULL && copy->loop.n_dims == 3) {
+        copy_across(copy, dst, src, first, last);
+        return;
+    }
     agk_loop outer = {.n_dims = copy->loop.n_dims}; /* a cursor does not use dimensions 0 and 1 of it */
     for (int d = 2; d < outer.n_dims; ++d) {
         outer.ne[d - 1] = copy->loop.ne[d];

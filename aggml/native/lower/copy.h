@@ -14,12 +14,13 @@ typedef struct agk_copy {
     int64_t strip, strips, units;
     bool across;              /* units go through the planes (dimensions 2 and 3) before they go on to the next strip */
     agk_any_fn *transpose;    /* agk_cpy_transpose_32_fn or agk_cpy_transpose_16_fn; NULL: element by element */
+    agk_any_fn *row;          /* agk_cpy_row_fn */
     agk_from_float_fn *write; /* this or `read` converts the rows; NULL, both: the type is the same */
     agk_to_float_fn *read;
 } agk_copy;
 
 /* From a view to another of the same type and shape. It is cheap enough for each chunk to compute it anew. */
-agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose);
+agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose, agk_any_fn *row);
 /* The same for rows that are contiguous on both sides; their types may differ. */
 agk_copy agk_copy_rows_plan(const agk_view *dst, const agk_view *src);
 void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last);

@@ -6,7 +6,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
+enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y, ROW }; /* slots of node->aux */
 
 /* Moves elements first .. first+n-1 in logical order between a view and a buffer without gaps, in whole runs. */
 static void stream(const agk_view *view, char *data, bool to_view, int64_t first, int64_t n, char *buffer)
@@ -124,7 +124,7 @@ static agk_copy plan_of(const agk_node *node)
     const agk_view *dst = &node->dst, *src = &node->src[0];
     const agk_view y = node->aux.i[DENSE_Y] ? dense_as(dst, src->ne) : *dst;
     const agk_view x = node->aux.i[DENSE_Y] || !node->aux.i[DENSE_X] ? *src : dense_as(src, dst->ne);
-    return agk_copy_plan(&y, &x, node->aux.fn[TRANSPOSE]);
+    return agk_copy_plan(&y, &x, node->aux.fn[TRANSPOSE], node->aux.fn[ROW]);
 }
 
 static agk_status run_copy(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -174,8 +174,9 @@ static bool by_rows(const agk_node *node)
 static agk_status run_bytes(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_range units = agk_units_of(node, chunk);
-    memmove((char *)agk_data(task, &node->dst) + units.first, (const char *)agk_data(task, &node->src[0]) + units.first,
-            (size_t)(units.last - units.first)); /* dup in place copies onto itself */
+    ((agk_cpy_row_fn *)node->aux.fn[ROW])(units.last - units.first, (char *)agk_data(task, &node->dst) + units.first,
+                                          (const char *)agk_data(task, &node->src[0]) +
+                                              units.first); /* dup in place copies onto itself */
     return AGK_OK;
 }
 
@@ -224,6 +225,7 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
     if (n == 0) return AGK_OK;
 
     const bool same = agk_same_shape(dst, src), dense_x = is_dense(src), dense_y = is_dense(dst);
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     if (src->type == dst->type && dense_x && dense_y) {
         add_step(lowering, run_bytes, (int64_t)agk_row_size(dst->type, dst->ne[0]) * agk_nrows(dst), 0.05, 4096);
         return AGK_OK;

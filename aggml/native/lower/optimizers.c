@@ -1,12 +1,12 @@
 /* opt_step_adamw and opt_step_sgd: one update of the parameters by an optimizer, in place.
  *
- * AdamW (Loshchilov and Hutter, 2019) also updates its two means m and v in place. Here: the lowering and the steps. */
-#include <math.h>
-
+ * AdamW (Loshchilov and Hutter, 2019) also updates its two means m and v in place. Here: the lowering and the steps.
+ * Not here: the kernels (optimizers.c of each folder of kernels/). */
 #include "table/kernel_types.h"
 #include "units.h"
 
 enum { A, GRAD, M, V, ADAMW_PARAMS, SGD_PARAMS = 2 };
+enum { KERNEL }; /* slot of node->aux */
 
 static float param(const agk_task *task, const agk_view *params, int i)
 {
@@ -19,20 +19,22 @@ static agk_status run_adamw(const agk_task *task, const agk_node *node, int64_t 
     const agk_view *src = node->src;
     float p[7];
     for (int i = 0; i < 7; ++i) p[i] = param(task, &src[ADAMW_PARAMS], i);
-    const float keep = 1.0f - p[0] * p[4];
+    agk_adamw step = {.alpha = p[0],
+                      .beta1 = p[1],
+                      .beta2 = p[2],
+                      .eps = p[3],
+                      .keep = 1.0f - p[0] * p[4],
+                      .of_m = p[5],
+                      .of_v = p[6]};
     char *data[4] = {agk_data(task, &node->dst), agk_data(task, &src[GRAD]), agk_data(task, &src[M]),
                      agk_data(task, &src[V])};
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
-        float *w = (float *)(void *)(data[0] + agk_row_offset(&node->dst, row));
-        const float *g = (const float *)(const void *)(data[1] + agk_row_offset(&src[GRAD], row));
-        float *m = (float *)(void *)(data[2] + agk_row_offset(&src[M], row));
-        float *v = (float *)(void *)(data[3] + agk_row_offset(&src[V], row));
-        for (int64_t i = 0; i < node->dst.ne[0]; ++i) {
-            m[i] = m[i] * p[1] + g[i] * (1.0f - p[1]);
-            v[i] = v[i] * p[2] + g[i] * g[i] * (1.0f - p[2]);
-            w[i] = w[i] * keep - p[0] * (m[i] * p[5]) / (sqrtf(v[i] * p[6]) + p[3]);
-        }
+        step.w = (float *)(void *)(data[0] + agk_row_offset(&node->dst, row));
+        step.g = (const float *)(const void *)(data[1] + agk_row_offset(&src[GRAD], row));
+        step.m = (float *)(void *)(data[2] + agk_row_offset(&src[M], row));
+        step.v = (float *)(void *)(data[3] + agk_row_offset(&src[V], row));
+        ((agk_optimizers_adamw_f32_fn *)node->aux.fn[KERNEL])(node->dst.ne[0], &step);
     }
     return AGK_OK;
 }
@@ -49,14 +51,14 @@ static agk_status run_sgd(const agk_task *task, const agk_node *node, int64_t ch
     for (int64_t row = units.first; row < units.last; ++row) {
         float *w = (float *)(void *)(to + agk_row_offset(&node->dst, row));
         const float *g = (const float *)(const void *)(from + agk_row_offset(grad, row));
-        for (int64_t i = 0; i < node->dst.ne[0]; ++i) w[i] = w[i] * keep - alpha * g[i];
+        ((agk_optimizers_sgd_f32_fn *)node->aux.fn[KERNEL])(node->dst.ne[0], w, g, alpha, keep);
     }
     return AGK_OK;
 }
 
 agk_status agk_lower_optimizers(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const bool adamw = node->op == AGK_OP_opt_step_adamw;
     const agk_view *dst = &node->dst, *params = &node->src[adamw ? ADAMW_PARAMS : SGD_PARAMS];
     for (int i = 0; i < (adamw ? 4 : 2); ++i) {
@@ -69,7 +71,9 @@ agk_status agk_lower_optimizers(agk_lowering *lowering)
     }
     const agk_status status = agk_expect(lowering, "the last", params, AGK_F32, adamw ? 7 : 2, 1, 1, 1);
     if (status != AGK_OK || agk_nelements(dst) == 0) return status;
+    node->aux.fn[KERNEL] = adamw ? (agk_any_fn *)AGK_PICK(optimizers_adamw_f32, lowering->cpu)
+                                 : (agk_any_fn *)AGK_PICK(optimizers_sgd_f32, lowering->cpu);
     agk_add_units(lowering, adamw ? run_adamw : run_sgd, agk_nrows(dst),
-                  10.0 + (adamw ? 4.0 : 0.5) * (double)dst->ne[0]);
+                  10.0 + (adamw ? 1.0 : 0.3) * (double)dst->ne[0]);
     return AGK_OK;
 }

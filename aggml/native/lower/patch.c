@@ -4,10 +4,9 @@
  * by b's extents, and by strides and offset from the parameters. Not here: the copies (copy.c). */
 #include "copy.h"
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { COPY_PER_CHUNK, COPY_UNITS, PER_CHUNK, UNITS, TRANSPOSE }; /* slots of node->aux */
+enum { COPY_PER_CHUNK, COPY_UNITS, PER_CHUNK, UNITS, TRANSPOSE, ROW, FLAT }; /* slots of node->aux */
 
 static agk_view part_of(const agk_node *node)
 {
@@ -21,19 +20,26 @@ static agk_view part_of(const agk_node *node)
     return part;
 }
 
+/* If neither a nor the result has gaps, a unit is a byte. */
 static agk_status run_copy(const agk_task *task, const agk_node *node, int64_t chunk)
 {
-    const agk_copy copy = agk_copy_plan(&node->dst, &node->src[0], node->aux.fn[TRANSPOSE]);
-    const int64_t per_chunk = node->aux.i[COPY_PER_CHUNK];
-    agk_copy_run(&copy, agk_data(task, &node->dst), agk_data(task, &node->src[0]), chunk * per_chunk,
-                 agk_chunk_end(chunk, per_chunk, node->aux.i[COPY_UNITS]));
+    const int64_t per_chunk = node->aux.i[COPY_PER_CHUNK], first = chunk * per_chunk;
+    const int64_t last = agk_chunk_end(chunk, per_chunk, node->aux.i[COPY_UNITS]);
+    char *y = agk_data(task, &node->dst);
+    const char *x = agk_data(task, &node->src[0]);
+    if (node->aux.i[FLAT]) {
+        ((agk_cpy_row_fn *)node->aux.fn[ROW])(last - first, y + first, x + first);
+        return AGK_OK;
+    }
+    const agk_copy copy = agk_copy_plan(&node->dst, &node->src[0], node->aux.fn[TRANSPOSE], node->aux.fn[ROW]);
+    agk_copy_run(&copy, y, x, first, last);
     return AGK_OK;
 }
 
 static agk_status run_set(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view part = part_of(node);
-    const agk_copy copy = agk_copy_plan(&part, &node->src[1], node->aux.fn[TRANSPOSE]);
+    const agk_copy copy = agk_copy_plan(&part, &node->src[1], node->aux.fn[TRANSPOSE], node->aux.fn[ROW]);
     const int64_t per_chunk = node->aux.i[PER_CHUNK];
     agk_copy_run(&copy, agk_data(task, &part), agk_data(task, &node->src[1]), chunk * per_chunk,
                  agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]));
@@ -121,18 +127,22 @@ agk_status agk_lower_patch(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK) return status;
     node->aux.fn[TRANSPOSE] = agk_copy_transpose(dst->type, lowering->cpu);
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
+    node->aux.i[FLAT] = agk_contiguous(dst) && agk_contiguous(a);
     const bool inplace = dst->addr == a->addr && dst->arena_mask == a->arena_mask;
     if (agk_nelements(dst) > 0 && !inplace) {
-        const int64_t units = agk_copy_plan(dst, a, NULL).units;
+        const bool flat = node->aux.i[FLAT] != 0;
+        const int64_t units = flat ? 4 * agk_nelements(dst) : agk_copy_plan(dst, a, NULL, NULL).units;
+        const int64_t per_chunk = agk_units_per_chunk(units, flat ? 0.05 : agk_copy_ns(dst, units));
         node->aux.i[COPY_UNITS] = units;
-        node->aux.i[COPY_PER_CHUNK] = agk_units_per_chunk(units, agk_copy_ns(dst, units));
+        node->aux.i[COPY_PER_CHUNK] = flat && per_chunk < units ? per_chunk & ~(int64_t)4095 : per_chunk;
         agk_add_step(lowering, run_copy, agk_chunks(units, node->aux.i[COPY_PER_CHUNK]));
     }
     if (agk_nelements(b) == 0) return AGK_OK;
     const agk_view part = part_of(node);
     const agk_loop loop = agk_loop_pair(&part, b);
     const bool set = node->op == AGK_OP_set;
-    const int64_t units = set ? agk_copy_plan(&part, b, NULL).units : agk_loop_units(&loop);
+    const int64_t units = set ? agk_copy_plan(&part, b, NULL, NULL).units : agk_loop_units(&loop);
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = apart(&part) ? agk_units_per_chunk(units, agk_copy_ns(&part, units)) : units;
     agk_add_step(lowering, set ? run_set : run_acc, agk_chunks(units, node->aux.i[PER_CHUNK]));

@@ -7,7 +7,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { COLUMNS, PARTS, READ, WRITE }; /* slots of node->aux */
+enum { COLUMNS, PARTS, READ, WRITE, ROW }; /* slots of node->aux */
 
 static int64_t index_at(const agk_view *ids, const char *data, int64_t i0, int64_t i1, int64_t i2)
 {
@@ -78,7 +78,7 @@ static void move_row(const agk_node *node, int64_t n, int64_t size, char *y, con
     agk_to_float_fn *read = (agk_to_float_fn *)node->aux.fn[READ];
     agk_from_float_fn *write = (agk_from_float_fn *)node->aux.fn[WRITE];
     if (read == NULL && write == NULL) {
-        memcpy(y, x, (size_t)(n * size));
+        ((agk_cpy_row_fn *)node->aux.fn[ROW])(n * size, y, x);
     } else if (read == NULL) {
         write((const float *)(const void *)x, y, n);
     } else if (write == NULL) {
@@ -209,6 +209,7 @@ static agk_status lower_get(agk_lowering *lowering)
                           (long long)(dense_row(a) ? dst->nb[0] : a->nb[0]));
     }
     node->aux.fn[READ] = whole ? NULL : (agk_any_fn *)agk_reader(a->type, lowering->cpu);
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     node->aux.fn[WRITE] = NULL;
     add_steps(lowering, agk_nrows(dst), (whole ? 0.2 : 0.5) * (double)a->ne[0] + 10.0, look_and_get, run_get);
     return AGK_OK;
@@ -253,6 +254,7 @@ static agk_status lower_set(agk_lowering *lowering)
     const agk_status status = check_set(lowering);
     if (status != AGK_OK || agk_nelements(b) == 0) return status;
     const bool whole = b->type == dst->type;
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     node->aux.fn[READ] = whole || b->type == AGK_F32 ? NULL : (agk_any_fn *)agk_reader(b->type, lowering->cpu);
     agk_from_float_fn *write =
         /* i32 is not a float type */

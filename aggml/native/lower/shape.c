@@ -5,7 +5,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { UNITS_A, TRANSPOSE }; /* slots of node->aux */
+enum { UNITS_A, TRANSPOSE, ROW }; /* slots of node->aux */
 
 /* The part of the result that comes from operand i. */
 static agk_view part_of(const agk_node *node, int i)
@@ -23,7 +23,7 @@ static agk_view part_of(const agk_node *node, int i)
 static void run_part(const agk_task *task, const agk_node *node, int i, int64_t first, int64_t last)
 {
     const agk_view part = part_of(node, i);
-    const agk_copy copy = agk_copy_plan(&part, &node->src[i], node->aux.fn[TRANSPOSE]);
+    const agk_copy copy = agk_copy_plan(&part, &node->src[i], node->aux.fn[TRANSPOSE], node->aux.fn[ROW]);
     agk_copy_run(&copy, agk_data(task, &part), agk_data(task, &node->src[i]), first, last);
 }
 
@@ -56,11 +56,12 @@ agk_status agk_lower_shape(agk_lowering *lowering)
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
     node->aux.fn[TRANSPOSE] = agk_copy_transpose(dst->type, lowering->cpu);
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     int64_t units[2] = {0, 0};
     for (int i = 0; i < 2; ++i) {
         if (agk_nelements(&node->src[i]) == 0) continue;
         const agk_view part = part_of(node, i);
-        units[i] = agk_copy_plan(&part, &node->src[i], NULL).units;
+        units[i] = agk_copy_plan(&part, &node->src[i], NULL, NULL).units;
     }
     node->aux.i[UNITS_A] = units[0];
     const int64_t both = units[0] + units[1];

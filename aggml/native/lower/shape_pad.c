@@ -7,8 +7,7 @@
 
 enum { CIRCULAR = 8 }; /* a slot of node->params */
 
-/* Elements: of a result that L2 may hold, of runs that are worth a loop of their own. */
-enum { IN_L2 = 1 << 17, RUN_LEAST = 64, RUN_MOST = 2048 };
+enum { ROW }; /* slot of node->aux: the kernel that copies a run */
 
 /* Which element along dimension d of the source comes to place i of the result; -1: none, so a zero. */
 static int64_t place(const agk_node *node, int d, int64_t i)
@@ -43,29 +42,12 @@ static void backwards(float *to, const char *from, int64_t stride, int64_t n)
     for (int64_t k = 0; k < n; ++k) to[k] = agk_load(AGK_F32, from - k * stride);
 }
 
-/* n elements, side by side. The C library copies some KB by `rep movsb`. A Zen 4 does that as fast as its caches allow
- * in L2, but with 0.86 (from the L3) and 0.74 (from memory) of the speed of this loop. */
-static void copy_far(float *to, const float *from, int64_t n)
-{
-    typedef float vector __attribute__((vector_size(16), aligned(4), may_alias));
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        const vector *x = (const vector *)(const void *)(from + i);
-        vector *y = (vector *)(void *)(to + i);
-        const vector x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
-        y[0] = x0;
-        y[1] = x1;
-        y[2] = x2;
-        y[3] = x3;
-    }
-    for (; i < n; ++i) to[i] = from[i];
-}
-
 /* A row of the result, copied from the row of the source that it shows, run by run of neighbouring elements. */
 static void show(const agk_node *node, float *to, const char *from)
 {
     const int64_t stride = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
-    const bool reflects = node->op == AGK_OP_pad_reflect_1d, far = agk_nelements(&node->dst) > IN_L2;
+    const bool reflects = node->op == AGK_OP_pad_reflect_1d;
+    agk_cpy_row_fn *copy = (agk_cpy_row_fn *)node->aux.fn[ROW];
     for (int64_t i = 0, run = 1; i < all; i += run) {
         const int64_t at = place(node, 0, i), ahead = all - i;
         if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* a reflected part runs backwards */
@@ -80,8 +62,8 @@ static void show(const agk_node *node, float *to, const char *from)
             continue;
         }
         run = n - at < ahead ? n - at : ahead;
-        if (far && stride == 4 && run >= RUN_LEAST && run <= RUN_MOST)
-            copy_far(to + i, (const float *)(const void *)(from + at * stride), run);
+        if (stride == 4)
+            copy(4 * run, to + i, from + at * stride);
         else
             agk_gather_32((char *)(to + i), from + at * stride, stride, run);
     }
@@ -109,7 +91,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 
 agk_status agk_lower_shape_pad(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *dst = &node->dst;
     const int32_t *p = node->params;
     if (a->type != AGK_F32 || dst->type != AGK_F32) {
@@ -130,6 +112,7 @@ agk_status agk_lower_shape_pad(agk_lowering *lowering)
     if (agk_nelements(a) == 0 && (node->op != AGK_OP_pad || p[CIRCULAR] != 0)) {
         return agk_refuse(lowering, AGK_INVALID, "a is empty, but the result is not");
     }
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     agk_add_units(lowering, run, agk_nrows(dst), 30.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;
 }

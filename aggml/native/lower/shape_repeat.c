@@ -4,7 +4,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { ADD }; /* slot of node->aux: the kernel of repeat_back */
+enum { ADD, ROW }; /* slots of node->aux: the kernels of repeat_back and of repeat */
 
 /* The row of `small` that a row of its repetition shows. */
 static int64_t source_row(const agk_view *large, const agk_view *small, int64_t row)
@@ -22,6 +22,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const int64_t n = a->ne[0] / traits->blck_size, times = dst->ne[0] / a->ne[0];
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
+    agk_cpy_row_fn *copy = (agk_cpy_row_fn *)node->aux.fn[ROW];
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
         const char *from = x + source_row(dst, a, row);
@@ -33,11 +34,11 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
             continue;
         }
         if (a->nb[0] == (int64_t)size) {
-            memcpy(to, from, (size_t)n * size);
+            copy(n * (int64_t)size, to, from);
         } else {
             for (int64_t i = 0; i < n; ++i) memcpy(to + (size_t)i * size, from + i * a->nb[0], size);
         }
-        for (int64_t k = 1; k < times; ++k) memcpy(to + (size_t)(k * n) * size, to, (size_t)n * size);
+        for (int64_t k = 1; k < times; ++k) copy(n * (int64_t)size, to + (size_t)(k * n) * size, to);
     }
     return AGK_OK;
 }
@@ -92,6 +93,7 @@ agk_status agk_lower_shape_repeat(agk_lowering *lowering)
         node->aux.fn[ADD] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
         agk_add_units(lowering, run_back, agk_nrows(dst), (double)agk_nelements(a) / (double)agk_nrows(dst) + 10.0);
     } else {
+        node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
         const double ns = a->nb[0] == (int64_t)agk_traits(a->type)->type_size ? 0.2 : 1.0;
         agk_add_units(lowering, run, agk_nrows(dst), 10.0 + ns * (double)dst->ne[0]);
     }

@@ -4,6 +4,13 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
+enum { ROW }; /* slot of node->aux: the kernel that copies a run */
+
+static void copy(const agk_node *node, int64_t bytes, char *y, const char *x)
+{
+    ((agk_cpy_row_fn *)node->aux.fn[ROW])(bytes, y, x);
+}
+
 /* a [c, w, h] is cut into windows [c, size, size, n], with zeros where they extend beyond the image; params: 0 and 1
  * numbers of windows, 2 size. */
 static agk_status run_part(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -22,7 +29,7 @@ static agk_status run_part(const agk_task *task, const agk_node *node, int64_t c
         const char *from = x + i1 * a->nb[1] + i2 * a->nb[2];
         char *to = y + in_line * dst->nb[1] + line * dst->nb[2] + window * dst->nb[3];
         if (a->nb[0] == 4 && a->nb[1] == bytes && dst->nb[1] == bytes) {
-            if (inside > 0) memcpy(to, from, (size_t)(inside * bytes));
+            if (inside > 0) copy(node, inside * bytes, to, from);
             memset(to + inside * bytes, 0, (size_t)((run - inside) * bytes));
             continue;
         }
@@ -52,7 +59,7 @@ static agk_status run_unpart(const agk_task *task, const agk_node *node, int64_t
         const char *from = x + first * a->nb[1] + (i2 - line * size) * a->nb[2] + window * a->nb[3];
         char *to = y + i1 * dst->nb[1] + i2 * dst->nb[2];
         if (a->nb[0] == 4 && a->nb[1] == dst->ne[0] * 4 && dst->nb[1] == a->nb[1]) {
-            memcpy(to, from, (size_t)(n * a->nb[1]));
+            copy(node, n * a->nb[1], to, from);
             row += n;
             continue;
         }
@@ -77,7 +84,7 @@ static agk_status run_rel_pos(const agk_task *task, const agk_node *node, int64_
         if (dense && dst->nb[1] == bytes && k > 0 && row - n - 1 >= units.first) { /* what row (k - 1, q - 1) has */
             const int64_t run = n - k < units.last - row ? n - k : units.last - row;
             char *to = y + k * bytes + q * dst->nb[2];
-            memcpy(to, to - bytes - dst->nb[2], (size_t)(run * bytes));
+            copy(node, run * bytes, to, to - bytes - dst->nb[2]);
             row += run - 1;
             k = 0;
             ++q;
@@ -94,7 +101,7 @@ static agk_status run_rel_pos(const agk_task *task, const agk_node *node, int64_
             continue;
         }
         if (dense) {
-            memcpy(to, from, (size_t)bytes);
+            copy(node, bytes, to, from);
             continue;
         }
         for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], from + i * a->nb[0], 2);
@@ -153,7 +160,7 @@ static bool fits_unpart(const agk_node *node)
 
 agk_status agk_lower_shape_window(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *pw = &node->src[1], *dst = &node->dst;
     agk_step_fn *run = run_part;
     bool fits, types = a->type == AGK_F32 && dst->type == AGK_F32;
@@ -185,6 +192,7 @@ agk_status agk_lower_shape_window(agk_lowering *lowering)
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)a->ne[0],
                           (long long)a->ne[1], (long long)a->ne[2]);
     }
+    node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
     agk_add_units(lowering, run, agk_nelements(dst) == 0 ? 0 : agk_nrows(dst), 10.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;
 }

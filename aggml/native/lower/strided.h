@@ -127,12 +127,14 @@ static inline int64_t agk_row_at(const agk_view *view, int64_t row)
     return i1 * view->nb[1] + plane % view->ne[2] * view->nb[2] + plane / view->ne[2] * view->nb[3];
 }
 
-/* The number of units for which a chunk takes some 10 us; a node below 15 us is one chunk. It depends on the shape
- * alone. */
+/* The number of units for which a chunk takes some 10 us; a node below 15 us is one chunk, and a long one has 64 chunks
+ * of up to 40 us. It depends on the shape alone. (Two threads of a Zen 5, 16 MB from the L3, chunks of 10 and 40 us:
+ * add of bf16 220 and 187 us, silu 346 and 325, silu of every second row 166 and 150.) */
 static inline int64_t agk_units_per_chunk(int64_t units, double unit_ns)
 {
-    if ((double)units * unit_ns < 15000.0) return units > 0 ? units : 1;
-    const int64_t per_chunk = (int64_t)(10000.0 / unit_ns);
+    const double all = (double)units * unit_ns, part = all / 64.0;
+    if (all < 15000.0) return units > 0 ? units : 1;
+    const int64_t per_chunk = (int64_t)((part < 10000.0 ? 10000.0 : part < 40000.0 ? part : 40000.0) / unit_ns);
     return per_chunk < 1 ? 1 : per_chunk;
 }
 

@@ -134,6 +134,7 @@ static void leave_run(ag_pool *pool, ag_run *r)
 {
     ag_run_close(r);
     atomic_fetch_sub(&r->engaged, 1);
+    atomic_fetch_add_explicit(&pool->runs_left, 1, memory_order_relaxed);
     atomic_fetch_sub(&pool->active_runs, 1);
     atomic_store(&r->taken, false);
 }

@@ -4,8 +4,8 @@
  * a core that the host has put to sleep. A thread that is woken then waits behind the very thread that woke it,
  * until cores are balanced at a tick. So plans of less than 4 ms ran on one core of two. Therefore no two workers go
  * to sleep on one core while another core has none, and a helper is woken away from the core of its leader. If the
- * helper had to wait there, that core was busy, and placement is left to the system for a while. No thread stays
- * pinned. Not here: looking for work (threadpool.c). */
+ * plan had to wait for the helper there, that core was busy, and placement is left to the system for a while. No thread
+ * stays pinned. Not here: looking for work (threadpool.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 
@@ -19,12 +19,6 @@ _Atomic(void (*)(void)) ag_on_idle; /* null at first */
 static bool crowded(const ag_pool *pool)
 {
     return ag_now() < atomic_load_explicit(&pool->crowded_until, memory_order_relaxed);
-}
-
-static void note_time(ag_pool *pool, uint64_t since)
-{
-    const uint64_t now = ag_now();
-    if (now - since > LATE_NS) atomic_store(&pool->crowded_until, now + CROWDED_NS);
 }
 
 /* -- where ---------------------------------------------------------------------------------------------------- */
@@ -52,10 +46,8 @@ static void lie_apart(ag_pool *pool, ag_worker *worker)
         if (!CPU_ISSET((size_t)cpu, &mine) || CPU_ISSET((size_t)cpu, &taken)) continue;
         CPU_ZERO(&there);
         CPU_SET((size_t)cpu, &there);
-        const uint64_t since = ag_now();
         if (pthread_setaffinity_np(pthread_self(), sizeof there, &there) == 0) atomic_store(&worker->cpu, cpu);
         pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);
-        note_time(pool, since);
         return;
     }
 }
@@ -71,8 +63,14 @@ static void send_elsewhere(ag_worker *worker, int here)
     if (pthread_setaffinity_np(worker->thread, sizeof set, &set) != 0) return;
     worker->sent_from = here;
     worker->sent = ag_now();
+    worker->sent_after = atomic_load_explicit(&worker->pool->runs_left, memory_order_relaxed);
 }
 
+/* Cores count as crowded for a while if a plan had to wait for the helper that it sent to another core. A helper that
+ * comes after its plan has ended, or that has to wait for a core to lie down on, says nothing about the cores of the
+ * next plan: some other program, or the event loop, had that core for a moment. (A Zen 5, two threads, plans of 0.3 ms
+ * in turns with another program that computes for 3 ms: when these counted, too, plans often ran on one thread, at half
+ * the speed, for a quarter of a second at a time.) */
 static void arrive(ag_pool *pool, ag_worker *worker)
 {
     if (worker->sent_from < 0) return;
@@ -82,7 +80,10 @@ static void arrive(ag_pool *pool, ag_worker *worker)
         pthread_setaffinity_np(pthread_self(), sizeof set, &set);
     }
     worker->sent_from = -1;
-    note_time(pool, worker->sent);
+    const uint64_t now = ag_now();
+    if (now - worker->sent > LATE_NS &&
+        atomic_load_explicit(&pool->runs_left, memory_order_relaxed) == worker->sent_after)
+        atomic_store(&pool->crowded_until, now + CROWDED_NS);
 }
 #else
 static void lie_apart(ag_pool *pool, ag_worker *worker)

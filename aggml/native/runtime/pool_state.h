@@ -49,8 +49,8 @@ typedef struct ag_run {
     _Alignas(64) atomic_int n_ranges;
     atomic_int ranges_done;
     atomic_int publishing; /* threads that are writing the words of a step */
-    int ranges_live;    /* ranges that have chunks; like the fields below, written before the words are published */
-    atomic_int engaged; /* threads in this run; at most `limit` */
+    int ranges_live;       /* ranges that have chunks; like the fields below, written before the words are published */
+    atomic_int engaged;    /* threads in this run; at most `limit` */
     atomic_int limit;
     atomic_int status;   /* agk_status of the first chunk that failed */
     atomic_bool skipped; /* chunks were skipped because of an abort */
@@ -85,6 +85,7 @@ struct ag_pool {
     atomic_uint_fast64_t crowded_until;
     atomic_int spinners;
     atomic_int active_runs;
+    atomic_uint runs_left; /* how many runs of plans have ended */
     atomic_bool stop, paused;
     atomic_int n_threads;
     atomic_int width; /* how many of the threads a plan uses if its stream names no number */

@@ -327,9 +327,10 @@ typedef struct ag_worker {
     atomic_uint woke, claimed,
         /* counters for tests: workers that it woke, chunks that it took, chunks of other ranges among them */
         strayed;
-    atomic_int cpu; /* the core where it last went to sleep; -1: unknown */
-    int sent_from;  /* a core that it was told to avoid while it wakes, or -1 */
-    uint64_t sent;  /* ns: the time when it was told so */
+    atomic_int cpu;      /* the core where it last went to sleep; -1: unknown */
+    int sent_from;       /* a core that it was told to avoid while it wakes, or -1 */
+    uint64_t sent;       /* ns: the time when it was told so */
+    unsigned sent_after; /* how many runs of plans had ended then */
     void *scratch;
     size_t scratch_size;
     /* ns: when it last left a plan of another leader; until when such plans have their turn */

@@ -116,6 +116,16 @@ typedef void agk_backward_soft_max_f32_fn(int64_t n, float *out, const float *gr
 typedef double agk_cross_entropy_loss_f32_fn(int64_t n, const float *logit, const float *label);
 typedef void agk_backward_entropy_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
 
+/* optimizers. One row, in place: w = w keep - alpha g. adamw: keep is 1 - alpha wd, of_m is 1 / (1 - beta1^t), of_v
+ * the same of beta2. */
+typedef void agk_optimizers_sgd_f32_fn(int64_t n, float *w, const float *g, float alpha, float keep);
+typedef struct agk_adamw {
+    float *w, *m, *v;
+    const float *g;
+    float alpha, beta1, beta2, eps, keep, of_m, of_v;
+} agk_adamw;
+typedef void agk_optimizers_adamw_f32_fn(int64_t n, const agk_adamw *step);
+
 /* recurrent. One token of one head, `rows` rows of n floats: the state is read from `before`, which may be `state`, and
  * written to `state`. A kernel reads only the fields that its formula names.
  * outer (gla): row_i = decay_i row_i + k_i v, y = the sum of r_i scale row_i
@@ -175,7 +185,8 @@ typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct
 typedef void agk_cpy_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_cpy_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_cpy_fill_32_fn(int64_t n, void *y, uint32_t bits);
-typedef agk_from_float_fn agk_cpy_to_i32_fn; /* agk_i32_from_float */
+typedef void agk_cpy_row_fn(int64_t bytes, void *y, const void *x); /* y may be x */
+typedef agk_from_float_fn agk_cpy_to_i32_fn;                        /* agk_i32_from_float */
 typedef agk_to_float_fn agk_cpy_from_i32_fn;
 
 /* peak: `turns` blocks of one instruction; kernels/peak.h says how many operations a block has. read: loads every

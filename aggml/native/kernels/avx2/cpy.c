@@ -1,10 +1,11 @@
-/* Transposing copies, fill, f32 to i32 and back, AVX2. Bit for bit what kernels/scalar/cpy.c gives. */
+/* Transposing copies, fill, f32 to i32 and back, copies of rows, AVX2. Bit for bit what kernels/scalar/cpy.c gives. */
 #include "math.h"
 
 #include "kernels/vec/cpy.h"
 
 V_CPY_KERNELS(avx2)
 V_CPY_NUMBERS(avx2)
+V_CPY_ROW(avx2)
 
 /* 8 x 8 halves in SSE registers; also what AVX-512 uses. */
 static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)

@@ -1,4 +1,5 @@
-/* Transposition of elements of 16 and 32 bits, filling a row with one element, f32 to i32 and back, in plain C.
+/* Transposition of elements of 16 and 32 bits, filling a row with one element, f32 to i32 and back,
+ * copies of rows, in plain C.
  *
  * Not here: their callers (lower/copy.c, lower/cpy.c, lower/shape_fill.c). */
 #include "table/kernel_types.h"
@@ -25,6 +26,11 @@ void agk_cpy_fill_32_scalar(int64_t n, void *y, uint32_t bits)
 {
     uint32_t *to = y;
     for (int64_t i = 0; i < n; ++i) to[i] = bits;
+}
+
+void agk_cpy_row_scalar(int64_t bytes, void *y, const void *x)
+{
+    if (bytes > 0) memmove(y, x, (size_t)bytes);
 }
 
 void agk_cpy_to_i32_scalar(const float *src, void *dst, int64_t n)

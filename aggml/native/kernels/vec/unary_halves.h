@@ -24,14 +24,34 @@ AGK_INLINE void v_unary_halves_loop(bool bf16, int op, int64_t n, uint16_t *y, c
     }
 }
 
+/* abs and neg: only signs change, and a signalling NaN becomes quiet, as in a conversion to f32. 4 instructions for a
+ * whole register of halves, where widening and rounding take 20. */
+AGK_INLINE void v_signs_halves(bool bf16, bool flip, int64_t n, uint16_t *y, const uint16_t *x)
+{
+    typedef uint16_t vh __attribute__((vector_size(4 * VF)));
+    const uint16_t infinite = bf16 ? 0x7f80 : 0x7c00, quiet = bf16 ? 0x40 : 0x200, rest = 0x7fff;
+    const uint16_t kept = flip ? 0xffff : 0x7fff, flipped = flip ? 0x8000 : 0;
+    int64_t i = 0;
+    for (; i + 2 * VF <= n; i += 2 * VF) {
+        vh u;
+        memcpy(&u, x + i, sizeof u);
+        u = ((u & kept) ^ flipped) | ((vh)((u & rest) > infinite) & quiet);
+        memcpy(y + i, &u, sizeof u);
+    }
+    for (; i < n; ++i) {
+        const uint16_t u = x[i];
+        y[i] = (uint16_t)(((u & kept) ^ flipped) | ((u & rest) > infinite ? quiet : 0));
+    }
+}
+
 AGK_INLINE void v_unary_halves(bool bf16, int op, int64_t n, uint16_t *y, const uint16_t *x)
 {
     switch (op) {
+    case AGK_OP_abs: v_signs_halves(bf16, false, n, y, x); return;
+    case AGK_OP_neg: v_signs_halves(bf16, true, n, y, x); return;
 #define V_CASE(name) \
     case AGK_OP_##name: v_unary_halves_loop(bf16, AGK_OP_##name, n, y, x); return;
-        V_CASE(abs)
         V_CASE(sgn)
-        V_CASE(neg)
         V_CASE(step)
         V_CASE(relu)
         V_CASE(sqr)

@@ -1,0 +1,6 @@
+/* Steps of optimizers, AVX-512. Bit for bit what kernels/scalar/optimizers.c gives. */
+#include "math.h"
+
+#include "kernels/vec/optimizers.h"
+
+V_OPTIMIZERS_KERNELS(avx512)
