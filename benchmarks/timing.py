@@ -216,7 +216,10 @@ def _processor() -> tuple[str, str]:
     if not info.is_file():
         return platform.processor(), ""
     first = info.read_text(encoding="utf-8").split("\n\n", maxsplit=1)[0]
-    facts = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in first.splitlines())}
+    facts = {
+        key.strip(): value.strip()
+        for key, _, value in (x.partition(":") for x in first.splitlines())
+    }
     family, flags = facts.get("cpu family", ""), facts.get("flags", "").split()
     core = ""
     if facts.get("vendor_id") == "AuthenticAMD" and "avx512f" in flags:

@@ -19,8 +19,8 @@ AGK_INLINE __m512i vector(const char *p, int i)
     return _mm512_loadu_si512(p + 64 * (size_t)i);
 }
 
-/* Shifted right (left, if negative), up to bits that come from neighbours, which the caller clears. If the compiler does
- * not know how far, the vector is turned, so one instruction does for both directions. */
+/* Shifted right (left, if negative), up to bits that come from neighbours, which the caller clears. If the compiler
+ * does not know how far, the vector is turned, so one instruction does for both directions. */
 AGK_INLINE __m512i moved(__m512i x, int right)
 {
     if (!__builtin_constant_p(right)) return _mm512_rorv_epi32(x, _mm512_set1_epi32(right));
@@ -47,8 +47,8 @@ AGK_INLINE __m512i levels(code_type t, __m512i bits)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), bits);
 }
 
-/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts; this is part
- * first + p, where first is even, and 0 if p is not 0 or 1. A loop need not know first at compile time. */
+/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts; this is
+ * part first + p, where first is even, and 0 if p is not 0 or 1. A loop need not know first at compile time. */
 AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, int p, int v)
 {
     if (t == Q8_0) return vector(data, v);

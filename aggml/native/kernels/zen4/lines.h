@@ -12,10 +12,11 @@
 #define AGK_AMD_HINT "prefetcht1"
 
 enum {
-    AGK_PAIRS_AHEAD = 8192, /* eight columns of bf16, shares of a plain read: 4 KB 0.71, 6 KB 0.81, 8 KB 0.83, 12 KB 0.80 */
+    /* Eight columns of bf16, shares of a plain read: 4 KB 0.71, 6 KB 0.81, 8 KB 0.83, 12 KB 0.80. */
+    AGK_PAIRS_AHEAD = 8192,
     AGK_DOTS_AHEAD = 6144,
-    /* Dots prefetch a line of each 512 bytes; the processor prefetches the others by itself. GB/s of f32 from the L3 and
-     * from memory with k 2048: no prefetch 90, 26; every eighth line 88, 26.5; every fourth 86, 26.9; each line 74,
+    /* Dots prefetch a line of each 512 bytes; the processor prefetches the others by itself. GB/s of f32 from the L3
+     * and from memory with k 2048: no prefetch 90, 26; every eighth line 88, 26.5; every fourth 86, 26.9; each line 74,
      * 25.5. With k 768 from memory 23.2, 23.1, 24.7 (each line of 4 rows: 65 from the L3, 21). */
     AGK_DOTS_ASKED = 512,
     AGK_DOTS_LONG_COLUMN = 8 << 10, /* bytes; 8 rows share each read of a longer column */

@@ -17,9 +17,9 @@
  *   0.98.
  * - One group of rows at a time: two streams are no faster here.
  * - The passes over a block are a loop of at most 2 KB of instructions, though what a part needs is then known at run
- *   time only. All passes of q4_K unrolled are 7 KB for 8 columns. While weights stay in L2, both take 11.7 ns for 32 k x
- *   16 rows on a Zen 5; when they come from memory, 17.6 and 13.3: it seems that weights that stream through L2 take the
- *   instructions with them, as L1 holds nothing that L2 does not hold. (Loops of 3.5 KB: 17.0.)
+ *   time only. All passes of q4_K unrolled are 7 KB for 8 columns. While weights stay in L2, both take 11.7 ns for 32 k
+ *   x 16 rows on a Zen 5; when they come from memory, 17.6 and 13.3: it seems that weights that stream through L2 take
+ *   the instructions with them, as L1 holds nothing that L2 does not hold. (Loops of 3.5 KB: 17.0.)
  *
  * With 8 columns the products are the limit: 88 cycles for 32 k x 16 rows, of which 64 are vpdpbusd, one each cycle. */
 

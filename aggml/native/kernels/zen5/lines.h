@@ -2,8 +2,8 @@
  * and not into L2 (prefetchnta), so that L2 is not filled with lines that are read once.
  *
  * Two virtual cores of an EPYC that read 49 to 55 GB/s, one column, k 14336, shares of a plain read; 6 KB ahead into L2
- * (as on a Zen 4), 8 KB into L1 and L2, 12 KB without L2: q4_K 0.77, 0.85, 0.93; q3_K 0.80, 0.87, 0.89; iq3_s 0.83, 0.91,
- * 0.95; q8_0 0.97, 1.00, 1.05. From the L3 (12 MB) q4_K has 96, 129, 138 GB/s, q8_0 116, 132, 173. */
+ * (as on a Zen 4), 8 KB into L1 and L2, 12 KB without L2: q4_K 0.77, 0.85, 0.93; q3_K 0.80, 0.87, 0.89; iq3_s 0.83,
+ * 0.91, 0.95; q8_0 0.97, 1.00, 1.05. From the L3 (12 MB) q4_K has 96, 129, 138 GB/s, q8_0 116, 132, 173. */
 #ifndef AGK_AMD_LINES_H
 #define AGK_AMD_LINES_H
 
@@ -17,8 +17,8 @@
 
 enum {
     AGK_PAIRS_AHEAD = 12288,
-    /* Dots, k 2048, shares of a plain read, a line of each 512 bytes 6 KB ahead into L2, of each 256 12 KB ahead without
-     * L2, each line: f16 0.76, 0.80, 0.87; bf16 0.88, 0.90, 0.98. From the L3 f16 has 78, 111, 132 GB/s. */
+    /* Dots, k 2048, shares of a plain read, a line of each 512 bytes 6 KB ahead into L2, of each 256 12 KB ahead
+     * without L2, each line: f16 0.76, 0.80, 0.87; bf16 0.88, 0.90, 0.98. From the L3 f16 has 78, 111, 132 GB/s. */
     AGK_DOTS_AHEAD = 12288,
     AGK_DOTS_ASKED = 64,
     AGK_DOTS_LONG_COLUMN = 1 << 30, /* with k 14336 one row at a time is faster, too: f32 1.00 instead of 0.96 */
