@@ -47,8 +47,9 @@ AGK_INLINE __m512i levels(code_type t, __m512i bits)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), bits);
 }
 
-/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts; this is
- * part first + p, where first is even, and 0 if p is not 0 or 1. A loop need not know first at compile time. */
+/* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts, and this is
+ * part first + p. `first` may be known at run time only. For q4_K and q5_K it is even, so that p alone tells which
+ * nibble of a byte belongs to the part. */
 AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, int p, int v)
 {
     if (t == Q8_0) return vector(data, v);

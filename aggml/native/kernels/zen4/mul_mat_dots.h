@@ -3,8 +3,9 @@
  *
  * kernels/avx512/mul_mat_dots.c reads 4 rows at a time and prefetches each of their cache lines. On a Zen 4 that is
  * as fast from memory, but not from the L3: 8 MB took 1.28 times as long. Long rows are read 8 or 4 at a time,
- * because their column does not stay in L1. Reached only through lines of kernels_mul_mat.def that need AGK_ZEN4; pairs
- * of bf16 need AGK_AVX512_BF16 as well. Not here: packed weights (mul_mat_packed.h). */
+ * because their column does not stay in L1. Reached only through lines of kernels_mul_mat.def that need AGK_ZEN4 or
+ * AGK_ZEN5; pairs of bf16 need AGK_AVX512_BF16 as well. A file includes the lines.h of its core first. Not here: packed
+ * weights (mul_mat_packed.h). */
 #ifndef AGK_AMD_DOTS_H
 #define AGK_AMD_DOTS_H
 
@@ -158,5 +159,15 @@ AGK_INLINE void one_column(int type, const agk_mm_block *block)
     else
         rows_in_turn(type, CHAINS, block, a, rows, c);
 }
+
+/* The kernel of a type; more than one column is passed on. */
+#define AGK_ONE_COLUMN(name, type) \
+    void AGK_AMD(mm_dots_##name)(const agk_mm_block *block) \
+    { \
+        if (block->cols == 1) \
+            one_column(type, block); \
+        else \
+            agk_mm_dots_##name##_avx512(block); \
+    }
 
 #endif

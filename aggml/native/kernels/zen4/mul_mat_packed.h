@@ -63,7 +63,7 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
 }
 
 /* How many parts of a half (of 32 k) are multiplied together: those that share vectors, as far as there are
- * registers. */
+ * registers. Of q4_K and q5_K always two, which bits() relies on. */
 AGK_INLINE int parts_at_once(code_type t, int N)
 {
     if (!of_256(t) || nibbles_of_256(t)) return 1;

@@ -1,27 +1,7 @@
-/* One column of f32, f16 and bf16, see kernels/zen4/mul_mat_dots.h. More columns are passed on to kernels/avx512. */
+/* One column of f32, f16 and bf16, see kernels/zen4/mul_mat_dots.h. */
 #include "lines.h"
 #include "kernels/zen4/mul_mat_dots.h"
 
-void agk_mm_dots_f32_zen5(const agk_mm_block *block)
-{
-    if (block->cols == 1)
-        one_column(F32, block);
-    else
-        agk_mm_dots_f32_avx512(block);
-}
-
-void agk_mm_dots_f16_zen5(const agk_mm_block *block)
-{
-    if (block->cols == 1)
-        one_column(F16, block);
-    else
-        agk_mm_dots_f16_avx512(block);
-}
-
-void agk_mm_dots_bf16_bf16_zen5(const agk_mm_block *block)
-{
-    if (block->cols == 1)
-        one_column(PAIRS, block);
-    else
-        agk_mm_dots_bf16_bf16_avx512(block);
-}
+AGK_ONE_COLUMN(f32, F32)
+AGK_ONE_COLUMN(f16, F16)
+AGK_ONE_COLUMN(bf16_bf16, PAIRS)
