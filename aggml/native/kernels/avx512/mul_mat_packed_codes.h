@@ -19,25 +19,37 @@ AGK_INLINE __m512i vector(const char *p, int i)
     return _mm512_loadu_si512(p + 64 * (size_t)i);
 }
 
-/* Shifted right (left, if negative), up to bits that come from neighbours, which the caller clears. If the compiler
- * does not know how far, the vector is turned, so one instruction does for both directions. */
-AGK_INLINE __m512i moved(__m512i x, int right)
+/* Whether a shift by a number of bits that is known at run time only is a shift right and another one left, instead of
+ * one rotation. The includer says so where rotations are slow (kernels/zen5/lines.h). */
+#ifndef AGK_SHIFTS_APART
+#define AGK_SHIFTS_APART false
+#endif
+
+/* Shifted right by `down`, then left by `up`, up to bits that come from neighbours, which the caller clears. */
+AGK_INLINE __m512i moved(__m512i x, int down, int up)
 {
-    if (!__builtin_constant_p(right)) return _mm512_rorv_epi32(x, _mm512_set1_epi32(right));
+    const int right = down - up;
+    if (!__builtin_constant_p(right)) {
+        if (!AGK_SHIFTS_APART) return _mm512_rorv_epi32(x, _mm512_set1_epi32(right));
+        const bool left_alone = __builtin_constant_p(down) && down == 0;
+        if (left_alone) return _mm512_sllv_epi32(x, _mm512_set1_epi32(up));
+        const __m512i y = _mm512_srlv_epi32(x, _mm512_set1_epi32(down));
+        return up > 0 ? _mm512_slli_epi16(y, up) : y;
+    }
     return right > 0 ? _mm512_srli_epi16(x, right) : right < 0 ? _mm512_slli_epi16(x, -right) : x;
 }
 
-/* Each byte shifted right (left, if negative); the mask clears the bits that come from the neighbouring byte. */
-AGK_INLINE __m512i shifted(__m512i x, int right, int mask)
+/* Each byte shifted right; the mask clears the bits that come from the neighbouring byte. */
+AGK_INLINE __m512i shifted(__m512i x, int down, int mask)
 {
-    return _mm512_and_si512(moved(x, right), _mm512_set1_epi8((char)mask));
+    return _mm512_and_si512(moved(x, down, 0), _mm512_set1_epi8((char)mask));
 }
 
-/* Each byte shifted right (left, if negative) and masked, then joined with y. */
-AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
+/* Each byte shifted right, then left, and masked, then joined with y. */
+AGK_INLINE __m512i joined(__m512i x, int down, int up, int mask, __m512i y)
 {
     enum { AND_OR = 0xea }; /* (a & b) | c */
-    return _mm512_ternarylogic_epi32(moved(x, right), _mm512_set1_epi8((char)mask), y, AND_OR);
+    return _mm512_ternarylogic_epi32(moved(x, down, up), _mm512_set1_epi8((char)mask), y, AND_OR);
 }
 
 /* Codes out of the table of levels of the type. */
@@ -60,12 +72,15 @@ AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, 
             shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, pairs ? p : part), low_mask(t));
         if (high_mask(t) == 0) return low;
         const __m512i high = vector(data + high_bits_at(t, half, v), 0);
-        return joined(high, high_shift(t, part, v) - high_place(t), high_mask(t), low);
+        int down = high_shift(t, part, v), up = high_place(t);
+        if (bits_of(t) != Q6_K && v >= 4) down -= up, up = 0;  /* at least 4 */
+        if (bits_of(t) == Q5_K && v < 4) up -= down, down = 0; /* at most 3 */
+        return joined(high, down, up, high_mask(t), low);
     }
     const bool fifth = bits_of(t) == Q5_0;
     const char *qs = data + (fifth ? 64 : nibbles_of_256(t) ? 1024 * half + 256 * part : 0);
     const __m512i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
-    return fifth ? joined(vector(data, 0), v - 4, 16, q) : q;
+    return fifth ? joined(vector(data, 0), v, 4, 16, q) : q;
 }
 
 /* Codes, unsigned. */
