@@ -86,7 +86,12 @@ AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, 
 /* Codes, unsigned. */
 AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, int p, int v)
 {
-    const __m512i found = bits(t, data, half, first, p, v);
+    __m512i found = bits(t, data, half, first, p, v);
+    if (elements_of_mask(t) > 0) {
+        __mmask16 third;
+        memcpy(&third, data - data_at(t) + mask_at(t, 128 * half + 32 * (first + p) + 4 * v), sizeof third);
+        found = _mm512_mask_or_epi32(found, third, found, _mm512_set1_epi8(4));
+    }
     return has_levels(t) ? levels(t, found) : found;
 }
 
@@ -132,6 +137,13 @@ AGK_INLINE __m512 half_of_e4m3(__m128i e)
     return _mm512_mul_ps(x, _mm512_set1_ps(128.0f));
 }
 
+/* (2 s + 1) d of 16 nibbles s: the low ones of bytes, or the high ones if `odd`. */
+AGK_INLINE __m512 nibble_scales(__m128i x, int odd, __m512 d)
+{
+    const __m128i s = _mm_and_si128(_mm_srl_epi16(x, _mm_cvtsi32_si128(4 * odd)), _mm_set1_epi8(15));
+    return _mm512_fmadd_ps(_mm512_add_ps(d, d), unsigned_floats(s), d);
+}
+
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. */
 AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2],
@@ -148,6 +160,10 @@ AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, _
         }
     } else if (t == NVFP4) {
         AGK_UNROLL for (int h = 0; h < 2; ++h) scale[h] = half_of_e4m3(bytes(block + 16 * h));
+    } else if (has_nibble_scales(t)) {
+        const __m128i x = bytes(block + 32 + 16 * (scale_per_16(t) ? j : j >> 1));
+        scale[0] = nibble_scales(x, scale_per_16(t) ? 0 : (int)(j & 1), d);
+        if (scale_per_16(t)) scale[1] = nibble_scales(x, 1, d);
     } else if (has_signed_scales(t) && scale_per_16(t)) {
         AGK_UNROLL for (int h = 0; h < 2; ++h)
         {

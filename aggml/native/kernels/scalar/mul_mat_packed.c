@@ -166,13 +166,25 @@ static code_type code_type_of(int type)
     }
 }
 
+/* The bit of a row; the rows follow each other, and the bits of those that do not exist are 0. */
+static void put_mask(char *mask, int row, unsigned bit)
+{
+    uint16_t rows = 0;
+    if (row > 0) memcpy(&rows, mask, sizeof rows);
+    rows = (uint16_t)(rows | bit << row);
+    memcpy(mask, &rows, sizeof rows);
+}
+
 /* A block of 256 of one row of a codebook, or of -1, 0 and 1. */
 static void put_book(code_type t, const void *x, int row, char *block, char *data)
 {
-    const int n_scales = !has_signed_scales(t) ? 0 : scale_per_16(t) ? 16 : 8;
+    const int pairs = !has_nibble_scales(t) ? 0 : scale_per_16(t) ? 8 : 4, each = elements_of_mask(t);
     agk_packed_bits bits;
     put_half(block, 0, row, agk_packed_book(t, x, &bits));
-    for (int j = 0; j < n_scales; ++j) block[2 * ROWS + j * ROWS + row] = (char)bits.scales[j];
+    for (int i = 0; i < pairs; ++i) {
+        block[(2 + i) * ROWS + row] = (char)(bits.scales[2 * i] | bits.scales[2 * i + 1] << 4);
+    }
+    for (int e = 0; e < 256 && each > 0; e += each) put_mask(block + mask_at(t, e), row, bits.third >> e / 8 & 1);
     if (nibbles_of_256(t))
         put_words(data, row, bits.low, sizeof bits.low);
     else

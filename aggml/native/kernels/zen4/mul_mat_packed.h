@@ -156,8 +156,8 @@ AGK_INLINE void group(code_type t, int N, const agk_mm_block *b, const char *a, 
         /* not unrolled: see above */
         _Pragma("GCC unroll 1") for (int i = 0; i < passes; ++i, x += (size_t)(count * N) * (12 + 32), next += share)
         {
-            const int part = count == 4 ? 0 : i * count % 4;
-            parts(t, N, count, a, i * count / 4, part, d, m, x, next, lines, acc, unscaled);
+            const int first = i * count; /* of 8 parts; the compiler sees that it is even, or a multiple of 4 */
+            parts(t, N, count, a, first >> 2, first & 3, d, m, x, next, lines, acc, unscaled);
         }
         if (!scaled_before(t, N)) continue;
         AGK_UNROLL for (int n = 0; n < N; ++n) acc[n] = _mm512_fmadd_ps(unscaled[n], d, acc[n]);
