@@ -60,14 +60,14 @@ AGK_INLINE __m512i levels(code_type t, __m512i bits)
 }
 
 /* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts, and this is
- * part first + p. `first` may be known at run time only. For q4_K and q5_K it is even, so that p alone tells which
- * nibble of a byte belongs to the part. */
-AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, int p, int v)
+ * part first + p. `first` may be known at run time only. If it is `even`, p alone tells which nibble of a byte belongs
+ * to the part. */
+AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, bool even, int p, int v)
 {
     if (t == Q8_0) return vector(data, v);
     const int part = first + p;
     if (of_256(t) && !nibbles_of_256(t)) {
-        const bool pairs = bits_of(t) == Q4_K || bits_of(t) == Q5_K; /* the parts of a pair differ by a nibble */
+        const bool pairs = even && (bits_of(t) == Q4_K || bits_of(t) == Q5_K);
         const __m512i low =
             shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, pairs ? p : part), low_mask(t));
         if (high_mask(t) == 0) return low;
@@ -84,9 +84,9 @@ AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, 
 }
 
 /* Codes, unsigned. */
-AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, int p, int v)
+AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, bool even, int p, int v)
 {
-    __m512i found = bits(t, data, half, first, p, v);
+    __m512i found = bits(t, data, half, first, even, p, v);
     if (elements_of_mask(t) > 0) {
         __mmask16 third;
         memcpy(&third, data - data_at(t) + mask_at(t, 128 * half + 32 * (first + p) + 4 * v), sizeof third);
@@ -98,7 +98,7 @@ AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, 
 /* All 8 vectors. Only the part is known at compile time: all eight parts unrolled would be 20 KB of code. */
 AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, __m512i w[8])
 {
-    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, 0, part, v);
+    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, 0, true, part, v);
 }
 
 AGK_INLINE __m512 halves(const char *p)

@@ -71,11 +71,11 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
 }
 
 /* How many parts of a half (of 32 k) are multiplied together: those that share vectors, as far as there are
- * registers and as it pays (lines.h). Of q4_K and q5_K always two, which bits() relies on. */
+ * registers and as it pays (lines.h). */
 AGK_INLINE int parts_at_once(code_type t, int N)
 {
     if (!of_256(t) || nibbles_of_256(t)) return 1;
-    int parts = t == Q4_K || t == Q5_K ? 2 : N < AGK_ONE_PART ? 4 : 1;
+    int parts = N >= AGK_ONE_PART ? 1 : t == Q4_K || t == Q5_K ? 2 : 4;
     while (parts > 1 && parts * N * (scale_per_16(t) && !scaled_before(t, N) ? 2 : 1) > MOST_SUMS) parts /= 2;
     return parts;
 }
@@ -109,7 +109,7 @@ AGK_INLINE void parts(code_type t, int N, int count, const char *block, int half
         {
             const int h = scales == 2 ? v / 4 : 0;
             const char *q = x + (size_t)p * unit + 12 * N + 4 * v;
-            __m512i w = code(t, block + data_at(t), half, part, p, v);
+            __m512i w = code(t, block + data_at(t), half, part, count > 1, p, v);
             if (before) w = scaled(w, multiples[p][v / 4]);
             AGK_UNROLL for (int n = 0; n < N; ++n) s[p][h][n] = add_products(s[p][h][n], w, q + 32 * n);
             ask_share(next, lines, v * count + p, 8 * count, &s[p][h][0]);

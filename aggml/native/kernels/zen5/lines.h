@@ -21,7 +21,9 @@
 #define AGK_SHIFTS_APART true
 
 enum {
-    AGK_ONE_PART = 5, /* 8 columns of q2_K, from L2: 14.5 ns for 32 k x 16 rows -> 14.0; iq2_xxs 13.7 -> 13.2 */
+    /* 8 columns, 32 k x 16 rows: q2_K from L2 14.5 ns -> 14.0, iq2_xxs 13.7 -> 13.2, q4_K 12.0 -> 12.2, but from memory
+     * 13.0 -> 12.7; 5 columns of q4_K from memory 11.5 -> 11.1. */
+    AGK_ONE_PART = 5,
     AGK_BROADCAST_IN_PLACE = true, /* shorter: 8 columns of q4_K from memory 14.4 ns -> 13.0, from L2 12.4 -> 12.2 */
     AGK_PAIRS_AHEAD = 12288,
     /* Dots, k 2048, shares of a plain read, a line of each 512 bytes 6 KB ahead into L2, of each 256 12 KB ahead
