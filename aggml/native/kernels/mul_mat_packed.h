@@ -13,8 +13,8 @@
  * 32 or 256 elements; a block holds the scales of its 16 rows, then 64-byte vectors, in which bytes 4 r .. 4 r + 3 are
  * 4 of row r in the order of the file. So a vector multiplies a broadcast of 4 elements of a column, and nibbles are
  * taken apart as in the file. The size is that of the file, plus 0 to 4 %; points of codebooks are looked up when they
- * are packed, so these types grow to 1.25 (iq3_s), 1.4 (iq3_xxs, iq2_s), 1.6 (iq2_xs, iq2_xxs) and 2 to 2.1 (iq1) times
- * the size, tq1_0 to 1.22.
+ * are packed, so these types grow to 1.22 (iq3_s), 1.3 (iq2_s), 1.4 (iq3_xxs, iq2_xs, iq1) and 1.55 (iq2_xxs) times the
+ * size, tq1_0 to 1.22.
  *
  * | type           | at the beginning of a block                                        | vectors                |
  * | q8_0           | f16 d[16]                                                          | 8 of q + 128           |
@@ -30,10 +30,11 @@
  * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | 2 x ((4 high,) 16 low) |
  * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 2 x 8 x (2 low, 1 high)|
  * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
- * | iq3_xxs, iq3_s | f16 d[16], i8 scales [8][16]                                       | 32 of level and sign   |
- * | iq2_xxs, iq1_s | f16 d[16], i8 scales [8][16]                                       | as q3_K                |
- * | iq2_xs, iq2_s, | f16 d[16], i8 scales [16][16]                                      | as q3_K                |
- * | iq1_m          |                                                                    |                        |
+ * | iq3_xxs, iq3_s | f16 d[16], nibbles s[8][16]                                        | 32 of level and sign   |
+ * | iq2_xxs        | f16 d[16], nibbles s[8][16]                                        | as q3_K                |
+ * | iq2_xs, iq2_s  | f16 d[16], nibbles s[16][16]                                       | as q3_K                |
+ * | iq1_s          | f16 d[16], nibbles s[8][16], u16 third bits[8], 16 bytes unused    | as q2_K                |
+ * | iq1_m          | f16 d[16], nibbles s[16][16], u16 third bits[32]                   | as q2_K                |
  * | tq1_0, tq2_0   | f16 d[16]                                                          | as q2_K                |
  * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K,
  * and the table that turns the bits of iq, mxfp4 and nvfp4 into codes: mul_mat_packed_types.h.

@@ -90,10 +90,29 @@ AGK_INLINE bool nibbles_of_256(code_type t)
     return bits_of(t) == IQ4_XS;
 }
 
-/* Blocks of 256 with a scale of one signed byte for each 16 or 32 elements, which follow the scales of the block. */
+/* Codebook types: behind the scales of the block a nibble s for each 16 or 32 elements, whose scale is 2 s + 1. The
+ * nibbles of sub-blocks 2 i and 2 i + 1 of a row are the low and the high one of a byte. */
+AGK_INLINE bool has_nibble_scales(code_type t)
+{
+    return packed_type_of(t).levels >= LEVELS_IQ3_XXS;
+}
+
+/* Other blocks of 256 with a scale of one signed byte for each 16 or 32 elements, which follow those of the block. */
 AGK_INLINE bool has_signed_scales(code_type t)
 {
-    return of_256(t) && !has_minimum(t) && data_at(t) > 32;
+    return of_256(t) && !has_minimum(t) && data_at(t) > 32 && !has_nibble_scales(t);
+}
+
+/* How many elements of iq1 share the third bit of their codes; 0: of other types each has its own. */
+AGK_INLINE int elements_of_mask(code_type t)
+{
+    return t == IQ1_S ? 32 : t == IQ1_M ? 8 : 0;
+}
+
+/* Where the third bits of 16 rows lie, from element e of the block on: 16 bits, behind the scales. */
+AGK_INLINE size_t mask_at(code_type t, int64_t e)
+{
+    return (size_t)(32 + (scale_per_16(t) ? 128 : 64) + 2 * (e / elements_of_mask(t)));
 }
 
 /* Where the vectors of a block of 256 lie, in bytes from the beginning of its data. They are in the order in which a

@@ -19,25 +19,37 @@ AGK_INLINE __m512i vector(const char *p, int i)
     return _mm512_loadu_si512(p + 64 * (size_t)i);
 }
 
-/* Shifted right (left, if negative), up to bits that come from neighbours, which the caller clears. If the compiler
- * does not know how far, the vector is turned, so one instruction does for both directions. */
-AGK_INLINE __m512i moved(__m512i x, int right)
+/* Whether a shift by a number of bits that is known at run time only is a shift right and another one left, instead of
+ * one rotation. The includer says so where rotations are slow (kernels/zen5/lines.h). */
+#ifndef AGK_SHIFTS_APART
+#define AGK_SHIFTS_APART false
+#endif
+
+/* Shifted right by `down`, then left by `up`, up to bits that come from neighbours, which the caller clears. */
+AGK_INLINE __m512i moved(__m512i x, int down, int up)
 {
-    if (!__builtin_constant_p(right)) return _mm512_rorv_epi32(x, _mm512_set1_epi32(right));
+    const int right = down - up;
+    if (!__builtin_constant_p(right)) {
+        if (!AGK_SHIFTS_APART) return _mm512_rorv_epi32(x, _mm512_set1_epi32(right));
+        const bool left_alone = __builtin_constant_p(down) && down == 0;
+        if (left_alone) return _mm512_sllv_epi32(x, _mm512_set1_epi32(up));
+        const __m512i y = _mm512_srlv_epi32(x, _mm512_set1_epi32(down));
+        return up > 0 ? _mm512_slli_epi16(y, up) : y;
+    }
     return right > 0 ? _mm512_srli_epi16(x, right) : right < 0 ? _mm512_slli_epi16(x, -right) : x;
 }
 
-/* Each byte shifted right (left, if negative); the mask clears the bits that come from the neighbouring byte. */
-AGK_INLINE __m512i shifted(__m512i x, int right, int mask)
+/* Each byte shifted right; the mask clears the bits that come from the neighbouring byte. */
+AGK_INLINE __m512i shifted(__m512i x, int down, int mask)
 {
-    return _mm512_and_si512(moved(x, right), _mm512_set1_epi8((char)mask));
+    return _mm512_and_si512(moved(x, down, 0), _mm512_set1_epi8((char)mask));
 }
 
-/* Each byte shifted right (left, if negative) and masked, then joined with y. */
-AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
+/* Each byte shifted right, then left, and masked, then joined with y. */
+AGK_INLINE __m512i joined(__m512i x, int down, int up, int mask, __m512i y)
 {
     enum { AND_OR = 0xea }; /* (a & b) | c */
-    return _mm512_ternarylogic_epi32(moved(x, right), _mm512_set1_epi8((char)mask), y, AND_OR);
+    return _mm512_ternarylogic_epi32(moved(x, down, up), _mm512_set1_epi8((char)mask), y, AND_OR);
 }
 
 /* Codes out of the table of levels of the type. */
@@ -48,37 +60,45 @@ AGK_INLINE __m512i levels(code_type t, __m512i bits)
 }
 
 /* The bits of codes v of 8 vectors of 32 k, in the order of k. A block of 256 has two halves of four parts, and this is
- * part first + p. `first` may be known at run time only. For q4_K and q5_K it is even, so that p alone tells which
- * nibble of a byte belongs to the part. */
-AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, int p, int v)
+ * part first + p. `first` may be known at run time only. If it is `even`, p alone tells which nibble of a byte belongs
+ * to the part. */
+AGK_INLINE __m512i bits(code_type t, const char *data, int64_t half, int first, bool even, int p, int v)
 {
     if (t == Q8_0) return vector(data, v);
     const int part = first + p;
     if (of_256(t) && !nibbles_of_256(t)) {
-        const bool pairs = bits_of(t) == Q4_K || bits_of(t) == Q5_K; /* the parts of a pair differ by a nibble */
+        const bool pairs = even && (bits_of(t) == Q4_K || bits_of(t) == Q5_K);
         const __m512i low =
             shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, pairs ? p : part), low_mask(t));
         if (high_mask(t) == 0) return low;
         const __m512i high = vector(data + high_bits_at(t, half, v), 0);
-        return joined(high, high_shift(t, part, v) - high_place(t), high_mask(t), low);
+        int down = high_shift(t, part, v), up = high_place(t);
+        if (bits_of(t) != Q6_K && v >= 4) down -= up, up = 0;  /* at least 4 */
+        if (bits_of(t) == Q5_K && v < 4) up -= down, down = 0; /* at most 3 */
+        return joined(high, down, up, high_mask(t), low);
     }
     const bool fifth = bits_of(t) == Q5_0;
     const char *qs = data + (fifth ? 64 : nibbles_of_256(t) ? 1024 * half + 256 * part : 0);
     const __m512i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
-    return fifth ? joined(vector(data, 0), v - 4, 16, q) : q;
+    return fifth ? joined(vector(data, 0), v, 4, 16, q) : q;
 }
 
 /* Codes, unsigned. */
-AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, int p, int v)
+AGK_INLINE __m512i code(code_type t, const char *data, int64_t half, int first, bool even, int p, int v)
 {
-    const __m512i found = bits(t, data, half, first, p, v);
+    __m512i found = bits(t, data, half, first, even, p, v);
+    if (elements_of_mask(t) > 0) {
+        __mmask16 third;
+        memcpy(&third, data - data_at(t) + mask_at(t, 128 * half + 32 * (first + p) + 4 * v), sizeof third);
+        found = _mm512_mask_or_epi32(found, third, found, _mm512_set1_epi8(4));
+    }
     return has_levels(t) ? levels(t, found) : found;
 }
 
 /* All 8 vectors. Only the part is known at compile time: all eight parts unrolled would be 20 KB of code. */
 AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, __m512i w[8])
 {
-    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, 0, part, v);
+    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, 0, true, part, v);
 }
 
 AGK_INLINE __m512 halves(const char *p)
@@ -117,6 +137,13 @@ AGK_INLINE __m512 half_of_e4m3(__m128i e)
     return _mm512_mul_ps(x, _mm512_set1_ps(128.0f));
 }
 
+/* (2 s + 1) d of 16 nibbles s: the low ones of bytes, or the high ones if `odd`. */
+AGK_INLINE __m512 nibble_scales(__m128i x, int odd, __m512 d)
+{
+    const __m128i s = _mm_and_si128(_mm_srl_epi16(x, _mm_cvtsi32_si128(4 * odd)), _mm_set1_epi8(15));
+    return _mm512_fmadd_ps(_mm512_add_ps(d, d), unsigned_floats(s), d);
+}
+
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. */
 AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2],
@@ -133,6 +160,10 @@ AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, __m512 d, _
         }
     } else if (t == NVFP4) {
         AGK_UNROLL for (int h = 0; h < 2; ++h) scale[h] = half_of_e4m3(bytes(block + 16 * h));
+    } else if (has_nibble_scales(t)) {
+        const __m128i x = bytes(block + 32 + 16 * (scale_per_16(t) ? j : j >> 1));
+        scale[0] = nibble_scales(x, scale_per_16(t) ? 0 : (int)(j & 1), d);
+        if (scale_per_16(t)) scale[1] = nibble_scales(x, 1, d);
     } else if (has_signed_scales(t) && scale_per_16(t)) {
         AGK_UNROLL for (int h = 0; h < 2; ++h)
         {

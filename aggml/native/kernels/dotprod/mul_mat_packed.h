@@ -38,10 +38,21 @@ AGK_INLINE uint8x16_t shifted(uint8x16_t x, int right, int mask)
     return vandq_u8(y, vdupq_n_u8((uint8_t)mask));
 }
 
-/* The codes of 4 rows x 32 k in the order of k. A block of 256 has two halves of four parts; only the part is known
- * at compile time. */
-AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, int8x16_t out[8])
+/* The third bits of rows 4 quarter .. 4 quarter + 3, in each byte of a lane. */
+AGK_INLINE uint8x16_t third_bits(const char *mask, int quarter)
 {
+    static const uint32_t row[4] = {1, 2, 4, 8};
+    uint16_t rows;
+    memcpy(&rows, mask, sizeof rows);
+    const uint32x4_t set = vtstq_u32(vdupq_n_u32((uint32_t)rows >> 4 * quarter), vld1q_u32(row));
+    return vandq_u8(vreinterpretq_u8_u32(set), vdupq_n_u8(4));
+}
+
+/* The codes of 4 rows (a quarter of 16) x 32 k in the order of k. A block of 256 has two halves of four parts; only the
+ * part is known at compile time. */
+AGK_INLINE void codes(code_type t, const char *block, int quarter, int64_t half, int part, int8x16_t out[8])
+{
+    const char *data = block + data_at(t) + 16 * quarter;
     uint8x16_t w[8];
     if (t == Q8_0) {
         AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = veorq_u8(vector(data, v), vdupq_n_u8(128));
@@ -65,6 +76,12 @@ AGK_INLINE void codes(code_type t, const char *data, int64_t half, int part, int
         if (fifth) {
             const uint8x16_t bits = vector(data, 0);
             AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = vorrq_u8(w[v], shifted(bits, v - 4, 16));
+        }
+    }
+    if (elements_of_mask(t) > 0) {
+        AGK_UNROLL for (int v = 0; v < 8; ++v)
+        {
+            w[v] = vorrq_u8(w[v], third_bits(block + mask_at(t, 128 * half + 32 * part + 4 * v), quarter));
         }
     }
     if (has_levels(t)) {
@@ -123,6 +140,12 @@ AGK_INLINE void halves_of_e4m3(const char *p, float32x4_t out[QUARTERS])
     }
 }
 
+/* 2 s + 1 */
+AGK_INLINE uint8x16_t odd(uint8x16_t s)
+{
+    return vorrq_u8(vaddq_u8(s, s), vdupq_n_u8(1));
+}
+
 /* The scales of sub-block j and the factors for the sums of the columns: one of each, two where there is a scale for
  * each 16. d, m: those of the block, m with its sign. */
 AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, const float32x4_t d[QUARTERS],
@@ -138,6 +161,13 @@ AGK_INLINE void scales_of(code_type t, const char *block, int64_t j, const float
         }
     } else if (t == NVFP4) {
         AGK_UNROLL for (int h = 0; h < 2; ++h) halves_of_e4m3(block + 16 * h, scale[h]);
+    } else if (has_nibble_scales(t) && scale_per_16(t)) {
+        const uint8x16_t x = bytes(block + 32 + 16 * j);
+        times_bytes(false, odd(vandq_u8(x, vdupq_n_u8(15))), d, scale[0]);
+        times_bytes(false, odd(vshrq_n_u8(x, 4)), d, scale[1]);
+    } else if (has_nibble_scales(t)) {
+        const uint8x16_t x = bytes(block + 32 + 16 * (j >> 1));
+        times_bytes(false, odd((j & 1) == 0 ? vandq_u8(x, vdupq_n_u8(15)) : vshrq_n_u8(x, 4)), d, scale[0]);
     } else if (has_signed_scales(t) && scale_per_16(t)) {
         AGK_UNROLL for (int h = 0; h < 2; ++h) times_bytes(true, bytes(block + 32 + 16 * (2 * j + h)), d, scale[h]);
     } else if (t == Q4_K || t == Q5_K) {
@@ -183,7 +213,7 @@ AGK_INLINE void sub_block(code_type t, int64_t n, const char *block, int64_t hal
     scales_of(t, block, 4 * half + part, d, m, scale, minimum);
     for (int q = 0; q < QUARTERS; ++q) {
         int8x16_t w[8];
-        codes(t, block + data_at(t) + 16 * q, half, part, w);
+        codes(t, block, q, half, part, w);
         for (int64_t j = 0; j < n; ++j) {
             const int8_t *column = (const int8_t *)x + 12 * n + 32 * j;
             const int8x16_t x0 = vld1q_s8(column), x1 = vld1q_s8(column + 16);

@@ -166,13 +166,29 @@ static code_type code_type_of(int type)
     }
 }
 
+/* The bits of a row in n masks of 16 rows, four at a time, from every `step`-th bit of `third`. Rows follow each other,
+ * and bits of rows that do not exist are 0. */
+AGK_INLINE void put_masks(char *masks, int n, int step, int row, uint32_t third)
+{
+    for (int i = 0; i < n; i += 4, masks += 8) {
+        uint64_t rows = 0;
+        if (row > 0) memcpy(&rows, masks, sizeof rows);
+        for (int j = 0; j < 4; ++j) rows |= (uint64_t)(third >> step * (i + j) & 1) << (16 * j + row);
+        memcpy(masks, &rows, sizeof rows);
+    }
+}
+
 /* A block of 256 of one row of a codebook, or of -1, 0 and 1. */
 static void put_book(code_type t, const void *x, int row, char *block, char *data)
 {
-    const int n_scales = !has_signed_scales(t) ? 0 : scale_per_16(t) ? 16 : 8;
+    const int pairs = !has_nibble_scales(t) ? 0 : scale_per_16(t) ? 8 : 4;
     agk_packed_bits bits;
     put_half(block, 0, row, agk_packed_book(t, x, &bits));
-    for (int j = 0; j < n_scales; ++j) block[2 * ROWS + j * ROWS + row] = (char)bits.scales[j];
+    for (int i = 0; i < pairs; ++i) {
+        block[(2 + i) * ROWS + row] = (char)(bits.scales[2 * i] | bits.scales[2 * i + 1] << 4);
+    }
+    if (t == IQ1_S) put_masks(block + mask_at(IQ1_S, 0), 8, 4, row, bits.third);
+    if (t == IQ1_M) put_masks(block + mask_at(IQ1_M, 0), 32, 1, row, bits.third);
     if (nibbles_of_256(t))
         put_words(data, row, bits.low, sizeof bits.low);
     else

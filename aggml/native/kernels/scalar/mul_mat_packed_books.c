@@ -31,11 +31,6 @@ static uint64_t spread(unsigned bits)
     return (one_bit + 0x7f * EACH_BYTE) >> 7 & EACH_BYTE;
 }
 
-static int8_t odd(unsigned scale)
-{
-    return (int8_t)(2 * scale + 1);
-}
-
 /* Magnitudes 8, 25, 43 are 0, 1, 2; bit 2 is the sign. */
 static uint64_t iq2_codes(const uint8_t *point, unsigned signs)
 {
@@ -51,19 +46,19 @@ static uint64_t iq3_codes(const uint8_t *first, const uint8_t *second, int shift
     return (load(both) >> shift & 7 * EACH_BYTE) | spread(signs) << 3;
 }
 
-/* -1, 0, 1 are 0, 1, 2; bit 2 is `below`: 1 if an eighth is subtracted, 0 if it is added. */
-static uint64_t iq1_codes(const int8_t *point, unsigned below)
+/* -1, 0, 1 are 0, 1, 2. */
+static uint64_t iq1_codes(const int8_t *point)
 {
     const uint64_t word = load(point), odd_bytes = word & EACH_BYTE, negative = word >> 1 & EACH_BYTE;
-    return (odd_bytes ^ EACH_BYTE) | (odd_bytes & ~negative) << 1 | below * 4 * EACH_BYTE;
+    return (odd_bytes ^ EACH_BYTE) | (odd_bytes & ~negative) << 1;
 }
 
-static uint16_t read_iq2_xxs(const agk_block_iq2_xxs *x, uint8_t *codes, int8_t *scales)
+static uint16_t read_iq2_xxs(const agk_block_iq2_xxs *x, uint8_t *codes, uint8_t *scales)
 {
     for (int g = 0; g < 8; ++g) {
         uint32_t word[2];
         memcpy(word, x->qs + 4 * g, sizeof word);
-        scales[g] = odd(word[1] >> 28);
+        scales[g] = (uint8_t)(word[1] >> 28);
         for (int k = 0; k < 4; ++k, codes += 8) {
             const uint8_t *point = agk_iq2_xxs_grid[word[0] >> 8 * k & 255];
             put(codes, iq2_codes(point, agk_iq_even_signs(word[1] >> 7 * k & 127)));
@@ -72,30 +67,30 @@ static uint16_t read_iq2_xxs(const agk_block_iq2_xxs *x, uint8_t *codes, int8_t 
     return x->d;
 }
 
-static uint16_t read_iq2_xs(const agk_block_iq2_xs *x, uint8_t *codes, int8_t *scales)
+static uint16_t read_iq2_xs(const agk_block_iq2_xs *x, uint8_t *codes, uint8_t *scales)
 {
     for (int k = 0; k < 32; ++k, codes += 8)
         put(codes, iq2_codes(agk_iq2_xs_grid[x->qs[k] & 511], agk_iq_even_signs(x->qs[k] >> 9)));
-    for (int j = 0; j < 16; ++j) scales[j] = odd(x->scales[j / 2] >> 4 * (j & 1) & 15);
+    for (int j = 0; j < 16; ++j) scales[j] = (uint8_t)(x->scales[j / 2] >> 4 * (j & 1) & 15);
     return x->d;
 }
 
-static uint16_t read_iq2_s(const agk_block_iq2_s *x, uint8_t *codes, int8_t *scales)
+static uint16_t read_iq2_s(const agk_block_iq2_s *x, uint8_t *codes, uint8_t *scales)
 {
     for (int k = 0; k < 32; ++k, codes += 8) {
         const int point = x->qs[k] | (x->qh[k / 4] >> 2 * (k & 3) & 3) << 8;
         put(codes, iq2_codes(agk_iq2_s_grid[point], x->signs[k]));
     }
-    for (int j = 0; j < 16; ++j) scales[j] = odd(x->scales[j / 2] >> 4 * (j & 1) & 15);
+    for (int j = 0; j < 16; ++j) scales[j] = (uint8_t)(x->scales[j / 2] >> 4 * (j & 1) & 15);
     return x->d;
 }
 
-static uint16_t read_iq3_xxs(const agk_block_iq3_xxs *x, uint8_t *codes, int8_t *scales)
+static uint16_t read_iq3_xxs(const agk_block_iq3_xxs *x, uint8_t *codes, uint8_t *scales)
 {
     for (int g = 0; g < 8; ++g) {
         uint32_t word;
         memcpy(&word, x->scales_and_signs + 4 * g, sizeof word);
-        scales[g] = odd(word >> 28);
+        scales[g] = (uint8_t)(word >> 28);
         for (int k = 0; k < 4; ++k, codes += 8) {
             const uint8_t *qs = x->qs + 8 * g + 2 * k;
             put(codes,
@@ -105,36 +100,41 @@ static uint16_t read_iq3_xxs(const agk_block_iq3_xxs *x, uint8_t *codes, int8_t 
     return x->d;
 }
 
-static uint16_t read_iq3_s(const agk_block_iq3_s *x, uint8_t *codes, int8_t *scales)
+static uint16_t read_iq3_s(const agk_block_iq3_s *x, uint8_t *codes, uint8_t *scales)
 {
     for (int k = 0; k < 32; ++k, codes += 8) {
         const unsigned ninth = (unsigned)x->qh[k / 4] >> 2 * (k & 3);
         const unsigned first = x->qs[2 * k] | (ninth & 1) << 8, second = x->qs[2 * k + 1] | (ninth & 2) << 7;
         put(codes, iq3_codes(agk_iq3_s_grid[first], agk_iq3_s_grid[second], 1, x->signs[k]));
     }
-    for (int j = 0; j < 8; ++j) scales[j] = odd(x->scales[j / 2] >> 4 * (j & 1) & 15);
+    for (int j = 0; j < 8; ++j) scales[j] = (uint8_t)(x->scales[j / 2] >> 4 * (j & 1) & 15);
     return x->d;
 }
 
-static uint16_t read_iq1_s(const agk_block_iq1_s *x, uint8_t *codes, int8_t *scales)
+/* The third bit: 1 if an eighth is subtracted, 0 if it is added. */
+static uint16_t read_iq1_s(const agk_block_iq1_s *x, uint8_t *codes, uint8_t *scales, uint32_t *third)
 {
+    *third = 0;
     for (int k = 0; k < 32; ++k, codes += 8) {
         const unsigned h = x->qh[k / 4];
-        scales[k / 4] = odd(h >> 12 & 7);
-        put(codes, iq1_codes(agk_iq1_grid[x->qs[k] | (h >> 3 * (k & 3) & 7) << 8], h >> 15));
+        scales[k / 4] = (uint8_t)(h >> 12 & 7);
+        *third |= (uint32_t)(h >> 15) << k;
+        put(codes, iq1_codes(agk_iq1_grid[x->qs[k] | (h >> 3 * (k & 3) & 7) << 8]));
     }
     return x->d;
 }
 
-static uint16_t read_iq1_m(const agk_block_iq1_m *x, uint8_t *codes, int8_t *scales)
+static uint16_t read_iq1_m(const agk_block_iq1_m *x, uint8_t *codes, uint8_t *scales, uint32_t *third)
 {
+    *third = 0;
     uint16_t word[4];
     memcpy(word, x->scales, sizeof word);
     for (int k = 0; k < 32; ++k, codes += 8) {
         const unsigned h = (unsigned)x->qh[k / 2] >> 4 * (k & 1);
-        put(codes, iq1_codes(agk_iq1_grid[x->qs[k] | (h & 7) << 8], h >> 3 & 1));
+        *third |= (uint32_t)(h >> 3 & 1) << k;
+        put(codes, iq1_codes(agk_iq1_grid[x->qs[k] | (h & 7) << 8]));
     }
-    for (int j = 0; j < 16; ++j) scales[j] = odd(word[j / 4] >> 3 * (j % 4) & 7);
+    for (int j = 0; j < 16; ++j) scales[j] = (uint8_t)(word[j / 4] >> 3 * (j % 4) & 7);
     return (uint16_t)(word[0] >> 12 | (word[1] >> 8 & 0xf0) | (word[2] >> 4 & 0xf00) | (word[3] & 0xf000));
 }
 
@@ -193,7 +193,7 @@ static void put_nibbles(const uint8_t codes[256], agk_packed_bits *out)
 uint16_t agk_packed_book(code_type t, const void *block, agk_packed_bits *out)
 {
     uint8_t codes[256];
-    int8_t *scales = out->scales;
+    uint8_t *scales = out->scales;
     uint16_t d;
     switch (t) {
     case IQ2_XXS: d = read_iq2_xxs(block, codes, scales); break;
@@ -201,8 +201,8 @@ uint16_t agk_packed_book(code_type t, const void *block, agk_packed_bits *out)
     case IQ2_S: d = read_iq2_s(block, codes, scales); break;
     case IQ3_XXS: d = read_iq3_xxs(block, codes, scales); break;
     case IQ3_S: d = read_iq3_s(block, codes, scales); break;
-    case IQ1_S: d = read_iq1_s(block, codes, scales); break;
-    case IQ1_M: d = read_iq1_m(block, codes, scales); break;
+    case IQ1_S: d = read_iq1_s(block, codes, scales, &out->third); break;
+    case IQ1_M: d = read_iq1_m(block, codes, scales, &out->third); break;
     case TQ1_0: d = read_tq1_0(block, codes); break;
     default: { /* tq2_0 lies as q2_K does */
         const agk_block_tq2_0 *x = block;

@@ -6,13 +6,14 @@
 #include "kernels/mul_mat_packed_types.h"
 
 /* The bits of a block of 256 elements where a block of the file has them whose layout it takes: iq4_xs (nibbles, in
- * `low`), q3_K or q2_K; and the scales of 16 or 32 elements each, as odd integers. */
+ * `low`), q3_K or q2_K; s for the scales 2 s + 1 of 16 or 32 elements each; of iq1 a third bit for each 8 elements. */
 typedef struct agk_packed_bits {
-    uint8_t low[128], high[32];
-    int8_t scales[16];
+    uint8_t low[128], high[32], scales[16];
+    uint32_t third;
 } agk_packed_bits;
 
-/* Reads a block. Ternary types leave the scales undefined. Returns the scale of the block as f16. */
+/* Reads a block. Ternary types leave the scales undefined, all types but iq1 the third bits. Returns the scale of the
+ * block as f16. */
 uint16_t agk_packed_book(code_type t, const void *block, agk_packed_bits *out);
 
 #endif

@@ -51,12 +51,19 @@ static element element_at(code_type t, const char *block, int row, int e)
     const uint8_t *bytes = (const uint8_t *)block + 2 * ROWS + row; /* behind the scales of the block */
     const int sub = scale_per_16(t) ? e / 16 : e / 32;
     element x = {of_256(t) ? bits_of_256(t, lane, e) : bits_of_32(t, lane, e), 0.0f, 0.0f};
+    if (elements_of_mask(t) > 0) {
+        uint16_t third;
+        memcpy(&third, block + mask_at(t, e), sizeof third);
+        x.code |= (third >> row & 1) << 2;
+    }
     if (has_levels(t)) x.code = levels_of(t)[x.code];
     x.scale = t == MXFP4   ? agk_half_of_e8m0((uint8_t)block[row])
               : t == NVFP4 ? agk_half_of_e4m3((uint8_t)block[sub * ROWS + row])
                            : half_at(block, 0, row) / packed_type_of(t).unit;
     if (has_minimum(t)) x.minimum = half_at(block, 1, row);
-    if (has_signed_scales(t)) {
+    if (has_nibble_scales(t)) {
+        x.scale *= (float)(2 * (bytes[sub / 2 * ROWS] >> 4 * (sub % 2) & 15) + 1);
+    } else if (has_signed_scales(t)) {
         x.scale *= (float)(int8_t)bytes[sub * ROWS];
     } else if (t == Q2_K) {
         x.scale *= (float)(bytes[(2 + sub) * ROWS] & 15);

@@ -200,13 +200,17 @@ AGK_INLINE void columns(code_type t, bool single, int C, int64_t N, int64_t n, c
 /* The codes of a sub-block, 32 k. */
 AGK_INLINE void codes(code_type t, bool single, const char *block, int64_t half, int part, __m256i w[2][8][2])
 {
-    AGK_UNROLL for (int g = 0; g < 2; ++g) AGK_UNROLL for (int v = 0; v < 8; ++v)
+    AGK_UNROLL for (int g = 0; g < 2; ++g)
     {
-        const __m256i q = code(t, signed_codes(t, single), block + data_at(t) + 32 * g, half, part, v);
-        w[0][v][g] = q;
-        if (!wide_codes(t) || signed_codes(t, single)) continue;
-        w[0][v][g] = _mm256_and_si256(q, _mm256_set1_epi16(255));
-        w[1][v][g] = _mm256_srli_epi16(q, 8);
+        __m256i q[8];
+        codes_of_8(t, signed_codes(t, single), block, g, half, part, q);
+        AGK_UNROLL for (int v = 0; v < 8; ++v)
+        {
+            w[0][v][g] = q[v];
+            if (!wide_codes(t) || signed_codes(t, single)) continue;
+            w[0][v][g] = _mm256_and_si256(q[v], _mm256_set1_epi16(255));
+            w[1][v][g] = _mm256_srli_epi16(q[v], 8);
+        }
     }
 }
 

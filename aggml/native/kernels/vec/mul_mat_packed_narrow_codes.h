@@ -48,11 +48,31 @@ AGK_INLINE __m256i bits(code_type t, const char *data, int64_t half, int part, i
     return fifth ? _mm256_or_si256(q, shifted(vector(data, 0), v - 4, 16)) : q;
 }
 
-/* Codes, unsigned but for levels with their signs. */
-AGK_INLINE __m256i code(code_type t, bool with_sign, const char *data, int64_t half, int part, int v)
+/* The third bits of rows 8 g .. 8 g + 7, in each byte of a lane. */
+AGK_INLINE __m256i third_bits(const char *mask, int g)
 {
-    const __m256i found = bits(t, data, half, part, v);
-    return has_levels(t) ? levels(t, with_sign, found) : found;
+    const __m256i first = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), row = _mm256_slli_epi32(first, 8 * g);
+    uint16_t rows;
+    memcpy(&rows, mask, sizeof rows);
+    const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi16((short)rows), row), row);
+    return _mm256_and_si256(set, _mm256_set1_epi8(4));
+}
+
+/* The codes of 32 k of rows 8 g .. 8 g + 7, unsigned but for levels with their signs. */
+AGK_INLINE void codes_of_8(code_type t, bool with_sign, const char *block, int g, int64_t half, int part, __m256i w[8])
+{
+    const int each = elements_of_mask(t);
+    __m256i third[4];
+    AGK_UNROLL for (int i = 0; i < 4 && each > 0; ++i)
+    {
+        third[i] = i * 8 % each == 0 ? third_bits(block + mask_at(t, 128 * half + 32 * part + 8 * i), g) : third[0];
+    }
+    AGK_UNROLL for (int v = 0; v < 8; ++v)
+    {
+        w[v] = bits(t, block + data_at(t) + 32 * g, half, part, v);
+        if (each > 0) w[v] = _mm256_or_si256(w[v], third[v / 2]);
+        if (has_levels(t)) w[v] = levels(t, with_sign, w[v]);
+    }
 }
 
 AGK_INLINE __m256 halves(const char *p)
@@ -92,13 +112,18 @@ AGK_INLINE void scales_of(code_type t, const char *bytes, int64_t j, __m256 d, _
     const int parts = scale_per_16(t) ? 2 : 1;
     AGK_UNROLL for (int h = 0; h < parts; ++h)
     {
-        const char *at = bytes + 16 * (scale_per_16(t) ? 2 * j + h : j);
+        const int64_t sub = scale_per_16(t) ? 2 * j + h : j;
+        const char *at = bytes + 16 * (has_nibble_scales(t) ? sub >> 1 : sub);
         if (t == Q2_K) {
             const __m256i x = low_bytes(at, false);
             scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15))));
             minimum[h] = _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)));
         } else if (t == NVFP4) {
             scale[h] = half_of_e4m3(at);
+        } else if (has_nibble_scales(t)) {
+            const __m256i x = _mm256_srl_epi32(low_bytes(at, false), _mm_cvtsi32_si128(4 * (int)(sub & 1)));
+            const __m256 s = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15)));
+            scale[h] = _mm256_fmadd_ps(_mm256_add_ps(d, d), s, d);
         } else if (has_signed_scales(t)) {
             scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(low_bytes(at, true)));
         } else if (t == Q4_K || t == Q5_K) {

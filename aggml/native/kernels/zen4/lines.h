@@ -12,6 +12,8 @@
 #define AGK_AMD_HINT "prefetcht1"
 
 enum {
+    AGK_ONE_PART = 9, /* columns from which one part of a block is multiplied at a time: never */
+    AGK_BROADCAST_IN_PLACE = false,
     /* Eight columns of bf16, shares of a plain read: 4 KB 0.71, 6 KB 0.81, 8 KB 0.83, 12 KB 0.80. */
     AGK_PAIRS_AHEAD = 8192,
     AGK_DOTS_AHEAD = 6144,

@@ -39,6 +39,14 @@ AGK_INLINE void ask_share(const char *next, int lines, int product, int products
     AGK_UNROLL for (int line = product * lines / products; line < end; ++line) ask(next + 64 * line, sum);
 }
 
+/* sum + the products of codes and 4 elements of a column. GCC loads these elements by an instruction of their own. */
+AGK_INLINE __m512i add_products(__m512i sum, __m512i codes, const char *column)
+{
+    if (!AGK_BROADCAST_IN_PLACE) return _mm512_dpbusd_epi32(sum, codes, four(column));
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*(const char (*)[4])column));
+    return sum;
+}
+
 /* Whether codes are multiplied with their scales before: those of q2_K are at most 3 times 15, so the product is a
  * byte, both scales of 32 k share a sum, and d is left for the end of a block. From memory 8 columns 1.12, 4 columns
  * 1.06 times as fast; without d for each 32 k once more 1.05. The same for q3_K (two look-ups for each vector) was
@@ -63,11 +71,11 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
 }
 
 /* How many parts of a half (of 32 k) are multiplied together: those that share vectors, as far as there are
- * registers. Of q4_K and q5_K always two, which bits() relies on. */
+ * registers and as it pays (lines.h). */
 AGK_INLINE int parts_at_once(code_type t, int N)
 {
     if (!of_256(t) || nibbles_of_256(t)) return 1;
-    int parts = t == Q4_K || t == Q5_K ? 2 : 4;
+    int parts = N >= AGK_ONE_PART ? 1 : t == Q4_K || t == Q5_K ? 2 : 4;
     while (parts > 1 && parts * N * (scale_per_16(t) && !scaled_before(t, N) ? 2 : 1) > MOST_SUMS) parts /= 2;
     return parts;
 }
@@ -101,9 +109,9 @@ AGK_INLINE void parts(code_type t, int N, int count, const char *block, int half
         {
             const int h = scales == 2 ? v / 4 : 0;
             const char *q = x + (size_t)p * unit + 12 * N + 4 * v;
-            __m512i w = code(t, block + data_at(t), half, part, p, v);
+            __m512i w = code(t, block + data_at(t), half, part, count > 1, p, v);
             if (before) w = scaled(w, multiples[p][v / 4]);
-            AGK_UNROLL for (int n = 0; n < N; ++n) s[p][h][n] = _mm512_dpbusd_epi32(s[p][h][n], w, four(q + 32 * n));
+            AGK_UNROLL for (int n = 0; n < N; ++n) s[p][h][n] = add_products(s[p][h][n], w, q + 32 * n);
             ask_share(next, lines, v * count + p, 8 * count, &s[p][h][0]);
         }
     }
@@ -115,9 +123,11 @@ AGK_INLINE void parts(code_type t, int N, int count, const char *block, int half
         {
             const __m512 dx = one(x + 4 * n);
             if (before) unscaled[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][0][n]), dx, unscaled[n]);
-            AGK_UNROLL for (int h = 0; h < scales && !before; ++h)
-            {
-                acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][h][n]), _mm512_mul_ps(scale[h], dx), acc[n]);
+            if (!before && scales == 1)
+                acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][0][n]), _mm512_mul_ps(scale[0], dx), acc[n]);
+            if (!before && scales == 2) { /* three products, where two scales times dx would take four */
+                const __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(s[p][0][n]), scale[0]);
+                acc[n] = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][1][n]), scale[1], first), dx, acc[n]);
             }
             if (has_minimum(t)) AGK_UNROLL for (int h = 0; h < minimums; ++h)
                 {
@@ -146,8 +156,8 @@ AGK_INLINE void group(code_type t, int N, const agk_mm_block *b, const char *a, 
         /* not unrolled: see above */
         _Pragma("GCC unroll 1") for (int i = 0; i < passes; ++i, x += (size_t)(count * N) * (12 + 32), next += share)
         {
-            const int part = count == 4 ? 0 : i * count % 4;
-            parts(t, N, count, a, i * count / 4, part, d, m, x, next, lines, acc, unscaled);
+            const int first = i * count; /* of 8 parts; the compiler sees that it is even, or a multiple of 4 */
+            parts(t, N, count, a, first >> 2, first & 3, d, m, x, next, lines, acc, unscaled);
         }
         if (!scaled_before(t, N)) continue;
         AGK_UNROLL for (int n = 0; n < N; ++n) acc[n] = _mm512_fmadd_ps(unscaled[n], d, acc[n]);

@@ -15,7 +15,16 @@
 #define AGK_AMD(name) agk_##name##_zen5 /* the name of a kernel of this folder */
 #define AGK_AMD_HINT "prefetchnta"
 
+/* Rotations run where products run, other shifts do not. Cycles for 64 vpdpbusd and 32 of these: nothing, vpsrlw by a
+ * constant, vpsrlvd, vcvtdq2ps, vpternlogd or vpaddb 32; vpshufb, vpermb 35; vprord, vprorvd, vpsrlw by a register,
+ * vpmultishiftqb, vpmullw 48; stores of 64 bytes 61. */
+#define AGK_SHIFTS_APART true
+
 enum {
+    /* 8 columns, 32 k x 16 rows: q2_K from L2 14.5 ns -> 14.0, iq2_xxs 13.7 -> 13.2, q4_K 12.0 -> 12.2, but from memory
+     * 13.0 -> 12.7; 5 columns of q4_K from memory 11.5 -> 11.1. */
+    AGK_ONE_PART = 5,
+    AGK_BROADCAST_IN_PLACE = true, /* shorter: 8 columns of q4_K from memory 14.4 ns -> 13.0, from L2 12.4 -> 12.2 */
     AGK_PAIRS_AHEAD = 12288,
     /* Dots, k 2048, shares of a plain read, a line of each 512 bytes 6 KB ahead into L2, of each 256 12 KB ahead
      * without L2, each line: f16 0.76, 0.80, 0.87; bf16 0.88, 0.90, 0.98. From the L3 f16 has 78, 111, 132 GB/s. */
