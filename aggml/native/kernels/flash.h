@@ -13,7 +13,7 @@
 enum {
     AGK_FLASH_TILE = 32,        /* rows: two vectors of 16 lanes */
     AGK_FLASH_KEYS = 64,        /* keys of a block: S, K, V, Q and O of width 32 fit L1 together, of width 128 L2 */
-    AGK_FLASH_PAIRED_KEYS = 32, /* of bf16 pairs: all of it in L1, width 128 */
+    AGK_FLASH_PAIRED_KEYS = 32, /* of bf16 pairs: all of it in an L1 of 32 KB, width 128 */
     AGK_FLASH_NARROW = 9,       /* with fewer rows than this, lanes run along the width instead of along rows */
 };
 

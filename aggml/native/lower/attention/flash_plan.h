@@ -11,6 +11,7 @@ enum {
     AGK_FLASH_HELD = 1,   /* `held` keys of a head are converted once, for several of its tiles */
     AGK_FLASH_AHEAD = 2,  /* the next head is prefetched while one is computed */
     AGK_FLASH_PAIRED = 4, /* bf16 is read as it is, with values in pairs of keys */
+    AGK_FLASH_LONG = 8,   /* blocks of pairs have AGK_FLASH_KEYS keys */
 };
 
 /* Tiles of a head. */
