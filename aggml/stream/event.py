@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.process.alive import note
-from aggml.stream.reactor import checkpoint
+from aggml.stream.waits import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -17,7 +17,8 @@ from aggml.stream.call_thread import Waiting, calling, check_may_wait
 from aggml.stream.failures import exception_of
 from aggml.stream.observe import learned, observers
 from aggml.stream.parker import post_here
-from aggml.stream.reactor import checkpoint, current_reactor, current_task, wait_op
+from aggml.stream.reactor import current_reactor, current_task
+from aggml.stream.waits import checkpoint, wait_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

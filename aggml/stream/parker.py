@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml.stream.reactor import checkpoint, in_trio, known_reactor, running_asyncio, turn
+from aggml.stream.reactor import in_trio, known_reactor, running_asyncio
+from aggml.stream.waits import checkpoint, turn
 
 if TYPE_CHECKING:
     import asyncio

@@ -1,10 +1,10 @@
 """Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
 
-Here: all code that depends on which of the two runs; one reactor and one file descriptor per event
-loop. A callback waits for a (stream, ticket). The native side keeps the list of waits. When a
-ticket is done, it writes to the descriptor and returns the callbacks that are due; the reactor
-calls these and inspects nothing else. Not here: the Future (future.py), sleeping without an
-operation (parker.py).
+Here: which of the two runs; one reactor and one file descriptor per event loop. A callback waits
+for a (stream, ticket). The native side keeps the list of waits. When a ticket is done, it writes to
+the descriptor and returns the callbacks that are due; the reactor calls these and inspects nothing
+else. Not here: how a task waits (waits.py), the Future (future.py), sleeping without an operation
+(parker.py).
 
 Only its event loop keeps a reactor alive: asyncio's selector, or trio's run. So when the loop is
 closed, the reactor goes with it, and so do all waits.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import sys
 import weakref
 from functools import partial
@@ -25,21 +24,22 @@ from aggml.native import _native
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     import trio
 
 __all__ = [
-    "CHECKPOINT",
     "Reactor",
-    "checkpoint",
+    "anything_unpumped",
     "current_reactor",
     "current_task",
     "in_trio",
     "known_reactor",
+    "protected",
+    "reactor_of_asyncio",
+    "reactor_of_trio",
+    "retire",
     "running_asyncio",
-    "turn",
-    "wait_op",
 ]
 
 _log = logging.getLogger("aggml")
@@ -50,10 +50,13 @@ class Reactor:
 
     Attributes:
         notifier: the native object with the file descriptor.
-        pumped: whether the event loop itself calls `wake`; else the waiting tasks do, see `turn`.
+        pumped: whether the event loop itself calls `wake`; else the waiting tasks do, see `turn` in
+            waits.py.
         turns: how many tasks are in `turn` at this moment.
-        led: whether one of these tasks waits for the descriptor.
+        led: whether a task, not the pump of trio, waits for the descriptor.
         followers: the other tasks in `turn`, tasks of trio.
+        resting: the pump of trio, a task, while it has nothing to wait for.
+        stale: whether the descriptor may be readable although nobody has to wake for it.
         parked: makes sleeping tasks check again; they sleep for something other than an operation.
     """
 
@@ -67,6 +70,8 @@ class Reactor:
         self.led = False
         self.followers: set[Any] = set()
         self.parked: set[Callable[[], None]] = set()
+        self.resting: Any = None
+        self.stale = False
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
         """Have ``callback`` called in this event loop once ``op`` is done.
@@ -84,12 +89,21 @@ class Reactor:
         """
         if not op.stream.alive:
             raise InvalidState("[Future] the operation belongs to the parent process of a fork")
-        return self.notifier.watch(op, callback)
+        entry = self.notifier.watch(op, callback)
+        if not self.led:
+            self.start()
+        return entry
+
+    def start(self) -> None:
+        """Let trio's pump wait for the descriptor, if it rests and any callback waits."""
+        if self.resting is not None and self.notifier.waits:
+            protected(_start)(self)
 
     def wake(self) -> None:
         """Make all due callbacks; runs in the loop whenever the descriptor is readable."""
         try:
             self.notifier.call_due(_log_failed)  # before the drain, a system call of 0.8 us
+            self.stale = False
             self.notifier.drain()  # also takes the signals of what came since, called next
             self.notifier.call_due(_log_failed)
         except BaseException:  # Ctrl-C: this one, if it was not called, and the others come next
@@ -138,7 +152,23 @@ _latest: tuple[Callable[[], Any], Callable[[], Reactor | None]] = (lambda: None,
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
 _ENDING = "ending"  # stands for the reactor of a run that accepts no system task any more
 _lock = new_lock()
-_unpumped = False  # whether any reactor of this process is, or was, not pumped by its loop
+_unpumped = False
+_protected: dict[Any, Any] = {}  # see `protected`
+
+
+def protected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, in which Ctrl-C interrupts no task of trio."""
+    found = _protected.get(function)
+    if found is None:
+        import trio
+
+        found = _protected[function] = trio.lowlevel.enable_ki_protection(function)
+    return found
+
+
+def anything_unpumped() -> bool:
+    """Whether any reactor of this process is, or was, not pumped by its loop."""
+    return _unpumped
 
 
 def in_trio() -> bool:
@@ -166,7 +196,8 @@ def running_asyncio() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-def _reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
+def reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
+    """The reactor of a loop of asyncio, made when it is first asked for."""
     global _latest
     latest, known = _latest
     reactor = known() if latest() is loop else None
@@ -187,61 +218,44 @@ async def _pump(reactor: Reactor) -> None:
 
     try:
         while True:
-            await trio.lowlevel.wait_readable(reactor.notifier.fileno())
-            reactor.wake()
+            if reactor.notifier.waits:
+                await trio.lowlevel.wait_readable(reactor.notifier.fileno())
+                reactor.wake()
+            else:
+                await _rest(reactor)
     finally:
         reactor.leave(trio.lowlevel.reschedule)
-        _retire(reactor)
+        retire(reactor)
 
 
-def _retire(reactor: Reactor) -> None:
+def _start(reactor: Reactor) -> None:
+    import trio
+
+    task, reactor.resting = reactor.resting, None
+    trio.lowlevel.reschedule(task)
+
+
+async def _rest(reactor: Reactor) -> None:
+    """Sleep until a callback waits that no task that leads takes care of."""
+    import trio
+
+    def abort(_: object) -> trio.lowlevel.Abort:
+        reactor.resting = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    reactor.resting = trio.lowlevel.current_task()
+    await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def retire(reactor: Reactor) -> None:
     """Close the reactor of a run that ends, unless a task still waits."""
     if reactor.idle():
         _trio_reactor.set(_ENDING)
         reactor.close()
 
 
-async def turn(reactor: Reactor) -> None:
-    """Wait for the descriptor in the waiting task itself, and make the callbacks that are due.
-
-    Tasks wait so at the end of a run of trio, which finalizes async generators after all system
-    tasks have ended. One of them waits for the descriptor, makes the callbacks and lets all others
-    check again. If each waited for it, one could empty it just before another begins to wait.
-    """
-    import trio
-
-    reactor.turns += 1
-    try:
-        if reactor.led:
-            await _follow(reactor)
-            return
-        reactor.led = True
-        try:
-            await trio.lowlevel.wait_readable(reactor.notifier.fileno())
-            reactor.wake()
-        finally:
-            reactor.led = False
-            while reactor.followers:
-                trio.lowlevel.reschedule(reactor.followers.pop())
-    finally:
-        reactor.turns -= 1
-        _retire(reactor)
-
-
-async def _follow(reactor: Reactor) -> None:
-    import trio
-
-    task = trio.lowlevel.current_task()
-
-    def abort(_: object) -> trio.lowlevel.Abort:
-        reactor.followers.discard(task)
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    reactor.followers.add(task)
-    await trio.lowlevel.wait_task_rescheduled(abort)
-
-
-def _reactor_of_trio() -> Reactor:
+def reactor_of_trio() -> Reactor:
+    """The reactor of the run of trio in this thread, made when it is first asked for."""
     import trio
 
     global _trio_reactor
@@ -270,7 +284,7 @@ def known_reactor() -> Reactor | None:
 
 def current_reactor() -> Reactor:
     """The reactor of the loop that runs in this thread. InvalidState: none does."""
-    return _reactor_of_trio() if in_trio() else _reactor_of_asyncio(running_asyncio())
+    return reactor_of_trio() if in_trio() else reactor_of_asyncio(running_asyncio())
 
 
 def current_task() -> object | None:
@@ -283,119 +297,3 @@ def current_task() -> object | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
-
-
-# -- waiting
-
-
-def checkpoint() -> Generator[Any, Any, None]:
-    """Let other tasks run once, and notice a cancellation."""
-    if in_trio():
-        import trio
-
-        yield from trio.lowlevel.checkpoint().__await__()
-    else:
-        running_asyncio()
-        yield  # asyncio.sleep(0) does the same
-
-
-class _Checkpoint:
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return checkpoint()
-
-
-CHECKPOINT = _Checkpoint()  # to be awaited: a cheaper anyio.lowlevel.checkpoint()
-
-
-def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
-    """Suspend this task until ``op`` is done; at least one checkpoint.
-
-    The task first lets the loop turn once: work of a few microseconds is done by then, and the
-    descriptor is neither written nor polled. It waits at once for work that lasts longer.
-    """
-    return _wait_trio(op) if in_trio() else _wait_asyncio(running_asyncio(), op)
-
-
-def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
-    owed = op.lasts and not op.done()  # the checkpoint
-    if not owed:
-        yield
-    while not op.done():
-        waiter: asyncio.Future[None] = loop.create_future()
-        resume = partial(_native.resume, waiter)
-        if loop.get_debug():
-            resume = partial(_resume_timed, loop, waiter, asyncio.current_task())
-        entry = _reactor_of_asyncio(loop).arm(op, resume)
-        if entry is None:
-            break
-        try:
-            yield from waiter
-        finally:
-            entry.cancel()
-        owed = False
-    if owed:
-        yield
-
-
-def _resume_timed(
-    loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], task: object
-) -> None:
-    """Resume a task in debug mode, in which asyncio names whatever holds up the loop.
-
-    asyncio sees the task's step as a part of the reactor's callback, so the task is named here.
-    """
-    begin = loop.time()
-    _native.resume(waiter)
-    took = loop.time() - begin
-    if took >= getattr(loop, "slow_callback_duration", math.inf):
-        logging.getLogger("asyncio").warning("Executing %r took %.3f seconds", task, took)
-
-
-def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
-    import trio
-
-    owed = op.lasts and not op.done() and _reactor_of_trio().pumped  # the checkpoint
-    if not owed:
-        yield from trio.lowlevel.checkpoint().__await__()
-    while not op.done():
-        reactor = _reactor_of_trio()
-        if not reactor.pumped:
-            yield from _wait_ending(reactor, op)
-            break
-        task = trio.lowlevel.current_task()
-        entry = reactor.arm(op, partial(trio.lowlevel.reschedule, task))
-        if entry is None:
-            break
-
-        def abort(_: object, entry: _native.Waiter = entry) -> trio.lowlevel.Abort:
-            entry.cancel()
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
-        owed = False
-    if owed:
-        yield from trio.lowlevel.checkpoint().__await__()
-    if _unpumped:
-        # This run has no system task that makes due callbacks. So each waiting task makes them,
-        # even if its own operation was done immediately.
-        found = known_reactor()
-        if found is not None and not found.pumped:
-            found.wake()
-            if found.turns:  # the descriptor is empty now, but perhaps it was written for them
-                found.notifier.signal()
-
-
-def _wait_ending(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:
-    entry = reactor.arm(op, _nothing)
-    try:
-        while entry is not None and not op.done():
-            yield from turn(reactor).__await__()
-    finally:
-        if entry is not None:
-            entry.cancel()
-
-
-def _nothing() -> None:
-    """The callback for a task that checks by itself."""

@@ -111,6 +111,15 @@ def test_against_numpy(
     assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND
 
 
+@pytest.mark.parametrize("rows", range(1, 10))
+@pytest.mark.parametrize("dtype", TYPES)
+def test_heads_side_by_side(dtype: str, rows: int, backend: aggml.Backend) -> None:
+    # whole blocks of keys and 18 more; the first sequence hides none of them, the others do
+    node, tensors, expected = cached(dtype, 4 * rows, 4, 64, 128, 530, 1, 2)
+    found = compute(backend, node, tensors)
+    assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND
+
+
 @pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0"])
 def test_every_instruction_set(dtype: str, cpu_device: CPUDevice) -> None:
     node, tensors, expected = cached(dtype, *SHAPES[0])

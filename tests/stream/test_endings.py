@@ -21,7 +21,8 @@ import trio.testing
 from support import Array, holding, in_a_thread, placed, ramp, sum_on
 
 import aggml
-from aggml.stream.reactor import Reactor, current_reactor, turn
+from aggml.stream.reactor import Reactor, current_reactor
+from aggml.stream.waits import turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -278,7 +279,7 @@ def interrupted(k: int, where: set[str]) -> Iterator[list[str]]:
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
         code = frame.f_code
-        if not code.co_filename.endswith(("reactor.py", "completions.py", "future.py")):
+        if not code.co_filename.endswith(("reactor.py", "waits.py", "completions.py", "future.py")):
             return None
         if code.co_name not in where:
             return None

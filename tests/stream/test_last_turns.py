@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from aggml.stream.reactor import wait_op
+from aggml.stream.waits import wait_op
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator

@@ -13,7 +13,7 @@
 enum {
     AGK_FLASH_TILE = 32,        /* rows: two vectors of 16 lanes */
     AGK_FLASH_KEYS = 64,        /* keys of a block: S, K, V, Q and O of width 32 fit L1 together, of width 128 L2 */
-    AGK_FLASH_PAIRED_KEYS = 32, /* of bf16 pairs: all of it in L1, width 128 */
+    AGK_FLASH_PAIRED_KEYS = 32, /* of bf16 pairs: all of it in an L1 of 32 KB, width 128 */
     AGK_FLASH_NARROW = 9,       /* with fewer rows than this, lanes run along the width instead of along rows */
 };
 
@@ -51,6 +51,13 @@ typedef struct agk_flash_tile {
     float *state;                /* agk_flash_state_floats(d, dv) floats, 64-byte aligned */
 } agk_flash_tile;
 
+/* Rows of a block for a kernel that computes all heads of K together. The rows of the heads lie side by side and fill
+ * all memory from k to k + n * k_step, likewise v; next: the keys that are read after this block. */
+typedef struct agk_flash_rows {
+    int64_t first, n;
+    const char *k, *v, *next;
+} agk_flash_rows;
+
 /* The state of the narrow vector kernel: products [rows][keys], with rows padded to groups of four; then for each
  * row its maximum (or a number not far below it), sum and last factor; then the sums of values [rows][dv]. Between
  * block and end it describes the result for the keys so far. */
@@ -61,17 +68,18 @@ typedef struct agk_flash_narrow {
 static inline agk_flash_narrow agk_flash_narrow_of(const agk_flash_tile *t)
 {
     agk_flash_narrow f = {.s = t->state};
+    const int64_t room = (t->n_rows + 15) / 16 * 16;
     f.max = f.s + (t->n_rows + 3) / 4 * 4 * AGK_FLASH_KEYS;
-    f.sum = f.max + t->n_rows;
-    f.shrink = f.sum + t->n_rows;
-    f.o = f.shrink + t->n_rows;
+    f.sum = f.max + room;
+    f.shrink = f.sum + room;
+    f.o = f.shrink + room;
     return f;
 }
 
 static inline int64_t agk_flash_narrow_floats(int64_t rows, int64_t d, int64_t dv)
 {
     const int64_t codes = 1 + d + d / 32; /* of a query as integers (avx512/flash_codes.c) */
-    return ((rows + 3) / 4 * 4 * AGK_FLASH_KEYS + rows * (3 + dv + codes) + 15) / 16 * 16;
+    return ((rows + 3) / 4 * 4 * AGK_FLASH_KEYS + (rows + 15) / 16 * 16 * 3 + rows * (dv + codes) + 15) / 16 * 16;
 }
 
 /* Floats of a tile's state: Q^T [d][32], O^T [dv][32], S^T [keys][32], mask [keys][32], maxima and sums [2][32]. */

@@ -164,6 +164,10 @@ typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
 typedef agk_flash_begin_fn agk_flash_narrow_begin_fn, agk_flash_pairs_begin_fn, agk_flash_codes_begin_fn;
 typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn, agk_flash_codes_block_fn;
 typedef agk_flash_end_fn agk_flash_narrow_end_fn;
+/* A block of keys for heads whose tiles follow one another in memory. Returns how many of the keys it computed, from
+ * the first one on; 0: not these types, widths or rows. */
+struct agk_flash_rows;
+typedef int64_t agk_flash_heads_fn(const struct agk_flash_tile *tiles, int64_t heads, const struct agk_flash_rows *x);
 typedef void agk_flash_pairs_pack_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
 
 /* Attention in bf16 terms. The first function packs n (1..32) rows of keys and of values, d and dv floats wide, to

@@ -17,8 +17,8 @@ from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
 from aggml.scheduler.running.prepared import Prepared, prepare
 from aggml.stream.observe import observers
-from aggml.stream.reactor import CHECKPOINT
 from aggml.stream.slices import finish, give_way
+from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

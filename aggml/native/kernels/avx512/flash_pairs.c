@@ -19,28 +19,37 @@ AGK_INLINE __m512i pairs_of_row(const float *x, int64_t n, vf scale)
     return (__m512i)_mm512_cvtne2ps_pbh(b, a);
 }
 
+/* 32 elements of 16 rows, `step` bytes apart, as pairs [16][16 rows] at `to`. Missing rows and elements are 0; whole:
+ * there are none. */
+AGK_INLINE void turn_rows(bool whole, const char *q, int64_t step, int64_t n_rows, int64_t n, vf scale, float *to)
+{
+    vf r[VF];
+    AGK_UNROLL for (int lane = 0; lane < VF; ++lane, q += step)
+    {
+        r[lane] = v_zero();
+        if (!whole && lane >= n_rows) continue;
+        r[lane] = _mm512_castsi512_ps(pairs_of_row((const float *)(const void *)q, whole ? 2 * VF : n, scale));
+    }
+    v_transpose(r);
+    AGK_UNROLL for (int k = 0; k < VF; ++k)
+    {
+        if (whole || k < n / 2) v_store(to + k * V_T, r[k]); /* n is even */
+    }
+}
+
 void agk_flash_pairs_begin_avx512(const agk_flash_tile *t)
 {
     const v_flash f = v_flash_state(t);
     const vf scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale * V_LOG2E);
     for (int64_t first = 0; first < t->n_rows; first += VF) {
-        for (int64_t i = 0; i < t->d; i += 2 * VF) {
-            vf r[VF];
-            AGK_UNROLL for (int lane = 0; lane < VF; ++lane)
-            {
-                const char *row = t->q + (first + lane) * t->q_step;
-                r[lane] = v_zero();
-                if (first + lane < t->n_rows) {
-                    const float *x = (const float *)(const void *)row + i;
-                    r[lane] = _mm512_castsi512_ps(pairs_of_row(x, t->d - i, scale));
-                }
-            }
-            v_transpose(r);
-            const int64_t pairs = (t->d - i) / 2; /* d is even */
-            AGK_UNROLL for (int k = 0; k < VF; ++k)
-            {
-                if (k < pairs) v_store(f.q + (i / 2 + k) * V_T + first, r[k]);
-            }
+        const char *q = t->q + first * t->q_step;
+        const int64_t n_rows = t->n_rows - first;
+        float *to = f.q + first;
+        for (int64_t i = 0; i < t->d; i += 2 * VF, q += 2 * VF * sizeof(float), to += VF * V_T) {
+            if (n_rows >= VF && t->d - i >= 2 * VF)
+                turn_rows(true, q, t->q_step, VF, 2 * VF, scale, to);
+            else
+                turn_rows(false, q, t->q_step, n_rows, t->d - i, scale, to);
         }
         for (int64_t i = 0; i < t->dv; ++i) v_store(f.o + i * V_T + first, v_zero());
         v_store(f.max + first, v_set(-__builtin_inff()));

@@ -29,35 +29,38 @@ AGK_INLINE v_flash v_flash_state(const agk_flash_tile *t)
     return f;
 }
 
-/* Floats [n][VF] at to + i * V_T from rows at from + lane * step; lanes from n_rows on become 0. */
+/* Floats [n][VF] at to + i * V_T from rows at from + lane * step; lanes from n_rows on become 0. whole: all lanes have
+ * a row, and n fills a vector. */
+AGK_INLINE void v_gather_part(bool whole, const char *from, int64_t stride, int64_t n_rows, int64_t n, int halves,
+                              float scale, float *to)
+{
+    vf r[VF];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < VF; ++lane, from += stride) {
+        const float *x = (const float *)(const void *)from;
+        const uint16_t *h = (const uint16_t *)(const void *)from;
+        if (!whole && lane >= n_rows)
+            r[lane] = v_zero();
+        else if (halves)
+            r[lane] = whole || n >= VF ? v_load_f16(h) : v_load_f16_n(h, n);
+        else
+            r[lane] = (whole || n >= VF ? v_load(x) : v_load_n(x, n)) * v_set(scale);
+    }
+    v_transpose(r);
+#pragma GCC unroll 16
+    for (int k = 0; k < VF; ++k) {
+        if (whole || k < n) v_store(to + k * V_T, r[k]);
+    }
+}
+
 AGK_INLINE void v_gather_rows(const char *from, int64_t stride, int64_t n_rows, int64_t n, int halves, float scale,
                               float *to)
 {
-    for (int64_t i = 0; i < n; i += VF) {
-        const int64_t part = n - i < VF ? n - i : VF;
-        vf r[VF];
-#pragma GCC unroll 16
-        for (int lane = 0; lane < VF; ++lane) {
-            const char *row = from + lane * stride;
-            const float *x = (const float *)(const void *)row + i;
-            const uint16_t *h = (const uint16_t *)(const void *)row + i;
-            if (lane >= n_rows)
-                r[lane] = v_zero();
-            else if (halves)
-                r[lane] = part == VF ? v_load_f16(h) : v_load_f16_n(h, part);
-            else
-                r[lane] = (part == VF ? v_load(x) : v_load_n(x, part)) * v_set(scale);
-        }
-        v_transpose(r);
-        if (part == VF) {
-#pragma GCC unroll 16
-            for (int k = 0; k < VF; ++k) v_store(to + (i + k) * V_T, r[k]);
-        } else {
-#pragma GCC unroll 16
-            for (int k = 0; k < VF; ++k) {
-                if (k < part) v_store(to + (i + k) * V_T, r[k]);
-            }
-        }
+    for (int64_t i = 0; i < n; i += VF, from += VF * (halves ? 2 : 4), to += VF * V_T) {
+        if (n_rows >= VF && n - i >= VF)
+            v_gather_part(true, from, stride, VF, VF, halves, scale, to);
+        else
+            v_gather_part(false, from, stride, n_rows, n - i, halves, scale, to);
     }
 }
 

@@ -13,6 +13,8 @@
 #include "lower/alibi.h"
 #include "flash_plan.h"
 
+enum { FIRST_BYTES = 24576 }; /* of keys, prefetched for a kernel of all heads, which then prefetches as far ahead */
+
 /* A unit is either all heads of Q that share a head of K (grouped), or one head of Q. */
 typedef struct few {
     const agk_task *task;
@@ -25,7 +27,7 @@ typedef struct few {
 } few;
 
 typedef struct unit {
-    agk_flash_tile tile;
+    agk_flash_tile *tile;
     const agk_flash_mask *seen; /* NULL: no mask */
     int64_t begin, end;         /* keys */
     const char *k, *v;          /* rows of the unit's head */
@@ -68,7 +70,7 @@ static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t 
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3], *dst = &node->dst;
     const int64_t group = q->ne[2] / k->ne[2], head = w->plan.grouped ? at * w->plan.rows : at;
     const int64_t kv = head / group, kv_batch = batch / (q->ne[3] / k->ne[3]);
-    agk_flash_tile *t = &x->tile;
+    agk_flash_tile *t = x->tile;
     t->q = w->q + head * q->nb[2] + batch * q->nb[3];
     t->out = w->out + head * dst->nb[1] + batch * dst->nb[3];
     const float max_bias = agk_param_f32(node, 1);
@@ -119,25 +121,61 @@ static void ask_for_block(const agk_view *view, const unit *x, int64_t n, int64_
     }
 }
 
+/* Whether the rows of n heads lie side by side and with nothing in between: then a block of keys is one piece of
+ * memory. */
+static bool fills_memory(const agk_view *view, int64_t n)
+{
+    const int64_t row = (int64_t)agk_row_size(view->type, view->ne[0]);
+    return view->nb[1] == n * row && (n == 1 || view->nb[2] == row);
+}
+
+static void set_mask_form(const unit *x, int64_t begin, int64_t end)
+{
+    if (x->seen == NULL) return;
+    const bool clear = x->seen->clear_begin <= begin && end <= x->seen->clear_end;
+    x->tile->mask_form = clear ? AGK_FLASH_NO_MASK : x->seen->form;
+}
+
+/* Computes the keys from .. to - 1 for n units whose rows fill memory from end to end, in the order of memory. Returns
+ * how many keys it computed; the others are left to the kernel for one head. */
+static int64_t run_all_heads(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
+{
+    const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
+    for (int64_t i = 0; i < n; ++i) {
+        if (x[i].begin > from || x[i].end < to) return 0; /* a mask hides some of them */
+        set_mask_form(&x[i], from, to);
+    }
+    const agk_flash_rows rows = {.first = from,
+                                 .n = to - from,
+                                 .k = x[0].k + from * k->nb[1],
+                                 .v = x[0].v + from * v->nb[1],
+                                 .next = x[0].k + to * k->nb[1]};
+    return w->plan.all_heads(x[0].tile, n, &rows);
+}
+
 /* Computes the keys from .. to - 1 for n units. */
 static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     const int64_t each = w->plan.block_keys;
     const bool k_lies = agk_flash_as_it_lies(k->type), v_lies = agk_flash_as_it_lies(v->type);
-    /* The heads of K in a chunk, if they lie side by side and with nothing in between: then a block of keys is one
-     * contiguous piece of memory. */
     const bool one_each = n == 1 || x[0].head != x[1].head;
-    const bool k_whole = one_each && k->nb[1] == n * k->nb[2] && k->nb[2] == (int64_t)agk_row_size(k->type, k->ne[0]);
-    const bool v_whole = one_each && v->nb[1] == n * v->nb[2] && v->nb[2] == (int64_t)agk_row_size(v->type, v->ne[0]);
-    ask_for_block(k, x, n, from, each, false);
-    ask_for_block(v, x, n, from, each, true);
+    const bool k_whole = one_each && fills_memory(k, n), v_whole = one_each && fills_memory(v, n);
+    const bool all_heads = w->plan.all_heads != NULL && k_whole && v_whole;
+    if (all_heads) {
+        for (int64_t i = 0; i < FIRST_BYTES; i += 64) __builtin_prefetch(x[0].k + from * k->nb[1] + i, 0, 0);
+    } else {
+        ask_for_block(k, x, n, from, each, false);
+        ask_for_block(v, x, n, from, each, true);
+    }
     for (int64_t j = from; j < to; j += each) {
         const int64_t last = to - j < each ? to : j + each;
+        const int64_t done = all_heads ? run_all_heads(w, x, n, j, last) : 0;
         int64_t have = -1;
         for (int64_t i = 0; i < n; ++i) {
-            agk_flash_tile *t = &x[i].tile;
-            const int64_t begin = x[i].begin > j ? x[i].begin : j, end = x[i].end < last ? x[i].end : last;
+            agk_flash_tile *t = x[i].tile;
+            const int64_t left = j + done, begin = x[i].begin > left ? x[i].begin : left;
+            const int64_t end = x[i].end < last ? x[i].end : last;
             if (begin >= end) continue;
             const bool new_head = x[i].head != have; /* only the first unit of a head prefetches the next rows */
             if (new_head && !k_lies) agk_flash_floats(k, x[i].k, w->plan.read_k, j, last - j, w->keys);
@@ -146,10 +184,7 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
             const agk_flash_ahead none = {.rows = x[i].k};
             t->k_ahead = new_head ? ahead_of(k, x[i].k, x[0].k, k_whole, i, j, last - j) : none;
             t->v_ahead = new_head ? ahead_of(v, x[i].v, x[0].v, v_whole, i, j, last - j) : none;
-            if (x[i].seen != NULL) {
-                const bool clear = x[i].seen->clear_begin <= begin && end <= x[i].seen->clear_end;
-                t->mask_form = clear ? AGK_FLASH_NO_MASK : x[i].seen->form;
-            }
+            set_mask_form(&x[i], begin, end);
             const char *keys = k_lies ? x[i].k + begin * k->nb[1] : (char *)(w->keys + (begin - j) * k->ne[0]);
             const char *values = v_lies ? x[i].v + begin * v->nb[1] : (char *)(w->values + (begin - j) * v->ne[0]);
             w->plan.block(t, begin, end - begin, keys, values);
@@ -170,11 +205,13 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
     w.looks = agk_work(task, node);
     w.sinks = agk_has(node, 4) ? agk_data(task, &node->src[4]) : NULL;
     const int64_t state = agk_flash_narrow_floats(p->rows, q->ne[0], node->dst.ne[0]);
+    agk_flash_tile tiles[AGK_FLASH_FEW_HEADS];
     unit units[AGK_FLASH_FEW_HEADS];
-    units[0].tile = common_tile(&w);
+    tiles[0] = common_tile(&w);
     for (int64_t i = 0; i < p->together; ++i) {
-        units[i].tile = units[0].tile;
-        units[i].tile.state = (float *)task->scratch + i * state;
+        tiles[i] = tiles[0];
+        tiles[i].state = (float *)task->scratch + i * state;
+        units[i].tile = &tiles[i];
     }
     w.keys = (float *)task->scratch + p->together * state;
     w.values = w.keys + p->block_keys * q->ne[0];
@@ -196,10 +233,10 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
         for (int64_t i = 0; i < p->together; ++i) {
             const int64_t head = bunch * p->together + i, row = head * p->rows;
             if (p->parts > 1)
-                agk_flash_save_part(task, node, &units[i].tile, batch, p->shared_parts + part, row,
+                agk_flash_save_part(task, node, units[i].tile, batch, p->shared_parts + part, row,
                                     units[i].begin < units[i].end);
             else
-                p->end(&units[i].tile);
+                p->end(units[i].tile);
         }
     }
     return AGK_OK;

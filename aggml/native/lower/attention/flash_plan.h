@@ -11,6 +11,7 @@ enum {
     AGK_FLASH_HELD = 1,   /* `held` keys of a head are converted once, for several of its tiles */
     AGK_FLASH_AHEAD = 2,  /* the next head is prefetched while one is computed */
     AGK_FLASH_PAIRED = 4, /* bf16 is read as it is, with values in pairs of keys */
+    AGK_FLASH_LONG = 8,   /* blocks of pairs have AGK_FLASH_KEYS keys */
 };
 
 /* Tiles of a head. */
@@ -25,18 +26,20 @@ enum { AGK_FLASH_SHARED = 4, AGK_FLASH_SHARED_FROM = 5 };
 
 /* The plan for few rows, kept in node->aux: read by flash_few.c, flash_shared.c and flash_parts.c. */
 typedef struct agk_flash_few_plan {
-    int64_t per_chunk;        /* bunches of a chunk; a bunch is some heads, for one part of the keys */
-    int64_t part_keys, parts; /* keys of a part; the number of all parts, 1: nothing has to be put together */
-    int64_t room;             /* offset of the states of parts in the work memory */
-    int32_t heads, together;  /* units of a batch; units of a bunch */
+    int64_t per_chunk;       /* bunches of a chunk; a bunch is some heads, for one part of the keys */
+    int64_t part_keys;       /* keys of a part */
+    int64_t room;            /* offset of the states of parts in the work memory */
+    int32_t heads, together; /* units of a batch; units of a bunch */
     /* rows of a unit; keys that all heads of a bunch process before the next keys are read */
     int32_t rows, block_keys;
+    int32_t parts;            /* the number of all parts, 1: nothing has to be put together */
     bool grouped;             /* a unit is one query of all heads that share a head of K; else one head of Q */
     int32_t shared_parts;     /* the first parts are those of shared keys; 0: there are none */
     int32_t shared_per_chunk; /* heads and parts of a chunk of shared keys */
     agk_to_float_fn *read_k, *read_v;
     agk_flash_begin_fn *begin, *shared_begin;
     agk_flash_block_fn *block, *shared_block;
+    agk_flash_heads_fn *all_heads; /* a block of all heads, in the order of memory; NULL: there is no such kernel */
     agk_flash_pairs_pack_fn *pack; /* packs shared values to pairs of keys; NULL: values are converted to floats */
     agk_flash_end_fn *end;
 } agk_flash_few_plan;

@@ -12,7 +12,7 @@
 #include "kernels/mul_mat_panels.h"
 
 enum {
-    PACKED_IN_LANES = 16, /* columns */
+    PACKED_IN_LANES = 16, /* columns, where nothing below says otherwise */
     PACKED_ON_TILES = 31, /* from 32 columns on, a panel pays off */
     BYTES_FROM = 9,       /* columns, where the schemes below would convert quantized rows to floats */
     FLOATS_AVX2 = 192,    /* columns of floats from which panels pay off on vectors of 256 bits */
@@ -30,14 +30,36 @@ static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
     return p->n >= least && p->n <= PACKED_ON_TILES;
 }
 
+/* The most columns of packed weights in lanes. A panel of rows is made anew in each run, which more columns have to
+ * pay for. G products a second, 1536 x 1536, two virtual cores of a Zen 5, panels (or blocks) and packed:
+ *
+ *                       24 columns  32          48          64          96
+ *   q8_0                375  1106   688  1144   874  1153   947  1202   1038 1221
+ *   q4_K                549  1073   746  1130   896  1169   959  1175   1067 1171
+ *   q6_K                551   826   757   858   906   873   976   886
+ *   bf16                537   711   556   746   655   785   723   784    765  803
+ *   bf16, 4096 x 4096   546   609   624   688   700   709   759   740    806  759
+ *   q4_K, with AVX2     329   475   393   488   452   493   492   497    526  508
+ *   q6_K, with AVX2     293   341   343   349   408   359
+ *
+ * Other types, and AVX-512 without the kernels of a Zen 5, cross at nearly the same numbers. NEON was not measured. */
+static int64_t most_packed_in_lanes(const agk_mm_problem *p)
+{
+    const uint32_t wide = AGK_AVX512 | AGK_AVX512_VNNI;
+    if ((p->cpu & AGK_AVX2) == 0 || agk_mm_tiles.serves(p)) return PACKED_IN_LANES;
+    if (p->a == AGK_BF16) return 48;
+    const bool halves = agk_packed_halves(agk_packed_layout_of(p->a)), is_wide = (p->cpu & wide) == wide;
+    return halves ? (is_wide ? 40 : 32) : (is_wide ? 80 : 48);
+}
+
 static bool few_enough_for_packed_lanes(const agk_mm_problem *p)
 {
-    return p->n <= PACKED_IN_LANES;
+    return p->n <= PACKED_IN_LANES || (agk_packed_layout_of(p->a) != NULL && p->n <= most_packed_in_lanes(p));
 }
 
 static bool worth_packed_pairs(const agk_mm_problem *p)
 {
-    return p->n > DOTS_OF_BF16 && p->n <= PACKED_IN_LANES;
+    return p->n > DOTS_OF_BF16 && p->n <= most_packed_in_lanes(p);
 }
 
 static bool worth_panels(const agk_mm_problem *p)
