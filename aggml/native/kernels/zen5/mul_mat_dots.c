@@ -11,22 +11,24 @@
 
 enum {
     STREAMS = 4,
-    CHAINS = 4, /* independent sums of a row */
+    CHAINS = 4,   /* independent sums of a row */
+    SHORT = 1024, /* elements; rows up to this length have 2 sums, so that less is added up at their ends */
 };
 
 /* R rows, `apart` bytes from each other. */
-AGK_INLINE void rows_of(int type, int R, const agk_mm_block *block, const char *a, size_t apart, __m512 *out)
+AGK_INLINE void rows_of(int type, int R, int chains, const agk_mm_block *block, const char *a, size_t apart,
+                        __m512 *out)
 {
-    const int elements = elements_of(type), step = CHAINS * elements, width = width_of(type);
+    const int elements = elements_of(type), step = chains * elements, width = width_of(type);
     const char *b = block->b;
     __m512 sum[STREAMS][CHAINS];
     AGK_UNROLL for (int r = 0; r < R; ++r)
     {
-        AGK_UNROLL for (int i = 0; i < CHAINS; ++i) sum[r][i] = _mm512_setzero_ps();
+        AGK_UNROLL for (int i = 0; i < chains; ++i) sum[r][i] = _mm512_setzero_ps();
     }
     int64_t k = 0;
     for (; k + step <= block->k; k += step) {
-        AGK_UNROLL for (int i = 0; i < CHAINS; ++i)
+        AGK_UNROLL for (int i = 0; i < chains; ++i)
         {
             const int64_t at = k + i * elements;
             AGK_UNROLL for (int r = 0; r < R; ++r)
@@ -46,7 +48,9 @@ AGK_INLINE void rows_of(int type, int R, const agk_mm_block *block, const char *
     }
     AGK_UNROLL for (int r = 0; r < R; ++r)
     {
-        out[r] = _mm512_add_ps(_mm512_add_ps(sum[r][0], sum[r][2]), _mm512_add_ps(sum[r][1], sum[r][3]));
+        if (chains == 4)
+            for (int i = 0; i < 2; ++i) sum[r][i] = _mm512_add_ps(sum[r][i], sum[r][i + 2]);
+        out[r] = _mm512_add_ps(sum[r][0], sum[r][1]);
     }
 }
 
@@ -55,14 +59,14 @@ AGK_INLINE void put(const agk_mm_block *block, float *c, float sum)
     *c = block->add ? *c + sum : sum;
 }
 
-AGK_INLINE void one_column(int type, const agk_mm_block *block)
+AGK_INLINE void all_rows(int type, int chains, const agk_mm_block *block)
 {
     const char *a = block->a;
     float *c = block->c;
     const int64_t each = block->rows / STREAMS;
     for (int64_t row = 0; row < each; ++row, a += block->lda, ++c) {
         __m512 sum[STREAMS];
-        rows_of(type, STREAMS, block, a, (size_t)each * block->lda, sum);
+        rows_of(type, STREAMS, chains, block, a, (size_t)each * block->lda, sum);
         const __m128 all = fours(sum);
         put(block, c, all[0]);
         put(block, c + each, all[1]);
@@ -72,9 +76,17 @@ AGK_INLINE void one_column(int type, const agk_mm_block *block)
     a = (const char *)block->a + (size_t)(STREAMS * each) * block->lda, c = block->c + STREAMS * each;
     for (int64_t row = STREAMS * each; row < block->rows; ++row, a += block->lda, ++c) {
         __m512 sum;
-        rows_of(type, 1, block, a, 0, &sum);
+        rows_of(type, 1, chains, block, a, 0, &sum);
         put(block, c, _mm512_reduce_add_ps(sum));
     }
+}
+
+AGK_INLINE void one_column(int type, const agk_mm_block *block)
+{
+    if (block->k <= SHORT)
+        all_rows(type, 2, block);
+    else
+        all_rows(type, CHAINS, block);
 }
 
 AGK_ONE_COLUMN(f32, F32)
