@@ -6,6 +6,7 @@
 #include "kernels/mul_mat.h"
 #include "lower/unary.h"
 #include "nodes.h"
+#include "variants.h"
 
 /* Each variant: blocks of q8_0 and columns made of numbers of any size, infinities and NaN among them. */
 static void extremes(rng *r)
@@ -93,6 +94,34 @@ static void halves_and_numbers(rng *r)
                 CHECK(memcmp(expected, found, sizeof found) == 0);
             }
             free(x);
+        }
+    }
+}
+
+/* Results that are written past the caches: sums have the bits of plain C, gated units those of the kernel that stores
+ * as usual, from any element of a line to any other; nothing beside them is touched. */
+static void past_the_caches(rng *r)
+{
+    enum { N = 16 * 9, OPS = 4 };
+    static const int ops[] = {AGK_OP_add, AGK_OP_sub, AGK_OP_mul, AGK_OP_div};
+    static const int gates[] = {AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu, AGK_OP_gelu_quick};
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_any_fn *binary = variant(i, "binary_past_f32"), *glu = variant(i, "glu_past_f32");
+        for (int round = 0; round < 600 && (binary != NULL || glu != NULL); ++round) {
+            float *a = floats(r, N), *b = floats(r, N), *expected = bytes(N * sizeof(float)),
+                  *found = bytes(N * sizeof(float));
+            const int first = (int)rng_below(r, 20), n = (int)rng_below(r, N - 20), op = round % OPS;
+            if (binary != NULL) {
+                const agk_binary_rows rows = {
+                    .y = (char *)(expected + first), .a = (const char *)(a + 1), .b = (const char *)(b + 2)};
+                agk_binary_f32_scalar(ops[op], n, 1, &rows);
+                ((agk_binary_past_f32_fn *)binary)(ops[op], n, found + first, a + 1, b + 2);
+            } else {
+                AGK_PICK(glu_f32, agk_cpu_features())(gates[op], n, expected + first, a + 1, b + 2);
+                ((agk_glu_past_f32_fn *)glu)(gates[op], n, found + first, a + 1, b + 2);
+            }
+            CHECK(memcmp(expected, found, N * sizeof(float)) == 0);
+            free(a), free(b), free(expected), free(found);
         }
     }
 }
@@ -192,6 +221,7 @@ int main(void)
     rng r = rng_new(0);
     extremes(&r);
     halves_and_numbers(&r);
+    past_the_caches(&r);
     halves_of_functions(&r);
     rows(&r);
     optimizers(&r);

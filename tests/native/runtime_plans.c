@@ -207,6 +207,30 @@ static void what_is_fetched(void)
     CHECK_EQ(steps[N - 1].fetches, 0);
 }
 
+static agk_node node_of(int what, int64_t n0, int64_t n1)
+{
+    const agk_view view = {.ne = {n0, n1, 1, 1}, .nb = {4, 4 * n0, 4 * n0 * n1, 4 * n0 * n1}, .type = AGK_F32};
+    agk_node node = {.op = what, .n_src = 1, .dst = view};
+    node.src[0] = view;
+    return node;
+}
+
+/* `ahead`: a chunk whose estimated cost is high counts several times, but not one of a product, which is short. */
+static void what_is_ahead(void)
+{
+    const agk_node small = node_of(AGK_OP_argsort, 64, 8), large = node_of(AGK_OP_argsort, 32000, 8);
+    const agk_node product = node_of(AGK_OP_mul_mat, 4096, 4096);
+    const agk_node *nodes[] = {&product, &large, &small, &small};
+    ag_step steps[4];
+    for (int i = 0; i < 4; ++i) steps[i] = (ag_step){.node = nodes[i], .n_chunks = 8, .place = 1};
+    steps[3].place = 2; /* no other thread takes its chunks */
+    ag_order_count(steps, 4);
+    CHECK_EQ(steps[3].ahead, 1);
+    CHECK_EQ(steps[2].ahead, 8);
+    CHECK(steps[1].ahead >= 8 + 16);
+    CHECK_EQ(steps[0].ahead, steps[1].ahead + 8);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -216,5 +240,6 @@ int main(int argc, char **argv)
     short_plans();
     empty_plan();
     what_is_fetched();
+    what_is_ahead();
     return 0;
 }

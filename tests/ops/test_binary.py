@@ -119,3 +119,13 @@ def test_add_cast_of_blocks_to_other_types(kind: str, any_backend: aggml.Backend
         assert np.array_equal(found, run(any_backend, ops.cast(c, kind), {c: total}))
     else:
         assert np.array_equal(found, total.astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
+def test_a_result_that_takes_half_an_l3(op: str, any_backend: aggml.Backend) -> None:
+    n = (4 << 20) + 5
+    x, y = np.random.default_rng(7).normal(size=(2, n)).astype(np.float32)
+    a, b = new_tensor("f32", ne=(n,)), new_tensor("f32", ne=(n,))
+    numpy = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op]
+    found = run(any_backend, getattr(ops, op)(a, b), {a: x, b: y})
+    assert np.array_equal(found.ravel(), numpy(x, y))

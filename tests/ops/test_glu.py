@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computing import same_for_any_threads
+from ops.computing import compute, same_for_any_threads
 
 import aggml
 from aggml import Tensor, new_tensor, ops
@@ -41,3 +41,13 @@ def test_an_odd_row_has_no_halves(swapped: bool) -> None:
     a = new_tensor("f32", ne=(67, 40), name="a")
     with pytest.raises(aggml.LayoutMismatch, match=r"\[reglu\] .*67 is odd.*a f32 \[67, 40\]"):
         ops.glu(a, "reglu", swapped)
+
+
+@pytest.mark.parametrize("gate", ["reglu", "swiglu"])
+def test_a_result_that_takes_half_an_l3(gate: str, any_backend: aggml.Backend) -> None:
+    ne = (4097, 1024)
+    x, y = np.random.default_rng(8).normal(size=(2, 1024, 4097)).astype(np.float32)
+    a, b = new_tensor("f32", ne=ne), new_tensor("f32", ne=ne)
+    found = compute(any_backend, getattr(ops, f"{gate}_split")(a, b), {a: x, b: y})
+    f = np.maximum(x, 0) if gate == "reglu" else x / (1 + np.exp(-x.astype(np.float64)))
+    np.testing.assert_allclose(found.reshape(x.shape), f * y, rtol=2e-6, atol=1e-7)

@@ -43,6 +43,12 @@ def test_against_numpy(permuted: bool, any_backend: aggml.Backend) -> None:
         assert np.array_equal(compute(any_backend, node, {leaf: x}), expected)
 
 
+def test_roll_of_a_large_tensor(any_backend: aggml.Backend) -> None:
+    leaf, x = new_tensor("f32", ne=(517, 300, 2)), floats(2, 300, 517, seed=3)
+    found = compute(any_backend, ops.roll(leaf, 100, -20, 1, 0), {leaf: x})
+    assert np.array_equal(found.reshape(x.shape), np.roll(x, (100, -20, 1), (2, 1, 0)))
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [

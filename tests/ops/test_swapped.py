@@ -40,6 +40,16 @@ def test_rows_are_read_in_another_order(
         assert np.array_equal(found.reshape(expected.shape), expected)
 
 
+@pytest.mark.parametrize("ne", [(130, 33, 530, 1), (96, 10, 999, 3)])
+def test_results_that_take_a_large_part_of_an_l3(
+    ne: tuple[int, ...], by_threads: list[aggml.Backend]
+) -> None:
+    a, x = new_tensor("f32", ne=ne), numbers(ne)
+    for be in by_threads:
+        found = compute(be, ops.cont(ops.permute(a, 0, 2, 1, 3)), {a: x})
+        assert np.array_equal(found.reshape(-1), x.transpose(0, 2, 1, 3).reshape(-1))
+
+
 @pytest.mark.parametrize("ne", SHAPES)
 @pytest.mark.parametrize(("source", "target"), [("f32", "f16"), ("f16", "f32"), ("f32", "f32")])
 def test_rows_are_written_in_another_order(

@@ -2,6 +2,7 @@
  * result in f32.
  *
  * Here: the lowering. Not here: the kernels (binary.c of each folder of kernels/). */
+#include "past.h"
 #include "table/kernel_types.h"
 #include "units.h"
 
@@ -82,6 +83,17 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
                                .b = (const char *)agk_data(task, &node->src[1]) + (one_b ? 0 : 4 * units.first),
                                .one_b = one_b};
     ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, units.last - units.first, 1, &r);
+    return AGK_OK;
+}
+
+/* The same, past the caches. */
+static agk_status run_past(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_range units = agk_units_of(node, chunk);
+    ((agk_binary_past_f32_fn *)node->aux.fn[KERNEL])(node->op, units.last - units.first,
+                                                     (float *)agk_data(task, &node->dst) + units.first,
+                                                     (const float *)agk_data(task, &node->src[0]) + units.first,
+                                                     (const float *)agk_data(task, &node->src[1]) + units.first);
     return AGK_OK;
 }
 
@@ -354,6 +366,9 @@ agk_status agk_lower_binary(agk_lowering *lowering)
         agk_add_units(lowering, run_transposed, strips, 0.5 * (double)(agk_nelements(y) / strips) + 10.0);
         return AGK_OK;
     }
+    agk_any_fn *past =
+        flat && step_b == 4 && agk_worth_passing(node) ? agk_pick_vector("binary_past_f32", lowering->cpu) : NULL;
+    if (past != NULL) node->aux.fn[KERNEL] = past;
     const int64_t units = flat       ? loop.ne[0]
                           : by_rows  ? loop.ne[1]
                           : repeated ? agk_loop_rows(&loop) / loop.ne[1]
@@ -362,10 +377,11 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     const double each = (double)(agk_nelements(y) / units);
     const int64_t per_chunk = agk_units_per_chunk(units, flat ? ns : ns * each + (by_rows ? 2.0 : 10.0));
     agk_add_step(lowering,
-                 flat       ? run_flat
-                 : by_rows  ? run_rows
-                 : repeated ? run_repeated
-                            : run_strided,
+                 past != NULL ? run_past
+                 : flat       ? run_flat
+                 : by_rows    ? run_rows
+                 : repeated   ? run_repeated
+                              : run_strided,
                  agk_cut(node, units, flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk));
     return AGK_OK;
 }

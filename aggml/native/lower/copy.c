@@ -35,14 +35,18 @@ static bool planes_between_rows(const agk_loop *loop)
     return false;
 }
 
-/* `dense`: the elements of a row are contiguous in both operands. */
-static void cut(agk_copy *copy, bool dense)
+static bool dense_rows(const agk_copy *copy) /* in both operands */
+{
+    return copy->loop.stride[0][0] == copy->size && copy->loop.stride[1][0] == copy->size;
+}
+
+static void cut(agk_copy *copy, bool across)
 {
     enum { STRIP = 32768, REGION = 65536 }; /* bytes of the rows of a strip; from its first to its last row */
     const agk_loop *loop = &copy->loop;
     const int64_t rows = loop->n_dims > 1 ? loop->ne[1] : 1, row_bytes = loop->ne[0] * copy->size;
     copy->strip = STRIP / (row_bytes > 0 ? row_bytes : 1);
-    copy->across = dense && planes_between_rows(loop);
+    copy->across = across;
     if (copy->across) {
         for (int k = 0; k < 2; ++k)
             if (copy->strip * loop->stride[k][1] > REGION) copy->strip = REGION / loop->stride[k][1];
@@ -70,7 +74,7 @@ agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *tra
     for (int d = 2; d < loop->n_dims && loop->stride[1][0] != copy.size && loop->stride[1][1] != copy.size; ++d) {
         if (loop->stride[1][d] == copy.size) swap_dims(loop, 1, d);
     }
-    cut(&copy, loop->stride[0][0] == copy.size && loop->stride[1][0] == copy.size);
+    cut(&copy, dense_rows(&copy) && planes_between_rows(loop));
     return copy;
 }
 
@@ -78,8 +82,15 @@ agk_copy agk_copy_rows_plan(const agk_view *dst, const agk_view *src)
 {
     agk_copy copy = {.size = (int64_t)agk_traits(dst->type)->type_size};
     for (int d = 0; d < 4; ++d) agk_loop_push(&copy.loop, dst->ne[d], dst->nb[d], src->nb[d], 0);
-    cut(&copy, true);
+    cut(&copy, planes_between_rows(&copy.loop));
     return copy;
+}
+
+void agk_copy_by_planes(agk_copy *copy)
+{
+    if (!copy->across) return;
+    cut(copy, false);
+    copy->asks = true;
 }
 
 static void copy_row(const agk_copy *copy, int64_t bytes, char *dst, const char *src)
@@ -96,6 +107,13 @@ static void copy_row(const agk_copy *copy, int64_t bytes, char *dst, const char 
     }
     for (; i + 4 <= bytes; i += 4) memcpy(dst + i, src + i, 4);
     for (; i < bytes; ++i) dst[i] = src[i];
+}
+
+enum { ASKED = 8 }; /* rows ahead */
+
+static void ask_for(const agk_copy *copy, const char *row)
+{
+    for (int64_t i = 0; i < copy->loop.ne[0] * copy->size; i += 64) __builtin_prefetch(row + i);
 }
 
 static void copy_elements(const agk_copy *copy, int64_t rows, char *dst, const char *src)
@@ -128,8 +146,9 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
             else
                 copy->read(x, (float *)(void *)y, n);
         }
-    } else if (loop->stride[0][0] == size && loop->stride[1][0] == size) {
+    } else if (dense_rows(copy)) {
         for (int64_t j = 0; j < rows; ++j) {
+            if (copy->asks) ask_for(copy, src + (j + ASKED) * loop->stride[1][1]);
             copy_row(copy, n * size, dst + j * loop->stride[0][1], src + j * loop->stride[1][1]);
         }
     } else if (loop->stride[0][0] == size && loop->stride[1][1] == size && copy->transpose != NULL) {

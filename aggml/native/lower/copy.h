@@ -13,6 +13,7 @@ typedef struct agk_copy {
     int64_t size;  /* bytes of an element */
     int64_t strip, strips, units;
     bool across;              /* units go through the planes (dimensions 2 and 3) before they go on to the next strip */
+    bool asks;                /* rows of the source are prefetched */
     agk_any_fn *transpose;    /* agk_cpy_transpose_32_fn or agk_cpy_transpose_16_fn; NULL: element by element */
     agk_any_fn *row;          /* agk_cpy_row_fn */
     agk_from_float_fn *write; /* this or `read` converts the rows; NULL, both: the type is the same */
@@ -23,6 +24,8 @@ typedef struct agk_copy {
 agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose, agk_any_fn *row);
 /* The same for rows that are contiguous on both sides; their types may differ. */
 agk_copy agk_copy_rows_plan(const agk_view *dst, const agk_view *src);
+/* Makes it go through one plane after the other, and prefetch rows that lie apart. */
+void agk_copy_by_planes(agk_copy *copy);
 void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last);
 
 /* The transposition kernel for elements of a type, NULL if there is none. */

@@ -6,7 +6,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y, ROW }; /* slots of node->aux */
+enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y, ROW, PLANES }; /* slots of node->aux */
 
 /* Moves elements first .. first+n-1 in logical order between a view and a buffer without gaps, in whole runs. */
 static void stream(const agk_view *view, char *data, bool to_view, int64_t first, int64_t n, char *buffer)
@@ -124,7 +124,9 @@ static agk_copy plan_of(const agk_node *node)
     const agk_view *dst = &node->dst, *src = &node->src[0];
     const agk_view y = node->aux.i[DENSE_Y] ? dense_as(dst, src->ne) : *dst;
     const agk_view x = node->aux.i[DENSE_Y] || !node->aux.i[DENSE_X] ? *src : dense_as(src, dst->ne);
-    return agk_copy_plan(&y, &x, node->aux.fn[TRANSPOSE], node->aux.fn[ROW]);
+    agk_copy copy = agk_copy_plan(&y, &x, node->aux.fn[TRANSPOSE], node->aux.fn[ROW]);
+    if (node->aux.i[PLANES]) agk_copy_by_planes(&copy);
+    return copy;
 }
 
 static agk_status run_copy(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -203,6 +205,16 @@ static void add_step(agk_lowering *lowering, agk_step_fn *run, int64_t units, do
         agk_cut(lowering->node, units, per_chunk > grain && per_chunk < units ? per_chunk / grain * grain : per_chunk));
 }
 
+/* On a Zen 5, heads and tokens that change places are copied plane by plane if the result takes a large part of an L3
+ * (f32, 16 MB, two threads: 356 us instead of 455; half of the gain is due to the prefetches). 8 MB of f16 take 130 us
+ * in both orders. */
+static bool by_planes(const agk_lowering *lowering)
+{
+    enum { MUCH = 8 << 20 };
+    const agk_view *dst = &lowering->node->dst;
+    return (lowering->cpu & AGK_ZEN5) != 0 && agk_row_size(dst->type, agk_nelements(dst)) > MUCH;
+}
+
 agk_status agk_lower_cpy(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
@@ -234,6 +246,7 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
     node->aux.i[DENSE_Y] = dense_y && !same;
     if (src->type == dst->type && (same || dense_x || dense_y)) {
         node->aux.fn[TRANSPOSE] = agk_copy_transpose(dst->type, lowering->cpu);
+        node->aux.i[PLANES] = by_planes(lowering);
         const agk_copy copy = plan_of(node);
         add_step(lowering, run_copy, copy.units, agk_copy_ns(dst, copy.units), 1);
         return AGK_OK;

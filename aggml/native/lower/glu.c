@@ -2,6 +2,7 @@
  *
  * Here: the lowering. Not here: the functions f themselves (unary.c), the kernels (glu.c of each folder of
  * kernels/). */
+#include "past.h"
 #include "table/kernel_types.h"
 #include "units.h"
 #include "unary.h"
@@ -68,6 +69,27 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
+/* Operands without gaps, a result past the caches. */
+static agk_status run_past(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_range units = agk_units_of(node, chunk);
+    const int64_t all = agk_nelements(&node->dst), first = units.first * AGK_SEGMENT, end = units.last * AGK_SEGMENT;
+    ((agk_glu_past_f32_fn *)node->aux.fn[KERNEL])(
+        (int)node->aux.i[FUNCTION], (end < all ? end : all) - first, (float *)agk_data(task, &node->dst) + first,
+        (const float *)agk_data(task, &node->src[0]) + first, (const float *)agk_data(task, &node->src[1]) + first);
+    return AGK_OK;
+}
+
+/* The kernel for that; NULL: results are stored as usual. */
+static agk_any_fn *past_of(const agk_node *node, const agk_loop *loop, uint32_t cpu)
+{
+    if (!agk_has(node, 1) || node->op == AGK_OP_swiglu_oai || loop->n_dims != 1 || !agk_worth_passing(node))
+        return NULL;
+    for (int k = 0; k < 3; ++k)
+        if (loop->stride[k][0] != 4) return NULL;
+    return agk_pick_vector("glu_past_f32", cpu);
+}
+
 int agk_gate_of(int op)
 {
     switch (op) {
@@ -130,6 +152,8 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     const int64_t units = agk_loop_units(&loop);
     agk_any_fn *kernel = node->aux.fn[KERNEL];
     const double ns = AGK_IS_PLAIN(glu_f32, kernel) || AGK_IS_PLAIN(glu_oai_f32, kernel) ? 10.0 : 0.4;
-    agk_add_units(lowering, run, units, ns * (double)(agk_nelements(dst) / units) + 5.0);
+    agk_any_fn *past = past_of(node, &loop, lowering->cpu);
+    if (past != NULL) node->aux.fn[KERNEL] = past;
+    agk_add_units(lowering, past != NULL ? run_past : run, units, ns * (double)(agk_nelements(dst) / units) + 5.0);
     return AGK_OK;
 }

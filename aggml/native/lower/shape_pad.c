@@ -7,7 +7,7 @@
 
 enum { CIRCULAR = 8 }; /* a slot of node->params */
 
-enum { ROW }; /* slot of node->aux: the kernel that copies a run */
+enum { ROW, ASKS }; /* slots of node->aux: the kernel that copies a run; whether the next row is prefetched */
 
 /* Which element along dimension d of the source comes to place i of the result; -1: none, so a zero. */
 static int64_t place(const agk_node *node, int d, int64_t i)
@@ -84,7 +84,10 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
             memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
             continue;
         }
-        show(node, to, x + i1 * a->nb[1] + i2 * a->nb[2] + i3 * a->nb[3]);
+        const char *from = x + i1 * a->nb[1] + i2 * a->nb[2] + i3 * a->nb[3];
+        if (node->aux.i[ASKS])
+            for (int64_t i = 0; i < 4 * a->ne[0]; i += 64) __builtin_prefetch(from + a->nb[1] + i);
+        show(node, to, from);
     }
     return AGK_OK;
 }
@@ -113,6 +116,9 @@ agk_status agk_lower_shape_pad(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_INVALID, "a is empty, but the result is not");
     }
     node->aux.fn[ROW] = (agk_any_fn *)AGK_PICK(cpy_row, lowering->cpu);
+    /* The two runs of a row begin anywhere in a line. 1024 x 1024 on two threads of a Zen 5, from the L3: 41 us instead
+     * of 44; pad is not faster. */
+    node->aux.i[ASKS] = node->op == AGK_OP_roll && (lowering->cpu & AGK_ZEN5) != 0 && agk_nelements(dst) >= 1 << 18;
     agk_add_units(lowering, run, agk_nrows(dst), 30.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;
 }

@@ -259,14 +259,29 @@ bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
     return ok;
 }
 
+/* Chunks of a step, as if each took some 10 us. Products are cut into such chunks. A chunk of another op may take
+ * longer: a row of argsort, one of the tensors of concat. The estimates of costs (plan_cost.c) are 1.6 to 5 times too
+ * long for ops that move data and 4 to 13 times for those that compute, so 50 us of them count as 10. */
+static uint64_t slices_of(const ag_step *step)
+{
+    enum { ESTIMATED_NS = 50000 };
+    const agk_units units = agk_ops[step->node->op].units;
+    const bool fine = units == AGK_UNITS_DOTS || units == AGK_UNITS_EXPERTS || units == AGK_UNITS_KEYS;
+    if (fine || step->n_chunks == 1) return step->n_chunks;
+    const uint64_t slices = ag_node_cost(step->node) / ESTIMATED_NS;
+    return slices > step->n_chunks ? slices : step->n_chunks;
+}
+
 void ag_order_count(ag_step *steps, size_t n)
 {
-    uint32_t ahead = 0;
+    uint64_t ahead = 0;
     for (size_t i = n; i-- > 0;) {
         const int op = steps[i].node->op;
         if (agk_is(op, AGK_WRITES_ANY)) return; /* the time of a user's function is unknown */
-        if ((steps[i].place & 1) != 0 && ahead < UINT32_MAX / 2) ahead += steps[i].n_chunks;
-        steps[i].ahead = ahead > 0 ? ahead : 1; /* nobody is woken for small steps alone; 0 would mean unknown */
+        if ((steps[i].place & 1) != 0 && ahead < UINT32_MAX / 2) ahead += slices_of(&steps[i]);
+        steps[i].ahead = ahead == 0           ? 1 /* nobody is woken for small steps alone; 0 would mean unknown */
+                         : ahead < UINT32_MAX ? (uint32_t)ahead
+                                              : UINT32_MAX;
     }
 }
 

@@ -26,7 +26,7 @@ typedef struct ag_step {
     uint32_t place;      /* used while the plan is made (plan_order.c) */
     /* so many steps, counted from this one, run together, the chunks of all of them on any threads; 0 means 1 */
     uint32_t n_together;
-    /* chunks that threads can share from here to the end; 0: unknown, as their time is unknown */
+    /* pieces of some 10 us that threads can share from here to the end; 0: unknown, as their time is unknown */
     uint32_t ahead;
     /* index of the first later step, outside this phase, that has weights to prefetch; 0: none comes soon */
     uint32_t fetches;

@@ -79,6 +79,7 @@ typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_unary_f16_fn(int op, int64_t n, void *y, const void *x); /* of the type, each result rounded once */
 typedef agk_unary_f16_fn agk_unary_bf16_fn;                               /* of short functions */
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
+typedef agk_glu_f32_fn agk_glu_past_f32_fn; /* the result is written past the caches, so it is not an operand */
 typedef void agk_glu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
 typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);
 typedef void agk_backward_silu_f32_fn(int64_t n, float *y, const float *g, const float *x);
@@ -91,6 +92,8 @@ typedef struct agk_binary_rows {
     bool one_b;
 } agk_binary_rows;
 typedef void agk_binary_f32_fn(int op, int64_t n, int64_t rows, const agk_binary_rows *r);
+/* of rows without gaps; the result is written past the caches, so it is not an operand */
+typedef void agk_binary_past_f32_fn(int op, int64_t n, float *y, const float *a, const float *b);
 typedef agk_binary_f32_fn agk_binary_f16_fn,
     agk_binary_bf16_fn; /* rows of the type, each result rounded once; there is no one_b */
 typedef void agk_binary_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);

@@ -1,11 +1,9 @@
-/* One column of f32, f16 and bf16 for AMD processors, the template: rows are not repacked and are read one after the
- * other, as one stream of memory.
+/* One column of f32, f16 and bf16 for AMD processors: what the kernels of a Zen 4 and a Zen 5 share. Rows are not
+ * repacked.
  *
- * kernels/avx512/mul_mat_dots.c reads 4 rows at a time and prefetches each of their cache lines. On a Zen 4 that is
- * as fast from memory, but not from the L3: 8 MB took 1.28 times as long. Long rows are read 8 or 4 at a time,
- * because their column does not stay in L1. Reached only through lines of kernels_mul_mat.def that need AGK_ZEN4 or
- * AGK_ZEN5; pairs of bf16 need AGK_AVX512_BF16 as well. A file includes the lines.h of its core first. Not here: packed
- * weights (mul_mat_packed.h). */
+ * Reached only through lines of kernels_mul_mat.def that need AGK_ZEN4 or AGK_ZEN5; pairs of bf16 need AGK_AVX512_BF16
+ * as well. A file includes the lines.h of its core first, and defines one_column(type, block). Not here: the order in
+ * which rows are read (zen4/mul_mat_dots.c, zen5/mul_mat_dots.c), packed weights (mul_mat_packed.h). */
 #ifndef AGK_AMD_DOTS_H
 #define AGK_AMD_DOTS_H
 
@@ -16,11 +14,6 @@
 #include "table/kernel_types.h"
 
 enum { F32, F16, PAIRS };
-
-enum {
-    CHAINS = 8, /* independent sums of one row: no FMA waits for the one before it */
-    SHORT = 16, /* vectors; rows up to this length need only 2 sums: the next row starts meanwhile */
-};
 
 /* Prefetches a line; the hint is that of the core (lines.h). */
 AGK_INLINE void ask(const char *line)
@@ -59,105 +52,16 @@ AGK_INLINE __m512 add_product(int type, __m512 sum, const char *a, const char *b
     return _mm512_fmadd_ps(_mm512_cvtph_ps(x), y, sum);
 }
 
-/* The sums of 4 rows become 4 results. */
-AGK_INLINE void put_4(const agk_mm_block *block, const __m512 sum[4], float *c)
+/* The sums of 4 rows, one in each lane. */
+AGK_INLINE __m128 fours(const __m512 sum[4])
 {
     __m256 h[4];
     AGK_UNROLL for (int r = 0; r < 4; ++r)
     {
         h[r] = _mm256_add_ps(_mm512_castps512_ps256(sum[r]), _mm512_extractf32x8_ps(sum[r], 1));
     }
-    const __m256 fours = _mm256_hadd_ps(_mm256_hadd_ps(h[0], h[1]), _mm256_hadd_ps(h[2], h[3]));
-    const __m128 all = _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
-    _mm_storeu_ps(c, block->add ? _mm_add_ps(_mm_loadu_ps(c), all) : all);
-}
-
-/* One row, in `chains` independent sums. */
-AGK_INLINE __m512 one_row(int type, int chains, const agk_mm_block *block, const char *a)
-{
-    const int elements = elements_of(type), step = chains * elements, width = width_of(type);
-    const char *b = block->b;
-    __m512 sum[CHAINS];
-    AGK_UNROLL for (int i = 0; i < chains; ++i) sum[i] = _mm512_setzero_ps();
-    int64_t k = 0;
-    for (; k + step <= block->k; k += step) {
-        AGK_UNROLL for (int i = 0; i < chains; ++i)
-        {
-            const int64_t at = k + i * elements;
-            sum[i] = add_product(type, sum[i], a + at * width, b + at * column_width(type), elements);
-        }
-        const int64_t at = k * width;
-        if (at % AGK_DOTS_ASKED != 0) continue;
-        AGK_UNROLL for (int line = 0; line < step * width; line += AGK_DOTS_ASKED) ask(a + at + AGK_DOTS_AHEAD + line);
-    }
-    for (; k < block->k; k += elements) {
-        sum[0] = add_product(type, sum[0], a + k * width, b + k * column_width(type), block->k - k);
-    }
-    AGK_UNROLL for (int half = chains / 2; half > 0; half /= 2)
-    {
-        AGK_UNROLL for (int i = 0; i < half; ++i) sum[i] = _mm512_add_ps(sum[i], sum[i + half]);
-    }
-    return sum[0];
-}
-
-/* Rows one after the other; the lanes of 4 sums are added up together. */
-AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, const char *a, int64_t rows, float *c)
-{
-    for (; rows >= 4; rows -= 4, c += 4) {
-        __m512 sum[4];
-        AGK_UNROLL for (int r = 0; r < 4; ++r, a += block->lda) sum[r] = one_row(type, chains, block, a);
-        put_4(block, sum, c);
-    }
-    for (; rows > 0; --rows, a += block->lda, ++c) {
-        const float sum = _mm512_reduce_add_ps(one_row(type, chains, block, a));
-        *c = block->add ? *c + sum : sum;
-    }
-}
-
-/* 4 or 8 rows at once, 2 sums each; every cache line of the next rows is prefetched. */
-AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, float *c)
-{
-    const int elements = elements_of(type), width = width_of(type);
-    const char *b = block->b;
-    __m512 sum[2][8];
-    AGK_UNROLL for (int r = 0; r < R; ++r) sum[0][r] = sum[1][r] = _mm512_setzero_ps();
-    int64_t k = 0;
-    for (; k + 2 * elements <= block->k; k += 2 * elements) {
-        AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            const char *x = a + (size_t)r * block->lda + k * width, *y = b + k * column_width(type);
-            sum[0][r] = add_product(type, sum[0][r], x, y, elements);
-            x += elements * width;
-            sum[1][r] = add_product(type, sum[1][r], x, y + elements * column_width(type), elements);
-            ask(x + (size_t)R * block->lda);
-            if (type != F16) ask(x + (size_t)R * block->lda - 64);
-        }
-    }
-    for (; k < block->k; k += elements) {
-        AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            const char *x = a + (size_t)r * block->lda + k * width;
-            sum[0][r] = add_product(type, sum[0][r], x, b + k * column_width(type), block->k - k);
-        }
-    }
-    AGK_UNROLL for (int r = 0; r < R; ++r) sum[0][r] = _mm512_add_ps(sum[0][r], sum[1][r]);
-    put_4(block, sum[0], c);
-    if (R == 8) put_4(block, sum[0] + 4, c + 4);
-}
-
-AGK_INLINE void one_column(int type, const agk_mm_block *block)
-{
-    const char *a = block->a;
-    float *c = block->c;
-    int64_t rows = block->rows;
-    if (block->k * column_width(type) > AGK_DOTS_LONG_COLUMN) {
-        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(type, 8, block, a, c);
-        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(type, 4, block, a, c);
-    }
-    if (block->k <= SHORT * elements_of(type))
-        rows_in_turn(type, 2, block, a, rows, c);
-    else
-        rows_in_turn(type, CHAINS, block, a, rows, c);
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(h[0], h[1]), _mm256_hadd_ps(h[2], h[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
 }
 
 /* The kernel of a type; more than one column is passed on. */

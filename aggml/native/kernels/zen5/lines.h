@@ -26,11 +26,9 @@ enum {
     AGK_ONE_PART = 5,
     AGK_BROADCAST_IN_PLACE = true, /* shorter: 8 columns of q4_K from memory 14.4 ns -> 13.0, from L2 12.4 -> 12.2 */
     AGK_PAIRS_AHEAD = 12288,
-    /* Dots, k 2048, shares of a plain read, a line of each 512 bytes 6 KB ahead into L2, of each 256 12 KB ahead
-     * without L2, each line: f16 0.76, 0.80, 0.87; bf16 0.88, 0.90, 0.98. From the L3 f16 has 78, 111, 132 GB/s. */
-    AGK_DOTS_AHEAD = 12288,
-    AGK_DOTS_ASKED = 64,
-    AGK_DOTS_LONG_COLUMN = 1 << 30, /* with k 14336 one row at a time is faster, too: f32 1.00 instead of 0.96 */
+    /* Dots, in each of 4 streams. f16 with two threads, 1 and 1.5 KB: k 14336 0.90 and 0.99 of a plain read of 66 GB/s,
+     * 0.93 both of one of 47. */
+    AGK_DOTS_AHEAD = 1536,
 };
 
 AGK_INLINE size_t agk_packed_ahead(code_type t, int N)
