@@ -1,6 +1,6 @@
-/* Chips of fast and slow cores, from copies of the system's files (machines.h): which cores there are, how fast each is,
- * and how many chunks the threads on them begin with. Each chunk is done once, whatever the cores. Not here: threads and
- * banks in general (runtime_many_cores.c). */
+/* Chips of fast and slow cores, from copies of the system's files (machines.h): which cores there are, how fast each
+ * is, and how many chunks the threads on them begin with. Each chunk is done once, whatever the cores. Not here:
+ * threads and banks in general (runtime_many_cores.c). */
 #include "runtime/pool_state.h"
 #include "machines.h"
 #include "rig.h"
@@ -211,7 +211,8 @@ static void check_ranges(ag_pool *pool, int limit, const uint32_t *sizes, int n_
     ag_plan_unref(plan);
 }
 
-/* Of any number of chunks a range has what its speed is worth, but for one chunk, and fast ones have the rest. */
+/* Each thread has one chunk first. Of the others, however many, a range has what its speed is worth, and fast ones have
+ * the rest. */
 static void ranges_are_as_large_as_their_threads_are_fast(void)
 {
     uint32_t of[AG_RANGES];
@@ -221,9 +222,9 @@ static void ranges_are_as_large_as_their_threads_are_fast(void)
     for (uint32_t chunks = 2; chunks < 5000; chunks += 1 + chunks / 7) {
         check_ranges(pool, 8, &chunks, 1, of);
         for (int i = 0; i < 8; ++i) {
-            const uint32_t worth = chunks * (i < 4 ? 6 : 16) / 88; /* rounded down */
+            const uint32_t worth = chunks < 8 ? 0 : 1 + (chunks - 8) * (i < 4 ? 6 : 16) / 88; /* rounded down */
             CHECK(of[i] == worth || of[i] == worth + 1);
-            if (i >= 4 && chunks >= 4) CHECK(of[i] > of[0] || of[i] > worth); /* the slow have none of the rest first */
+            if (i >= 4 && of[0] > worth) CHECK(of[i] > worth); /* the slow have none of the rest first */
         }
     }
     const uint32_t four = 4, phase[] = {100, 1, 1, 1, 1, 1, 33}, ones[] = {1, 1, 1, 1};
@@ -247,8 +248,8 @@ static void shared_ranges(void)
     ag_pool *pool = pool_at_rest(24);
     for (uint32_t chunks = 24; chunks < 5000; chunks += 1 + chunks / 7) {
         check_ranges(pool, 24, &chunks, 1, of);
-        CHECK(of[0] >= chunks / 2 && of[0] <= chunks / 2 + 1);
-        CHECK(of[1] - chunks / 4 <= 1 && of[2] - chunks / 4 <= 1);
+        const uint32_t more = chunks - 24;
+        CHECK(of[0] - 8 - more / 2 <= 1 && of[1] - 8 - more / 4 <= 1 && of[2] - 8 - more / 4 <= 1);
     }
     rig_end(pool);
     end_files();
@@ -277,6 +278,23 @@ static void equal_cores_have_equal_ranges(void)
         rig_end(pool);
         end_files();
     }
+}
+
+/* Pages are placed by equal parts, one for each bank. */
+static void banks_have_equal_ranges(void)
+{
+    uint32_t of[AG_RANGES];
+    const uint32_t many = 240;
+    phone("0-7\n");
+    ag_cores_pretend(root);
+    ag_topology_pretend(8, 2);
+    ag_pool *pool = pool_at_rest(8);
+    CHECK_EQ(pool->n_banks, 2);
+    check_ranges(pool, 8, &many, 1, of);
+    for (int i = 0; i < 8; ++i) CHECK_EQ(of[i], 30);
+    rig_end(pool);
+    ag_topology_pretend(0, 0);
+    end_files();
 }
 
 /* -- threads -------------------------------------------------------------------------------------------------- */
@@ -334,6 +352,7 @@ int main(int argc, char **argv)
     ranges_are_as_large_as_their_threads_are_fast();
     shared_ranges();
     equal_cores_have_equal_ranges();
+    banks_have_equal_ranges();
     each_chunk_once("14-17\n", 3, 0);
     each_chunk_once("0,2,4,6,16-19\n", 8, 0);
     each_chunk_once("0-31\n", 24, 0);

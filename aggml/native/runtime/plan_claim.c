@@ -66,18 +66,24 @@ static uint32_t first_stream(const ag_run *r, int range, int n_ranges)
 }
 
 /* How many of the chunks of a step a range has, and in `*first` the first of them, if threads run on cores that differ.
- * Each range has what its speed is worth, rounded down; the fastest ranges have one of the rest each. So a step of
- * fewer chunks than threads goes to the fastest cores. */
-static uint32_t weighed_part(const ag_run *r, int range, int n_ranges, uint32_t chunks, uint32_t *first)
+ * A thread that finds its range empty takes a chunk of another at once, however slow it is. So each thread has one
+ * chunk first, if there are enough; of the others each range has what its speed is worth, rounded down; the fastest
+ * have one of the rest each. A step of fewer chunks than threads goes to the fastest. A function apart, as inlined it
+ * takes 4 ns of each step also where cores are equal. */
+__attribute__((noinline)) static uint32_t weighed_part(const ag_run *r, int range, int n_ranges, uint32_t chunks,
+                                                       uint32_t *first)
 {
-    uint32_t each[AG_RANGES], rest = chunks, begin = 0;
+    const bool enough = chunks >= (uint32_t)r->n_streams;
+    const uint64_t spare = enough ? chunks - (uint32_t)r->n_streams : 0;
+    uint32_t size[AG_RANGES], rest = chunks, each = 0, begin = 0;
     for (int i = 0; i < n_ranges; ++i) {
-        each[i] = (uint32_t)((uint64_t)chunks * r->part[i] >> 32);
-        rest -= each[i];
+        size[i] = (enough ? r->threads[i] : 0) + (uint32_t)(spare * r->part[i] >> 32);
+        rest -= size[i];
     }
-    for (int i = 0; i < range; ++i) begin += each[i] + (r->rank[i] < rest);
+    for (; rest >= (uint32_t)n_ranges; rest -= (uint32_t)n_ranges) ++each; /* hardly ever */
+    for (int i = 0; i < range; ++i) begin += size[i] + each + (r->rank[i] < rest);
     *first = begin;
-    return range < n_ranges ? each[range] + (r->rank[range] < rest) : 0;
+    return range < n_ranges ? size[range] + each + (r->rank[range] < rest) : 0;
 }
 
 /* The size of a range in step number k of a phase. Steps of one chunk are divided between the ranges as if they were
@@ -149,6 +155,7 @@ static void weigh(ag_run *r, const ag_pool *pool, int n_ranges)
         for (int k = 0; k < n_ranges; ++k) rank += weight[k] > weight[i] || (weight[k] == weight[i] && k < i);
         r->part[i] = (uint32_t)((weight[i] << 32) / sum); /* below 2^32, since each range has a thread */
         r->rank[i] = (uint8_t)rank;
+        r->threads[i] = (uint8_t)(first_stream(r, i + 1, n_ranges) - first_stream(r, i, n_ranges));
     }
     r->weighed = true;
 }

@@ -240,6 +240,7 @@ void ag_pool_sleep(ag_pool *pool, ag_worker *worker)
     void (*on_idle)(void) = atomic_load(&ag_on_idle);
     if (on_idle != NULL) on_idle();
     lie_apart(pool, worker);
+    ag_pool_note_speed(pool, worker); /* it may have moved */
     pthread_mutex_lock(&bank->lock);
     atomic_fetch_add(&bank->sleepers, 1);
     if (!atomic_load(&pool->stop) && !ag_pool_anything(pool)) {

@@ -67,11 +67,11 @@ typedef struct ag_run {
     size_t head; /* the step that was published last */
     uint64_t slice_end;
     int n_streams; /* the limit when the plan began, the same for all chunks of a step */
-    /* Threads run on cores that differ (cores.h): each range has its part of the chunks of a step, in 2^-32. What
-     * rounding leaves over goes to the ranges of the lowest ranks, which are the fastest. */
+    /* Threads run on cores that differ (cores.h): each range has a chunk for each of its threads, and its part of the
+     * others, in 2^-32. What rounding leaves over goes to the ranges of the lowest ranks, which are the fastest. */
     bool weighed;
     uint32_t part[AG_RANGES];
-    uint8_t rank[AG_RANGES];
+    uint8_t rank[AG_RANGES], threads[AG_RANGES];
     char message[AGK_MESSAGE];
     pthread_mutex_t message_lock;
 } ag_run;
