@@ -39,7 +39,7 @@
  * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners         | parent |
  * | runtime/pool_state.h    | active_runs runs_left stop                                             | parent |
  * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes n_ranges               | parent |
- * | runtime/pool_state.h    | ranges_done publishing                                                 | parent |
+ * | runtime/pool_state.h    | ranges_done publishing speed weighed begins                            | parent |
  * | runtime/pool_sleep.c    | ag_on_idle                                                             | word   |
  * | runtime/threadpool.c    | my_pool                                                                | thread |
  * | runtime/stream_inline.c | inline_here                                                            | thread |
@@ -78,8 +78,8 @@
  * | ggml/guard.c            | refs lock over                                                         | parent |
  * | ggml/guard.c            | thread depth                                                           | thread |
  * | ggml/library.c          | all                                                                    | word   |
- * | runtime/cores.c         | once                                                                   | marked |
- * | runtime/cores.c         | pretended                                                              | word   |
+ * | runtime/cores.c         | once found                                                             | marked |
+ * | runtime/cores.c         | pretended simulated                                                    | word   |
  * | runtime/topology.c      | once                                                                   | marked |
  * | runtime/topology.c      | pretended_cores pretended_banks                                        | word   |
  * | table/cpu_features.c    | cache                                                                  | word   |

@@ -103,7 +103,7 @@ struct ag_pool {
     ag_fetch fetch;
     ag_worker *workers[AG_MAX_THREADS];
     /* of an uneven pool: the speed of the core where each worker ran last (cores.h) */
-    _Alignas(64) _Atomic uint8_t speed[AG_MAX_THREADS];
+    _Alignas(64) atomic_uchar speed[AG_MAX_THREADS];
     /* only the first n_runs are scanned, one for each thread that can lead; AG_MAX_THREADS would be too many */
     ag_run runs[];
 };
@@ -157,10 +157,10 @@ static inline void ag_pool_note_speed(ag_pool *pool, const ag_worker *worker)
 {
     if (!pool->uneven) return;
     const int n_threads = atomic_load_explicit(&pool->n_threads, memory_order_relaxed);
-    const uint8_t speed = (uint8_t)ag_core_speed(ag_core_here(worker->index), n_threads);
-    _Atomic uint8_t *mine = &pool->speed[worker->index]; /* in a cache line that all leaders read, so seldom written */
-    if (atomic_load_explicit(mine, memory_order_relaxed) == speed) return;
-    atomic_store_explicit(mine, speed, memory_order_relaxed);
+    const unsigned char speed = (unsigned char)ag_core_speed(ag_core_here(worker->index), n_threads);
+    /* that cache line is read by all leaders, so it is written only if something has changed */
+    if (atomic_load_explicit(&pool->speed[worker->index], memory_order_relaxed) == speed) return;
+    atomic_store_explicit(&pool->speed[worker->index], speed, memory_order_relaxed);
 }
 
 void ag_pool_ready(ag_executor *executor, ag_stream *stream);

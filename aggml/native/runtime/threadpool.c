@@ -164,7 +164,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
         worker->bank = i % pool->n_banks;
         atomic_init(&worker->cpu, -1);
         worker->sent_from = -1;
-        if (pool->uneven) atomic_store(&pool->speed[i], (uint8_t)ag_core_speed(-1, n_threads));
+        if (pool->uneven) atomic_store(&pool->speed[i], (unsigned char)ag_core_speed(-1, n_threads));
         pthread_cond_init(&worker->wake, NULL);
         pool->workers[i] = worker;
         atomic_fetch_add(&pool->alive, 1);
