@@ -38,7 +38,8 @@ class ThreadPoolParams:
     """The parameters of a pool (ggml_threadpool_params); checked when the pool is made.
 
     Attributes:
-        n_threads: workers, 1 to 512; None: the usable cores (affinity, cgroup).
+        n_threads: workers, 1 to 512; None: the usable hyperthreads (affinity, cgroup); on a chip
+            of fast and slow cores, the usable cores.
         priority: see `ThreadPriority`.
         poll: 0 to 100, how long an idle worker looks for work before it sleeps (50: 500 us).
         strict_cpu: one worker per set flag of the mask, in turn, instead of all on the whole mask.
@@ -89,7 +90,8 @@ class ThreadPool:
     """Worker threads that carry out streams (ggml_threadpool).
 
     Args:
-        n_threads: workers, 1 to 512; None: the usable cores (affinity, cgroup).
+        n_threads: workers, 1 to 512; None: the usable hyperthreads (affinity, cgroup); on a chip
+            of fast and slow cores, the usable cores.
         poll: 0 to 100, how long an idle worker looks for work before it sleeps (50: 500 us).
         priority: see `ThreadPriority`; above 0 it needs privileges.
         cpumask: one flag per cpu; empty: the affinity of the process.

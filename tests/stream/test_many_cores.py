@@ -1,43 +1,35 @@
-"""Pools on a simulated machine: 64 cores, two and four NUMA nodes, too many threads.
+"""Pools on a simulated machine: 64 cores, two and four NUMA nodes, slow cores, too many threads.
 
 Here: results, placement, streams that many threads submit to. Not here: which thread wakes which,
-and which thread takes which chunk (tests/native/runtime_many_cores.c).
+and which thread takes which chunk (tests/native/runtime_many_cores.c, runtime_cores.c).
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
 import numpy as np
 import pytest
+from machines import desktop, machine
 
 import aggml
 from aggml import Graph, ops
 from aggml.native import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from support import Array
 
     from aggml.devices.cpu import CPUDevice
 
 
-@contextmanager
-def machine(cores: int, banks: int) -> Iterator[None]:
-    _native.pretend_cores(cores, banks)
-    try:
-        yield
-    finally:
-        _native.pretend_cores(0, 0)
-
-
-@pytest.mark.parametrize(("threads", "banks"), [(12, 1), (40, 2), (64, 4)])
-async def test_graphs_give_the_same_bits_on_any_number_of_cores(
-    cpu_device: CPUDevice, threads: int, banks: int, seed: int
+async def check_same_bits(
+    cpu_device: CPUDevice, threads: int, pretended: AbstractContextManager[None], seed: int
 ) -> None:
+    """A graph on one thread, and on so many threads of a pretended machine."""
     rng = np.random.default_rng(seed)
     w, x = aggml.new_tensor("q8_0", ne=(256, 700)), aggml.new_tensor("f32", ne=(256, 9))
     y = ops.soft_max(ops.add(ops.mul_mat(w, x), ops.sqr(ops.mul_mat(w, x))))
@@ -58,9 +50,24 @@ async def test_graphs_give_the_same_bits_on_any_number_of_cores(
 
     async with cpu_device.backend(n_threads=1) as one:
         expected = await compute(one)
-    with machine(threads, banks), aggml.ThreadPool(threads) as pool:
+    with pretended, aggml.ThreadPool(threads) as pool:
         async with cpu_device.backend(pool=pool) as many:
             assert np.array_equal(await compute(many), expected)
+
+
+@pytest.mark.parametrize(("threads", "banks"), [(12, 1), (40, 2), (64, 4)])
+async def test_graphs_give_the_same_bits_on_any_number_of_cores(
+    cpu_device: CPUDevice, threads: int, banks: int, seed: int
+) -> None:
+    await check_same_bits(cpu_device, threads, machine(threads, banks), seed)
+
+
+@pytest.mark.parametrize(("usable", "threads"), [("14-17", 3), ("0,2,4,6,16-19", 8), ("0-31", 24)])
+async def test_graphs_give_the_same_bits_on_fast_and_slow_cores(
+    cpu_device: CPUDevice, tmp_path: Path, usable: str, threads: int, seed: int
+) -> None:
+    pretended = desktop(tmp_path, usable)
+    await check_same_bits(cpu_device, threads, pretended, seed)
 
 
 async def test_many_streams_over_many_banks_keep_their_order(cpu_device: CPUDevice) -> None:

@@ -5,7 +5,7 @@ streams of work.
 """
 
 from aggml.devices.cpu.backend import CPUBackend
-from aggml.devices.cpu.device import CPUDevice
+from aggml.devices.cpu.device import CoreKinds, CPUDevice
 from aggml.devices.cpu.family import CPUFamily, aggml_backend_init
 from aggml.devices.cpu.features import CPUFeatures, compiled_features, usable_features
 from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
@@ -18,6 +18,7 @@ __all__ = [
     "CPUDevice",
     "CPUFamily",
     "CPUFeatures",
+    "CoreKinds",
     "HBMBufferType",
     "Roofline",
     "TypeTraits",

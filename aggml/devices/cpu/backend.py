@@ -32,7 +32,8 @@ class CPUBackend(DirectBackend):
     """Ordered work on the worker threads.
 
     Args:
-        n_threads: the most threads that one graph uses; None: all usable cores.
+        n_threads: the most threads that one graph uses; None: as many as the pool has by default,
+            see `ThreadPool`.
         use_ref: use only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
         isa: the highest instruction set that kernels may use: "scalar", "avx2", "avxvnni",
             "avx512", "zen4", "zen5", "amx", "neon", "dotprod" or "i8mm"; None: AGGML_ISA from the

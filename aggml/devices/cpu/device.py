@@ -1,4 +1,4 @@
-"""CPUDevice: the processor as a device: its memory, its name, its backends.
+"""CPUDevice: the processor as a device: its memory, its name and cores, its backends.
 
 Not here: what a backend does (backend.py), the family that the registry loads (family.py).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from aggml.stream.threadpool import ThreadPool
     from aggml.tensor import Tensor
 
-__all__ = ["CPUDevice"]
+__all__ = ["CPUDevice", "CoreKinds"]
+
+
+class CoreKinds(NamedTuple):
+    """Cores that this process may use, by kind; a core counts once, however many hyperthreads."""
+
+    performance: int
+    efficiency: int
+
+    def __str__(self) -> str:
+        kinds = {"performance": self.performance, "efficiency": self.efficiency}
+        counts = [f"{n} {kind}" for kind, n in kinds.items() if n]
+        return f"{' and '.join(counts)} core{'s' if sum(self) > 1 else ''}"
 
 
 class _MappedType(HostBufferType):
@@ -45,7 +57,8 @@ class CPUDevice(Device):
     caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=True, events=True, mmap=True)
 
     def __init__(self) -> None:
-        self.description = _model_name()
+        cores = self.cores
+        self.description = f"{_model_name()}, {cores}" if cores else _model_name()
         self._mapped = _MappedType("CPU_Mapped")
 
     @property
@@ -60,6 +73,15 @@ class CPUDevice(Device):
             return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
         except (ValueError, OSError):
             return 0, 0
+
+    @property
+    def cores(self) -> CoreKinds | None:
+        """How many fast and slow cores there are.
+
+        None: the system does not tell, or no efficiency core is usable.
+        """
+        kinds = CoreKinds(*_native.core_kinds())
+        return kinds if kinds.efficiency else None
 
     @property
     def packed_bytes(self) -> int:

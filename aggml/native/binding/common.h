@@ -23,6 +23,7 @@ extern "C" {
 #include "table/tunables.h"
 #include "runtime/rest.h"
 #include "runtime/runtime.h"
+#include "runtime/cores.h"
 #include "runtime/topology.h"
 
 #include "formats/quant.h"

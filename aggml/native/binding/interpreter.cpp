@@ -84,6 +84,13 @@ void bind_interpreter(nb::module_ &m)
     m.def("timers_compared", ag_timer_compared);
     m.def("banks", ag_banks);
     m.def("pretend_cores", ag_topology_pretend, "cores"_a, "banks"_a);
+    m.def("core_kinds", [] {
+        const ag_core_kinds kinds = ag_cores();
+        return nb::make_tuple(kinds.performance, kinds.efficiency);
+    });
+    m.def(
+        "pretend_files", // "": the real machine again
+        [](const std::string &root) { ag_cores_pretend(root.empty() ? nullptr : root.c_str()); }, "root"_a);
     m.def(
         "place", [](uintptr_t data, size_t size) { return ag_place(reinterpret_cast<void *>(data), size); }, "data"_a,
         "size"_a);

@@ -39,7 +39,7 @@
  * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners         | parent |
  * | runtime/pool_state.h    | active_runs runs_left stop                                             | parent |
  * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes n_ranges               | parent |
- * | runtime/pool_state.h    | ranges_done publishing                                                 | parent |
+ * | runtime/pool_state.h    | ranges_done publishing speed weighed begins                            | parent |
  * | runtime/pool_sleep.c    | ag_on_idle                                                             | word   |
  * | runtime/threadpool.c    | my_pool                                                                | thread |
  * | runtime/stream_inline.c | inline_here                                                            | thread |
@@ -78,6 +78,8 @@
  * | ggml/guard.c            | refs lock over                                                         | parent |
  * | ggml/guard.c            | thread depth                                                           | thread |
  * | ggml/library.c          | all                                                                    | word   |
+ * | runtime/cores.c         | once found                                                             | marked |
+ * | runtime/cores.c         | pretended simulated                                                    | word   |
  * | runtime/topology.c      | once                                                                   | marked |
  * | runtime/topology.c      | pretended_cores pretended_banks                                        | word   |
  * | table/cpu_features.c    | cache                                                                  | word   |
@@ -93,8 +95,8 @@
  * | binding/prepared.cpp    | dtype_name                                                             | gil    |
  * | binding/waits.cpp       | waits_lock                                                             | gil    |
  *
- * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is
- * begun anew. */
+ * pthread_once (quant_iq_grid.c, cores.c, topology.c) marks as we do: glibc counts forks, and what another process
+ * began is begun anew. */
 atomic_uint ag_generation = 1;
 void (*ag_binding_forked)(void) = NULL;
 void (*ag_devices_forked)(void) = NULL;

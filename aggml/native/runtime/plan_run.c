@@ -153,8 +153,9 @@ enum {
     FETCH_MOST = 131072, /* bytes of a stream: 10 us of one thread, which is more than it waits */
 };
 
-static void offer_fetch(ag_pool *pool, const ag_plan *plan, size_t step, int streams)
+static void offer_fetch(ag_pool *pool, const ag_run *r, size_t step, int streams)
 {
+    const ag_plan *plan = r->plan;
     ag_fetch *f = &pool->fetch;
     const ag_step *next = &plan->steps[plan->steps[step].fetches];
     const uintptr_t base = plan->steps[step].fetches != 0 && streams > 1 ? (uintptr_t)next->weights : 0;
@@ -164,6 +165,10 @@ static void offer_fetch(ag_pool *pool, const ag_plan *plan, size_t step, int str
     atomic_store_explicit(&f->chunks, next->n_chunks, memory_order_relaxed);
     atomic_store_explicit(&f->streams, (unsigned)streams, memory_order_relaxed);
     atomic_store_explicit(&f->done, 0, memory_order_relaxed);
+    const bool weighed = r->weighed && streams <= AG_FEW_THREADS;
+    for (int i = 0; weighed && i <= streams; ++i)
+        atomic_store_explicit(&f->begins[i], ag_run_begins(r, i, next->n_chunks), memory_order_relaxed);
+    atomic_store_explicit(&f->weighed, weighed, memory_order_relaxed);
     atomic_store_explicit(&f->base, base, memory_order_release);
 }
 
@@ -180,9 +185,14 @@ bool ag_pool_fetch(ag_pool *pool)
         return false;
     const size_t piece = atomic_fetch_add_explicit(&f->done, 1, memory_order_relaxed);
     const size_t stream = 1 + piece % (streams - 1), at = piece / (streams - 1) * FETCH_BYTES;
-    const size_t each = chunks / streams, more = chunks % streams, bytes = atomic_load(&f->chunk_bytes);
+    const size_t bytes = atomic_load(&f->chunk_bytes), more = chunks % streams;
+    size_t each = chunks / streams, begin = stream * each + (stream < more ? stream : more);
+    if (atomic_load_explicit(&f->weighed, memory_order_relaxed) && stream < AG_FEW_THREADS) {
+        begin = atomic_load_explicit(&f->begins[stream], memory_order_relaxed);
+        each = atomic_load_explicit(&f->begins[stream + 1], memory_order_relaxed) - begin;
+    }
     if (at >= each * bytes) return false;
-    const uintptr_t from = base + (stream * each + (stream < more ? stream : more)) * bytes + at;
+    const uintptr_t from = base + begin * bytes + at;
     for (uintptr_t i = 0; i < FETCH_BYTES; i += 64) __builtin_prefetch((const void *)(from + i), 0, 2);
     return true;
 }
@@ -232,7 +242,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             int limit = atomic_load(&r->limit);
             const uint32_t ahead = plan->steps[step].ahead;
             ag_stream *stream = r->stream;
-            offer_fetch(pool, plan, step, limit);
+            offer_fetch(pool, r, step, limit);
             ag_run_publish(r, step);
             if (ahead == 0 || ahead >= WORTH_WAKING) {
                 ag_pool_wake_helpers(pool, worker, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
@@ -334,7 +344,8 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);
     atomic_store(&r->limit, limit);
-    ag_run_open(r, pool->n_banks, limit);
+    ag_pool_note_speed(pool, worker);
+    ag_run_open(r, pool, limit);
     atomic_fetch_add(&r->engaged, 1);
     atomic_fetch_add(&pool->active_runs, 1);
     ag_run_result result = advance(pool, worker, r, step, due, error);

@@ -24,8 +24,20 @@ static bool crowded(const ag_pool *pool)
 /* -- where ---------------------------------------------------------------------------------------------------- */
 
 #ifdef __linux__
-/* Moves this worker from a core on which another worker sleeps to one without any. It costs twice 1 us and a
- * migration, paid by a thread that has nothing to do. */
+/* What a core without a sleeping worker is worth to this one: its speed where cores differ, half of it if another
+ * worker sleeps on its other hyperthread. */
+static int worth(const ag_pool *pool, const ag_worker *worker, int cpu)
+{
+    if (!pool->uneven) return 1;
+    const int speed = ag_core_speed(cpu, 0), n_threads = atomic_load(&pool->n_threads);
+    for (int i = 0; i < n_threads; ++i) {
+        if (i != worker->index && ag_core_same(cpu, atomic_load(&pool->workers[i]->cpu))) return speed / 2;
+    }
+    return speed;
+}
+
+/* Moves this worker from a core on which another worker sleeps to one without any, the fastest of these. It costs twice
+ * 1 us and a migration, paid by a thread that has nothing to do. */
 static void lie_apart(ag_pool *pool, ag_worker *worker)
 {
     const int here = ag_relay_cpu();
@@ -42,14 +54,17 @@ static void lie_apart(ag_pool *pool, ag_worker *worker)
         if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET((size_t)cpu, &taken);
     }
     if (!shared || pthread_getaffinity_np(pthread_self(), sizeof mine, &mine) != 0) return;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    int best = -1, most = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE && (pool->uneven || best < 0); ++cpu) {
         if (!CPU_ISSET((size_t)cpu, &mine) || CPU_ISSET((size_t)cpu, &taken)) continue;
-        CPU_ZERO(&there);
-        CPU_SET((size_t)cpu, &there);
-        if (pthread_setaffinity_np(pthread_self(), sizeof there, &there) == 0) atomic_store(&worker->cpu, cpu);
-        pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);
-        return;
+        const int value = worth(pool, worker, cpu);
+        if (value > most) best = cpu, most = value;
     }
+    if (best < 0) return;
+    CPU_ZERO(&there);
+    CPU_SET((size_t)best, &there);
+    if (pthread_setaffinity_np(pthread_self(), sizeof there, &there) == 0) atomic_store(&worker->cpu, best);
+    pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);
 }
 
 /* Makes it wake on another core than this one, which stays busy. */
@@ -225,6 +240,7 @@ void ag_pool_sleep(ag_pool *pool, ag_worker *worker)
     void (*on_idle)(void) = atomic_load(&ag_on_idle);
     if (on_idle != NULL) on_idle();
     lie_apart(pool, worker);
+    ag_pool_note_speed(pool, worker); /* it may have moved */
     pthread_mutex_lock(&bank->lock);
     atomic_fetch_add(&bank->sleepers, 1);
     if (!atomic_load(&pool->stop) && !ag_pool_anything(pool)) {

@@ -4,6 +4,7 @@
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 
+#include "cores.h"
 #include "internal.h"
 #include "topology.h"
 
@@ -35,6 +36,8 @@ typedef struct ag_fetch {
     _Alignas(64) atomic_uintptr_t base; /* 0: nothing to fetch */
     atomic_size_t chunk_bytes;
     atomic_uint chunks, streams, done; /* pieces that some thread has already prefetched */
+    atomic_bool weighed; /* the streams are not equally long; then where each begins, and where the last one ends */
+    atomic_uint begins[AG_FEW_THREADS + 1];
 } ag_fetch;
 
 /* Chunks of the steps that run now. One group of threads takes them before the chunks of other ranges. */
@@ -64,6 +67,11 @@ typedef struct ag_run {
     size_t head; /* the step that was published last */
     uint64_t slice_end;
     int n_streams; /* the limit when the plan began, the same for all chunks of a step */
+    /* Threads run on cores that differ (cores.h): each range has a chunk for each of its threads, and its part of the
+     * others, in 2^-32. What rounding leaves over goes to the ranges of the lowest ranks, which are the fastest. */
+    bool weighed;
+    uint32_t part[AG_RANGES];
+    uint8_t rank[AG_RANGES], threads[AG_RANGES];
     char message[AGK_MESSAGE];
     pthread_mutex_t message_lock;
 } ag_run;
@@ -78,6 +86,7 @@ struct ag_pool {
     unsigned generation;
     ag_pool *next_living, **link_living;
     int n_banks;          /* kept here, away from the fields that are written often */
+    bool uneven;          /* it has one bank, and cores that differ */
     atomic_int life;      /* an ag_pool_life */
     pthread_mutex_t lock; /* guards the starting of threads and the end of the pool */
     ag_bank banks[AG_MAX_BANKS];
@@ -93,6 +102,8 @@ struct ag_pool {
     atomic_bool orphaned;
     ag_fetch fetch;
     ag_worker *workers[AG_MAX_THREADS];
+    /* of an uneven pool: the speed of the core where each worker ran last (cores.h) */
+    _Alignas(64) atomic_uchar speed[AG_MAX_THREADS];
     /* only the first n_runs are scanned, one for each thread that can lead; AG_MAX_THREADS would be too many */
     ag_run runs[];
 };
@@ -108,9 +119,12 @@ typedef struct ag_claim {
     uint32_t chunk;
 } ag_claim;
 
-void ag_run_open(ag_run *run, int n_banks, int limit); /* decides how many ranges its steps have */
-void ag_run_publish(ag_run *run, size_t step);         /* from here on other threads may end the plan, and free it */
-void ag_run_close(ag_run *run);                        /* from here on nothing can be claimed */
+/* decides how many ranges its steps have, and how large they are */
+void ag_run_open(ag_run *run, const ag_pool *pool, int limit);
+/* the first chunk of a range of a weighed run, in a step of so many chunks; that of range n_ranges is `chunks` */
+uint32_t ag_run_begins(const ag_run *run, int range, uint32_t chunks);
+void ag_run_publish(ag_run *run, size_t step); /* from here on other threads may end the plan, and free it */
+void ag_run_close(ag_run *run);                /* from here on nothing can be claimed */
 bool ag_run_claim(ag_run *run, ag_pool *pool, ag_worker *worker, ag_claim *claim);
 bool ag_run_finish(ag_run *run, const ag_claim *claim); /* true: it was the last outstanding chunk */
 
@@ -137,6 +151,17 @@ int ag_pool_wake_locked(ag_pool *pool, ag_bank *bank, int n);
 void ag_pool_wake_all(ag_pool *pool);
 bool ag_pool_anything(ag_pool *pool); /* whether there is anything to do */
 void ag_pool_sleep(ag_pool *pool, ag_worker *worker);
+
+/* Notes how fast the core of this worker is: once for each plan that it begins, and each time it looks for work. */
+static inline void ag_pool_note_speed(ag_pool *pool, const ag_worker *worker)
+{
+    if (!pool->uneven) return;
+    const int n_threads = atomic_load_explicit(&pool->n_threads, memory_order_relaxed);
+    const unsigned char speed = (unsigned char)ag_core_speed(ag_core_here(worker->index), n_threads);
+    /* that cache line is read by all leaders, so it is written only if something has changed */
+    if (atomic_load_explicit(&pool->speed[worker->index], memory_order_relaxed) == speed) return;
+    atomic_store_explicit(&pool->speed[worker->index], speed, memory_order_relaxed);
+}
 
 void ag_pool_ready(ag_executor *executor, ag_stream *stream);
 ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker); /* NULL: none is ready */

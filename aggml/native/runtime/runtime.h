@@ -358,7 +358,7 @@ int ag_pool_sleepers(const ag_pool *pool); /* workers that sleep at this moment 
 ag_executor *ag_pool_executor(ag_pool *pool);
 const ag_worker *ag_pool_worker(const ag_pool *pool, int index); /* for tests */
 extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
-int ag_usable_cpus(void);                  /* according to affinity and cgroup quota */
+int ag_usable_cpus(void); /* threads of a pool by default: according to affinity, kinds of cores and cgroup quota */
 
 /* Runs the slot's plan from `*step` on. False: other threads go on with it, and the thread that finishes it
  * continues the stream. `*step` says where to resume if it yielded to other streams. */

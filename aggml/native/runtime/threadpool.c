@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "pool_state.h"
 
@@ -45,10 +44,11 @@ static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
 
 /* Looks for work for a while. While a plan runs every worker does; else only one, as the event loop shares these
  * cores. */
-static bool spin(ag_pool *pool)
+static bool spin(ag_pool *pool, ag_worker *worker)
 {
     bool found = false;
     int spinners = atomic_fetch_add(&pool->spinners, 1), cpu = ag_relay_cpu();
+    ag_pool_note_speed(pool, worker);
     ag_relay_enter(cpu);
     uint64_t end = ag_now() + (uint64_t)pool->params.spin_us * 1000u;
     do {
@@ -133,7 +133,7 @@ static void *work(void *argument)
         ag_stream *stream = plans_have_their_turn(pool, worker) ? NULL : ag_pool_pop(pool, worker);
         if (stream != NULL) {
             ag_stream_run(stream, worker);
-        } else if (!help(pool, worker) && !spin(pool)) {
+        } else if (!help(pool, worker) && !spin(pool, worker)) {
             ag_pool_sleep(pool, worker);
         }
     }
@@ -164,6 +164,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
         worker->bank = i % pool->n_banks;
         atomic_init(&worker->cpu, -1);
         worker->sent_from = -1;
+        if (pool->uneven) atomic_store(&pool->speed[i], (unsigned char)ag_core_speed(-1, n_threads));
         pthread_cond_init(&worker->wake, NULL);
         pool->workers[i] = worker;
         atomic_fetch_add(&pool->alive, 1);
@@ -201,6 +202,7 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     pool->executor.ready = ag_pool_ready;
     pool->params = *params;
     pool->n_banks = banks_for(params);
+    pool->uneven = pool->n_banks == 1 && ag_cores_differ();
     for (int i = 0; i < AG_MAX_BANKS; ++i) pthread_mutex_init(&pool->banks[i].lock, NULL);
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
@@ -317,14 +319,15 @@ static int cgroup_cpus(void)
     return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : AG_MAX_THREADS;
 }
 
+/* Where all cores are equal, each hyperthread counts. Where they differ, each core counts once: two threads on a
+ * performance core would share its vector units, each with about the speed of an efficiency core, and the second
+ * hyperthreads stay free for the event loop. Efficiency cores count, because a slow thread only takes what it has time
+ * for. */
 int ag_usable_cpus(void)
 {
-    int n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#ifdef __linux__
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
-#endif
-    int quota = cgroup_cpus();
+    const int cores = ag_usable_cores(), quota = cgroup_cpus();
+    int n = ag_usable_threads();
+    if (cores > 0 && cores < n) n = cores;
     if (quota < n) n = quota;
     return n < 1 ? 1 : n;
 }

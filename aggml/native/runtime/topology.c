@@ -1,6 +1,7 @@
 /* Banks of memory and their processors: read from the system once, or simulated for a test.
  *
- * Not here: which worker belongs to which bank (threadpool.c), which thread claims what (plan_run.c). */
+ * Not here: which worker belongs to which bank (threadpool.c), which thread claims what (plan_run.c), how fast
+ * each core is (cores.c). */
 #define _GNU_SOURCE
 #include "topology.h"
 
@@ -15,51 +16,52 @@
 #include <sys/syscall.h>
 #endif
 
-#define CPUS 1024
 #define PAGE 4096
 #define NODES 64
 
 static struct {
     int banks, cores; /* of all banks together */
     int node[AG_MAX_BANKS];
-    int8_t bank_of[CPUS]; /* -1: not usable */
+    int8_t bank_of[AG_CPUS]; /* -1: not usable */
 } machine = {.banks = 1, .cores = 1};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_int pretended_cores, pretended_banks;
 
-#ifdef __linux__
-/* Adds the usable processors of a list such as "0-3,8" to a bank; returns how many there are. */
-static int read_cpus(FILE *file, const cpu_set_t *usable, int bank)
+int ag_cpu_list(const char *path, bool cpus[AG_CPUS])
 {
     int first, last, n = 0;
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return -1;
     while (fscanf(file, "%d", &first) == 1) {
         last = first;
         int c = fgetc(file);
         if (c == '-' && fscanf(file, "%d", &last) == 1) c = fgetc(file);
-        for (int cpu = first; cpu >= 0 && cpu <= last && cpu < CPUS; ++cpu) {
-            if (!CPU_ISSET((size_t)cpu, usable)) continue;
-            machine.bank_of[cpu] = (int8_t)bank;
-            ++n;
-        }
+        for (int cpu = first; cpu >= 0 && cpu <= last && cpu < AG_CPUS; ++cpu, ++n) cpus[cpu] = true;
         if (c != ',') break;
     }
+    fclose(file);
     return n;
 }
 
+#ifdef __linux__
 static void look(void)
 {
     cpu_set_t usable;
-    for (int i = 0; i < CPUS; ++i) machine.bank_of[i] = -1;
+    for (int i = 0; i < AG_CPUS; ++i) machine.bank_of[i] = -1;
     if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
     int banks = 0, cores = 0;
     for (int node = 0; node < NODES; ++node) {
         char path[64];
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
-        FILE *file = fopen(path, "r");
-        if (file == NULL) continue;
+        bool here[AG_CPUS] = {false};
+        if (ag_cpu_list(path, here) < 0) continue;
         const int bank = banks < AG_MAX_BANKS ? banks : node % AG_MAX_BANKS;
-        const int n = read_cpus(file, &usable, bank);
-        fclose(file);
+        int n = 0;
+        for (int cpu = 0; cpu < AG_CPUS; ++cpu) {
+            if (!here[cpu] || !CPU_ISSET((size_t)cpu, &usable)) continue;
+            machine.bank_of[cpu] = (int8_t)bank;
+            ++n;
+        }
         if (n == 0) continue; /* it has only memory, or processors that this process may not use */
         if (bank == banks) machine.node[banks++] = node;
         cores += n;
@@ -93,7 +95,7 @@ bool ag_bank_has(int bank, int cpu)
 {
     if (atomic_load(&pretended_banks) > 0) return true;
     pthread_once(&once, look);
-    return cpu >= 0 && cpu < CPUS && machine.bank_of[cpu] == bank;
+    return cpu >= 0 && cpu < AG_CPUS && machine.bank_of[cpu] == bank;
 }
 
 void ag_bank_stay(int bank)

@@ -7,11 +7,15 @@
 #include <stddef.h>
 
 #define AG_MAX_BANKS 8 /* further banks count as part of these */
+#define AG_CPUS 1024   /* hyperthreads beyond these are not seen */
 
 int ag_banks(void);      /* banks with processors that this process may use; at least 1 */
 int ag_bank_cores(void); /* usable processors of a bank, on average */
 bool ag_bank_has(int bank, int cpu);
 void ag_bank_stay(int bank); /* this thread runs only on the processors of that bank, if it may run on any of them */
+
+/* Adds those of a list such as "0-3,8" in a file; returns how many it names, -1: there is no such file. */
+int ag_cpu_list(const char *path, bool cpus[AG_CPUS]);
 
 /* For tests: pools and placements made from here on see so many processors in so many banks, of equal size. 0 banks:
  * the real machine again. Nothing is bound to processors or memory that does not exist. */
