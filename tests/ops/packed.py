@@ -27,10 +27,12 @@ __all__ = [
     "as_they_lie",
     "device",
     "floats",
+    "most_packed",
     "nmse",
     "quantized",
 ]
 
+OF_16 = ("q2_K", "q3_K", "q6_K", "iq2_xs", "iq2_s", "iq1_m", "nvfp4")  # a scale for 16 elements
 F32 = np.ndarray[Any, np.dtype[np.float32]]
 TYPES = [
     *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"),
@@ -42,6 +44,8 @@ AVX2, DOTPROD = 1 << 0 | 1 << 1 | 1 << 2, 1 << 8 | 1 << 11
 AMX_INT8 = 1 << 10
 PACKS = any(cpu_mask(None) & isa == isa for isa in (AVX2, DOTPROD))
 TILES = cpu_mask(None) & AMX_INT8 != 0
+_AVX2 = cpu_mask(None) & 1 != 0
+_WIDE = cpu_mask(None) & (1 << 3 | 1 << 4) == 1 << 3 | 1 << 4  # AVX-512 with VNNI
 AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
 TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
 PAIRS_ON_ZEN4 = 1 << 3 | 1 << 5 | 1 << 15
@@ -105,3 +109,16 @@ async def as_they_lie(backend: aggml.Backend, dtype: str, blocks: Any, x: F32, m
 
 def nmse(found: F32, expected: F32) -> float:
     return float(np.sum((found - expected) ** 2) / np.sum(expected**2))
+
+
+def most_packed(dtype: str) -> int:
+    """The most columns for which weights are packed, on processors that pack them."""
+    if TILES:
+        return 31
+    if not _AVX2:
+        return 16
+    if dtype == "bf16":
+        return 48
+    if dtype in OF_16:
+        return 40 if _WIDE else 32
+    return 80 if _WIDE else 48

@@ -48,13 +48,15 @@ static int64_t most_packed_in_lanes(const agk_mm_problem *p)
     const uint32_t wide = AGK_AVX512 | AGK_AVX512_VNNI;
     if ((p->cpu & AGK_AVX2) == 0 || agk_mm_tiles.serves(p)) return PACKED_IN_LANES;
     if (p->a == AGK_BF16) return 48;
-    const bool halves = agk_packed_halves(agk_packed_layout_of(p->a)), is_wide = (p->cpu & wide) == wide;
+    const agk_packed_layout *layout = agk_packed_layout_of(p->a);
+    if (layout == NULL) return 0;
+    const bool halves = agk_packed_halves(layout), is_wide = (p->cpu & wide) == wide;
     return halves ? (is_wide ? 40 : 32) : (is_wide ? 80 : 48);
 }
 
 static bool few_enough_for_packed_lanes(const agk_mm_problem *p)
 {
-    return p->n <= PACKED_IN_LANES || (agk_packed_layout_of(p->a) != NULL && p->n <= most_packed_in_lanes(p));
+    return p->n <= most_packed_in_lanes(p);
 }
 
 static bool worth_packed_pairs(const agk_mm_problem *p)
