@@ -206,10 +206,11 @@ void bind_waits(nb::module_ &m)
         .def("watch", watch, "op"_a, "callback"_a)
         .def("call_due", call_due, "failed"_a)
         .def("waiters", waiters)
-        .def_prop_ro("waits", [](Notifier &n) {
-            nb::ft_lock_guard guard(waits_lock);
-            return n.armed != nullptr;
-        })
+        .def_prop_ro("waits",
+                     [](Notifier &n) {
+                         nb::ft_lock_guard guard(waits_lock);
+                         return n.armed != nullptr;
+                     })
         .def("cancel_all", &Notifier::cancel_all)
         .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
         .def("drain", [](Notifier &n) { ag_notifier_drain(n.notifier); })
