@@ -87,6 +87,8 @@ static void check_schemes(void)
         expect(avx2, AGK_IQ2_XS, 64, 8, 256, true, "packed_lanes");
         expect(avx2, AGK_IQ2_XS, 64, 8, 256, false, "dots_q8");
         expect(avx2, AGK_Q4_K, 64, 9, 256, false, "shorts");
+        expect(avx2, AGK_Q4_K, 64, 48, 256, true, "packed_lanes");
+        expect(avx2, AGK_Q4_K, 64, 49, 256, true, "shorts");
         expect(avx2, AGK_F32, 64, 191, 256, false, "blocks_f32");
         expect(avx2, AGK_F32, 64, 192, 256, false, "floats");
         expect(avx2, AGK_F16, 64, 192, 256, false, "floats");
@@ -96,8 +98,10 @@ static void check_schemes(void)
     if (has_line("mm_bytes_product", avx512)) {
         expect(avx512, AGK_Q8_0, 64, 16, 256, true, "packed_lanes");
         expect(avx512, AGK_Q8_0, 64, 16, 256, false, "blocks_q8");
-        expect(avx512, AGK_Q6_K, 64, 17, 256, true, "bytes");
-        expect(avx512, AGK_Q6_K, 64, 32, 256, true, "bytes");
+        expect(avx512, AGK_Q8_0, 64, 80, 256, true, "packed_lanes");
+        expect(avx512, AGK_Q8_0, 64, 81, 256, true, "bytes");
+        expect(avx512, AGK_Q6_K, 64, 40, 256, true, "packed_lanes");
+        expect(avx512, AGK_Q6_K, 64, 41, 256, true, "bytes");
         expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* panels need more rows */
         expect(avx512, AGK_F16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 32, 256, false, "floats");
