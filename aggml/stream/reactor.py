@@ -229,6 +229,7 @@ async def _pump(reactor: Reactor) -> None:
 
 
 def _start(reactor: Reactor) -> None:
+    """End the rest of the pump. Protected: Ctrl-C between its lines would leave it asleep."""
     import trio
 
     task, reactor.resting = reactor.resting, None

@@ -132,9 +132,8 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
         found = known_reactor()
         if found is not None and not found.pumped:
             found.wake()
-            if (
-                found.turns or found.led
-            ):  # the descriptor is empty now; it was perhaps written for them
+            # The descriptor is empty now, but perhaps it was written for those who wait for it.
+            if found.turns or found.led:
                 found.notifier.signal()
 
 
@@ -143,7 +142,7 @@ def _lead(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:
 
     The reactor's pump is a task, too: it would run first, wait again, and this task would run one
     turn of the loop later. From the end of 200 us of work to the resumed task: 16.8 and 10.0 us.
-    While this task waits, it stands for the pump. Then others wait, and the pump goes on.
+    Meanwhile the pump rests. If others still wait when this task goes on, the pump starts again.
     """
     import trio
 

@@ -51,6 +51,10 @@ typedef struct agk_flash_tile {
     float *state;                /* agk_flash_state_floats(d, dv) floats, 64-byte aligned */
 } agk_flash_tile;
 
+enum {
+    AGK_FLASH_HEADS_AHEAD = 24576
+}; /* bytes that a kernel of all heads prefetches ahead, and expects of the first */
+
 /* Rows of a block for a kernel that computes all heads of K together. The rows of the heads lie side by side and fill
  * all memory from k to k + n * k_step, likewise v; next: the keys that are read after this block. */
 typedef struct agk_flash_rows {

@@ -14,12 +14,11 @@
  * vectors is loaded to a register once, and a loop that decides when to prefetch costs a fifth: how many bytes a step
  * asks for is constant. */
 enum {
-    AHEAD = 24576,
     /* bytes of values that all heads compute before the next ones; the sums of values pass through L1 each time */
     SWEEP = 12288,
-    CODES_SWEEP = 18432, /* of quantized values, whose scales are read ahead within a sweep */
+    CODES_SWEEP = 18432, /* of quantized values: more, as each sweep begins with scales that it has to wait for */
     ALL_ROWS = AGK_FLASH_NARROW - 1,
-    PAIR = 2,
+    PAIR = 2, /* vectors of a block of 32 elements */
     MOST_HEADS = 32,
 };
 
@@ -33,7 +32,7 @@ typedef struct asked {
 static inline asked asked_from(const void *from, int64_t bytes, const void *next)
 {
     const uintptr_t begin = (uintptr_t)from, end = begin + (uintptr_t)bytes;
-    return (asked){.at = begin + AHEAD, .end = end, .next = (uintptr_t)next};
+    return (asked){.at = begin + AGK_FLASH_HEADS_AHEAD, .end = end, .next = (uintptr_t)next};
 }
 
 /* Prefetches `bytes`, a constant, behind the product that made `sum`. */
@@ -48,6 +47,8 @@ AGK_INLINE void ask_for(asked *a, int64_t bytes, vf *sum)
     a->at = a->next;
     a->end = UINTPTR_MAX;
 }
+
+/* -- heads and rows */
 
 /* Where a head's numbers are, found once for a block. */
 typedef struct place {
@@ -77,21 +78,16 @@ AGK_INLINE float *floats_as_is(float *at)
 
 /* -- keys */
 
-AGK_INLINE void clear(int rows, vf acc[ROWS][QUAD])
-{
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 4
-        for (int j = 0; j < QUAD; ++j) acc[r][j] = v_zero();
-    }
-}
-
 /* Products of four keys with up to four rows, to S at `to`. */
 AGK_INLINE void quad(int type, int rows, int64_t d, const float *q, int64_t q_step, const char *k, int64_t step,
                      asked *a, float *to)
 {
     vf acc[ROWS][QUAD];
-    clear(ROWS, acc);
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 4
+        for (int j = 0; j < QUAD; ++j) acc[r][j] = v_zero();
+    }
 #pragma GCC unroll 1
     for (int64_t i = 0; i < d; i += VF, q += VF, k += 2 * VF) {
         vf x[QUAD];

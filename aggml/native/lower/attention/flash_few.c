@@ -13,8 +13,6 @@
 #include "lower/alibi.h"
 #include "flash_plan.h"
 
-enum { FIRST_BYTES = 24576 }; /* of keys, prefetched for a kernel of all heads, which then prefetches as far ahead */
-
 /* A unit is either all heads of Q that share a head of K (grouped), or one head of Q. */
 typedef struct few {
     const agk_task *task;
@@ -163,7 +161,7 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
     const bool k_whole = one_each && fills_memory(k, n), v_whole = one_each && fills_memory(v, n);
     const bool all_heads = w->plan.all_heads != NULL && k_whole && v_whole;
     if (all_heads) {
-        for (int64_t i = 0; i < FIRST_BYTES; i += 64) __builtin_prefetch(x[0].k + from * k->nb[1] + i, 0, 0);
+        for (int64_t i = 0; i < AGK_FLASH_HEADS_AHEAD; i += 64) __builtin_prefetch(x[0].k + from * k->nb[1] + i, 0, 0);
     } else {
         ask_for_block(k, x, n, from, each, false);
         ask_for_block(v, x, n, from, each, true);
