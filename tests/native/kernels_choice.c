@@ -93,6 +93,11 @@ static void check_schemes(void)
         expect(avx2, AGK_F32, 64, 192, 256, false, "floats");
         expect(avx2, AGK_F16, 64, 192, 256, false, "floats");
         expect(avx2, AGK_BF16, 64, 512, 256, false, "floats");
+        expect(avx2, AGK_BF16, 64, 2, 256, true, "dots_f32");
+        expect(avx2, AGK_BF16, 64, 3, 256, true, "packed_pairs");
+        expect(avx2, AGK_BF16, 64, 48, 256, true, "packed_pairs");
+        expect(avx2, AGK_BF16, 64, 49, 256, true, "blocks_f32");
+        expect(avx2, AGK_BF16, 64, 8, 256, false, "dots_f32");
         expect(avx2, AGK_BF16, 15, 512, 256, false, "blocks_f32"); /* no panel has so few rows */
     }
     if (has_line("mm_bytes_product", avx512)) {

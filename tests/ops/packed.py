@@ -15,9 +15,10 @@ from aggml.devices.cpu import CPUDevice
 from aggml.native import cpu_mask
 
 __all__ = [
+    "BF16_FROM",
     "F32",
     "PACKS",
-    "PAIRS",
+    "PACKS_BF16",
     "TILES",
     "TILES_OF_BF16",
     "TYPES",
@@ -48,8 +49,10 @@ _AVX2 = cpu_mask(None) & 1 != 0
 _WIDE = cpu_mask(None) & (1 << 3 | 1 << 4) == 1 << 3 | 1 << 4  # AVX-512 with VNNI
 AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
 TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
-PAIRS_ON_ZEN4 = 1 << 3 | 1 << 5 | 1 << 15
-PAIRS = cpu_mask(None) & PAIRS_ON_ZEN4 == PAIRS_ON_ZEN4
+_PAIRS_ON_ZEN4 = 1 << 3 | 1 << 5 | 1 << 15
+_PAIRS = cpu_mask(None) & _PAIRS_ON_ZEN4 == _PAIRS_ON_ZEN4
+PACKS_BF16 = _PAIRS or (_AVX2 and cpu_mask(None) & 1 << 3 == 0)  # in lanes, not for tiles
+BF16_FROM = 5 if _PAIRS else 3  # columns
 K, M = 512, 37  # 37 rows: the last group of 16 rows has 5
 
 

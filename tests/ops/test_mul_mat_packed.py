@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from ops.packed import (
+    BF16_FROM,
     PACKS,
-    PAIRS,
+    PACKS_BF16,
     TILES,
     TILES_OF_BF16,
     TYPES,
@@ -95,7 +96,7 @@ async def test_panels_are_kept_for_many_columns(
             await backend.set(product.w, held)
         found, expected = await kept.run(x), await made.run(x)
         in_lanes = (
-            PAIRS and not TILES and dtype == "bf16" and k % 32 == 0 and n <= most_packed(dtype)
+            PACKS_BF16 and not TILES and dtype == "bf16" and k % 32 == 0 and n <= most_packed(dtype)
         )
         assert (kept.packed, made.packed) == (TILES_OF_BF16 or in_lanes, 0)
         if not in_lanes:  # it rounds columns, and adds up in another order than a panel
@@ -104,19 +105,19 @@ async def test_panels_are_kept_for_many_columns(
 
 
 @pytest.mark.parametrize("k", [32, 96, 1056])
-async def test_weights_of_bf16_are_packed_from_five_columns_on(
+async def test_weights_of_bf16_are_packed_from_some_columns_on(
     backend: aggml.Backend, k: int
 ) -> None:
-    """Only on AMD's CPUs. Elsewhere, and for other column counts, weights are read unpacked."""
+    """From 5 on with AVX-512 on AMD's CPUs, from 3 on with AVX2. Elsewhere they are not packed."""
     x = floats(49, k, seed=9)
     held = aggml.quantize(floats(M, k, seed=10), "bf16").view(np.uint16)
     weights = (held.astype(np.uint32) << 16).view(np.float32).reshape(M, k)
-    for n in (1, 4, 5, 7, 8, 9, 16, 17, 48, 49):
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 48, 49):
         product = Product(backend, "bf16", n, BufferUsage.WEIGHTS, M, k)
         await backend.set(product.w, held)
         found = await product.run(x[:n])
-        if PAIRS:
-            assert product.packed == (5 <= n <= most_packed("bf16"))
+        if PACKS_BF16:
+            assert product.packed == (BF16_FROM <= n <= most_packed("bf16"))
         assert nmse(found, x[:n] @ weights.T) < 1e-5  # the kernel may round the columns to bf16
 
 

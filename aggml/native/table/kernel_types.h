@@ -33,7 +33,7 @@ typedef void agk_mm_blocks_q8_fn(const struct agk_mm_block *block);
 
 /* Products of rows of each type with columns, and of rows that are packed side by side. */
 typedef void agk_mm_product_fn(const struct agk_mm_block *block);
-typedef agk_mm_product_fn agk_mm_dots_bf16_bf16_fn, agk_mm_packed_pairs_fn;
+typedef agk_mm_product_fn agk_mm_dots_bf16_bf16_fn, agk_mm_packed_pairs_fn, agk_mm_packed_floats_fn;
 #define AGK_TYPE(NAME, id, symbol, ...) typedef agk_mm_product_fn agk_mm_dots_##symbol##_fn;
 #define AGK_PACKED(NAME, symbol, ...) \
     typedef agk_mm_product_fn agk_mm_packed_##symbol##_fn, agk_mm_packed_tiles_##symbol##_fn;

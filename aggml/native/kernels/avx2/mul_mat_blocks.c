@@ -1,12 +1,15 @@
-/* mul_mat in f32, AVX2 + FMA: pack a unit of b, multiply tiles of 4 rows x 16 columns.
+/* mul_mat in f32, AVX2 + FMA: pack a unit of b, multiply tiles of 6 rows x 16 columns.
  *
- * 8 accumulators hide the latency of 4 cycles on two multipliers; 6 loads feed them. f16 and bf16 are widened to f32 by
- * the caller. Not here: quantized rows (mul_mat_shorts.c), few columns (mul_mat_dots.c). */
+ * 12 accumulators hide the latency of 4 or 5 cycles on two multipliers; 8 loads feed them. f16 and bf16 are widened to
+ * f32 by the caller. Not here: quantized rows (mul_mat_shorts.c), few columns (mul_mat_dots.c). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
+#include "math.h"
+
+enum { MOST_ROWS = 6 };
 
 AGK_INLINE void transpose8(__m256 r[8])
 {
@@ -59,23 +62,23 @@ void agk_mm_blocks_pack_f32_avx2(int64_t k, int64_t cols, const void *b, size_t 
 
 AGK_INLINE void tile(int R, const agk_mm_block *block, const char *a, const float *b, char *c, int64_t cols)
 {
-    __m256 acc[4][2];
-    AGK_UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+    vf acc[MOST_ROWS][2];
+    AGK_UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = v_zero();
     for (int64_t k = 0; k < block->k; ++k, a += sizeof(float), b += AGK_MM_UNIT) {
-        const __m256 y0 = _mm256_loadu_ps(b), y1 = _mm256_loadu_ps(b + 8);
+        const vf y0 = v_load(b), y1 = v_load(b + 8);
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
-            const __m256 x = _mm256_broadcast_ss((const float *)(const void *)(a + (size_t)r * block->lda));
-            acc[r][0] = _mm256_fmadd_ps(x, y0, acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(x, y1, acc[r][1]);
+            const vf x = v_set(*(const float *)(const void *)(a + (size_t)r * block->lda));
+            v_add_product(&acc[r][0], x, y0);
+            v_add_product(&acc[r][1], x, y1);
         }
     }
-    float values[AGK_MM_UNIT][4]; /* a column is R contiguous floats of c */
+    float values[AGK_MM_UNIT][MOST_ROWS]; /* a column is R contiguous floats of c */
     AGK_UNROLL for (int r = 0; r < R; ++r)
     {
         float row[AGK_MM_UNIT];
-        _mm256_storeu_ps(row, acc[r][0]);
-        _mm256_storeu_ps(row + 8, acc[r][1]);
+        v_store(row, acc[r][0]);
+        v_store(row + 8, acc[r][1]);
         for (int j = 0; j < AGK_MM_UNIT; ++j) values[j][r] = row[j];
     }
     for (int64_t j = 0; j < cols; ++j, c += block->ldc) {
@@ -92,7 +95,8 @@ void agk_mm_blocks_f32_avx2(const agk_mm_block *block)
         const char *a = block->a;
         char *c = (char *)block->c + (size_t)(unit * AGK_MM_UNIT) * block->ldc;
         int64_t rows = block->rows;
-        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4 * sizeof(float)) tile(4, block, a, b, c, cols);
-        for (; rows > 0; --rows, a += block->lda, c += sizeof(float)) tile(1, block, a, b, c, cols);
+        for (; rows >= 6; rows -= 6, a += 6 * block->lda, c += 6 * sizeof(float)) tile(6, block, a, b, c, cols);
+        for (; rows >= 2; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) tile(2, block, a, b, c, cols);
+        if (rows > 0) tile(1, block, a, b, c, cols);
     }
 }

@@ -1,17 +1,18 @@
 /* mul_mat of few columns, AVX2 + FMA: lanes run along k; weights in f32, f16, bf16 and q8_0 are not repacked.
  *
- * A tile has 2 rows x up to 4 columns. One column of floats is multiplied one row at a time. q8_0: products of bytes
- * are added in 16 bits without overflow, 32 elements of k at a time. Not here: other quantized types
- * (mul_mat_dots_q.c), many columns (mul_mat.c). */
+ * A tile of floats has 3 rows x up to 4 columns or 4 x 2, one of q8_0 2 x 4. One column of floats is multiplied one row
+ * at a time. q8_0: products of bytes are added in 16 bits without overflow, 32 elements of k at a time. Not here: other
+ * quantized types (mul_mat_dots_q.c), many columns (mul_mat.c). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
+#include "math.h"
 
 #include "mul_mat_dots_one.h"
 
-enum { F32, F16, BF16, Q8_0 };
+enum { F32, F16, BF16, Q8_0, MOST_ROWS = 4 };
 
 AGK_INLINE float sum8(__m256 x)
 {
@@ -36,24 +37,26 @@ AGK_INLINE __m256 load_tail(int type, const char *a, int64_t n)
     return load(type, padded);
 }
 
+/* R rows x N columns, at best 3 x 4: 12 sums, 7 loads for 12 products. The rows after them are prefetched at the same
+ * k. */
 AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
-    const int width = type == F32 ? 4 : 2;
-    __m256 acc[2][4];
+    const int width = type == F32 ? 4 : 2, line = 64 / width;
+    __m256 acc[MOST_ROWS][4];
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + 8 <= block->k; k += 8) {
-        __m256 x[2];
+        __m256 x[MOST_ROWS];
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const char *row = a + (size_t)r * block->lda + (size_t)(k * width);
             x[r] = load(type, row);
-            _mm_prefetch(row + (size_t)R * block->lda, _MM_HINT_T0);
+            if (k % line == 0) _mm_prefetch(row + (size_t)R * block->lda, _MM_HINT_T0);
         }
         AGK_UNROLL for (int n = 0; n < N; ++n)
         {
             const __m256 y = load(F32, b + (size_t)n * block->ldb + (size_t)(k * 4));
-            AGK_UNROLL for (int r = 0; r < R; ++r) acc[r][n] = _mm256_fmadd_ps(x[r], y, acc[r][n]);
+            AGK_UNROLL for (int r = 0; r < R; ++r) v_add_product(&acc[r][n], x[r], y);
         }
     }
     if (k < block->k) {
@@ -268,12 +271,15 @@ AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const c
         floats(type, R, N, block, a, b, c);
 }
 
+/* R rows x all columns, up to 4 at a time: 5 are 3 and 2, 6 are 3 and 3. */
 AGK_INLINE void columns(int type, int R, const agk_mm_block *block, const char *a, char *c)
 {
-    for (int64_t col = 0; col < block->cols; col += 4) {
+    for (int64_t col = 0, now = 0; col < block->cols; col += now) {
         const char *b = (const char *)block->b + (size_t)col * block->ldb;
         char *to = c + (size_t)col * block->ldc;
-        switch (block->cols - col) {
+        const int64_t left = block->cols - col;
+        now = left == 5 || left == 6 ? 3 : left < 4 ? left : 4;
+        switch (now) {
         case 1: panel(type, R, 1, block, a, b, to); break;
         case 2: panel(type, R, 2, block, a, b, to); break;
         case 3: panel(type, R, 3, block, a, b, to); break;
@@ -282,17 +288,41 @@ AGK_INLINE void columns(int type, int R, const agk_mm_block *block, const char *
     }
 }
 
-AGK_INLINE void dot(int type, const agk_mm_block *block)
+/* Up to 2 columns, 4 rows at a time. */
+AGK_INLINE void two_columns(int type, const agk_mm_block *block, const char *a, char *c)
 {
-    if (type != Q8_0 && block->cols == 1 && block->k <= APART) {
-        one_column(type, block);
-        return;
-    }
+    if (block->cols == 1)
+        panel(type, 4, 1, block, a, block->b, c);
+    else
+        panel(type, 4, 2, block, a, block->b, c);
+}
+
+/* All rows, R at a time, the last ones two or one at a time. 4 rows are only for up to 2 columns: with 3 there are 12
+ * sums, 4 rows and a column, more than 16 registers, and a sum in memory makes each product wait for the last one. */
+AGK_INLINE void all_rows(int type, int R, const agk_mm_block *block)
+{
     const char *a = block->a;
     char *c = (char *)block->c;
     int64_t rows = block->rows;
-    for (; rows >= 2; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) columns(type, 2, block, a, c);
+    for (; rows >= R; rows -= R, a += (size_t)R * block->lda, c += (size_t)R * sizeof(float)) {
+        if (R == 3 && rows == 4) break; /* two twice, not three and one */
+        if (R == 4)
+            two_columns(type, block, a, c);
+        else
+            columns(type, R, block, a, c);
+    }
+    for (; R > 2 && rows >= 2; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) columns(type, 2, block, a, c);
     if (rows > 0) columns(type, 1, block, a, c);
+}
+
+AGK_INLINE void dot(int type, const agk_mm_block *block)
+{
+    if (block->cols == 1 && block->k <= APART)
+        one_column(type, block);
+    else if (block->cols <= 2)
+        all_rows(type, 4, block);
+    else
+        all_rows(type, 3, block);
 }
 
 void agk_mm_dots_f32_avx2(const agk_mm_block *block)
@@ -315,5 +345,5 @@ void agk_mm_dots_q8_0_avx2(const agk_mm_block *block)
     if (block->cols == 1 && block->k <= ONE_MOST_Q8_0 && !one_has_least(block))
         one_column_of_q8_0(block);
     else
-        dot(Q8_0, block);
+        all_rows(Q8_0, 2, block);
 }

@@ -35,9 +35,8 @@ AGK_INLINE void tile(int R, int W, int64_t k, const float *a, const float *const
                 AGK_UNROLL for (int w = 0; w < W; ++w) y[w] = v_load(b[w] + j * LINE);
                 AGK_UNROLL for (int r = 0; r < R; ++r)
                 {
-                    vf value = v_set(x[r * LINE + j]);
-                    v_keep(&value);
-                    AGK_UNROLL for (int w = 0; w < W; ++w) acc[r][w] = v_fma(value, y[w], acc[r][w]);
+                    const vf value = v_set(x[r * LINE + j]);
+                    AGK_UNROLL for (int w = 0; w < W; ++w) v_add_product(&acc[r][w], value, y[w]);
                 }
             }
             AGK_UNROLL for (int w = 0; w < W; ++w) b[w] += 4 * LINE;

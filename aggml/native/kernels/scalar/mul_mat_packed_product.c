@@ -121,8 +121,8 @@ static void product(code_type t, int type, const agk_mm_block *block, int64_t ti
     }
 AGK_MM_QUANTIZED(PRODUCT, )
 
-/* Weights of bf16: 16 rows x 2 k in a vector, behind the head of a group; columns are bf16, ldb apart. */
-void agk_mm_packed_pairs_scalar(const agk_mm_block *block)
+/* Weights of bf16: 16 rows x 2 k in a vector, behind the head of a group; columns of bf16 or f32, ldb apart. */
+static void product_of_bf16(const agk_mm_block *block, bool floats)
 {
     for (int64_t row = 0; row < block->rows; ++row) {
         const char *a = (const char *)block->a + (size_t)(row / ROWS) * block->lda + AGK_PACKED_HEAD;
@@ -130,12 +130,27 @@ void agk_mm_packed_pairs_scalar(const agk_mm_block *block)
             const char *x = (const char *)block->b + (size_t)j * block->ldb;
             double sum = 0.0;
             for (int64_t k = 0; k < block->k; ++k) {
-                uint16_t w, y;
+                uint16_t w, narrow;
+                float y;
                 memcpy(&w, a + k / 2 * VECTOR + row % ROWS * 4 + k % 2 * 2, sizeof w);
-                memcpy(&y, x + 2 * k, sizeof y);
-                sum += (double)bf16(w) * (double)bf16(y);
+                memcpy(&narrow, x + 2 * k, sizeof narrow);
+                if (floats)
+                    memcpy(&y, x + 4 * k, sizeof y);
+                else
+                    y = bf16(narrow);
+                sum += (double)bf16(w) * (double)y;
             }
             *(float *)(void *)((char *)block->c + (size_t)j * block->ldc + 4 * row) = (float)sum;
         }
     }
+}
+
+void agk_mm_packed_pairs_scalar(const agk_mm_block *block)
+{
+    product_of_bf16(block, false);
+}
+
+void agk_mm_packed_floats_scalar(const agk_mm_block *block)
+{
+    product_of_bf16(block, true);
 }

@@ -12,12 +12,13 @@
 #include "kernels/mul_mat_panels.h"
 
 enum {
-    PACKED_IN_LANES = 16, /* columns, where nothing below says otherwise */
-    PACKED_ON_TILES = 31, /* from 32 columns on, a panel pays off */
-    BYTES_FROM = 9,       /* columns, where the schemes below would convert quantized rows to floats */
-    FLOATS_AVX2 = 192,    /* columns of floats from which panels pay off on vectors of 256 bits */
-    DOTS = 16,            /* columns */
-    DOTS_OF_BF16 = 4,     /* columns; from 5 on, a packed copy of bf16 weights pays off */
+    PACKED_IN_LANES = 16,  /* columns, where nothing below says otherwise */
+    PACKED_ON_TILES = 31,  /* from 32 columns on, a panel pays off */
+    BYTES_FROM = 9,        /* columns, where the schemes below would convert quantized rows to floats */
+    FLOATS_AVX2 = 192,     /* columns of floats from which panels pay off on vectors of 256 bits */
+    DOTS = 16,             /* columns */
+    DOTS_OF_BF16 = 4,      /* columns; from 5 on, a packed copy of bf16 weights pays off for products of pairs, */
+    DOTS_OF_BF16_AVX2 = 2, /* and from 3 on where bf16 are widened to floats */
     DOTS_QUANTIZED = 8,
     DOTS_BESIDE_TILES = 4, /* columns of bf16 up to which dots are used where matrix tiles do the rest */
     DOT_K = 64,            /* with shorter rows, adding up the lanes of a dot costs more than it saves */
@@ -61,7 +62,8 @@ static bool few_enough_for_packed_lanes(const agk_mm_problem *p)
 
 static bool worth_packed_pairs(const agk_mm_problem *p)
 {
-    return p->n > DOTS_OF_BF16 && p->n <= most_packed_in_lanes(p);
+    const int64_t dots = agk_pick_vector("mm_packed_pairs", p->cpu) != NULL ? DOTS_OF_BF16 : DOTS_OF_BF16_AVX2;
+    return p->n > dots && p->n <= most_packed_in_lanes(p);
 }
 
 static bool worth_panels(const agk_mm_problem *p)
@@ -111,7 +113,8 @@ static const agk_mm_preference preferences[] = {
      "instead of 65 % (q4_K), 91 instead of 75 % (q6_K); eight columns: 2 (q8_0) to 3 (q4_K) times the products"},
     {&agk_mm_packed_pairs, worth_packed_pairs,
      "against dots on a Zen 4, eight columns, two threads: 90 instead of 69 % of the read bandwidth; up to four "
-     "columns dots are as fast, and need no copy"},
+     "columns dots are as fast, and need no copy. With AVX2, 2 to 8 columns in cache: 79 to 85 instead of 53 to 69 "
+     "GFLOP/s of a thread's 91; two columns from memory are as fast, and need no copy"},
     {&agk_mm_tiles, worth_panels,
      "16 times the products of f32 lanes; f32 as three bf16 terms is 2.6 times faster than lanes"},
     {&agk_mm_bytes, worth_bytes,

@@ -1,5 +1,6 @@
 /* packed_lanes, packed_tiles and packed_pairs: products of packed weights with few columns (kernels/mul_mat_packed.h).
- * A first step quantizes the columns and lays them side by side; for pairs (weights of bf16) it rounds them to bf16.
+ * A first step quantizes the columns and lays them side by side. Pairs (weights of bf16) take columns that it rounds to
+ * bf16 where the processor multiplies bf16, floats as they lie where it does not.
  * Then groups of 16 rows are multiplied. The thread that comes to a group first packs it. Several products with the
  * same columns lay them out once.
  *
@@ -114,15 +115,20 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     const char *packed = NULL;
     for (int64_t i = agk_mm_ceil_div(rows, AGK_PACKED_ROWS) - 1; i >= 0; --i)
         packed = agk_packed_ready(p.packed, first + i);
+    const agk_view *b = &node->src[1];
     for (int64_t tile = 0; tile < p.tiles; ++tile) {
         const int64_t from = tile_start(node, &p, tile);
+        const bool as_they_lie = p.pairs && p.columns.form == AGK_MM_AS_IT_IS;
         const agk_mm_block block = {.k = k,
                                     .rows = rows,
                                     .cols = tile_start(node, &p, tile + 1) - from,
                                     .a = packed,
                                     .lda = agk_packed_group_bytes(p.layout, k),
-                                    .b = columns_of(task, node, &p, tile, from),
-                                    .ldb = p.pairs ? agk_mm_col_bytes(AGK_MM_BF16, k) : 0,
+                                    .b = as_they_lie ? (char *)agk_data(task, b) + from * b->nb[1]
+                                                     : columns_of(task, node, &p, tile, from),
+                                    .ldb = as_they_lie ? (size_t)b->nb[1]
+                                           : p.pairs   ? agk_mm_col_bytes(AGK_MM_BF16, k)
+                                                       : 0,
                                     .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
                                     .ldc = (size_t)c->nb[1],
                                     .ahead = (size_t)agk_tuned_ahead(node->src[0].type)};
@@ -178,11 +184,19 @@ static bool lanes_serve(const agk_mm_problem *p)
     return serve(p, false);
 }
 
+/* Whether weights of bf16 are multiplied by columns of f32: not where vectors of 512 bits multiply rows as they lie. */
+static bool pairs_of_floats(uint32_t cpu)
+{
+    return agk_pick_vector("mm_packed_pairs", cpu) == NULL && (cpu & AGK_AVX512) == 0 &&
+           agk_pick_vector("mm_packed_floats", cpu) != NULL;
+}
+
 /* All variants except plain C. k is that of the packed rows, which are padded to a multiple of 32. */
 static bool pairs_serve(const agk_mm_problem *p)
 {
     return p->weights && p->batches == 1 && p->k > 0 && p->k % AGK_MM_BLOCK == 0 && p->m >= AGK_PACKED_ROWS &&
-           p->a == AGK_BF16 && p->b == AGK_F32 && agk_pick_vector("mm_packed_pairs", p->cpu) != NULL;
+           p->a == AGK_BF16 && p->b == AGK_F32 &&
+           (agk_pick_vector("mm_packed_pairs", p->cpu) != NULL || pairs_of_floats(p->cpu));
 }
 
 /* Groups of a chunk: some 5 us of work. They are multiplied two at a time, on tiles four at a time. */
@@ -242,18 +256,21 @@ static bool pairs_lower(agk_lowering *lowering)
     agk_node *node = lowering->node;
     const agk_mm_problem problem = agk_mm_problem_of(lowering);
     const int64_t k = problem.k, n = problem.n, groups = agk_mm_ceil_div(problem.m, AGK_PACKED_ROWS);
-    plan p = {.product = AGK_PICK(mm_packed_pairs, lowering->cpu),
+    const bool floats = pairs_of_floats(lowering->cpu);
+    plan p = {.product = floats ? AGK_PICK(mm_packed_floats, lowering->cpu) : AGK_PICK(mm_packed_pairs, lowering->cpu),
               .layout = agk_packed_layout_of(AGK_BF16),
-              .columns = {AGK_MM_BF16, (agk_any_fn *)AGK_PICK(f32_to_bf16, lowering->cpu)},
               .pairs = true};
+    if (!floats) p.columns = (agk_mm_conversion){AGK_MM_BF16, (agk_any_fn *)AGK_PICK(f32_to_bf16, lowering->cpu)};
     if ((p.packed = agk_packed_keep(lowering)) == NULL) return false;
     p.tiles = (int32_t)agk_mm_ceil_div(n, AGK_PACKED_COLUMNS);
     p.groups_per_chunk = groups_of_chunk(&p, groups, k, n);
-    p.k_chunk = k_of_chunk(k, n, true);
-    lowering->work_size = (size_t)n * agk_mm_col_bytes(AGK_MM_BF16, k);
-    lowering->lays_columns = true;
-    if (lowering->columns == NULL || !same_columns(&p, node, lowering->columns)) {
-        agk_add_step(lowering, pairs_step, agk_mm_ceil_div(k, p.k_chunk));
+    if (!floats) {
+        p.k_chunk = k_of_chunk(k, n, true);
+        lowering->work_size = (size_t)n * agk_mm_col_bytes(AGK_MM_BF16, k);
+        lowering->lays_columns = true;
+        if (lowering->columns == NULL || !same_columns(&p, node, lowering->columns)) {
+            agk_add_step(lowering, pairs_step, agk_mm_ceil_div(k, p.k_chunk));
+        }
     }
     agk_add_step(lowering, product_step, agk_mm_ceil_div(groups, p.groups_per_chunk));
     lowering->weights_at = p.packed->data;
