@@ -80,19 +80,20 @@ AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const 
 /* -- one column of floats ---------------------------------------------------------------------------------------- */
 
 enum {
-    CHAINS = 8,    /* independent sums of one row: no FMA waits for the one before it */
-    SHORT = 256,   /* elements; rows up to this length need only 4 sums, because the next row starts meanwhile */
-    LONG = 4096,   /* elements; longer columns leave L1, so 8 or 4 rows share each read of the column */
-    APART = 16384, /* elements of a bf16 column that are split; lower/mul_mat/dots.c never passes more */
-    /* A row alone is a stream of memory. One line of so many bytes is asked for, FAR_AHEAD, into L2; the processor
-     * reads the others by itself. Two rows at a time, a chain each, had 22 (f32) and 16 GB/s (f16, bf16) of 28 on a
-     * Zen 4. */
+    CHAINS = 8,  /* independent sums of one row: no FMA waits for the one before it */
+    SHORT = 256, /* elements; rows up to this length need only 4 sums, because the next row starts meanwhile */
+    LONG = 4096, /* elements of f32; longer columns leave L1, so 8 or 4 rows share each read of the column */
+    /* A row of f32 alone is a stream of memory. One line of so many bytes is asked for, FAR_AHEAD, into L2; the
+     * processor reads the others by itself. */
     ASKED = 512,
     FAR_AHEAD = 6144,
-    /* Of rows_at_once: so far ahead each line of a row is asked for, into L1. On a Zen 5, two threads, GB/s of some 38
-     * for 14336, 8192 and 11008 elements, before (the same place of the next rows, into L2) and now: bf16 26.1, 27.7,
-     * 28.0 -> 31.1, 30.7, 32.3; f32 31.1, 32.2, 32.6 -> 36.1, 35.0, 37.5; f16 31.0 to 32.1 -> 31.5 to 33.2. */
+    /* Of rows_at_once: so far ahead each line of a row is asked for, into L1. */
     ROW_AHEAD = 768,
+    /* f16 and bf16 are multiplied 2 rows at a time, or 4 if they are longer than LONG, and the rows after them are
+     * asked for in the order of memory, all lines, into L2. One thread of a Zen 4 beside other programs, GB/s of
+     * processor time, rows of 14336, 4096, 2048 elements, and of 2048 in L3, where a plain read from memory has 33:
+     * bf16 15.5, 22.3, 23.5, 46 (8 rows at once, or row by row) -> 23.7, 24.5, 24.5, 44; f16 15.9, 24.2, 29.8, 39 ->
+     * 22.2, 23.3, 25.4, 50. f32 that way had 19 and 18 instead of 25 and 22. */
 };
 
 /* Stores elements 0, 2, .. 14 of each 16, then 1, 3, .. 15: the order of the low and high halves of 8 words of bf16. */
@@ -107,7 +108,7 @@ static void take_apart(int64_t k, const float *b, float *to)
     }
 }
 
-/* 16 elements; of bf16 the even-numbered ones come first. */
+/* 16 elements of a short row; of bf16 the even-numbered ones come first. */
 AGK_INLINE void load16(int type, const char *a, __m256 x[2])
 {
     if (type == BF16) {
@@ -179,56 +180,99 @@ AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, co
     }
 }
 
-/* 4 or 8 rows at once, one sum each; every cache line is prefetched. */
-AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, const float *apart, float *c)
+/* 4 or 8 rows of f32 at once, one sum each; every cache line is prefetched. */
+AGK_INLINE void rows_at_once(int R, const agk_mm_block *block, const char *a, float *c)
 {
-    const int width = type == F32 ? 4 : 2;
+    const float *b = block->b;
     __m256 sum[8];
     AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + 32 <= block->k; k += 32) {
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
-            const char *row = a + (size_t)r * block->lda + k * width;
-            AGK_UNROLL for (int i = 0; i < 32; i += 16)
+            const char *row = a + (size_t)r * block->lda + 4 * k;
+            AGK_UNROLL for (int i = 0; i < 32; i += 8)
             {
-                __m256 x[2];
-                load16(type, row + i * width, x);
-                sum[r] = _mm256_fmadd_ps(x[0], _mm256_loadu_ps(apart + k + i), sum[r]);
-                sum[r] = _mm256_fmadd_ps(x[1], _mm256_loadu_ps(apart + k + i + 8), sum[r]);
+                sum[r] = _mm256_fmadd_ps(load(F32, row + 4 * i), _mm256_loadu_ps(b + k + i), sum[r]);
             }
             _mm_prefetch(row + ROW_AHEAD, _MM_HINT_T0);
-            if (type == F32) _mm_prefetch(row + ROW_AHEAD + 64, _MM_HINT_T0);
+            _mm_prefetch(row + ROW_AHEAD + 64, _MM_HINT_T0);
         }
     }
     AGK_UNROLL for (int r = 0; r < R; ++r)
     {
-        const char *row = a + (size_t)r * block->lda + k * width;
-        sum[r] = rest_of_one(type, block->k - k, row, (const float *)block->b + k, sum[r]);
+        const char *row = a + (size_t)r * block->lda + 4 * k;
+        sum[r] = rest_of_one(F32, block->k - k, row, b + k, sum[r]);
     }
     put_4(block, sum, c);
     if (R == 8) put_4(block, sum + 4, c + 4);
 }
 
+/* R rows of f16 or bf16, in 8 sums of all rows. */
+AGK_INLINE void rows_of_halves(int type, int R, const agk_mm_block *block, const char *a, __m256 *of)
+{
+    enum { STEP = 32 };
+    const int sums = R == 2 ? 4 : 2;
+    const float *b = block->b;
+    const char *next = a + (size_t)R * block->lda;
+    __m256 sum[4][4];
+    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int i = 0; i < sums; ++i) sum[r][i] = _mm256_setzero_ps();
+    int64_t k = 0;
+    for (; k + STEP <= block->k; k += STEP, next += 64 * R) {
+        AGK_UNROLL for (int i = 0; i < STEP / 8; ++i)
+        {
+            const __m256 y = _mm256_loadu_ps(b + k + 8 * i);
+            AGK_UNROLL for (int r = 0; r < R; ++r)
+            {
+                const __m256 x = load(type, a + (size_t)r * block->lda + 2 * (k + 8 * i));
+                v_add_product(&sum[r][i % sums], x, y);
+            }
+        }
+        AGK_UNROLL for (int r = 0; r < R; ++r) _mm_prefetch(next + 64 * r, _MM_HINT_T1);
+    }
+    AGK_UNROLL for (int r = 0; r < R; ++r)
+    {
+        AGK_UNROLL for (int i = 1; i < sums; ++i) sum[r][0] = _mm256_add_ps(sum[r][0], sum[r][i]);
+        of[r] = rest_of_one(type, block->k - k, a + (size_t)r * block->lda + 2 * k, b + k, sum[r][0]);
+    }
+}
+
+/* One column, with more than SHORT elements if they are bf16. */
+AGK_INLINE void column_of_halves(int type, const agk_mm_block *block)
+{
+    const char *a = block->a;
+    int64_t row = 0;
+    for (; row + 4 <= block->rows; row += 4, a += 4 * block->lda) {
+        __m256 sum[4];
+        if (block->k > LONG) {
+            rows_of_halves(type, 4, block, a, sum);
+        } else {
+            rows_of_halves(type, 2, block, a, sum);
+            rows_of_halves(type, 2, block, a + 2 * block->lda, sum + 2);
+        }
+        put_4(block, sum, block->c + row);
+    }
+    for (; row < block->rows; ++row, a += block->lda) floats(type, 1, 1, block, a, block->b, (char *)(block->c + row));
+}
+
 AGK_INLINE void one_column(int type, const agk_mm_block *block)
 {
-    float of_bf16[APART];
-    const float *apart = block->b;
     const char *a = block->a;
     float *c = block->c;
     int64_t rows = block->rows;
-    if (type == BF16) {
-        take_apart(block->k, apart, of_bf16);
-        apart = of_bf16;
+    if (block->k <= SHORT && type != F16) {
+        float of_bf16[SHORT];
+        if (type == BF16) take_apart(block->k, block->b, of_bf16);
+        rows_in_turn(type, 4, block, a, rows, type == BF16 ? of_bf16 : block->b, c);
+    } else if (type == F32) {
+        if (block->k > LONG) {
+            for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(8, block, a, c);
+            for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(4, block, a, c);
+        }
+        rows_in_turn(F32, CHAINS, block, a, rows, block->b, c);
+    } else {
+        column_of_halves(type, block);
     }
-    if (block->k > LONG) {
-        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(type, 8, block, a, apart, c);
-        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(type, 4, block, a, apart, c);
-    }
-    if (block->k <= SHORT)
-        rows_in_turn(type, 4, block, a, rows, apart, c);
-    else
-        rows_in_turn(type, CHAINS, block, a, rows, apart, c);
 }
 
 AGK_INLINE void quantized(int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
@@ -317,7 +361,7 @@ AGK_INLINE void all_rows(int type, int R, const agk_mm_block *block)
 
 AGK_INLINE void dot(int type, const agk_mm_block *block)
 {
-    if (block->cols == 1 && block->k <= APART)
+    if (block->cols == 1)
         one_column(type, block);
     else if (block->cols <= 2)
         all_rows(type, 4, block);
