@@ -21,6 +21,17 @@ enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
 /* The order that the compiler chooses needs more values at a time than there are registers. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
+AGK_INLINE void fetch(const char *from, size_t bytes)
+{
+    AGK_UNROLL for (size_t line = 0; line < bytes; line += 64)
+    {
+        if (NARROW_VNNI)
+            _mm_prefetch(from + line, _MM_HINT_T0);
+        else
+            _mm_prefetch(from + line, _MM_HINT_T1);
+    }
+}
+
 /* The sum of two products of these codes may exceed 16 bits, so they become words: first the even ones, then the odd
  * ones. */
 AGK_INLINE bool wide_codes(code_type t)
@@ -55,6 +66,8 @@ AGK_INLINE __m256 one(const char *p)
 }
 
 #if !NARROW_VNNI
+#include "mul_mat_packed_narrow_one.h"
+
 /* Sums of 32 signed codes, none of them -128, of one column with 16 rows. */
 AGK_INLINE void signed_sums_of(__m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
 {
@@ -256,17 +269,6 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
     }
 }
 
-AGK_INLINE void fetch(const char *from, size_t bytes)
-{
-    AGK_UNROLL for (size_t line = 0; line < bytes; line += 64)
-    {
-        if (NARROW_VNNI)
-            _mm_prefetch(from + line, _MM_HINT_T0);
-        else
-            _mm_prefetch(from + line, _MM_HINT_T1);
-    }
-}
-
 AGK_INLINE void group(code_type t, bool single, int64_t N, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
@@ -317,11 +319,22 @@ AGK_INLINE void groups(code_type t, bool single, const agk_mm_block *b)
     }
 }
 
+AGK_INLINE void groups_of_single(code_type t, const agk_mm_block *b)
+{
+#if !NARROW_VNNI
+    if (served_alone(t)) {
+        groups_of_one(t, b);
+        return;
+    }
+#endif
+    groups(t, true, b);
+}
+
 #define AGK_NARROW(name, t, ...) \
     void NARROW_NAME(name)(const agk_mm_block *b) \
     { \
         if (b->cols == 1) \
-            groups(t, true, b); \
+            groups_of_single(t, b); \
         else \
             groups(t, false, b); \
     }
