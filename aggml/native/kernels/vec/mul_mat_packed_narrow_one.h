@@ -17,12 +17,18 @@ AGK_INLINE bool has_magnitudes(code_type t)
     return packed_type_of(t).levels == LEVELS_IQ2;
 }
 
+/* The lower (upper) nibbles of the same bytes belong to parts 0 and 2 (1 and 3). */
+AGK_INLINE bool has_nibbles(code_type t)
+{
+    return t == Q4_K || t == Q5_K;
+}
+
 /* On a Zen 4, before and after, cycles for 32 k of 16 rows from L2 (vector instructions): q3_K 45.5, 36 (132, 113); q5_K
  * 39.7, 36.8 (124, 114); q2_K 33.8, 25 (102, 75); iq2_xs 58.8, 40.6 (166, 118); iq2_xxs 52.6, 39.8; iq1_m 51.7, 35.5
  * (148, 101); iq1_s 36.1, 22.8 (117, 70); tq1_0 21.4, 17.4 (68, 60). */
 AGK_INLINE bool served_alone(code_type t)
 {
-    return bits_of(t) == Q2_K || bits_of(t) == Q3_K || t == Q5_K;
+    return bits_of(t) == Q2_K || bits_of(t) == Q3_K || has_nibbles(t);
 }
 
 AGK_INLINE __m256i both_lanes(const void *p)
@@ -33,7 +39,7 @@ AGK_INLINE __m256i both_lanes(const void *p)
 /* Codes of parts 1 and 3 stay where they are, 4 times as large as those of parts 0 and 2. */
 AGK_INLINE bool has_large_parts(code_type t)
 {
-    return !has_magnitudes(t) && t != Q5_K;
+    return !has_magnitudes(t) && !has_nibbles(t);
 }
 
 /* A table by which the low nibble of a byte is replaced: `set` where the bit is set, else `clear`. */
@@ -148,8 +154,9 @@ AGK_INLINE __m256i start_of(code_type t, const half_block *b, int p, int h)
 AGK_INLINE __m256i code_of_one(code_type t, int p, __m256i low, __m256i high)
 {
     if (has_magnitudes(t)) return _mm256_shuffle_epi8(magnitudes(p % 2), low);
-    if (t == Q5_K) {
+    if (has_nibbles(t)) {
         const __m256i four_bits = _mm256_and_si256(low, _mm256_set1_epi8(15));
+        if (high_mask(t) == 0) return four_bits;
         return _mm256_or_si256(four_bits, _mm256_shuffle_epi8(bit_table(p, 16, 0), high));
     }
     const __m256i code = _mm256_and_si256(low, _mm256_set1_epi8(p % 2 ? 12 : 3));
@@ -178,7 +185,7 @@ AGK_INLINE void two_parts(code_type t, const half_block *b, int first, __m256 in
         {
             __m256i q = vector(b->low + 32 * g, v), bit = q;
             IN_ORDER(q); /* one load for both parts */
-            if (first > 0 && t != Q5_K) q = _mm256_srli_epi16(q, 4);
+            if (first > 0 && !has_nibbles(t)) q = _mm256_srli_epi16(q, 4);
             if (has_magnitudes(t)) q = _mm256_and_si256(q, nibble);
             if (high) {
                 bit = vector(b->high + 32 * g, v % 4);
@@ -187,7 +194,7 @@ AGK_INLINE void two_parts(code_type t, const half_block *b, int first, __m256 in
             }
             AGK_UNROLL for (int i = 0; i < 2; ++i)
             {
-                const __m256i low = t == Q5_K && i > 0 ? _mm256_srli_epi16(q, 4) : q;
+                const __m256i low = has_nibbles(t) && i > 0 ? _mm256_srli_epi16(q, 4) : q;
                 const __m256i code = code_of_one(t, first + i, low, bit);
                 const __m256i y = has_magnitudes(t)
                                       ? _mm256_sign_epi8(x[i], _mm256_shuffle_epi8(bit_table(first + i, -1, 1), bit))
@@ -230,6 +237,17 @@ AGK_INLINE void two_parts(code_type t, const half_block *b, int first, __m256 in
     }
 }
 
+/* Up to 16 results. */
+AGK_INLINE void store_rows(float *c, int64_t rows, const __m256 acc[2])
+{
+    const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), n = _mm256_set1_epi32(rows < 16 ? (int)rows : 16);
+    AGK_UNROLL for (int g = 0; g < 2; ++g)
+    {
+        const __m256i first = _mm256_cmpgt_epi32(_mm256_sub_epi32(n, _mm256_set1_epi32(8 * g)), at);
+        _mm256_maskstore_ps(c + 8 * g, first, acc[g]);
+    }
+}
+
 /* 16 rows. */
 AGK_INLINE void group_of_one(code_type t, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
@@ -256,9 +274,9 @@ AGK_INLINE void group_of_one(code_type t, const agk_mm_block *b, const char *a, 
             fetch(a + AHEAD + (size_t)half * bytes / 2, bytes / 4);
             two_parts(t, &part, 0, inner, inner_minimum);
             fetch(a + AHEAD + (size_t)(2 * half + 1) * bytes / 4, bytes / 4);
-            if (t == Q5_K) part.low += 512;
+            if (has_nibbles(t)) part.low += 512;
             two_parts(t, &part, 2, inner, inner_minimum);
-            part.low += half_bytes - (t == Q5_K ? 512 : 0);
+            part.low += half_bytes - (has_nibbles(t) ? 512 : 0);
             part.high += half_bytes;
             part.scale += 16 * subs_of_half;
             part.minimum += 16 * subs_of_half;
@@ -275,18 +293,14 @@ AGK_INLINE void group_of_one(code_type t, const agk_mm_block *b, const char *a, 
                 acc[g] = _mm256_fnmadd_ps(inner_minimum[g], _mm256_mul_ps(d, _mm256_set1_ps(1.0f / 128)), acc[g]);
         }
     }
-    const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    AGK_UNROLL for (int g = 0; g < 2; ++g)
-    {
-        _mm256_maskstore_ps(c + 8 * g, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(rows - 8 * g)), at), acc[g]);
-    }
+    store_rows(c, rows, acc);
 }
 
 AGK_INLINE void groups_of_one(code_type t, const agk_mm_block *b)
 {
     const char *a = b->a;
     for (int64_t row = 0; row < b->rows; row += 16, a += b->lda) {
-        group_of_one(t, b, a, b->rows - row < 16 ? b->rows - row : 16, b->c + row);
+        group_of_one(t, b, a, b->rows - row, b->c + row);
     }
 }
 
