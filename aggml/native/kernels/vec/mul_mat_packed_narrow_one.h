@@ -1,5 +1,6 @@
-/* Products of packed weights of 1, 2, 3 and 5 bits with one column on AVX2 without vpdpbusd. Not here: other types, more
- * columns (mul_mat_packed_narrow.h, which includes this behind the functions that both use).
+/* Products of packed weights of blocks of 256 with one column on AVX2 without vpdpbusd, but for those whose elements are
+ * nibbles and come out of a table (mul_mat_packed_narrow_levels.h). Included by mul_mat_packed_narrow.h behind the
+ * functions that both use. Not here: blocks of 32, more columns (mul_mat_packed_narrow.h).
  *
  * Products are bound by the number of vector instructions, of which 3 run in a cycle. Codes of parts 1 and 3, which lie
  * 2 bits higher, are not shifted down: they are 4 times as large, and so is their sum, which is divided at the end. High
@@ -17,15 +18,15 @@ AGK_INLINE bool has_magnitudes(code_type t)
     return packed_type_of(t).levels == LEVELS_IQ2;
 }
 
-/* The lower (upper) nibbles of the same bytes belong to parts 0 and 2 (1 and 3). */
+/* The lower and the upper nibbles of the same bytes belong to different parts: those of a pair. */
 AGK_INLINE bool has_nibbles(code_type t)
 {
-    return t == Q4_K || t == Q5_K;
+    return t == Q4_K || t == Q5_K || t == Q6_K;
 }
 
 /* On a Zen 4, before and after, cycles for 32 k of 16 rows from L2 (vector instructions): q3_K 45.5, 36 (132, 113); q5_K
- * 39.7, 36.8 (124, 114); q2_K 33.8, 25 (102, 75); iq2_xs 58.8, 40.6 (166, 118); iq2_xxs 52.6, 39.8; iq1_m 51.7, 35.5
- * (148, 101); iq1_s 36.1, 22.8 (117, 70); tq1_0 21.4, 17.4 (68, 60). */
+ * 40, 37 (124, 114); q6_K 43.5, 41.4 (130, 128); q4_K 25.8, 21.6 (76, 68); q2_K 33.8, 25 (102, 75); iq2_xs 58.8, 40.6
+ * (166, 118); iq2_xxs 52.6, 39.8; iq1_m 51.7, 35.5 (148, 101); iq1_s 36.1, 22.8 (117, 70); tq1_0 21.4, 17.4 (68, 60). */
 AGK_INLINE bool served_alone(code_type t)
 {
     return bits_of(t) == Q2_K || bits_of(t) == Q3_K || has_nibbles(t);
@@ -149,6 +150,13 @@ AGK_INLINE __m256i start_of(code_type t, const half_block *b, int p, int h)
     return _mm256_slli_epi32(add, 16 + (p % 2 ? 2 : 0) - (elements_of_mask(t) > 0 ? 4 : 0));
 }
 
+/* Half of what the offset of q6_K adds too much, in both words. */
+AGK_INLINE __m256i half_offset(const half_block *b, int p, int h)
+{
+    const __m256i half = _mm256_srai_epi32(four(b->x + UNIT_OF_ONE * p + 4 + 4 * h), 1);
+    return _mm256_shuffle_epi8(half, _mm256_set1_epi32(0x01000100));
+}
+
 /* The code of an element of part p, or its magnitude: `low` holds the bits of four parts, those of parts 2 and 3 moved
  * down, or one nibble of them; `high` a nibble with the high bits. */
 AGK_INLINE __m256i code_of_one(code_type t, int p, __m256i low, __m256i high)
@@ -157,6 +165,7 @@ AGK_INLINE __m256i code_of_one(code_type t, int p, __m256i low, __m256i high)
     if (has_nibbles(t)) {
         const __m256i four_bits = _mm256_and_si256(low, _mm256_set1_epi8(15));
         if (high_mask(t) == 0) return four_bits;
+        if (t == Q6_K) return _mm256_or_si256(four_bits, shifted(high, 2 * p - 4, 0x30));
         return _mm256_or_si256(four_bits, _mm256_shuffle_epi8(bit_table(p, 16, 0), high));
     }
     const __m256i code = _mm256_and_si256(low, _mm256_set1_epi8(p % 2 ? 12 : 3));
@@ -165,39 +174,40 @@ AGK_INLINE __m256i code_of_one(code_type t, int p, __m256i low, __m256i high)
                                         : _mm256_shuffle_epi8(bit_table(p, p % 2 ? 16 : 4, 0), high));
 }
 
-/* Parts first and first + 1. */
-AGK_INLINE void two_parts(code_type t, const half_block *b, int first, __m256 inner[2], __m256 inner_minimum[2])
+/* Pair 0 or 1 of the four parts. */
+AGK_INLINE void two_parts(code_type t, const half_block *b, int pair, __m256 inner[2], __m256 inner_minimum[2])
 {
-    const bool high = high_mask(t) != 0, offset = !has_minimum(t) && !has_magnitudes(t);
+    const bool high = high_mask(t) != 0, offset = !has_minimum(t) && !has_magnitudes(t) && t != Q6_K;
     const bool scales = has_minimum(t) || has_nibble_scales(t) || has_signed_scales(t), in_place = has_large_parts(t);
-    const int per = scale_per_16(t) ? 4 : 8, most = has_magnitudes(t) ? 2 : t == Q5_K ? 4 : per;
+    const int per = scale_per_16(t) ? 4 : 8, most = has_magnitudes(t) || t == Q6_K ? 2 : t == Q5_K ? 4 : per;
     const int minimums = t == Q2_K ? 2 : has_minimum(t) || t == IQ1_S ? 1 : 0; /* of a part */
+    const int part[2] = {t == Q6_K ? pair : 2 * pair, t == Q6_K ? pair + 2 : 2 * pair + 1};
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i words[2][2], sum[2][2], eighths[2][2];
     AGK_UNROLL for (int v = 0; v < 8; ++v)
     {
         __m256i x[2];
-        AGK_UNROLL for (int i = 0; i < 2; ++i) x[i] = four(b->x + UNIT_OF_ONE * (first + i) + 12 + 4 * v);
+        AGK_UNROLL for (int i = 0; i < 2; ++i) x[i] = four(b->x + UNIT_OF_ONE * part[i] + 12 + 4 * v);
         if (offset && v % per == 0) {
-            AGK_UNROLL for (int i = 0; i < 2; ++i) words[i][0] = words[i][1] = start_of(t, b, first + i, v / per);
+            AGK_UNROLL for (int i = 0; i < 2; ++i) words[i][0] = words[i][1] = start_of(t, b, part[i], v / per);
         }
         AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
-            __m256i q = vector(b->low + 32 * g, v), bit = q;
+            __m256i q = vector(b->low + 32 * g, t == Q6_K ? 3 * v + pair : v), bit = q;
             IN_ORDER(q); /* one load for both parts */
-            if (first > 0 && !has_nibbles(t)) q = _mm256_srli_epi16(q, 4);
+            if (pair > 0 && !has_nibbles(t)) q = _mm256_srli_epi16(q, 4);
             if (has_magnitudes(t)) q = _mm256_and_si256(q, nibble);
             if (high) {
-                bit = vector(b->high + 32 * g, v % 4);
+                bit = vector(b->high + 32 * g, t == Q6_K ? 3 * v : v % 4);
                 IN_ORDER(bit); /* loaded again, not kept in memory */
-                bit = _mm256_and_si256(v < 4 ? bit : _mm256_srli_epi16(bit, 4), nibble);
+                if (t != Q6_K) bit = _mm256_and_si256(v < 4 ? bit : _mm256_srli_epi16(bit, 4), nibble);
             }
             AGK_UNROLL for (int i = 0; i < 2; ++i)
             {
                 const __m256i low = has_nibbles(t) && i > 0 ? _mm256_srli_epi16(q, 4) : q;
-                const __m256i code = code_of_one(t, first + i, low, bit);
+                const __m256i code = code_of_one(t, part[i], low, bit);
                 const __m256i y = has_magnitudes(t)
-                                      ? _mm256_sign_epi8(x[i], _mm256_shuffle_epi8(bit_table(first + i, -1, 1), bit))
+                                      ? _mm256_sign_epi8(x[i], _mm256_shuffle_epi8(bit_table(part[i], -1, 1), bit))
                                       : x[i];
                 const __m256i p = _mm256_maddubs_epi16(code, y);
                 words[i][g] = v % most == 0 && !offset ? p : _mm256_add_epi16(words[i][g], p);
@@ -207,26 +217,32 @@ AGK_INLINE void two_parts(code_type t, const half_block *b, int first, __m256 in
         if (v % most != most - 1) continue;
         AGK_UNROLL for (int i = 0; i < 2; ++i) AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
-            const char *scale = b->scale + 16 * (per == 4 ? 2 * (first + i) + v / 4 : first + i) + 8 * g;
+            const char *scale = b->scale + 16 * (per == 4 ? 2 * part[i] + v / 4 : part[i]) + 8 * g;
             const __m256i s = _mm256_madd_epi16(words[i][g], scales ? scale_words(t, scale) : _mm256_set1_epi16(1));
-            sum[i][g] = v < most ? s : _mm256_add_epi32(sum[i][g], s);
+            sum[i][g] = (t == Q6_K ? v % per : v) < most ? s : _mm256_add_epi32(sum[i][g], s);
+            if (t == Q6_K && v % per == per - 1) {
+                const __m256i add = _mm256_madd_epi16(scale_words(t, scale), half_offset(b, part[i], v / per));
+                /* scales of 8 bits, 256 times too large: both sums of 16 together could exceed 32 bits */
+                const __m256 whole = _mm256_cvtepi32_ps(_mm256_add_epi32(sum[i][g], add));
+                inner[g] = _mm256_fmadd_ps(whole, one(b->x + UNIT_OF_ONE * part[i]), inner[g]);
+            }
             if (t == IQ1_M) {
-                const __m256i e = _mm256_madd_epi16(signed_eights(b, first + i, v / 4, g), scale_words(t, scale));
+                const __m256i e = _mm256_madd_epi16(signed_eights(b, part[i], v / 4, g), scale_words(t, scale));
                 eighths[i][g] = v < most ? e : _mm256_add_epi32(eighths[i][g], e);
             }
         }
     }
     AGK_UNROLL for (int i = 0; i < 2; ++i)
     {
-        const char *x = b->x + UNIT_OF_ONE * (first + i);
+        const char *x = b->x + UNIT_OF_ONE * part[i];
         AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
             __m256i s = i > 0 && in_place ? _mm256_srai_epi32(sum[i][g], 2) : sum[i][g];
             if (t == IQ1_M) s = _mm256_add_epi32(_mm256_slli_epi32(s, 3), eighths[i][g]);
-            inner[g] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), one(x), inner[g]);
+            if (t != Q6_K) inner[g] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), one(x), inner[g]);
             AGK_UNROLL for (int h = 0; h < minimums; ++h)
             {
-                const char *minimum = b->minimum + 16 * (minimums * (first + i) + h) + 8 * g;
+                const char *minimum = b->minimum + 16 * (minimums * part[i] + h) + 8 * g;
                 const __m256i sum_of_x = four(x + 4 + 4 * h); /* as a float; of iq1_s -16 times the sum of integers */
                 const __m256 factor =
                     t == IQ1_S ? _mm256_mul_ps(_mm256_cvtepi32_ps(sum_of_x), one(x)) : _mm256_castsi256_ps(sum_of_x);
@@ -264,8 +280,8 @@ AGK_INLINE void group_of_one(code_type t, const agk_mm_block *b, const char *a, 
         __m256 inner[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, inner_minimum[2] = {inner[0], inner[0]};
         half_block part = {.third = t == IQ1_M ? a + mask_at(t, 0) : NULL,
                            .eights = eights[0],
-                           .low = a + data_at(t) + (high_mask(t) != 0 ? 256 : 0),
-                           .high = a + data_at(t),
+                           .low = a + data_at(t) + (high_mask(t) != 0 && t != Q6_K ? 256 : 0),
+                           .high = a + data_at(t) + (t == Q6_K ? 128 : 0),
                            .scale = made ? small.scale[0] : a + (has_minimum(t) ? 64 : 32),
                            .minimum = t == Q2_K || t == IQ1_S ? small.minimum[0] : a + 64 + 128};
         for (int half = 0; half < 2; ++half, x += 4 * UNIT_OF_ONE) {
@@ -274,9 +290,9 @@ AGK_INLINE void group_of_one(code_type t, const agk_mm_block *b, const char *a, 
             fetch(a + AHEAD + (size_t)half * bytes / 2, bytes / 4);
             two_parts(t, &part, 0, inner, inner_minimum);
             fetch(a + AHEAD + (size_t)(2 * half + 1) * bytes / 4, bytes / 4);
-            if (has_nibbles(t)) part.low += 512;
-            two_parts(t, &part, 2, inner, inner_minimum);
-            part.low += half_bytes - (has_nibbles(t) ? 512 : 0);
+            if (t == Q4_K || t == Q5_K) part.low += 512;
+            two_parts(t, &part, 1, inner, inner_minimum);
+            part.low += half_bytes - (t == Q4_K || t == Q5_K ? 512 : 0);
             part.high += half_bytes;
             part.scale += 16 * subs_of_half;
             part.minimum += 16 * subs_of_half;
