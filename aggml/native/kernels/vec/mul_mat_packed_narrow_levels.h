@@ -1,9 +1,9 @@
-/* Products of packed weights with one column on AVX2 without vpdpbusd, for types whose elements are nibbles that a table
- * turns into codes: iq4, iq3, mxfp4, nvfp4. Included by mul_mat_packed_narrow.h behind the functions that both use. Not
- * here: other types (mul_mat_packed_narrow_one.h).
+/* Products of packed weights with one column on AVX2 without vpdpbusd, for types whose elements are nibbles that a
+ * table turns into codes: iq4, iq3, mxfp4, nvfp4. Included by mul_mat_packed_narrow.h behind the functions that
+ * both use. Not here: other types (mul_mat_packed_narrow_one.h).
  *
- * Elements are multiplied as soon as they are unpacked, and the loop has one part of 32 k, so little lies in memory and
- * the code is short. The sizes of the column's elements, by which iq4 is multiplied, are made once for 32 k. */
+ * Elements are multiplied as soon as they are unpacked, and the loop has one part of 32 k, so little lies in memory
+ * and the code is short. The sizes of the column's elements, by which iq4 is multiplied, are made once for 32 k. */
 #ifndef AGK_VEC_PACKED_NARROW_LEVELS_H
 #define AGK_VEC_PACKED_NARROW_LEVELS_H
 

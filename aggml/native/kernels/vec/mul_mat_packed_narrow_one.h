@@ -1,10 +1,10 @@
-/* Products of packed weights of blocks of 256 with one column on AVX2 without vpdpbusd, but for those whose elements are
- * nibbles and come out of a table (mul_mat_packed_narrow_levels.h). Included by mul_mat_packed_narrow.h behind the
- * functions that both use. Not here: blocks of 32, more columns (mul_mat_packed_narrow.h).
+/* Products of packed weights of blocks of 256 with one column on AVX2 without vpdpbusd. Included by
+ * mul_mat_packed_narrow.h. Not here: nibbles that a table turns into codes (mul_mat_packed_narrow_levels.h).
  *
- * Products are bound by the number of vector instructions, of which 3 run in a cycle. Codes of parts 1 and 3, which lie
- * 2 bits higher, are not shifted down: they are 4 times as large, and so is their sum, which is divided at the end. High
- * bits come out of a table. Scales multiply sums of 16 bits as integers, by the vpmaddwd that adds them up anyway. */
+ * Products are bound by the number of vector instructions, of which 3 run in a cycle. Codes of parts 1 and 3, which
+ * lie 2 bits higher, are not shifted down: they are 4 times as large, and so is their sum, which is divided at the
+ * end. High bits come out of a table. Scales multiply sums of 16 bits as integers, by the vpmaddwd that adds them
+ * up anyway. */
 #ifndef AGK_VEC_PACKED_NARROW_ONE_H
 #define AGK_VEC_PACKED_NARROW_ONE_H
 
@@ -24,9 +24,10 @@ AGK_INLINE bool has_nibbles(code_type t)
     return t == Q4_K || t == Q5_K || t == Q6_K;
 }
 
-/* On a Zen 4, before and after, cycles for 32 k of 16 rows from L2 (vector instructions): q3_K 45.5, 36 (132, 113); q5_K
- * 40, 37 (124, 114); q6_K 43.5, 41.4 (130, 128); q4_K 25.8, 21.6 (76, 68); q2_K 33.8, 25 (102, 75); iq2_xs 58.8, 40.6
- * (166, 118); iq2_xxs 52.6, 39.8; iq1_m 51.7, 35.5 (148, 101); iq1_s 36.1, 22.8 (117, 70); tq1_0 21.4, 17.4 (68, 60). */
+/* On a Zen 4, before and after, cycles for 32 k of 16 rows from L2 (vector instructions): q3_K 45.5, 36 (132, 113);
+ * q5_K 40, 37 (124, 114); q6_K 43.5, 41.4 (130, 128); q4_K 25.8, 21.6 (76, 68); q2_K 33.8, 25 (102, 75); iq2_xs
+ * 58.8, 40.6 (166, 118); iq2_xxs 52.6, 39.8; iq1_m 51.7, 35.5 (148, 101); iq1_s 36.1, 22.8 (117, 70); tq1_0 21.4,
+ * 17.4 (68, 60). */
 AGK_INLINE bool served_alone(code_type t)
 {
     return bits_of(t) == Q2_K || bits_of(t) == Q3_K || has_nibbles(t);
