@@ -3,8 +3,7 @@
  *
  * Products are bound by the number of vector instructions, of which 3 run in a cycle. Codes of parts 1 and 3, which
  * lie 2 bits higher, are not shifted down: they are 4 times as large, and so is their sum, which is divided at the
- * end. High bits come out of a table. Scales multiply sums of 16 bits as integers, by the vpmaddwd that adds them
- * up anyway. */
+ * end. Scales multiply sums of 16 bits as integers, by the vpmaddwd that adds them up anyway. */
 #ifndef AGK_VEC_PACKED_NARROW_ONE_H
 #define AGK_VEC_PACKED_NARROW_ONE_H
 
@@ -24,8 +23,8 @@ AGK_INLINE bool has_nibbles(code_type t)
     return t == Q4_K || t == Q5_K || t == Q6_K;
 }
 
-/* On a Zen 4, before and after, cycles for 32 k of 16 rows from L2 (vector instructions): q3_K 45.5, 36 (132, 113);
- * q5_K 40, 37 (124, 114); q6_K 43.5, 41.4 (130, 128); q4_K 25.8, 21.6 (76, 68); q2_K 33.8, 25 (102, 75); iq2_xs
+/* On a Zen 4, before and after, cycles for 32 k of 16 rows from L2 (vector instructions): q3_K 45.5, 33.4 (132, 115);
+ * q5_K 40, 36 (124, 116); q6_K 43.5, 41.4 (130, 128); q4_K 25.8, 21.6 (76, 68); q2_K 33.8, 25 (102, 75); iq2_xs
  * 58.8, 40.6 (166, 118); iq2_xxs 52.6, 39.8; iq1_m 51.7, 35.5 (148, 101); iq1_s 36.1, 22.8 (117, 70); tq1_0 21.4,
  * 17.4 (68, 60). */
 AGK_INLINE bool served_alone(code_type t)
@@ -44,11 +43,11 @@ AGK_INLINE bool has_large_parts(code_type t)
     return !has_magnitudes(t) && !has_nibbles(t);
 }
 
-/* A table by which the low nibble of a byte is replaced: `set` where the bit is set, else `clear`. */
-AGK_INLINE __m256i bit_table(int bit, int set, int clear)
+/* -1 for nibbles whose bit p is set, else 1. */
+AGK_INLINE __m256i signs_by_bit(int p)
 {
     char x[16];
-    AGK_UNROLL for (int i = 0; i < 16; ++i) x[i] = (char)(i >> bit & 1 ? set : clear);
+    AGK_UNROLL for (int i = 0; i < 16; ++i) x[i] = i >> p & 1 ? -1 : 1;
     return both_lanes(x);
 }
 
@@ -158,21 +157,16 @@ AGK_INLINE __m256i half_offset(const half_block *b, int p, int h)
     return _mm256_shuffle_epi8(half, _mm256_set1_epi32(0x01000100));
 }
 
-/* The code of an element of part p, or its magnitude: `low` holds the bits of four parts, those of parts 2 and 3 moved
- * down, or one nibble of them; `high` a nibble with the high bits. */
-AGK_INLINE __m256i code_of_one(code_type t, int p, __m256i low, __m256i high)
+/* The codes of vector v of part p, or their magnitudes. `low` holds the bits of four parts, moved down for parts 2 and
+ * 3, or one nibble of them; `high` holds the high bits. With shifts instead of tables for these, which keep 2 or 3
+ * registers, q3_K takes 33.4 cycles instead of 35.6, q5_K 35.9 instead of 37.0. */
+AGK_INLINE __m256i code_of_one(code_type t, int v, int p, __m256i low, __m256i high)
 {
     if (has_magnitudes(t)) return _mm256_shuffle_epi8(magnitudes(p % 2), low);
-    if (has_nibbles(t)) {
-        const __m256i four_bits = _mm256_and_si256(low, _mm256_set1_epi8(15));
-        if (high_mask(t) == 0) return four_bits;
-        if (t == Q6_K) return _mm256_or_si256(four_bits, shifted(high, 2 * p - 4, 0x30));
-        return _mm256_or_si256(four_bits, _mm256_shuffle_epi8(bit_table(p, 16, 0), high));
-    }
-    const __m256i code = _mm256_and_si256(low, _mm256_set1_epi8(p % 2 ? 12 : 3));
+    const int up = has_large_parts(t) && p % 2 ? 2 : 0;
+    const __m256i code = _mm256_and_si256(low, _mm256_set1_epi8((char)(low_mask(t) << up)));
     if (high_mask(t) == 0) return code;
-    return _mm256_or_si256(code, p == 2 ? _mm256_and_si256(high, _mm256_set1_epi8(4))
-                                        : _mm256_shuffle_epi8(bit_table(p, p % 2 ? 16 : 4, 0), high));
+    return _mm256_or_si256(code, shifted(high, high_shift(t, p, v) - high_place(t) - up, high_mask(t) << up));
 }
 
 /* Pair 0 or 1 of the four parts. */
@@ -201,15 +195,14 @@ AGK_INLINE void two_parts(code_type t, const half_block *b, int pair, __m256 inn
             if (high) {
                 bit = vector(b->high + 32 * g, t == Q6_K ? 3 * v : v % 4);
                 IN_ORDER(bit); /* loaded again, not kept in memory */
-                if (t != Q6_K) bit = _mm256_and_si256(v < 4 ? bit : _mm256_srli_epi16(bit, 4), nibble);
+                if (has_magnitudes(t)) bit = _mm256_and_si256(v < 4 ? bit : _mm256_srli_epi16(bit, 4), nibble);
             }
             AGK_UNROLL for (int i = 0; i < 2; ++i)
             {
                 const __m256i low = has_nibbles(t) && i > 0 ? _mm256_srli_epi16(q, 4) : q;
-                const __m256i code = code_of_one(t, part[i], low, bit);
-                const __m256i y = has_magnitudes(t)
-                                      ? _mm256_sign_epi8(x[i], _mm256_shuffle_epi8(bit_table(part[i], -1, 1), bit))
-                                      : x[i];
+                const __m256i code = code_of_one(t, v, part[i], low, bit);
+                const __m256i y =
+                    has_magnitudes(t) ? _mm256_sign_epi8(x[i], _mm256_shuffle_epi8(signs_by_bit(part[i]), bit)) : x[i];
                 const __m256i p = _mm256_maddubs_epi16(code, y);
                 words[i][g] = v % most == 0 && !offset ? p : _mm256_add_epi16(words[i][g], p);
                 IN_ORDER(words[i][g]);
