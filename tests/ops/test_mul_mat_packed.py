@@ -137,6 +137,24 @@ async def test_quantized_columns(backend: aggml.Backend) -> None:
     assert nmse(found, expected) < 1e-9
 
 
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q5_0", "iq4_nl", "mxfp4", "nvfp4"])
+async def test_columns_with_the_least_byte(backend: aggml.Backend, dtype: str) -> None:
+    """Columns of q8_0 may hold -128, whose sign no kernel can change in 8 bits."""
+    blocks = quantized(floats(M, K, seed=11), dtype)
+    columns = aggml.quantize(floats(2, K, seed=12), "q8_0").reshape(2, -1, 34)
+    columns[:, 0, 2:] = columns[:, 3, 7:29] = columns[:, 7, 5::3] = 0x80
+    columns = columns.reshape(2, -1)
+    expected = aggml.dequantize(columns, "q8_0") @ aggml.dequantize(blocks, dtype).T
+    for n in (1, 2):
+        w, x = new_tensor(dtype, ne=(K, M)), new_tensor("q8_0", ne=(K, n))
+        buffer = backend.alloc([w])
+        buffer.usage = BufferUsage.WEIGHTS
+        graph = Graph(y := ops.mul_mat(w, x))
+        backend.alloc_graph(graph)
+        await backend.set(w, blocks)
+        assert nmse(await backend.run(graph, {x: columns[:n]}, y), expected[:n]) < 1e-9
+
+
 async def test_results_do_not_depend_on_threads() -> None:
     blocks, x = aggml.quantize(floats(2048, K, seed=7), "q4_K"), floats(7, K, seed=8)
     results = []

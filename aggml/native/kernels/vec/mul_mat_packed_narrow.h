@@ -4,7 +4,8 @@
  * 32 k of 16 rows are unpacked once for all columns and stay in L1 while up to 4 columns at a time, broadcast four
  * by four, are multiplied. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
  * AGK_NARROW_KERNELS. Without vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32
- * products, where two nibbles took 4.5 and as many loads again. Not here: AVX-512 (kernels/avx512/mul_mat_packed.h). */
+ * products, where two nibbles took 4.5 and as many loads again. Not here: most types with one column on AVX2
+ * (mul_mat_packed_narrow_one.h, mul_mat_packed_narrow_levels.h), AVX-512 (kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_VEC_PACKED_NARROW_H
 #define AGK_VEC_PACKED_NARROW_H
 
@@ -21,18 +22,22 @@ enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
 /* The order that the compiler chooses needs more values at a time than there are registers. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
+AGK_INLINE void fetch(const char *from, size_t bytes)
+{
+    AGK_UNROLL for (size_t line = 0; line < bytes; line += 64)
+    {
+        if (NARROW_VNNI)
+            _mm_prefetch(from + line, _MM_HINT_T0);
+        else
+            _mm_prefetch(from + line, _MM_HINT_T1);
+    }
+}
+
 /* The sum of two products of these codes may exceed 16 bits, so they become words: first the even ones, then the odd
  * ones. */
 AGK_INLINE bool wide_codes(code_type t)
 {
     return !NARROW_VNNI && largest_code(t) > 127;
-}
-
-/* With one column, levels keep their signs, which are moved to the column: 4 instructions as well, but no words are
- * needed. */
-AGK_INLINE bool signed_codes(code_type t, bool single)
-{
-    return single && wide_codes(t) && has_levels(t);
 }
 
 /* How many products of fours have a sum of 16 bits: a lane adds two products of each, 2 * 8 * 128 * 15 = 30720. */
@@ -55,20 +60,9 @@ AGK_INLINE __m256 one(const char *p)
 }
 
 #if !NARROW_VNNI
-/* Sums of 32 signed codes, none of them -128, of one column with 16 rows. */
-AGK_INLINE void signed_sums_of(__m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
-{
-    AGK_UNROLL for (int v = 0; v < 8; ++v)
-    {
-        const __m256i x = four(q + 4 * v), size = _mm256_abs_epi8(x); /* -128 becomes 128 */
-        AGK_UNROLL for (int g = 0; g < 2; ++g)
-        {
-            const __m256i p = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w[0][v][g], x));
-            const __m256i y = _mm256_madd_epi16(p, _mm256_set1_epi16(1));
-            s[0][g] = v == 0 ? y : _mm256_add_epi32(s[0][g], y);
-        }
-    }
-}
+#include "mul_mat_packed_narrow_one.h"
+
+#include "mul_mat_packed_narrow_levels.h"
 
 /* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the
  * others. */
@@ -152,16 +146,15 @@ AGK_INLINE void sums_of(code_type t, int C, int first, int last, __m256i w[2][8]
 }
 
 /* What an offset of the codes adds too much to the sum of column n of N, part h of a sub-block, is taken off. */
-AGK_INLINE __m256 without_offset(code_type t, bool single, __m256i sum, const char *x, int64_t N, int64_t n, int h)
+AGK_INLINE __m256 without_offset(code_type t, __m256i sum, const char *x, int64_t N, int64_t n, int h)
 {
-    const bool none = has_minimum(t) || signed_codes(t, single);
-    return _mm256_cvtepi32_ps(none ? sum : _mm256_add_epi32(sum, four(x + 4 * ((h + 1) * N + n))));
+    return _mm256_cvtepi32_ps(has_minimum(t) ? sum : _mm256_add_epi32(sum, four(x + 4 * ((h + 1) * N + n))));
 }
 
 /* C of N columns from n on: their sums times the scales. Where there are two scales, the column's own scale multiplies
  * both sums at once: three products instead of four. */
-AGK_INLINE void columns(code_type t, bool single, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2],
-                        __m256 scale[2][2], __m256 minimum[2][2], __m256 acc[AGK_PACKED_COLUMNS][2])
+AGK_INLINE void columns(code_type t, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2], __m256 scale[2][2],
+                        __m256 minimum[2][2], __m256 acc[AGK_PACKED_COLUMNS][2])
 {
     const bool two = scale_per_16(t);
     const char *q = x + 12 * N + 32 * n;
@@ -171,21 +164,16 @@ AGK_INLINE void columns(code_type t, bool single, int C, int64_t N, int64_t n, c
         sums_of(t, C, 0, 4, w, q, s);
         AGK_UNROLL for (int c = 0; c < C; ++c) AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
-            first[c][g] = _mm256_mul_ps(without_offset(t, single, s[c][g], x, N, n + c, 0), scale[g][0]);
+            first[c][g] = _mm256_mul_ps(without_offset(t, s[c][g], x, N, n + c, 0), scale[g][0]);
         }
     }
-#if !NARROW_VNNI
-    if (signed_codes(t, single))
-        signed_sums_of(w, q, s);
-    else
-#endif
-        sums_of(t, C, two ? 4 : 0, 8, w, q, s);
+    sums_of(t, C, two ? 4 : 0, 8, w, q, s);
     AGK_UNROLL for (int c = 0; c < C; ++c)
     {
         const __m256 dx = one(x + 4 * (n + c));
         AGK_UNROLL for (int g = 0; g < 2; ++g)
         {
-            const __m256 sum = without_offset(t, single, s[c][g], x, N, n + c, two ? 1 : 0);
+            const __m256 sum = without_offset(t, s[c][g], x, N, n + c, two ? 1 : 0);
             __m256 *to = &acc[n + c][g];
             if (two)
                 *to = _mm256_fmadd_ps(_mm256_fmadd_ps(sum, scale[g][1], first[c][g]), dx, *to);
@@ -198,16 +186,16 @@ AGK_INLINE void columns(code_type t, bool single, int C, int64_t N, int64_t n, c
 }
 
 /* The codes of a sub-block, 32 k. */
-AGK_INLINE void codes(code_type t, bool single, const char *block, int64_t half, int part, __m256i w[2][8][2])
+AGK_INLINE void codes(code_type t, const char *block, int64_t half, int part, __m256i w[2][8][2])
 {
     AGK_UNROLL for (int g = 0; g < 2; ++g)
     {
         __m256i q[8];
-        codes_of_8(t, signed_codes(t, single), block, g, half, part, q);
+        codes_of_8(t, block, g, half, part, q);
         AGK_UNROLL for (int v = 0; v < 8; ++v)
         {
             w[0][v][g] = q[v];
-            if (!wide_codes(t) || signed_codes(t, single)) continue;
+            if (!wide_codes(t)) continue;
             w[0][v][g] = _mm256_and_si256(q[v], _mm256_set1_epi16(255));
             w[1][v][g] = _mm256_srli_epi16(q[v], 8);
         }
@@ -221,13 +209,13 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
     __m256i w[2][8][2];
     __m256 scale[2][2], minimum[2][2];
     if (single || !of_256(t)) {
-        codes(t, single, block, half, part, w);
+        codes(t, block, half, part, w);
     } else {
         switch (part) {
-        case 0: codes(t, false, block, half, 0, w); break;
-        case 1: codes(t, false, block, half, 1, w); break;
-        case 2: codes(t, false, block, half, 2, w); break;
-        default: codes(t, false, block, half, 3, w);
+        case 0: codes(t, block, half, 0, w); break;
+        case 1: codes(t, block, half, 1, w); break;
+        case 2: codes(t, block, half, 2, w); break;
+        default: codes(t, block, half, 3, w);
         }
     }
     AGK_UNROLL for (int g = 0; g < 2; ++g)
@@ -236,7 +224,7 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
         scales_of(t, block + bytes + 8 * g, 4 * half + part, d[g], m[g], scale[g], minimum[g]);
     }
     if (single) {
-        columns(t, true, 1, 1, 0, x, w, scale, minimum, acc);
+        columns(t, 1, 1, 0, x, w, scale, minimum, acc);
         return;
     }
     /* One copy in memory for all columns; GCC made another one for those after the last 4. With AVX2, 3 and 8 columns,
@@ -247,23 +235,12 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
         if (wide_codes(t)) __asm__ volatile("" : "+m"(w[1]));
     }
     int64_t n = 0;
-    for (; N - n >= AT_ONCE; n += AT_ONCE) columns(t, false, AT_ONCE, N, n, x, w, scale, minimum, acc);
+    for (; N - n >= AT_ONCE; n += AT_ONCE) columns(t, AT_ONCE, N, n, x, w, scale, minimum, acc);
     switch (N - n) {
-    case 3: columns(t, false, 3, N, n, x, w, scale, minimum, acc); break;
-    case 2: columns(t, false, 2, N, n, x, w, scale, minimum, acc); break;
-    case 1: columns(t, false, 1, N, n, x, w, scale, minimum, acc); break;
+    case 3: columns(t, 3, N, n, x, w, scale, minimum, acc); break;
+    case 2: columns(t, 2, N, n, x, w, scale, minimum, acc); break;
+    case 1: columns(t, 1, N, n, x, w, scale, minimum, acc); break;
     default: break;
-    }
-}
-
-AGK_INLINE void fetch(const char *from, size_t bytes)
-{
-    AGK_UNROLL for (size_t line = 0; line < bytes; line += 64)
-    {
-        if (NARROW_VNNI)
-            _mm_prefetch(from + line, _MM_HINT_T0);
-        else
-            _mm_prefetch(from + line, _MM_HINT_T1);
     }
 }
 
@@ -317,11 +294,26 @@ AGK_INLINE void groups(code_type t, bool single, const agk_mm_block *b)
     }
 }
 
+AGK_INLINE void groups_of_single(code_type t, const agk_mm_block *b)
+{
+#if !NARROW_VNNI
+    if (served_alone(t)) {
+        groups_of_one(t, b);
+        return;
+    }
+    if (nibbles_with_levels(t)) {
+        groups_of_levels(t, b);
+        return;
+    }
+#endif
+    groups(t, true, b);
+}
+
 #define AGK_NARROW(name, t, ...) \
     void NARROW_NAME(name)(const agk_mm_block *b) \
     { \
         if (b->cols == 1) \
-            groups(t, true, b); \
+            groups_of_single(t, b); \
         else \
             groups(t, false, b); \
     }

@@ -58,8 +58,8 @@ AGK_INLINE __m256i third_bits(const char *mask, int g)
     return _mm256_and_si256(set, _mm256_set1_epi8(4));
 }
 
-/* The codes of 32 k of rows 8 g .. 8 g + 7, unsigned but for levels with their signs. */
-AGK_INLINE void codes_of_8(code_type t, bool with_sign, const char *block, int g, int64_t half, int part, __m256i w[8])
+/* The codes of 32 k of rows 8 g .. 8 g + 7, unsigned. */
+AGK_INLINE void codes_of_8(code_type t, const char *block, int g, int64_t half, int part, __m256i w[8])
 {
     const int each = elements_of_mask(t);
     __m256i third[4];
@@ -71,7 +71,7 @@ AGK_INLINE void codes_of_8(code_type t, bool with_sign, const char *block, int g
     {
         w[v] = bits(t, block + data_at(t) + 32 * g, half, part, v);
         if (each > 0) w[v] = _mm256_or_si256(w[v], third[v / 2]);
-        if (has_levels(t)) w[v] = levels(t, with_sign, w[v]);
+        if (has_levels(t)) w[v] = levels(t, false, w[v]);
     }
 }
 
