@@ -110,8 +110,8 @@ AGK_INLINE void v_flash_product(int nv, int rows, int add, int64_t n, const floa
     }
 }
 
-/* The same with 16 registers, 12 of them for sums. Of 4 vectors, one is in a register, beside all broadcasts: 7 loads for
- * 12 products. With 8 sums (4 x 2), products waited for sums: 0.72 to 0.77 instead of 0.82 to 0.87 of the FMA peak. */
+/* The same with 16 registers, 12 of them for sums. Of 4 vectors, one is in a register, beside all broadcasts: 7 loads
+ * for 12 products. With 8 sums (4 x 2), products waited for sums: 0.74 to 0.77 instead of 0.81 to 0.87 of the peak. */
 AGK_INLINE void v_flash_product_16(int nv, int rows, int add, int64_t n, const float *a, const float *b, int64_t across,
                                    int64_t along, float *out)
 {
