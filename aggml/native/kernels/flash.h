@@ -53,7 +53,7 @@ typedef struct agk_flash_tile {
 
 enum {
     AGK_FLASH_HEADS_AHEAD = 24576
-}; /* bytes that a kernel of all heads prefetches ahead, and expects of the first */
+}; /* bytes that zen5/flash_heads.c prefetches ahead, and expects of the first; avx2/flash_heads.c prefetches a block */
 
 /* Rows of a block for a kernel that computes all heads of K together. The rows of the heads lie side by side and fill
  * all memory from k to k + n * k_step, likewise v; next: the keys that are read after this block. */

@@ -256,7 +256,9 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
         plan.begin = AGK_PICK(flash_codes_begin, cpu);
         plan.block = AGK_PICK(flash_codes_block, cpu);
     }
-    plan.all_heads = AGK_PICK(flash_heads, cpu);
+    /* with AVX-512 but no kernel of all heads in 512 bits, the kernel of one head stays: AVX2 has half its products */
+    if ((cpu & AGK_AVX512) == 0 || (cpu & AGK_ZEN5) != 0) plan.all_heads = AGK_PICK(flash_heads, cpu);
+    plan.block_ahead = (cpu & AGK_AVX512) == 0;
     plan.read_k = agk_reader(k->type, cpu);
     plan.read_v = agk_reader(v->type, cpu);
     const int64_t bunches = plan.heads / plan.together * plan.parts * q->ne[3]; /* each sequence's own keys */

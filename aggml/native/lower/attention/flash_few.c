@@ -159,8 +159,10 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
     const bool k_lies = agk_flash_as_it_lies(k->type), v_lies = agk_flash_as_it_lies(v->type);
     const bool one_each = n == 1 || x[0].head != x[1].head;
     const bool k_whole = one_each && fills_memory(k, n), v_whole = one_each && fills_memory(v, n);
-    const bool all_heads = w->plan.all_heads != NULL && k_whole && v_whole;
-    if (all_heads) {
+    const bool all_heads = w->plan.all_heads != NULL && k_whole && v_whole && k_lies && v_lies;
+    if (all_heads && w->plan.block_ahead) {
+        ask_for_block(k, x, n, from, each, false);
+    } else if (all_heads) {
         for (int64_t i = 0; i < AGK_FLASH_HEADS_AHEAD; i += 64) __builtin_prefetch(x[0].k + from * k->nb[1] + i, 0, 0);
     } else {
         ask_for_block(k, x, n, from, each, false);

@@ -34,6 +34,7 @@ typedef struct agk_flash_few_plan {
     int32_t rows, block_keys;
     int32_t parts;            /* the number of all parts, 1: nothing has to be put together */
     bool grouped;             /* a unit is one query of all heads that share a head of K; else one head of Q */
+    bool block_ahead;         /* all_heads prefetches a block ahead; else AGK_FLASH_HEADS_AHEAD */
     int32_t shared_parts;     /* the first parts are those of shared keys; 0: there are none */
     int32_t shared_per_chunk; /* heads and parts of a chunk of shared keys */
     agk_to_float_fn *read_k, *read_v;
