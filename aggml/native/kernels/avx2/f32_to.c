@@ -39,14 +39,33 @@ void agk_f32_to_bf16_avx2(const float *src, void *dst, int64_t n)
     if (i < n) agk_f32_to_bf16_scalar(src + i, y + i, n - i);
 }
 
+static void put_q8_0(agk_block_q8_0 *y, const float *x)
+{
+    float d;
+    _mm256_storeu_si256((__m256i *)(void *)y->qs, quantize(x, &d));
+    y->d = _cvtss_sh(d, NEAREST);
+}
+
 void agk_f32_to_q8_0_avx2(const float *src, void *dst, int64_t n)
 {
     agk_block_q8_0 *y = dst;
-    for (int64_t i = 0; i < n / BLOCK; ++i) {
-        float d;
-        _mm256_storeu_si256((__m256i *)(void *)y[i].qs, quantize(src + i * BLOCK, &d));
-        y[i].d = _cvtss_sh(d, NEAREST);
+    int64_t i = 0;
+    for (; i + 4 <= n / BLOCK; i += 4) {
+        __m256i q[4];
+        __m128 d;
+        if (!quantize_4(src + i * BLOCK, q, &d)) {
+            for (int64_t k = i; k < i + 4; ++k) put_q8_0(&y[k], src + k * BLOCK);
+            continue;
+        }
+        uint16_t each[8];
+        _mm_storeu_si128((__m128i *)(void *)each, _mm_cvtps_ph(d, NEAREST));
+        AGK_UNROLL for (int k = 0; k < 4; ++k)
+        {
+            _mm256_storeu_si256((__m256i *)(void *)y[i + k].qs, q[k]);
+            y[i + k].d = each[k];
+        }
     }
+    for (; i < n / BLOCK; ++i) put_q8_0(&y[i], src + i * BLOCK);
 }
 
 V_QUANT_KERNELS(avx2)
