@@ -9,10 +9,10 @@
 V_UNARY_KERNELS(avx2)
 
 /* gelu of f16: x / (1 + 2^t) with t = x (c0 + c1 x^2). The polynomial of degree 5 and t itself, which is rounded, are
- * precise to 2^-22; the coefficients were chosen so that all 65,536 results have the bits of the function of f32, rounded
- * to f16 (tests/ops/test_unary.py). 16 instructions for 8 numbers, and the chains of four vectors run side by side:
- * 10.3 cycles on a Zen 4, where a conversion to f32, the function and a conversion back take 18.6. Looking the results
- * up in a table takes 9.5 cycles if 40 KB of it stay in L2, and 12 beside a stream from memory. */
+ * precise to 2^-22; the coefficients were chosen so that all 65,536 results have the bits of the function of f32,
+ * rounded to f16 (tests/ops/test_unary.py). 16 instructions for 8 numbers, and the chains of four vectors run side by
+ * side: 10.3 cycles on a Zen 4, where a conversion to f32, the function and a conversion back take 18.6. Looking the
+ * results up in a table takes 9.5 cycles if 40 KB of it stay in L2, and 12 beside a stream from memory. */
 AGK_INLINE void gelu_near(int count, vf *x)
 {
     typedef uint32_t vu __attribute__((vector_size(sizeof(vf))));
