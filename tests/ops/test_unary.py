@@ -111,6 +111,20 @@ def test_values_at_the_ends_of_the_range(name: str, dtype: str, backend: aggml.B
         np.testing.assert_allclose(result, expected, rtol=bound, atol=bound * 1e-1)
 
 
+@pytest.mark.parametrize("name", ["gelu", "gelu_quick", "silu", "relu"])
+def test_each_f16_is_the_f32_result_rounded(name: str, backend: aggml.Backend) -> None:
+    """However a kernel computes it: all 65,536 numbers, some of which have a formula of their own."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 256)
+    halves, floats = new_tensor("f16", ne=(256, 256)), new_tensor("f32", ne=(256, 256))
+    found = run(backend, getattr(ops, name)(halves), {halves: every})
+    with np.errstate(all="ignore"):
+        wide = run(backend, getattr(ops, name)(floats), {floats: every.astype(np.float32)})
+        expected = wide.astype(np.float16)
+    nan = np.isnan(expected)
+    assert np.array_equal(np.isnan(found), nan)
+    assert np.array_equal(found.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
+
+
 @pytest.mark.parametrize("name", [*EXACT, *CLOSE])
 def test_threads_do_not_matter(name: str, by_threads: list[aggml.Backend]) -> None:
     x = np.random.default_rng(2).normal(size=(300, 700)).astype(np.float32)

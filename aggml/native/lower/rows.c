@@ -100,11 +100,17 @@ static agk_status run_get(const agk_task *task, const agk_node *node, int64_t ch
     char *y = agk_data(task, dst);
     const char *x = agk_data(task, a), *index = agk_data(task, ids);
     const agk_range rows = agk_units_of(node, chunk);
+    int64_t i0 = rows.first % ids->ne[0], i1 = rows.first / ids->ne[0], i2 = i1 / ids->ne[1];
+    i1 -= i2 * ids->ne[1];
     for (int64_t row = rows.first; row < rows.last; ++row) {
-        const int64_t i0 = row % ids->ne[0], i1 = row / ids->ne[0] % ids->ne[1], i2 = row / ids->ne[0] / ids->ne[1];
         const int64_t from = index_at(ids, index, i0, i1, i2);
         move_row(node, a->ne[0], 4, y + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3],
                  x + from * a->nb[1] + i1 * a->nb[2] + i2 * a->nb[3]);
+        if (++i0 < ids->ne[0]) continue; /* counting takes less time than divisions for each row */
+        i0 = 0;
+        if (++i1 < ids->ne[1]) continue;
+        i1 = 0;
+        ++i2;
     }
     return AGK_OK;
 }
@@ -123,8 +129,9 @@ static void set_part(const agk_task *task, const agk_node *node, const part *p)
               p->column / to->blck_size * (int64_t)to->type_size;
     const char *x =
         (const char *)agk_data(task, b) + p->i2 * b->nb[2] + p->i3 * b->nb[3] + p->column * (int64_t)from->type_size;
+    const int64_t j2 = p->i2 % ids->ne[1], j3 = p->i3 % ids->ne[2];
     for (int64_t i1 = p->first; i1 < p->last; ++i1) {
-        const int64_t row = index_at(ids, index, i1, p->i2 % ids->ne[1], p->i3 % ids->ne[2]);
+        const int64_t row = index_at(ids, index, i1, j2, j3);
         move_row(node, p->n, (int64_t)to->type_size, y + row * dst->nb[1], x + i1 * b->nb[1]);
     }
 }
@@ -139,8 +146,9 @@ static agk_status run_set(const agk_task *task, const agk_node *node, int64_t ch
     const bool by_rows = divided(node) && rows >= parts && *(const char *)agk_work(task, node) != 0;
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
-        const int64_t i = unit % parts, column = i * columns, rest = b->ne[0] - column;
-        part p = {.i2 = unit / parts % b->ne[2], .i3 = unit / parts / b->ne[2], .last = rows, .n = b->ne[0]};
+        const int64_t plane = parts == 1 ? unit : unit / parts, i3 = plane < b->ne[2] ? 0 : plane / b->ne[2];
+        const int64_t i = unit - plane * parts, column = i * columns, rest = b->ne[0] - column;
+        part p = {.i2 = plane - i3 * b->ne[2], .i3 = i3, .last = rows, .n = b->ne[0]};
         if (by_rows) {
             p.first = rows * i / parts;
             p.last = rows * (i + 1) / parts;

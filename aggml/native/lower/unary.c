@@ -98,12 +98,14 @@ agk_any_fn *agk_unary_kernel(int op, uint32_t cpu)
 }
 
 /* The kernel of a short function for rows of f16 or bf16 without gaps, which converts in registers; NULL: there is no
- * vector kernel, or the function is so long that conversions do not matter. */
+ * vector kernel, or the function is so long that conversions do not matter. gelu of f16 is long, but AVX2 has a shorter
+ * formula for it. */
 static agk_any_fn *halves_of(const agk_node *node, const agk_loop *loop, uint32_t cpu)
 {
     const int type = node->dst.type, op = node->op;
     if (type == AGK_F32 || loop->stride[0][0] != 2 || loop->stride[1][0] != 2) return NULL;
-    if (agk_unary_ns(op, true) > AGK_UNARY_SHORT_NS) return NULL;
+    const bool gelu = op == AGK_OP_gelu && type == AGK_F16 && (cpu & AGK_AVX512) == 0;
+    if (agk_unary_ns(op, true) > AGK_UNARY_SHORT_NS && !gelu) return NULL;
     return agk_pick_vector(type == AGK_F16 ? "unary_f16" : "unary_bf16", cpu);
 }
 

@@ -6,20 +6,46 @@
 
 enum { BLOCK = AGK_MM_BLOCK, NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
+/* Half of a part of a column; d is rounded as in a block of ggml's. */
+static inline void put(agk_mm_col_q8 *y, int half, __m256i q, float d)
+{
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+    y->d[half] = _cvtsh_ss(_cvtss_sh(d, NEAREST));
+    _mm256_storeu_si256((__m256i *)(void *)(y->q + half * BLOCK), q);
+    _mm256_storeu_si256((__m256i *)(void *)(y->start + half * 8), _mm256_madd_epi16(pairs, _mm256_set1_epi16(-128)));
+}
+
+/* Four blocks at a time, and the scales of the next four before the bytes of these, which would wait for them
+ * (f32_to.c). */
 void agk_mm_columns_q8_avx2(const void *src, void *dst, int64_t n)
 {
+    enum { FOUR = 4 * BLOCK };
     const float *x = src;
     agk_mm_col_q8 *y = dst;
-    for (int64_t i = 0; i < n; i += 2 * BLOCK, ++y) {
+    const int64_t whole = n - n % FOUR;
+    float inverse[2][4];
+    __m128 d = _mm_setzero_ps(), next = d;
+    bool valid = whole > 0 && scale_4(x, &d, inverse[0]), next_valid = false;
+    for (int64_t i = 0; i < whole; i += FOUR, y += 2) {
+        const int now = (int)(i / FOUR & 1);
+        if (i + FOUR < whole) next_valid = scale_4(x + i + FOUR, &next, inverse[1 - now]);
+        float each[4];
+        _mm_storeu_ps(each, d);
+        AGK_UNROLL for (int k = 0; k < 4; ++k)
+        {
+            const float *from = x + i + k * BLOCK;
+            const __m256i q = valid ? codes(from, &inverse[now][k]) : quantize(from, &each[k]);
+            put(y + k / 2, k % 2, q, each[k]);
+        }
+        d = next;
+        valid = next_valid;
+    }
+    for (int64_t i = whole; i < n; i += 2 * BLOCK, ++y) {
         for (int half = 0; half < 2; ++half) {
+            float scale = 0.0f;
             __m256i q = _mm256_setzero_si256();
-            y->d[half] = 0.0f;
-            if (i + half * BLOCK < n) q = quantize(x + i + half * BLOCK, &y->d[half]);
-            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], NEAREST)); /* as in a block of ggml's */
-            const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
-            _mm256_storeu_si256((__m256i *)(void *)(y->q + half * BLOCK), q);
-            _mm256_storeu_si256((__m256i *)(void *)(y->start + half * 8),
-                                _mm256_madd_epi16(pairs, _mm256_set1_epi16(-128)));
+            if (i + half * BLOCK < n) q = quantize(x + i + half * BLOCK, &scale);
+            put(y, half, q, scale);
         }
     }
 }

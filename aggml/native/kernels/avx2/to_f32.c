@@ -27,10 +27,18 @@ static inline __m128i load_half(const void *x)
     return _mm_loadu_si128((const __m128i *)x);
 }
 
+/* Four vectors at a time: a loop of 20 bytes around a single one took 1.0 or 1.75 cycles for it on a Zen 4, as the
+ * linker happened to place it, and 1.5 instead of 1.05 while the core's other thread was busy. */
 void agk_f16_to_f32_avx2(const void *src, float *dst, int64_t n)
 {
     const uint16_t *x = src;
     int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        AGK_UNROLL for (int v = 0; v < 32; v += 8)
+        {
+            _mm256_storeu_ps(dst + i + v, _mm256_cvtph_ps(load_half(x + i + v)));
+        }
+    }
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load_half(x + i)));
     for (; i < n; ++i) dst[i] = _cvtsh_ss(x[i]);
 }
@@ -39,10 +47,10 @@ void agk_bf16_to_f32_avx2(const void *src, float *dst, int64_t n)
 {
     const uint16_t *x = src;
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        const __m256i wide = _mm256_cvtepu16_epi32(load_half(x + i));
-        _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+    for (; i + 32 <= n; i += 32) {
+        AGK_UNROLL for (int v = 0; v < 32; v += 8) _mm256_storeu_ps(dst + i + v, v_load_bf16(x + i + v));
     }
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, v_load_bf16(x + i));
     if (i < n) agk_bf16_to_f32_scalar(x + i, dst + i, n - i);
 }
 

@@ -75,6 +75,59 @@ AGK_INLINE void v_outer(bool gla, const agk_token *t)
     for (; j < t->n; j += VF) v_outer_columns(gla, 1, t, j);
 }
 
+/* Whether rows of n are computed by the functions for whole vectors, four rows at a time. They read the fields of a
+ * token once, and load before they store: a vector that is stored might overlap anything, for all that the compiler
+ * knows. (8 lanes; the others were not measured.) */
+AGK_INLINE bool v_whole(int64_t n)
+{
+    return VF == 8 && n > 0 && n % VF == 0;
+}
+
+/* Rows whose sums along the old state are computed together, before any of them is updated: the update of four rows
+ * waits for its sums some 60 cycles, which is as long as it takes. */
+enum { V_AHEAD = 16 };
+
+/* `rows` of them, a multiple of 4. */
+AGK_INLINE void v_wkv7_whole(const agk_token *t, int64_t i, int64_t rows)
+{
+    const int64_t d = t->n;
+    const float *before = t->before + i * d, *a = t->a, *w = t->decay, *k = t->k, *b = t->b, *r = t->r;
+    float *state = t->state + i * d, along[V_AHEAD];
+    for (int64_t row = 0; row < rows; row += 4) {
+        vf sum[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) sum[c] = v_zero();
+        for (int64_t j = 0; j < d; j += VF) {
+            const vf each = v_load(a + j);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) sum[c] = v_fma(each, v_load(before + (row + c) * d + j), sum[c]);
+        }
+        v_sum4(sum, along + row);
+    }
+    for (int64_t row = 0; row < rows; row += 4) {
+        vf sum[4], v[4], by[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) {
+            v[c] = v_set(t->v[i + row + c]);
+            by[c] = v_set(along[row + c]);
+            sum[c] = v_zero();
+        }
+        for (int64_t j = 0; j < d; j += VF) {
+            const vf key = v_load(k + j), decay = v_load(w + j), more = v_load(b + j), out = v_load(r + j);
+            vf x[4];
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) x[c] = v_fma(v_load(before + (row + c) * d + j), decay, v[c] * key);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) {
+                x[c] = v_fma(by[c], more, x[c]);
+                sum[c] = v_fma(x[c], out, sum[c]);
+                v_store(state + (row + c) * d + j, x[c]);
+            }
+        }
+        v_sum4(sum, t->y + i + row);
+    }
+}
+
 /* `count` rows from i on. */
 AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
 {
@@ -112,8 +165,57 @@ AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
 AGK_INLINE void v_wkv7(const agk_token *t)
 {
     int64_t i = 0;
+    while (v_whole(t->n) && i + 4 <= t->rows) {
+        const int64_t rest = (t->rows - i) & ~(int64_t)3, rows = rest < V_AHEAD ? rest : V_AHEAD;
+        v_wkv7_whole(t, i, rows);
+        i += rows;
+    }
     for (; i + 4 <= t->rows; i += 4) v_wkv7_rows(4, t, i);
     for (; i < t->rows; ++i) v_wkv7_rows(1, t, i);
+}
+
+/* `rows` of them, a multiple of 4; one: all columns have one decay. */
+AGK_INLINE void v_delta_whole(bool one, const agk_token *t, int64_t i, int64_t rows)
+{
+    const int64_t d = t->n;
+    const float *before = t->before + i * d, *k = t->k, *g = t->decay, *q = t->r;
+    const vf only = v_set(g[0]);
+    float *state = t->state + i * d, delta[V_AHEAD], y[4];
+    for (int64_t row = 0; row < rows; row += 4) {
+        vf sum[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) sum[c] = v_zero();
+        for (int64_t j = 0; j < d; j += VF) {
+            const vf key = v_load(k + j), decay = one ? only : v_load(g + j);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) sum[c] = v_fma(v_load(before + (row + c) * d + j) * decay, key, sum[c]);
+        }
+        v_sum4(sum, delta + row);
+    }
+    for (int64_t row = 0; row < rows; ++row) delta[row] = (t->v[i + row] - delta[row]) * t->beta;
+    for (int64_t row = 0; row < rows; row += 4) {
+        vf sum[4], by[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) {
+            by[c] = v_set(delta[row + c]);
+            sum[c] = v_zero();
+        }
+        for (int64_t j = 0; j < d; j += VF) {
+            const vf key = v_load(k + j), decay = one ? only : v_load(g + j), out = v_load(q + j);
+            vf x[4];
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) x[c] = v_load(before + (row + c) * d + j) * decay;
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; ++c) {
+                x[c] = v_fma(by[c], key, x[c]);
+                sum[c] = v_fma(x[c], out, sum[c]);
+                v_store(state + (row + c) * d + j, x[c]);
+            }
+        }
+        v_sum4(sum, y);
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) t->y[i + row + c] = y[c] * t->scale;
+    }
 }
 
 AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
@@ -154,8 +256,43 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
 AGK_INLINE void v_delta(const agk_token *t)
 {
     int64_t i = 0;
+    while (v_whole(t->n) && i + 4 <= t->rows) {
+        const int64_t rest = (t->rows - i) & ~(int64_t)3, rows = rest < V_AHEAD ? rest : V_AHEAD;
+        if (t->one_decay)
+            v_delta_whole(true, t, i, rows);
+        else
+            v_delta_whole(false, t, i, rows);
+        i += rows;
+    }
     for (; i + 4 <= t->rows; i += 4) v_delta_rows(4, t, i);
     for (; i < t->rows; ++i) v_delta_rows(1, t, i);
+}
+
+/* Four rows; one: all columns have one decay. */
+AGK_INLINE void v_scan_whole(bool one, const agk_token *t, int64_t p)
+{
+    const int64_t n = t->n;
+    const float *before = t->before + p * n, *k = t->k, *g = t->decay, *r = t->r;
+    const vf only = v_set(g[0]);
+    float *state = t->state + p * n;
+    vf sum[4], in[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+        sum[c] = v_zero();
+        in[c] = v_set(t->v[p + c] * t->scale);
+    }
+    for (int64_t j = 0; j < n; j += VF) {
+        const vf b = v_load(k + j), decay = one ? only : v_load(g + j), out = v_load(r + j);
+        vf x[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) x[c] = v_fma(v_load(before + c * n + j), decay, b * in[c]);
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) {
+            sum[c] = v_fma(x[c], out, sum[c]);
+            v_store(state + c * n + j, x[c]);
+        }
+    }
+    v_sum4(sum, t->y + p);
 }
 
 /* The decays are computed on the way; for a row of one vector they stay in a register. */
@@ -185,6 +322,11 @@ AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
 AGK_INLINE void v_scan(const agk_token *t)
 {
     int64_t p = 0;
+    if (v_whole(t->n) && t->one_decay) {
+        for (; p + 4 <= t->rows; p += 4) v_scan_whole(true, t, p);
+    } else if (v_whole(t->n)) {
+        for (; p + 4 <= t->rows; p += 4) v_scan_whole(false, t, p);
+    }
     for (; p + 4 <= t->rows; p += 4) v_scan_rows(4, t, p);
     for (; p < t->rows; ++p) v_scan_rows(1, t, p);
 }
