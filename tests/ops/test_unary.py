@@ -113,7 +113,7 @@ def test_values_at_the_ends_of_the_range(name: str, dtype: str, backend: aggml.B
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_quick", "silu", "relu"])
 def test_each_f16_is_the_f32_result_rounded(name: str, backend: aggml.Backend) -> None:
-    """However a kernel computes it: all 65,536 numbers, some of which have a formula of their own."""
+    """All 65,536 numbers, however a kernel computes them: some have a formula of their own."""
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 256)
     halves, floats = new_tensor("f16", ne=(256, 256)), new_tensor("f32", ne=(256, 256))
     found = run(backend, getattr(ops, name)(halves), {halves: every})
