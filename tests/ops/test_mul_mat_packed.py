@@ -141,9 +141,9 @@ async def test_quantized_columns(backend: aggml.Backend) -> None:
 async def test_columns_with_the_least_byte(backend: aggml.Backend, dtype: str) -> None:
     """Columns of q8_0 may hold -128, whose sign no kernel can change in 8 bits."""
     blocks = quantized(floats(M, K, seed=11), dtype)
-    columns = aggml.quantize(floats(2, K, seed=12), "q8_0").reshape(2, -1, 34)
-    columns[:, 0, 2:] = columns[:, 3, 7:29] = columns[:, 7, 5::3] = 0x80
-    columns = columns.reshape(2, -1)
+    columns = aggml.quantize(floats(2, K, seed=12), "q8_0")
+    of_blocks = columns.reshape(2, -1, 34)  # a view
+    of_blocks[:, 0, 2:] = of_blocks[:, 3, 7:29] = of_blocks[:, 7, 5::3] = 0x80
     expected = aggml.dequantize(columns, "q8_0") @ aggml.dequantize(blocks, dtype).T
     for n in (1, 2):
         w, x = new_tensor(dtype, ne=(K, M)), new_tensor("q8_0", ne=(K, n))
