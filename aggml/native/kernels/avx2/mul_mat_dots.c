@@ -277,7 +277,7 @@ AGK_INLINE void one_column(int type, const agk_mm_block *block)
 
 AGK_INLINE void quantized(int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
-    __m256 acc[2][4];
+    __m256 acc[MOST_ROWS][4];
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
         AGK_UNROLL for (int r = 0; r < R; ++r)
