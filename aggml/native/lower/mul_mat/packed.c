@@ -1,13 +1,11 @@
 /* packed_lanes, packed_tiles and packed_pairs: products of packed weights with few columns (kernels/mul_mat_packed.h).
- * A first step quantizes the columns and lays them side by side. Pairs (weights of bf16) take columns that it rounds to
- * bf16 where the processor multiplies bf16, floats as they lie where it does not.
- * Then groups of 16 rows are multiplied. The thread that comes to a group first packs it. Several products with the
- * same columns lay them out once.
+ * A first step quantizes the columns and lays them side by side. Then groups of 16 rows are multiplied; the thread that
+ * comes to a group first packs it. Several products with the same columns lay them out once. Pairs (weights of bf16)
+ * take columns rounded to bf16 where the processor multiplies bf16, floats as they lie elsewhere.
  *
- * It pays off where weights come from memory or are multiplied by several columns. On a Sapphire Rapids, two
- * threads, one column, the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 %
- * (q6_K). For eight columns, products per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K). Not here:
- * when a group is packed (packing.h), the choice (choice.c). */
+ * Weights from memory and several columns gain most: on a Sapphire Rapids one column reads 91 to 97 instead of 65 to
+ * 75 % of the bandwidth, and eight columns have 2 to 3 times the products a second. Not here: when a group is packed
+ * (packing.h), the choice (choice.c). */
 #include "lower/chain.h"
 #include "lower/strided.h"
 #include "table/tunables.h"
