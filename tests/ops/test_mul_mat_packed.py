@@ -1,7 +1,8 @@
 """Products of packed weights: their values, and that no write to the weights is missed.
 
 Here: weights in buffers with usage WEIGHTS compared with the same weights unpacked, column by
-column. Not here: the kernels one by one (tests/native/kernels_quantized.c).
+column. Not here: weights of floats (test_mul_mat_packed_floats.py), the kernels one by one
+(tests/native/kernels_quantized.c).
 """
 
 from __future__ import annotations
@@ -12,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from ops.packed import (
-    BF16_FROM,
     PACKS,
-    PACKS_BF16,
-    TILES,
-    TILES_OF_BF16,
     TYPES,
     K,
     M,
@@ -76,49 +73,6 @@ async def test_odd_numbers_of_blocks(backend: aggml.Backend, dtype: str, k: int,
     await backend.set(product.w, blocks)
     expected = await as_they_lie(backend, dtype, blocks, x, 100)
     assert nmse(await product.run(x), expected) < (1e-9 if PACKS else 1e-3)
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize(("m", "k", "n"), [(M, K, 32), (100, 7, 70), (301, 557, 45)])
-async def test_panels_are_kept_for_many_columns(
-    backend: aggml.Backend, dtype: str, m: int, k: int, n: int
-) -> None:
-    """Panels are the layout that matrix tiles read. Kept ones give the bits of temporary ones."""
-    x, old, new = floats(n, k, seed=3), floats(m, k, seed=4), floats(m, k, seed=5)
-    new[m - 1, k - 1] = np.inf  # a number that is no sum of bf16 terms
-    kept = Product(backend, dtype, n, BufferUsage.WEIGHTS, m, k)
-    made = Product(backend, dtype, n, BufferUsage.ANY, m, k)
-    for weights in (old, new):
-        held: Any = weights.astype(np.float16 if dtype == "f16" else np.float32)
-        if dtype == "bf16":
-            held = aggml.quantize(weights, dtype).view(np.uint16)
-        for product in (kept, made):
-            await backend.set(product.w, held)
-        found, expected = await kept.run(x), await made.run(x)
-        in_lanes = (
-            PACKS_BF16 and not TILES and dtype == "bf16" and k % 32 == 0 and n <= most_packed(dtype)
-        )
-        assert (kept.packed, made.packed) == (TILES_OF_BF16 or in_lanes, 0)
-        if not in_lanes:  # it rounds columns, and adds up in another order than a panel
-            assert np.array_equal(found, expected, equal_nan=True)
-        assert nmse(found[:, :-1], x @ weights[:-1].T) < 1e-4
-
-
-@pytest.mark.parametrize("k", [32, 96, 1056])
-async def test_weights_of_bf16_are_packed_from_some_columns_on(
-    backend: aggml.Backend, k: int
-) -> None:
-    """From 5 on with AVX-512 on AMD's CPUs, from 3 on with AVX2. Elsewhere they are not packed."""
-    x = floats(49, k, seed=9)
-    held = aggml.quantize(floats(M, k, seed=10), "bf16").view(np.uint16)
-    weights = (held.astype(np.uint32) << 16).view(np.float32).reshape(M, k)
-    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 48, 49):
-        product = Product(backend, "bf16", n, BufferUsage.WEIGHTS, M, k)
-        await backend.set(product.w, held)
-        found = await product.run(x[:n])
-        if PACKS_BF16:
-            assert product.packed == (BF16_FROM <= n <= most_packed("bf16"))
-        assert nmse(found, x[:n] @ weights.T) < 1e-5  # the kernel may round the columns to bf16
 
 
 async def test_quantized_columns(backend: aggml.Backend) -> None:

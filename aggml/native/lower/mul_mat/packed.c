@@ -116,20 +116,20 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     const agk_view *b = &node->src[1];
     for (int64_t tile = 0; tile < p.tiles; ++tile) {
         const int64_t from = tile_start(node, &p, tile);
-        const bool as_they_lie = p.pairs && p.columns.form == AGK_MM_AS_IT_IS;
-        const agk_mm_block block = {.k = k,
-                                    .rows = rows,
-                                    .cols = tile_start(node, &p, tile + 1) - from,
-                                    .a = packed,
-                                    .lda = agk_packed_group_bytes(p.layout, k),
-                                    .b = as_they_lie ? (char *)agk_data(task, b) + from * b->nb[1]
-                                                     : columns_of(task, node, &p, tile, from),
-                                    .ldb = as_they_lie ? (size_t)b->nb[1]
-                                           : p.pairs   ? agk_mm_col_bytes(AGK_MM_BF16, k)
-                                                       : 0,
-                                    .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
-                                    .ldc = (size_t)c->nb[1],
-                                    .ahead = (size_t)agk_tuned_ahead(node->src[0].type)};
+        agk_mm_block block = {.k = k,
+                              .rows = rows,
+                              .cols = tile_start(node, &p, tile + 1) - from,
+                              .a = packed,
+                              .lda = agk_packed_group_bytes(p.layout, k),
+                              .b = columns_of(task, node, &p, tile, from),
+                              .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
+                              .ldc = (size_t)c->nb[1],
+                              .ahead = (size_t)agk_tuned_ahead(node->src[0].type)};
+        if (p.pairs) block.ldb = agk_mm_col_bytes(AGK_MM_BF16, k);
+        if (p.pairs && p.columns.form == AGK_MM_AS_IT_IS) { /* no step has converted them */
+            block.b = (char *)agk_data(task, b) + from * b->nb[1];
+            block.ldb = (size_t)b->nb[1];
+        }
         p.product(&block);
         agk_breathe(task);
     }
