@@ -1,10 +1,11 @@
 /* One column of f32, f16 and bf16 on a Zen 4: rows are read one after the other, as one stream of memory.
  *
  * kernels/avx512/mul_mat_dots.c reads 4 rows at a time and prefetches each of their cache lines. That is as fast from
- * memory, but not from the L3: 8 MB took 1.28 times as long. Long rows are read 8 or 4 at a time, because their column
- * does not stay in L1. Not here: products of two vectors (mul_mat_dots.h). */
+ * memory, but not from the L3: 8 MB took 1.28 times as long. The column of long rows does not stay in L1, so several
+ * rows share it: 8 or 4 neighbours of f16, four streams of the others. Not here: products of two vectors
+ * (mul_mat_dots.h), streams (mul_mat_dots_streams.h). */
 #include "lines.h"
-#include "mul_mat_dots.h"
+#include "mul_mat_dots_streams.h"
 
 enum {
     CHAINS = 8, /* independent sums of one row: no FMA waits for the one before it */
@@ -60,10 +61,10 @@ AGK_INLINE void rows_in_turn(int type, int chains, const agk_mm_block *block, co
     }
 }
 
-/* 4 or 8 rows at once, 2 sums each; every cache line of the next rows is prefetched. */
-AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const char *a, float *c)
+/* 4 or 8 rows of f16 at once, 2 sums each; every cache line of the next rows is prefetched. */
+AGK_INLINE void rows_at_once(int R, const agk_mm_block *block, const char *a, float *c)
 {
-    const int elements = elements_of(type), width = width_of(type);
+    const int type = F16, elements = elements_of(type), width = width_of(type);
     const char *b = block->b;
     __m512 sum[2][8];
     AGK_UNROLL for (int r = 0; r < R; ++r) sum[0][r] = sum[1][r] = _mm512_setzero_ps();
@@ -76,7 +77,6 @@ AGK_INLINE void rows_at_once(int type, int R, const agk_mm_block *block, const c
             x += elements * width;
             sum[1][r] = add_product(type, sum[1][r], x, y + elements * column_width(type), elements);
             ask(x + (size_t)R * block->lda);
-            if (type != F16) ask(x + (size_t)R * block->lda - 64);
         }
     }
     for (; k < block->k; k += elements) {
@@ -96,9 +96,17 @@ AGK_INLINE void one_column(int type, const agk_mm_block *block)
     const char *a = block->a;
     float *c = block->c;
     int64_t rows = block->rows;
-    if (block->k * column_width(type) > AGK_DOTS_LONG_COLUMN) {
-        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(type, 8, block, a, c);
-        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(type, 4, block, a, c);
+    const bool is_long = block->k * column_width(type) > AGK_DOTS_LONG_COLUMN;
+    /* Two threads, shares of a plain read of 33 GB/s, 8 neighbours and four streams: f32, k 14336 0.95 and 0.99, k 4096
+     * 0.95 and 1.04, k 8192 0.84 and 0.98; bf16, k 14336 0.95 and 0.99, k 8192 0.92 and 0.98; f16 0.90 and 0.94, 0.92
+     * and 0.87. From the L3 both are equally fast, but one stream of short rows is faster: f32, k 2048 0.91 and 0.72. */
+    if (is_long && type != F16) {
+        in_streams(type, STREAM_CHAINS, block);
+        return;
+    }
+    if (is_long) {
+        for (; rows >= 8; rows -= 8, a += 8 * block->lda, c += 8) rows_at_once(8, block, a, c);
+        for (; rows >= 4; rows -= 4, a += 4 * block->lda, c += 4) rows_at_once(4, block, a, c);
     }
     if (block->k <= SHORT * elements_of(type))
         rows_in_turn(type, 2, block, a, rows, c);

@@ -15,21 +15,20 @@
 #define AGK_AMD(name) agk_##name##_zen5 /* the name of a kernel of this folder */
 #define AGK_AMD_HINT "prefetchnta"
 
-/* Rotations run where products run, other shifts do not. Cycles for 64 vpdpbusd and 32 of these: nothing, vpsrlw by a
- * constant, vpsrlvd, vcvtdq2ps, vpternlogd or vpaddb 32; vpshufb, vpermb 35; vprord, vprorvd, vpsrlw by a register,
- * vpmultishiftqb, vpmullw 48; stores of 64 bytes 61. */
-#define AGK_SHIFTS_APART true
-
 enum {
-    /* 8 columns, 32 k x 16 rows: q2_K from L2 14.5 ns -> 14.0, iq2_xxs 13.7 -> 13.2, q4_K 12.0 -> 12.2, but from memory
-     * 13.0 -> 12.7; 5 columns of q4_K from memory 11.5 -> 11.1. */
-    AGK_ONE_PART = 5,
-    AGK_BROADCAST_IN_PLACE = true, /* shorter: 8 columns of q4_K from memory 14.4 ns -> 13.0, from L2 12.4 -> 12.2 */
     AGK_PAIRS_AHEAD = 12288,
     /* Dots, in each of 4 streams. f16 with two threads, 1 and 1.5 KB: k 14336 0.90 and 0.99 of a plain read of 66 GB/s,
      * 0.93 both of one of 47. */
-    AGK_DOTS_AHEAD = 1536,
+    AGK_STREAMS_AHEAD = 1536,
 };
+
+/* Whether one part of a block is multiplied at a time. 8 columns, 32 k x 16 rows: q2_K from L2 14.5 ns -> 14.0, iq2_xxs
+ * 13.7 -> 13.2, q4_K 12.0 -> 12.2, but from memory 13.0 -> 12.7; 5 columns of q4_K from memory 11.5 -> 11.1. */
+AGK_INLINE bool agk_one_part(code_type t, int N)
+{
+    (void)t;
+    return N >= 5;
+}
 
 AGK_INLINE size_t agk_packed_ahead(code_type t, int N)
 {
