@@ -39,6 +39,9 @@ typedef agk_mm_product_fn agk_mm_dots_bf16_bf16_fn, agk_mm_packed_pairs_fn, agk_
     typedef agk_mm_product_fn agk_mm_packed_##symbol##_fn, agk_mm_packed_tiles_##symbol##_fn;
 #include "types.def"
 
+/* Packs up to 16 rows of k elements, `stride` bytes apart (mul_mat_packed.h). All variants give the same bytes. */
+typedef void agk_mm_packed_group_fn(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
+
 /* n columns of f32, `stride` bytes apart, quantized as by mm_columns_q8 and laid out as by agk_packed_tiles. */
 struct agk_packed_layout;
 typedef void agk_mm_packed_columns_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,

@@ -27,7 +27,10 @@ typedef struct agk_experts_plan {
     agk_mm_block_fn *packed_lanes, *packed_tiles; /* packed_tiles NULL: there are no matrix tiles */
     agk_mm_dots dots;
     agk_mm_block_fn *block;
-    agk_mm_pack_fn *pack;
+    union {
+        agk_mm_pack_fn *pack;              /* for blocks: columns */
+        agk_mm_packed_group_fn *pack_rows; /* `packs`: rows, for one product */
+    };
     agk_to_float_fn *read_a; /* for blocks; NULL: a is f32 */
     agk_to_float_fn *read_b;
     int64_t rows_per_item, items_per_expert;

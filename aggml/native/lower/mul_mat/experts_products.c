@@ -92,9 +92,9 @@ static const char *packed_rows(const part *x, int64_t row, int64_t rows)
         if (x->p->packed != NULL)
             found = agk_packed_ready(x->p->packed, at + i);
         else
-            agk_packed_group(a->type, matrix_of(x) + first * a->nb[1], (size_t)a->nb[1],
-                             agk_mm_least(AGK_PACKED_ROWS, row + rows - first), a->ne[0],
-                             to + (size_t)i * agk_packed_group_bytes(layout, a->ne[0]));
+            x->p->pack_rows(a->type, matrix_of(x) + first * a->nb[1], (size_t)a->nb[1],
+                            agk_mm_least(AGK_PACKED_ROWS, row + rows - first), a->ne[0],
+                            to + (size_t)i * agk_packed_group_bytes(layout, a->ne[0]));
     }
     return found;
 }

@@ -64,6 +64,7 @@ static agk_experts_plan choose_kernels(agk_lowering *lowering)
     const agk_view *ids = &lowering->node->src[2];
     const int64_t from = agk_packed_layout_of(a->type)->points ? PACKED_FROM_OF_POINTS : PACKED_FROM;
     p.packs = p.packed != NULL || (p.dots.columns.form == AGK_MM_Q8 && ids->ne[0] * ids->ne[1] >= from * a->ne[2]);
+    if (p.packs) p.pack_rows = AGK_PICK(mm_packed_group, cpu);
     p.packed_tiles = (agk_mm_block_fn *)agk_mm_kernel_of_type("mm_packed_tiles_", a->type, cpu);
     return p;
 }
