@@ -70,8 +70,8 @@ static inline int64_t agk_experts_shared_per_chunk(const agk_node *node)
 }
 
 /* The work area: where each expert's columns begin in `order`; the columns by expert; the experts that have any
- * columns; then the elements of the columns; then those of b that slots share, quantized. A slot is a column of the result: [slot % used, slot / used] of ids,
- * where `used` is the number of experts that are named for each token. */
+ * columns; then the elements of the columns; then those of b that slots share, quantized. A slot is a column of the
+ * result: [slot % used, slot / used] of ids, where `used` is the number of experts that are named for each token. */
 typedef struct agk_experts {
     int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
     int32_t *busy;          /* experts that have a column, in order; then -1 */
@@ -120,8 +120,9 @@ static inline char *agk_experts_result(const agk_task *task, const agk_node *nod
 /* The expert that is named for a slot; a negative number: none. */
 static inline int32_t agk_experts_id(const agk_view *ids, const char *data, int64_t slot)
 {
+    const uint32_t used = (uint32_t)ids->ne[0], token = (uint32_t)slot / used; /* up to 2^30 slots */
     int32_t id;
-    memcpy(&id, data + slot % ids->ne[0] * ids->nb[0] + slot / ids->ne[0] * ids->nb[1], sizeof id);
+    memcpy(&id, data + ((uint32_t)slot - token * used) * ids->nb[0] + token * ids->nb[1], sizeof id);
     return id;
 }
 
