@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/mul_mat_packed.h"
+#include "table/kernel_types.h"
 #include "runtime/internal.h"
 #include "runtime/packing.h"
 #include "runtime/topology.h"
