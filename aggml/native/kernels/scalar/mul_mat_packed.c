@@ -1,7 +1,7 @@
 /* Weights and columns packed for few columns (mul_mat_packed.h).
  *
  * Packing moves words of 4 bytes and keeps up with memory. From caches vectors are three to seven times as fast,
- * so AVX-512 has a variant for experts that are packed for one product (kernels/avx512/mul_mat_packed_group.c). Not
+ * so AVX-512 has a variant for experts that are packed for one product (kernels/avx512/mul_mat_packed_group.h). Not
  * here: the codes of codebooks (mul_mat_packed_books.c), the products (mul_mat_packed_product.c). */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_panels.h"

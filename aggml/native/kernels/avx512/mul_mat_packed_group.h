@@ -1,9 +1,11 @@
-/* Weights packed, AVX-512: the bytes of kernels/scalar/mul_mat_packed.c, for 16 rows of the common types; others are
- * left to it.
+/* Weights packed, AVX-512: the bytes of kernels/scalar/mul_mat_packed.c, for 16 rows of the common types.
  *
  * Words of 16 rows are transposed in registers, 8 words of each row at a time. Plain C moves a word at a time. One
  * thread of a Zen 4, 2.4 MB of q4_K from L3: 0.018 instead of 0.069 ns an element; q8_0 0.052 and 0.165, q6_K 0.030 and
- * 0.090. Not here: the layout (mul_mat_packed.h). */
+ * 0.090. Not here: the layout (kernels/mul_mat_packed.h), the kernel (mul_mat_packed_columns.c). */
+#ifndef AGK_AVX512_PACKED_GROUP_H
+#define AGK_AVX512_PACKED_GROUP_H
+
 #include <immintrin.h>
 
 #include "formats/quant.h"
@@ -180,14 +182,6 @@ AGK_INLINE bool put_block(int type, const char *x, size_t stride, char *block, c
     }
 }
 
-void agk_mm_packed_group_avx512(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
-{
-    const agk_packed_layout *layout = agk_packed_layout_of(type);
-    const size_t size = agk_traits(type)->type_size;
-    bool served = n == ROWS;
-    for (int64_t i = 0; i < k && served; i += layout->k)
-        served = put_block(type, rows + (size_t)(i / layout->k) * size, stride,
-                           out + (size_t)(i / layout->k) * layout->bytes,
-                           out + (size_t)(i / layout->k) * layout->bytes + layout->data);
-    if (!served) agk_mm_packed_group_scalar(type, rows, stride, n, k, out);
-}
+#undef AT
+
+#endif
