@@ -1,9 +1,10 @@
 /* Kernels that must give the bits of plain C for all numbers: sums and products of 16-bit floats, blocks of q8_0 and
  * columns, fill, copies, conversion between f32 and i32, steps of optimizers; functions of 16-bit floats, which must
- * give those of f32, rounded.
+ * give those of f32, rounded; the indices of the first of a row.
  *
  * Not here: the results of nodes that use them (kernels_vectors.c, kernels_quantized_rows.c). */
 #include "kernels/mul_mat.h"
+#include "kernels/sort.h"
 #include "lower/unary.h"
 #include "nodes.h"
 #include "variants.h"
@@ -216,6 +217,37 @@ static void optimizers(rng *r)
     }
 }
 
+/* Each variant that finds the first of a row: rows of equal numbers, both zeros, infinities and NaN among them. */
+static void first_of_rows(rng *r)
+{
+    enum { MOST = 300, K = AGK_SORT_FEW };
+    static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 1.0f};
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        if ((v->needs & ~agk_cpu_features()) != 0 || strcmp(v->kernel, "sort_few") != 0) continue;
+        int served = 0;
+        for (int round = 0; round < 3000; ++round) {
+            const int n = AGK_SORT_LEAST + (int)(rng_next(r) % (MOST - AGK_SORT_LEAST)), k = 1 + round % K;
+            float *x = floats(r, MOST);
+            for (int j = 0; j < n && round % 3 > 0; ++j) x[j] = rintf(x[j] * 64.0f);
+            for (int j = 0; j < n && round % 4 == 3; j += 3) x[j] = odd[rng_next(r) % 6];
+            int32_t expected[MOST], found[K];
+            for (int j = 0; j < n; ++j) { /* insertion: stable, NaN at the end */
+                int at = j;
+                for (; at > 0 && (x[j] > x[expected[at - 1]] || (x[j] == x[j] && isnan(x[expected[at - 1]]))); --at)
+                    expected[at] = expected[at - 1];
+                expected[at] = j;
+            }
+            if (((agk_sort_few_fn *)v->fn)(n, k, x, found)) {
+                ++served;
+                CHECK(memcmp(expected, found, (size_t)k * sizeof *found) == 0);
+            }
+            free(x);
+        }
+        CHECK(served > 1000);
+    }
+}
+
 int main(void)
 {
     rng r = rng_new(0);
@@ -225,5 +257,6 @@ int main(void)
     halves_of_functions(&r);
     rows(&r);
     optimizers(&r);
+    first_of_rows(&r);
     return 0;
 }

@@ -206,7 +206,7 @@ static int packed(rng *r, int type, bool tiles)
     CHECK(scalar != NULL);
     const size_t row_size = agk_row_size(type, N), group = agk_packed_group_bytes(layout, N);
     const size_t column = N / 64 * sizeof(agk_mm_col_q8);
-    char *rows = malloc(ROWS * row_size), *a = malloc(GROUPS * group), *columns = malloc(COLS * column);
+    char *rows = malloc(ROWS * row_size), *a = calloc(GROUPS, group), *columns = malloc(COLS * column);
     float x[N], values[N], expected[COLS * ROWS], found[COLS * ROWS];
     for (int row = 0; row < ROWS; ++row) {
         for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 16 % 5);
@@ -215,8 +215,17 @@ static int packed(rng *r, int type, bool tiles)
         else
             agk_traits(type)->from_float(x, rows + (size_t)row * row_size, N);
     }
-    agk_packed_group(type, rows, row_size, 16, N, a);
-    agk_packed_group(type, rows + 16 * row_size, row_size, ROWS - 16, N, a + group);
+    agk_mm_packed_group_scalar(type, rows, row_size, 16, N, a);
+    agk_mm_packed_group_scalar(type, rows + 16 * row_size, row_size, ROWS - 16, N, a + group);
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        if ((v->needs & ~agk_cpu_features()) != 0 || strcmp(v->kernel, "mm_packed_group") != 0) continue;
+        char *again = calloc(GROUPS, group);
+        ((agk_mm_packed_group_fn *)v->fn)(type, rows, row_size, 16, N, again);
+        ((agk_mm_packed_group_fn *)v->fn)(type, rows + 16 * row_size, row_size, ROWS - 16, N, again + group);
+        CHECK(memcmp(a, again, GROUPS * group) == 0);
+        free(again);
+    }
     for (int n = 1; n <= (tiles ? COLS : AGK_PACKED_COLUMNS); ++n) {
         const int width = !tiles ? n : n <= COLS / 2 ? COLS / 2 : COLS;
         for (int col = 0; col < n; ++col) {

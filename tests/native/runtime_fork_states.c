@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/mul_mat_packed.h"
+#include "table/kernel_types.h"
 #include "runtime/internal.h"
 #include "runtime/packing.h"
 #include "runtime/topology.h"
@@ -151,8 +152,8 @@ static void while_weights_are_packed(void)
     CHECK(source != MAP_FAILED && expected != NULL);
     for (int i = 0; i < ROWS * ROW; ++i) source[i] = (char)(i * 7 % 251);
     for (int i = 0; i < GROUPS; ++i) {
-        agk_packed_group(AGK_Q8_0, source + i * AGK_PACKED_ROWS * ROW, ROW, AGK_PACKED_ROWS, K,
-                         expected + (size_t)i * size);
+        agk_mm_packed_group_scalar(AGK_Q8_0, source + i * AGK_PACKED_ROWS * ROW, ROW, AGK_PACKED_ROWS, K,
+                                   expected + (size_t)i * size);
     }
     ag_storage *storage = ag_storage_new("w");
     agk_view view = {

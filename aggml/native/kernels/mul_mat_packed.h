@@ -79,9 +79,6 @@ enum { AGK_PACKED_UNIT = 64, AGK_PACKED_TILE = 16 * AGK_PACKED_UNIT };
 
 const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has no packed layout */
 
-/* Packs up to 16 rows of k elements, `stride` bytes apart. */
-void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
-
 /* Lays n quantized columns of k elements, `stride` bytes apart, side by side as if there were `width` columns: the
  * others are zeros. */
 void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,

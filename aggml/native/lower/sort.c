@@ -5,11 +5,12 @@
  * -0 equals 0. If only the first element is wanted, it is found without keys. */
 #include <math.h>
 
+#include "kernels/sort.h"
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { DESCENDING };     /* slots of node->aux */
-enum { INSERTION = 48 }; /* up to this number, keys are sorted by insertion; radix passes take 2 us at least */
+enum { DESCENDING, KERNEL }; /* slots of node->aux */
+enum { INSERTION = 48 };     /* up to this number, keys are sorted by insertion; radix passes take 2 us at least */
 
 static inline uint64_t key_of(const char *p, int64_t index, bool descending)
 {
@@ -154,15 +155,6 @@ static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t st
     }
 }
 
-/* The rank of a value as a number that ascends where values descend: equal for both zeros, the largest for NaN. The
- * upper half of key_of() is the same, except for the sign. */
-static inline int32_t descending_order(int32_t bits)
-{
-    const int32_t magnitude = bits & INT32_MAX, value = magnitude == 0 ? 0 : bits;
-    const int32_t order = ~(value ^ ((value >> 31) & INT32_MAX));
-    return magnitude > 0x7f800000 ? INT32_MAX : order;
-}
-
 /* The k smallest keys of a contiguous row, for small k: the keys found so far are kept sorted and a new one is
  * inserted, which costs less than a heap. Values that all come after them are skipped by comparing in lanes. */
 static void few_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_t n)
@@ -173,7 +165,7 @@ static void few_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_
         if (found == k && end - i == PART && all_behind(row, i, keys[k - 1])) continue;
         int32_t orders[PART] = {0};
         memcpy(orders, row + i * (int64_t)sizeof(float), (size_t)(end - i) * sizeof(float));
-        for (int j = 0; j < PART; ++j) orders[j] = descending_order(orders[j]);
+        for (int j = 0; j < PART; ++j) orders[j] = agk_sort_descending(orders[j]);
         for (int64_t j = 0; j < end - i; ++j) {
             const uint64_t key = (uint64_t)((uint32_t)orders[j] ^ 0x80000000u) << 32 | (uint64_t)(i + j);
             if (found == k && key > keys[k - 1]) continue;
@@ -182,72 +174,6 @@ static void few_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_
             keys[at] = key;
         }
     }
-}
-
-enum { FEW = 16, CANDIDATES = 32 };
-
-/* A bound below which none of the k largest elements of a contiguous row is: the k-th of the largest elements of so
- * many lanes. */
-static inline float bound_of(int64_t k, const char *row, int64_t n, const int lanes)
-{
-    float most[PART], values[PART], bound = -INFINITY;
-    int32_t above[PART] = {0};
-    for (int j = 0; j < PART; ++j) most[j] = -INFINITY;
-    for (int64_t i = 0; i + PART <= n; i += PART) {
-        memcpy(values, row + i * (int64_t)sizeof(float), sizeof values);
-        for (int j = 0; j < PART; ++j) most[j] = values[j] > most[j] ? values[j] : most[j];
-    }
-    for (int j = 0; j < PART - lanes; ++j) most[j] = most[j + lanes] > most[j] ? most[j + lanes] : most[j];
-    for (int i = 0; i < lanes; ++i) {
-        const float other = most[i];
-        for (int j = 0; j < lanes; ++j) above[j] += other >= most[j];
-    }
-    for (int j = 0; j < lanes; ++j) most[j] = above[j] >= k ? most[j] : -INFINITY;
-    for (int j = 0; j < lanes; ++j) bound = most[j] > bound ? most[j] : bound;
-    return bound;
-}
-
-/* With twice as many lanes as elements are wanted, some 1.4 k random numbers reach the bound. */
-static float bound_of_few(int64_t k, const char *row, int64_t n)
-{
-    return k <= FEW / 2 ? bound_of(k, row, n, FEW) : bound_of(k, row, n, PART);
-}
-
-/* The k smallest keys of a contiguous row of at least PART elements, k <= FEW. Nearly no branch depends on the values:
- * half of them would be mispredicted. Instead, the elements that reach a bound are collected, and their keys are placed
- * by counting how many are smaller. Returns false if they are too many for that, as equal ones may be, or if there are
- * so many NaN that they are too few. */
-static bool bounded_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_t n)
-{
-    const float bound = bound_of_few(k, row, n);
-    int32_t places[CANDIDATES + PART];
-    uint64_t candidates[CANDIDATES];
-    int64_t found = 0;
-    for (int64_t i = 0; i < n; i += PART) {
-        const int64_t count = n - i < PART ? n - i : PART;
-        float values[PART] = {0};
-        int32_t reach = 0;
-        memcpy(values, row + i * (int64_t)sizeof(float), (size_t)count * sizeof(float));
-        for (int j = 0; j < PART; ++j) reach |= values[j] >= bound;
-        if (!reach) continue;
-        for (int64_t j = 0; j < count; ++j) {
-            places[found] = (int32_t)(i + j);
-            found += values[j] >= bound;
-        }
-        if (found > CANDIDATES) return false;
-    }
-    if (found < k) return false;
-    for (int64_t i = 0; i < found; ++i) {
-        int32_t bits;
-        memcpy(&bits, row + places[i] * (int64_t)sizeof(float), sizeof bits);
-        candidates[i] = (uint64_t)((uint32_t)descending_order(bits) ^ 0x80000000u) << 32 | (uint64_t)places[i];
-    }
-    for (int64_t i = 0; i < found; ++i) {
-        int64_t smaller = 0;
-        for (int64_t j = 0; j < found; ++j) smaller += candidates[j] < candidates[i];
-        if (smaller < k) keys[smaller] = candidates[i];
-    }
-    return true;
 }
 
 /* Of a long row more than a few keys go into a heap. One thread of a Zen 4, us by insertion and by the heap: 8 rows of
@@ -267,6 +193,8 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const agk_view *dst = &node->dst, *a = &node->src[0];
     const int64_t n = a->ne[0], k = dst->ne[0];
     const bool descending = node->aux.i[DESCENDING] != 0;
+    agk_sort_few_fn *few = (agk_sort_few_fn *)node->aux.fn[KERNEL];
+    int32_t places[AGK_SORT_FEW];
     const agk_range rows = agk_units_of(node, chunk);
     for (int64_t row = rows.first; row < rows.last; ++row) {
         const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
@@ -279,8 +207,11 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         uint64_t *keys = task->scratch;
         const uint64_t *sorted = keys;
         const bool dense = a->nb[0] == sizeof(float);
-        if (by_heap(n, k) && k <= FEW && n >= PART && dense && bounded_smallest_keys(keys, k, x, n)) {
-        } else if (by_heap(n, k) && by_insertion(n, k) && dense) {
+        if (k <= AGK_SORT_FEW && n >= AGK_SORT_LEAST && dense && few(n, k, x, places)) {
+            for (int64_t i = 0; i < k; ++i) memcpy(y + i * dst->nb[0], &places[i], sizeof *places);
+            continue;
+        }
+        if (by_heap(n, k) && by_insertion(n, k) && dense) {
             few_smallest_keys(keys, k, x, n);
         } else if (by_heap(n, k)) {
             smallest_keys(keys, k, x, a->nb[0], n);
@@ -315,7 +246,10 @@ agk_status agk_lower_sort(agk_lowering *lowering)
     const bool heap = by_heap(a->ne[0], dst->ne[0]);
     const int64_t rows = agk_nrows(a);
     lowering->scratch_size = (size_t)(heap ? dst->ne[0] : 2 * a->ne[0]) * sizeof(uint64_t);
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(sort_few, lowering->cpu);
     node->aux.i[DESCENDING] = !all || node->params[0] != 0;
-    agk_add_units(lowering, run, rows, (heap ? 2.0 : 12.0) * (double)a->ne[0] + 50.0);
+    const bool few = dst->ne[0] <= AGK_SORT_FEW && a->ne[0] >= AGK_SORT_LEAST && a->nb[0] == sizeof(float);
+    const bool vectors = few && !AGK_IS_PLAIN(sort_few, node->aux.fn[KERNEL]);
+    agk_add_units(lowering, run, rows, (vectors ? 0.3 : heap ? 2.0 : 12.0) * (double)a->ne[0] + 50.0);
     return AGK_OK;
 }

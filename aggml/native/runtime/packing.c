@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/mul_mat_packed.h"
+#include "table/kernel_types.h"
 #include "packing.h"
 #include "topology.h"
 
@@ -29,6 +30,7 @@ typedef struct packing {
     const _Atomic(uint64_t) *writes;
     agk_view from; /* its address is absolute */
     const agk_packed_layout *layout;
+    agk_mm_packed_group_fn *pack;
     size_t mapped, group_bytes;
     int64_t per_matrix, n_groups;
     _Atomic(uint64_t) *packed_at; /* for each group: 1 + the count of writes, 0 if it was never packed, or busy */
@@ -103,6 +105,7 @@ static packing *make(ag_storage *weights, const agk_view *a, const agk_packed_la
     p->writes = &weights->writes;
     p->from = *a;
     p->layout = layout;
+    p->pack = AGK_PICK(mm_packed_group, agk_cpu_features());
     p->group_bytes = agk_packed_group_bytes(layout, a->ne[0]);
     p->per_matrix = (a->ne[1] + AGK_PACKED_ROWS - 1) / AGK_PACKED_ROWS;
     p->n_groups = p->per_matrix * a->ne[2] * a->ne[3];
@@ -166,8 +169,7 @@ static void pack(const packing *p, int64_t i)
     const int64_t rows = a->ne[1] - row < AGK_PACKED_ROWS ? a->ne[1] - row : AGK_PACKED_ROWS;
     const uintptr_t from =
         a->addr + (uintptr_t)(matrix % a->ne[2] * a->nb[2] + matrix / a->ne[2] * a->nb[3] + row * a->nb[1]);
-    agk_packed_group(a->type, (const char *)from, (size_t)a->nb[1], rows, a->ne[0],
-                     p->seen.data + (size_t)i * p->group_bytes);
+    p->pack(a->type, (const char *)from, (size_t)a->nb[1], rows, a->ne[0], p->seen.data + (size_t)i * p->group_bytes);
 }
 
 static const char *ready(agk_packed *packed, int64_t i)

@@ -39,6 +39,9 @@ typedef agk_mm_product_fn agk_mm_dots_bf16_bf16_fn, agk_mm_packed_pairs_fn, agk_
     typedef agk_mm_product_fn agk_mm_packed_##symbol##_fn, agk_mm_packed_tiles_##symbol##_fn;
 #include "types.def"
 
+/* Packs up to 16 rows of k elements, `stride` bytes apart (mul_mat_packed.h). All variants give the same bytes. */
+typedef void agk_mm_packed_group_fn(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
+
 /* n columns of f32, `stride` bytes apart, quantized as by mm_columns_q8 and laid out as by agk_packed_tiles. */
 struct agk_packed_layout;
 typedef void agk_mm_packed_columns_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
@@ -195,6 +198,10 @@ typedef void agk_cpy_fill_32_fn(int64_t n, void *y, uint32_t bits);
 typedef void agk_cpy_row_fn(int64_t bytes, void *y, const void *x); /* y may be x */
 typedef agk_from_float_fn agk_cpy_to_i32_fn;                        /* agk_i32_from_float */
 typedef agk_to_float_fn agk_cpy_from_i32_fn;
+
+/* sort: the indices of the k <= 16 largest of n >= 32 contiguous elements, in order: equal values by their indices, NaN
+ * last. False: too many elements are as large as the k-th, or too few are numbers. */
+typedef bool agk_sort_few_fn(int64_t n, int64_t k, const void *x, int32_t *out);
 
 /* peak: `turns` blocks of one instruction; kernels/peak.h says how many operations a block has. read: loads every
  * line of `size` bytes once; size is a multiple of 512, the address a multiple of 64. */

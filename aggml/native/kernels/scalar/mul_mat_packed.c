@@ -1,6 +1,7 @@
 /* Weights and columns packed for few columns (mul_mat_packed.h).
  *
- * Packing moves words of 4 bytes and keeps up with memory, so a vector variant would not be worth its code. Not
+ * Packing moves words of 4 bytes and keeps up with memory. From caches vectors are three to seven times as fast,
+ * so AVX-512 has a variant for experts that are packed for one product (kernels/avx512/mul_mat_packed_group.h). Not
  * here: the codes of codebooks (mul_mat_packed_books.c), the products (mul_mat_packed_product.c). */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_panels.h"
@@ -278,7 +279,7 @@ static void put_terms(int type, const char *rows, size_t stride, int64_t n, int6
     *out = (char)fine;
 }
 
-void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
+void agk_mm_packed_group_scalar(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
 {
     const agk_packed_layout *layout = agk_packed_layout_of(type);
     if (layout->sums == AGK_NO_SUMS) {

@@ -3,6 +3,8 @@
 #ifndef AGK_LOWER_MUL_MAT_EXPERTS_H
 #define AGK_LOWER_MUL_MAT_EXPERTS_H
 
+#include "lower/strided.h"
+
 #include "blocks.h"
 #include "dots.h"
 #include "packing.h"
@@ -27,7 +29,10 @@ typedef struct agk_experts_plan {
     agk_mm_block_fn *packed_lanes, *packed_tiles; /* packed_tiles NULL: there are no matrix tiles */
     agk_mm_dots dots;
     agk_mm_block_fn *block;
-    agk_mm_pack_fn *pack;
+    union {
+        agk_mm_pack_fn *pack;              /* for blocks: columns */
+        agk_mm_packed_group_fn *pack_rows; /* `packs`: rows, for one product */
+    };
     agk_to_float_fn *read_a; /* for blocks; NULL: a is f32 */
     agk_to_float_fn *read_b;
     int64_t rows_per_item, items_per_expert;
@@ -51,9 +56,22 @@ static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_pac
                                    : agk_packed_columns_bytes(i, k);
 }
 
+/* Whether columns of b are quantized before they are brought together, since several slots have the same column. */
+static inline bool agk_experts_share(const agk_experts_plan *p, const agk_node *node)
+{
+    return p->packs && node->src[1].ne[1] < node->src[2].ne[0];
+}
+
+/* How many columns of b one thread quantizes in 10 us. */
+static inline int64_t agk_experts_shared_per_chunk(const agk_node *node)
+{
+    const agk_view *b = &node->src[1];
+    return agk_units_per_chunk(b->ne[1] * b->ne[2], 0.25 * (double)b->ne[0] + 20.0);
+}
+
 /* The work area: where each expert's columns begin in `order`; the columns by expert; the experts that have any
- * columns; then the elements of the columns. A slot is a column of the result: [slot % used, slot / used] of ids,
- * where `used` is the number of experts that are named for each token. */
+ * columns; then the elements of the columns; then those of b that slots share, quantized. A slot is a column of the
+ * result: [slot % used, slot / used] of ids, where `used` is the number of experts that are named for each token. */
 typedef struct agk_experts {
     int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
     int32_t *busy;          /* experts that have a column, in order; then -1 */
@@ -82,6 +100,11 @@ static inline agk_experts agk_experts_of(const agk_task *task, const agk_node *n
                          work + agk_experts_table_bytes(node), agk_mm_col_bytes(AGK_MM_FLOATS, node->src[0].ne[0])};
 }
 
+static inline char *agk_experts_shared(const agk_node *node, const agk_experts *t)
+{
+    return t->columns + (size_t)(2 * node->src[2].ne[0] * node->src[2].ne[1]) * t->stride;
+}
+
 static inline char *agk_experts_columns(const agk_experts *t, int64_t expert)
 {
     return t->columns + (size_t)(2 * (int64_t)t->start[expert]) * t->stride;
@@ -90,14 +113,16 @@ static inline char *agk_experts_columns(const agk_experts *t, int64_t expert)
 static inline char *agk_experts_result(const agk_task *task, const agk_node *node, int64_t slot)
 {
     const agk_view *dst = &node->dst;
-    return (char *)agk_data(task, dst) + slot % dst->ne[1] * dst->nb[1] + slot / dst->ne[1] * dst->nb[2];
+    const uint32_t used = (uint32_t)dst->ne[1], token = (uint32_t)slot / used; /* up to 2^30 slots */
+    return (char *)agk_data(task, dst) + ((uint32_t)slot - token * used) * dst->nb[1] + token * dst->nb[2];
 }
 
 /* The expert that is named for a slot; a negative number: none. */
 static inline int32_t agk_experts_id(const agk_view *ids, const char *data, int64_t slot)
 {
+    const uint32_t used = (uint32_t)ids->ne[0], token = (uint32_t)slot / used; /* up to 2^30 slots */
     int32_t id;
-    memcpy(&id, data + slot % ids->ne[0] * ids->nb[0] + slot / ids->ne[0] * ids->nb[1], sizeof id);
+    memcpy(&id, data + ((uint32_t)slot - token * used) * ids->nb[0] + token * ids->nb[1], sizeof id);
     return id;
 }
 

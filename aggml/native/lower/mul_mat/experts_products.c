@@ -31,12 +31,16 @@ static void widen(const part *x, const char *rows, int64_t n, int64_t k0, int64_
 }
 
 /* Scatters results from [column][rows] to the columns of the result, from row `row` on; columns first .. first +
- * cols - 1 of the expert. */
+ * cols - 1 of the expert. A copy of up to 32 rows in one call would become `rep movsq`, which takes as long as copying
+ * 32 rows three times. */
 static void scatter(const part *x, int64_t first, int64_t cols, int64_t row, int64_t rows, const float *from)
 {
     for (int64_t j = 0; j < cols; ++j) {
         char *to = agk_experts_result(x->task, x->node, x->slots[first + j]) + row * 4;
-        memcpy(to, from + j * rows, (size_t)rows * sizeof *from);
+        const float *column = from + j * rows;
+        int64_t i = 0;
+        for (; i + 16 <= rows; i += 16) memcpy(to + 4 * i, column + i, 16 * sizeof *from);
+        for (; i < rows; ++i) memcpy(to + 4 * i, column + i, sizeof *from);
     }
 }
 
@@ -92,9 +96,9 @@ static const char *packed_rows(const part *x, int64_t row, int64_t rows)
         if (x->p->packed != NULL)
             found = agk_packed_ready(x->p->packed, at + i);
         else
-            agk_packed_group(a->type, matrix_of(x) + first * a->nb[1], (size_t)a->nb[1],
-                             agk_mm_least(AGK_PACKED_ROWS, row + rows - first), a->ne[0],
-                             to + (size_t)i * agk_packed_group_bytes(layout, a->ne[0]));
+            x->p->pack_rows(a->type, matrix_of(x) + first * a->nb[1], (size_t)a->nb[1],
+                            agk_mm_least(AGK_PACKED_ROWS, row + rows - first), a->ne[0],
+                            to + (size_t)i * agk_packed_group_bytes(layout, a->ne[0]));
     }
     return found;
 }

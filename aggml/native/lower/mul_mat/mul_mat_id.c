@@ -2,9 +2,9 @@
  *
  * Three steps: slots are grouped by expert, the columns of an expert are brought together (experts.c), then experts
  * and blocks of rows are multiplied (experts_products.c). The kernels are those of the schemes of mul_mat. Packed
- * weights are multiplied as integers however many columns an expert has. Quantized experts that are not weights are
- * packed for one product if they have 4 columns each on average. Other experts use dots up to 8 columns, blocks of
- * floats above. One token needs none of this (experts_token.c). Not here: products with one matrix (mul_mat.c). */
+ * weights are multiplied as integers. Quantized experts that are not weights are packed for one product if they have 4
+ * columns each on average. Other experts use dots up to 8 columns, blocks of floats above. One token needs none of this
+ * (experts_token.c). Not here: products with one matrix (mul_mat.c). */
 #include "lower/refuse.h"
 #include "lower/strided.h"
 
@@ -64,6 +64,7 @@ static agk_experts_plan choose_kernels(agk_lowering *lowering)
     const agk_view *ids = &lowering->node->src[2];
     const int64_t from = agk_packed_layout_of(a->type)->points ? PACKED_FROM_OF_POINTS : PACKED_FROM;
     p.packs = p.packed != NULL || (p.dots.columns.form == AGK_MM_Q8 && ids->ne[0] * ids->ne[1] >= from * a->ne[2]);
+    if (p.packs) p.pack_rows = AGK_PICK(mm_packed_group, cpu);
     p.packed_tiles = (agk_mm_block_fn *)agk_mm_kernel_of_type("mm_packed_tiles_", a->type, cpu);
     return p;
 }
@@ -122,8 +123,14 @@ agk_status agk_lower_mul_mat_id(agk_lowering *lowering)
     }
     agk_experts_plan p = choose_kernels(lowering);
     if (agk_experts_token_lower(lowering, &p)) return AGK_OK;
-    agk_add_step(lowering, agk_experts_group_step, 1);
     lowering->work_size = agk_experts_table_bytes(node);
+    int64_t shared = 0;
+    if (agk_experts_share(&p, node)) {
+        shared = node->src[1].ne[1] * node->src[1].ne[2];
+        lowering->work_size += (size_t)shared * agk_mm_col_bytes(AGK_MM_Q8, k);
+    }
+    agk_add_step(lowering, agk_experts_group_step,
+                 1 + (shared > 0 ? agk_chunks(shared, agk_experts_shared_per_chunk(node)) : 0));
     cut(&p, node);
     lowering->scratch_size = scratch_bytes(&p, a->type, k);
     lowering->work_size += (size_t)(2 * slots) * agk_mm_col_bytes(AGK_MM_FLOATS, k);
