@@ -11,13 +11,20 @@
 #include "mul_mat.h"
 #include "mul_mat_panels.h"
 
-/* 16 elements of a row. It is as wide as 16 floats, so that the functions that unpack blocks to floats can produce
- * it, too (vec/mul_mat_rows.h). */
+/* 16 elements of a row. */
 typedef struct agk_bytes_row {
     uint8_t q[16];
     float d, minimum;
-    float unused[10];
+    /* of wide columns, on AVX-512: minimums are -step times small integers; a step for each 256 k, pairs of integers for
+     * each 16 k in every second of these, for each 32 k in every fourth */
+    float step;
+    int16_t times[2];
 } agk_bytes_row;
+
+/* The functions that unpack blocks to floats can produce such rows, too (vec/mul_mat_rows.h): this is to a row of them
+ * what a float is to 16 floats. */
+typedef uint16_t agk_bytes_slot;
+_Static_assert(sizeof(agk_bytes_row) == 16 * sizeof(agk_bytes_slot), "16 slots are a row of 16 elements");
 
 /* 32 k of 16 columns. start: -128 * sum(q). sum: d * sum(q), without d if scales are for 256. Both of the first and the
  * last 16 k, or of all 32 in the first. q: [four k][column][4], a vector of 64 bytes for each four k. */

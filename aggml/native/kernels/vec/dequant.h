@@ -38,9 +38,11 @@ AGK_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d) + v_set(m));
 }
 
-/* The output of 16 elements: floats, unless the including file needs the codes and scales themselves. It then
- * defines V_OUT, v_out and v_out_with. */
+/* The output of 16 elements: floats, unless the including file needs the codes and scales themselves. It then defines
+ * V_OUT, v_out, v_out_with and v_dst, of which 16 are as wide as what v_out stores. */
 #ifndef V_OUT
+typedef float v_dst;
+
 AGK_INLINE void v_out(float *dst, __m128i q, float d)
 {
     v_put(dst, q, d);
