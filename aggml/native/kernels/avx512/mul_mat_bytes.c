@@ -17,8 +17,8 @@ enum { ROWS = 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 typedef enum scaling { OF_32, OF_16, OF_256 } scaling;
 
 /* Bytes first .. last - 1 of a block in fours, and their scale: those of row half h. */
-AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last,
-                     const agk_bytes_row *const a[ROWS], const char *b, size_t ldb, __m512 acc[ROWS][3])
+AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last, const agk_bytes_row *const a[ROWS],
+                     const char *b, size_t ldb, __m512 acc[ROWS][3])
 {
     __m512i s[ROWS][3];
     AGK_UNROLL for (int w = 0; w < W; ++w)
@@ -98,7 +98,8 @@ AGK_INLINE void tile(scaling of, bool halves, bool minimum, bool wide, int W, co
     }
 }
 
-AGK_INLINE void rows(scaling of, bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit, agk_ahead *ahead)
+AGK_INLINE void rows(scaling of, bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit,
+                     agk_ahead *ahead)
 {
     const char *b = p->b + (size_t)unit * p->ldb;
     const int64_t units = (p->cols + 15) / 16, pieces = (p->rows + ROWS - 1) / ROWS;

@@ -39,12 +39,13 @@ AGK_INLINE void put_minimums_k4(const uint8_t *packed, float step, agk_bytes_row
 {
     uint32_t w[3];
     memcpy(w, packed, sizeof w);
-    const __m128i bytes = _mm_setr_epi32((int)(w[1] & 0x3f3f3f3f),
-                                         (int)((w[2] >> 4 & 0x0f0f0f0f) | (w[1] >> 2 & 0x30303030)), 0, 0);
-    _Alignas(16) int16_t minimum[8];
-    _mm_store_si128((__m128i *)(void *)minimum, _mm_cvtepu8_epi16(bytes));
+    const __m128i bytes =
+        _mm_setr_epi32((int)(w[1] & 0x3f3f3f3f), (int)((w[2] >> 4 & 0x0f0f0f0f) | (w[1] >> 2 & 0x30303030)), 0, 0);
+    const __m128i pairs = _mm_cvtepu8_epi16(bytes);
+    const int32_t each[4] = {_mm_cvtsi128_si32(pairs), _mm_extract_epi32(pairs, 1), _mm_extract_epi32(pairs, 2),
+                             _mm_extract_epi32(pairs, 3)};
     y->step = step;
-    for (int i = 0; i < 4; ++i) memcpy(y[4 * i].times, minimum + 2 * i, sizeof y->times);
+    AGK_UNROLL for (int i = 0; i < 4; ++i) memcpy(y[4 * i].times, &each[i], sizeof each[i]);
 }
 
 static void put_minimums(int type, const void *src, agk_bytes_row *y, int64_t n)

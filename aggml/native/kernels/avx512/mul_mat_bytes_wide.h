@@ -32,8 +32,8 @@ AGK_INLINE void prepare(bool halves, bool minimum, int W, const agk_mm_panel *p,
         for (int64_t i = 0; i < n; i += halves ? 1 : 2) {
             const bool both = halves || i + 1 < n;
             const __m512i one = _mm512_load_si512(unit[i].start[0]);
-            const __m512i two = both ? _mm512_load_si512(halves ? unit[i].start[1] : unit[i + 1].start[0])
-                                     : _mm512_setzero_si512();
+            const __m512i two =
+                both ? _mm512_load_si512(halves ? unit[i].start[1] : unit[i + 1].start[0]) : _mm512_setzero_si512();
             start = _mm512_add_epi32(start, _mm512_add_epi32(one, two));
             if (!minimum) continue;
             const __m512i pair = _mm512_ternarylogic_epi32(_mm512_slli_epi32(two, 9), _mm512_srli_epi32(one, 7), low,
@@ -83,13 +83,15 @@ AGK_INLINE void of_whole(bool halves, bool minimum, int R, int W, const agk_mm_p
     AGK_UNROLL for (int w = 0; w < W; ++w)
     {
         __m512 half = _mm512_setzero_ps();
-        if (odd) half = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(units->start[w])), _mm512_set1_ps(1.0f / 256));
+        if (odd)
+            half = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(units->start[w])), _mm512_set1_ps(1.0f / 256));
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             __m512 sum = _mm512_cvtepi32_ps(s[r][w]);
             if (odd) sum = _mm512_add_ps(sum, half); /* exact: less than 2^23 */
             const float d = ((const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda))->d;
-            acc[r][w] = halves ? _mm512_fmadd_ps(sum, _mm512_set1_ps(d), acc[r][w]) : _mm512_mul_ps(sum, _mm512_set1_ps(d));
+            acc[r][w] =
+                halves ? _mm512_fmadd_ps(sum, _mm512_set1_ps(d), acc[r][w]) : _mm512_mul_ps(sum, _mm512_set1_ps(d));
         }
     }
 }

@@ -60,19 +60,23 @@ AGK_INLINE __m128i v_bits(__m128i q, int shift, int mask)
     return _mm_and_si128(_mm_srli_epi16(q, shift), _mm_set1_epi8((char)mask));
 }
 
-/* `then` where bit `bit` of q[i] is set, else 0. */
+/* `then`, a power of two, where bit `bit` of q[i] is set, else 0. */
 AGK_INLINE __m128i v_if_bit(__m128i q, int bit, int then)
 {
-    const __m128i one = _mm_set1_epi8((char)(1 << bit));
-    return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(q, one), one), _mm_set1_epi8((char)then));
+    const int up = __builtin_ctz((unsigned)then) - bit;
+    return _mm_and_si128(up > 0 ? _mm_slli_epi16(q, up) : _mm_srli_epi16(q, -up), _mm_set1_epi8((char)then));
 }
 
 /* All bits of byte i set where bit i of `bits` is set, else 0. */
 AGK_INLINE __m128i v_mask(uint32_t bits)
 {
+#if defined __AVX512BW__ && defined __AVX512VL__
+    return _mm_movm_epi8((__mmask16)bits);
+#else
     const __m128i each = _mm_set1_epi64x((long long)0x8040201008040201u);
     const __m128i spread = _mm_shuffle_epi8(_mm_set1_epi16((short)bits), _mm_set_epi64x(0x0101010101010101, 0));
     return _mm_cmpeq_epi8(_mm_and_si128(spread, each), each);
+#endif
 }
 
 /* Points of the codebook types: 16 of their magnitudes, from two of 8 or four of 4. */
