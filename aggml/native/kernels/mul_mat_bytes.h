@@ -15,8 +15,8 @@
 typedef struct agk_bytes_row {
     uint8_t q[16];
     float d, minimum;
-    /* of wide columns, on AVX-512: minimums are -step times small integers; a step for each 256 k, pairs of integers for
-     * each 16 k in every second of these, for each 32 k in every fourth */
+    /* of wide columns, on AVX-512: minimums are -step times small integers; a step for each 256 k, pairs of integers
+     * for each 16 k in every second of these, for each 32 k in every fourth */
     float step;
     int16_t times[2];
 } agk_bytes_row;
@@ -26,9 +26,9 @@ typedef struct agk_bytes_row {
 typedef uint16_t agk_bytes_slot;
 _Static_assert(sizeof(agk_bytes_row) == 16 * sizeof(agk_bytes_slot), "16 slots are a row of 16 elements");
 
-/* Blocks of 256 whose codes times the scales within fit a byte, or that have no such scales. mm_bytes_scaled_rows makes
- * rows of them that have one scale for 256 k, that of the first piece; floats of other pieces are not defined. An element
- * is (q - 128) * d, of q2_K less step * times, of iq1 less half of d. */
+/* Blocks of 256 whose codes times the scales within fit a byte, or that have no such scales. mm_bytes_scaled_rows
+ * makes rows of them that have one scale for 256 k, that of the first piece; floats of other pieces are not defined.
+ * An element is (q - 128) * d, of q2_K less step * times, of iq1 less half of d. */
 static inline bool agk_bytes_odd(int type)
 {
     return type == AGK_IQ1_S || type == AGK_IQ1_M;

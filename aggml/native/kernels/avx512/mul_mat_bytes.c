@@ -1,11 +1,10 @@
 /* mul_mat of quantized rows and many columns in byte lanes, AVX-512 VNNI (mul_mat_bytes.h): 4 rows x 48 columns.
  *
  * Lanes are columns; 4 bytes of a row are broadcast. For each 16 sums, 32 k take 8 products, a conversion, a
- * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they
- * have not (and 73, 67 % with minimums). The 12 sums of a block advance together: one after the other, their chains
- * of 8 dependent products fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 rows x 32
- * columns are as fast, 3 x 64 and 10 x 16 slower. Not here: rows and columns as bytes (mul_mat_bytes_rows.c,
- * mul_mat_bytes_columns.c), few columns (mul_mat_packed.h, mul_mat_dots_32.c). */
+ * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they have
+ * not (and 73, 67 % with minimums). The 12 sums of a block advance together: one after the other, their chains of 8
+ * fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 x 32 are as fast, 3 x 64, 10 x 16 slower.
+ * Not here: sums of 256 k (mul_mat_bytes_wide.h), packing (mul_mat_bytes_rows.c, mul_mat_bytes_columns.c). */
 #include "kernels/mul_mat_bytes.h"
 #include "mul_mat_blocks.h"
 #include "mul_mat_bytes_wide.h"

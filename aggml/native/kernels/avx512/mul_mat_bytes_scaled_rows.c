@@ -1,5 +1,5 @@
-/* Rows of blocks of 256 that have one scale, AVX-512 (mul_mat_bytes.h): bytes that are codes times the scales of 16 or 32
- * k. So the sums of 256 k are integers (mul_mat_bytes_wide.h).
+/* Rows of blocks of 256 that have one scale, AVX-512 (mul_mat_bytes.h): bytes that are codes times the scales of 16 or
+ * 32 k. So the sums of 256 k are integers (mul_mat_bytes_wide.h).
  *
  * q2_K: codes of at most 3 times at most 15; minimums remain. q3_K: -4 to 3 times -32 to 31, that is -124 to 128, so
  * the negatives fit a byte and d changes its sign. iq1: 1, 7 or 9 with either sign times an odd number of at most 15,

@@ -61,7 +61,11 @@ AGK_INLINE void products_of_32(int R, int W, const char *a, size_t lda, const ch
             memcpy(&four, row[v / 4].q + 4 * (v % 4), sizeof four);
             __m512i x = _mm512_set1_epi32(four);
             if (W > 1) __asm__("" : "+v"(x)); /* one load for all products */
-            AGK_UNROLL for (int w = 0; w < W; ++w) s[r][w] = _mm512_dpbusd_epi32(s[r][w], x, y[w]);
+            /* Not the intrinsic: GCC 12 moves sums from register to register between rounds and spills some. */
+            AGK_UNROLL for (int w = 0; w < W; ++w)
+            {
+                __asm__("vpdpbusd %2, %1, %0" : "+v"(s[r][w]) : "v"(x), "v"(y[w]));
+            }
         }
     }
 }

@@ -10,8 +10,8 @@ static bool serves(const agk_mm_problem *p)
     return agk_mm_panels_serve_codes(p, "mm_bytes_product");
 }
 
-/* Rows with one scale for 256 k, if the kernels have them. What is left of sums of 16 are then the minimums of q2_K, and
- * bytes of iq1 have a minimum instead. */
+/* Rows with one scale for 256 k, if the kernels have them. What is left of sums of 16 are then the minimums of q2_K,
+ * and bytes of iq1 have a minimum instead. */
 static void choose_rows(agk_mm_panels_plan *p, int type, uint32_t cpu)
 {
     agk_any_fn *scaled = agk_bytes_one_scale(type) ? agk_pick_vector("mm_bytes_scaled_rows", cpu) : NULL;
