@@ -39,7 +39,7 @@ AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last,
             memcpy(&four, a[r][v / 4].q + 4 * (v % 4), sizeof four);
             __m512i x = _mm512_set1_epi32(four);
             if (W > 1) __asm__("" : "+v"(x)); /* one load for all products */
-            AGK_UNROLL for (int w = 0; w < W; ++w) s[r][w] = _mm512_dpbusd_epi32(s[r][w], x, y[w]);
+            AGK_UNROLL for (int w = 0; w < W; ++w) s[r][w] = add_fours(s[r][w], x, y[w]);
         }
     }
     AGK_UNROLL for (int w = 0; w < W; ++w)

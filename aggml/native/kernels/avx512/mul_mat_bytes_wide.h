@@ -14,6 +14,13 @@
 
 enum { WIDE = 256, WIDE_UNITS = WIDE / AGK_MM_BLOCK };
 
+/* vpdpbusd. Not the intrinsic: GCC 12 moves sums from register to register between rounds and spills some. */
+AGK_INLINE __m512i add_fours(__m512i sum, __m512i row, __m512i columns)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(row), "v"(columns));
+    return sum;
+}
+
 /* What W units have in common for all rows of a panel. */
 typedef struct of_units {
     _Alignas(64) int32_t start[3][16];   /* of all k */
@@ -61,11 +68,7 @@ AGK_INLINE void products_of_32(int R, int W, const char *a, size_t lda, const ch
             memcpy(&four, row[v / 4].q + 4 * (v % 4), sizeof four);
             __m512i x = _mm512_set1_epi32(four);
             if (W > 1) __asm__("" : "+v"(x)); /* one load for all products */
-            /* Not the intrinsic: GCC 12 moves sums from register to register between rounds and spills some. */
-            AGK_UNROLL for (int w = 0; w < W; ++w)
-            {
-                __asm__("vpdpbusd %2, %1, %0" : "+v"(s[r][w]) : "v"(x), "v"(y[w]));
-            }
+            AGK_UNROLL for (int w = 0; w < W; ++w) s[r][w] = add_fours(s[r][w], x, y[w]);
         }
     }
 }
