@@ -26,17 +26,26 @@ static agk_mm_col_q8 *columns(rng *r, int64_t n, bool wide)
     return x;
 }
 
-/* scaled: halves have minimums of their own, but one scale. */
-static agk_bytes_row *byte_rows(rng *r, bool halves, bool scaled)
+/* scaled: one scale for all k; halves have minimums of their own, or there is one, minus half the scale. Minimums are
+ * multiples of a step of the row, whose factors stand in every second or fourth piece. */
+static agk_bytes_row *byte_rows(rng *r, bool halves, bool minimum, bool scaled)
 {
-    enum { N = ROWS * K / 16 };
+    enum { N = ROWS * K / 16, ROW = K / 16 };
     agk_bytes_row *x = bytes(N * sizeof *x);
     for (int i = 0; i < N; ++i) {
+        agk_bytes_row *row = x + i - i % ROW;
         for (size_t e = 0; e < sizeof x[i].q; ++e) x[i].q[e] = (uint8_t)rng_below(r, 256);
         x[i].d = 0.01f * (float)(1 + rng_below(r, 100));
-        x[i].minimum = -0.1f * (float)rng_below(r, 100);
-        if ((scaled || !halves) && i % 2 == 1) x[i].d = x[i - 1].d;
-        if (!halves && i % 2 == 1) x[i].minimum = x[i - 1].minimum;
+        x[i].step = row->step = i % ROW == 0 ? 0.01f * (float)(1 + rng_below(r, 100)) : row->step;
+        const int16_t factor = (int16_t)rng_below(r, 64);
+        x[i].minimum = -x[i].step * (float)factor;
+        if (scaled) x[i].d = row->d;
+        if (!halves && i % 2 == 1) x[i].d = x[i - 1].d, x[i].minimum = x[i - 1].minimum;
+        if (halves || i % 2 == 0) {
+            const int at = i % ROW / (halves ? 1 : 2);
+            row[at / 2 * (halves ? 2 : 4)].times[at % 2] = factor;
+        }
+        if (scaled && minimum && !halves) x[i].minimum = -0.5f * x[i].d;
     }
     return x;
 }
@@ -51,7 +60,7 @@ static agk_mm_bytes_columns_fn *pack_of(const agk_variant *tile)
     return agk_mm_bytes_columns_scalar;
 }
 
-/* Whether the instruction set of this tile multiplies codes of q2_K and q3_K by their scales beforehand. */
+/* Whether the instruction set of this tile has rows with one scale. */
 static bool scales_rows(const agk_variant *tile)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
@@ -72,7 +81,7 @@ static int bytes_in_lanes(const rng *start)
         for (int round = 0; round < SCALED(80); ++round) {
             const bool halves = (round & 1) != 0, wide = (round & 2) != 0, minimum = (round & 4) != 0;
             if (halves && minimum && !wide) continue; /* no type is like this */
-            const bool scaled = halves && minimum && (round & 8) != 0 && scales_rows(&agk_variants[i]);
+            const bool scaled = wide && (minimum || !halves) && (round & 8) != 0 && scales_rows(&agk_variants[i]);
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
             char *b = bytes((size_t)units * UNIT), *other = bytes((size_t)units * UNIT);
             for (int64_t u = 0; u < units; ++u) {
@@ -91,7 +100,7 @@ static int bytes_in_lanes(const rng *start)
                 const bool own_order = strcmp(agk_variants[i].isa, "i8mm") == 0;
                 CHECK(memcmp(left, right, own_order ? offsetof(agk_bytes_unit, q) : sizeof *left) == 0);
             }
-            agk_bytes_row *a = byte_rows(r, halves, scaled);
+            agk_bytes_row *a = byte_rows(r, halves, minimum, scaled);
             const agk_mm_panel p = {.k = K,
                                     .rows = rows,
                                     .cols = cols,

@@ -61,6 +61,57 @@ static int byte_rows(rng *r, int type)
     return n_variants;
 }
 
+/* Rows as bytes with one scale for 256: mul_mat_bytes.h says what an element is. Integers are exact, so only the
+ * floats' own rounding remains. */
+static int scaled_rows(rng *r, int type)
+{
+    int n_variants = 0;
+    for (size_t i = 0; agk_bytes_one_scale(type) && i < agk_n_variants; ++i) {
+        agk_mm_bytes_rows_fn *fast = (agk_mm_bytes_rows_fn *)variant(i, "mm_bytes_scaled_rows");
+        if (fast == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue;
+        for (int round = 0; round < SCALED(100); ++round) {
+            uint8_t *x = random_bytes(r, agk_row_size(type, N));
+            agk_bytes_row found[N / 16];
+            float expected[N];
+            agk_traits(type)->to_float(x, expected, N);
+            fast(type, false, x, found, N);
+            for (int j = 0; j < N; ++j) {
+                const agk_bytes_row *first = &found[j / 256 * 16];
+                const double d = (double)first->d, step = type == AGK_Q2_K ? (double)first->step : 0.0;
+                const double less = agk_bytes_odd(type) ? 0.5 * d : step * found[j / 32 * 2].times[j / 16 % 2];
+                const double value = (found[j / 16].q[j % 16] - 128) * d - less, size = fabs(128 * d) + fabs(less);
+                if (isfinite(size) && isfinite(expected[j])) CHECK(fabs(value - (double)expected[j]) <= 1e-6 * size);
+            }
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* The minimums of q4_K and q5_K as integers, beside the floats. */
+static int integer_minimums(rng *r, int type)
+{
+    int n_variants = 0;
+    for (size_t i = 0; (type == AGK_Q4_K || type == AGK_Q5_K) && i < agk_n_variants; ++i) {
+        agk_mm_bytes_rows_fn *fast = (agk_mm_bytes_rows_fn *)variant(i, "mm_bytes_rows");
+        if (fast == NULL || strcmp(agk_variants[i].isa, "avx512") != 0) continue;
+        for (int round = 0; round < SCALED(100); ++round) {
+            uint8_t *x = random_bytes(r, agk_row_size(type, N));
+            agk_bytes_row found[N / 16];
+            fast(type, false, x, found, N);
+            for (int j = 0; j < N / 32; ++j) {
+                const double step = (double)found[j / 8 * 16].step, minimum = (double)found[2 * j].minimum;
+                const double value = -step * found[j / 2 * 4].times[j % 2];
+                if (isfinite(step)) CHECK(fabs(value - minimum) <= 1e-6 * fabs(minimum));
+            }
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 /* An f32 as the only term of a product on tiles: rounded to bf16; a subnormal number becomes zero with its sign. */
 static uint16_t as_term(float x)
 {
@@ -104,6 +155,7 @@ int main(void)
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
         if (agk_traits(type)->blck_size == 1) continue;
         n += rows(&r, type) + byte_rows(&r, type) + bf16_rows(&r, type);
+        n += scaled_rows(&r, type) + integer_minimums(&r, type);
     }
     CHECK(n >= 24); /* even without any vector kernel there are the scalar ones */
     return 0;

@@ -72,7 +72,7 @@ typedef struct agk_code_traits {
     bool minimum : 1; /* there are minimums */
     bool halves : 1;  /* a scale for each 16 elements, not 32 */
     bool wide : 1;    /* columns have one scale for each 256 elements, which are a block of k */
-    bool scaled : 1;  /* of bytes: codes times scales of 16 elements fit a byte, and are multiplied beforehand */
+    bool scaled : 1;  /* of bytes: rows have one scale for 256 elements (agk_bytes_one_scale) */
 } agk_code_traits;
 
 agk_code_traits agk_code_traits_of(int type);

@@ -70,7 +70,7 @@ typedef struct agk_mm_panel {
     /* for bytes (mul_mat_bytes.h): distance between rows; on tiles: between the halves of the panel */
     size_t lda;
     bool halves, minimum, wide; /* of bytes */
-    bool scaled;                /* codes were multiplied by scales of 16 k; what is left of `halves` are minimums */
+    bool scaled;                /* of bytes: rows have one scale for 256 k; `halves`: minimums for 16 k */
     size_t ldb;                 /* bytes between units */
     size_t next_b;              /* bytes from one block of k of a unit to the next */
     /* AGK_PANEL_SUMS for each pair of units; the kernel chooses their order; kept between blocks */

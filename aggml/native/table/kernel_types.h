@@ -61,7 +61,7 @@ typedef agk_mm_pairs_product_fn agk_mm_floats_product_fn, agk_mm_tiles_product_f
 typedef agk_mm_pairs_product_fn agk_mm_bytes_product_fn; /* mul_mat_bytes.h */
 /* `words`: rows of shorts are stored as 16 bits each. Rows of bytes have one form only. */
 typedef void agk_mm_bytes_rows_fn(int type, bool words, const void *src, void *out, int64_t n);
-typedef agk_mm_bytes_rows_fn agk_mm_bytes_scaled_rows_fn; /* of q2_K and q3_K */
+typedef agk_mm_bytes_rows_fn agk_mm_bytes_scaled_rows_fn; /* of types of agk_bytes_one_scale */
 typedef void agk_mm_columns_q8_wide_fn(const void *src, void *dst, int64_t n);
 /* mm_bytes_columns: of columns as agk_mm_col_q8; mm_bytes_floats: of columns of f32, quantized in the same way. */
 typedef void agk_mm_bytes_columns_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,

@@ -11,7 +11,9 @@ typedef struct piece {
 } piece;
 
 #define V_OUT
-AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+typedef float v_dst;
+
+AGK_INLINE void v_out_with(v_dst *dst, __m128i q, float d, float m)
 {
     piece *y = (piece *)(void *)dst;
     _mm_storeu_si128((__m128i *)(void *)y->q, q);
@@ -19,7 +21,7 @@ AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
     y->minimum = m;
 }
 
-AGK_INLINE void v_out(float *dst, __m128i q, float d)
+AGK_INLINE void v_out(v_dst *dst, __m128i q, float d)
 {
     v_out_with(dst, q, d, 0.0f);
 }

@@ -1,30 +1,29 @@
 /* mul_mat of quantized rows and many columns in byte lanes, AVX-512 VNNI (mul_mat_bytes.h): 4 rows x 48 columns.
  *
  * Lanes are columns; 4 bytes of a row are broadcast. For each 16 sums, 32 k take 8 products, a conversion, a
- * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they
- * have not (and 73, 67 % with minimums). The 12 sums of a block advance together: one after the other, their chains
- * of 8 dependent products fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 rows x 32
- * columns are as fast, 3 x 64 and 10 x 16 slower. Not here: rows and columns as bytes (mul_mat_bytes_rows.c,
- * mul_mat_bytes_columns.c), few columns (mul_mat_packed.h, mul_mat_dots_32.c). */
+ * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they have
+ * not (and 73, 67 % with minimums). The 12 sums of a block advance together: one after the other, their chains of 8
+ * fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 x 32 are as fast, 3 x 64, 10 x 16 slower.
+ * Not here: sums of 256 k (mul_mat_bytes_wide.h), packing (mul_mat_bytes_rows.c, mul_mat_bytes_columns.c). */
 #include "kernels/mul_mat_bytes.h"
 #include "mul_mat_blocks.h"
+#include "mul_mat_bytes_wide.h"
 #include "kernels/vec/mul_mat_panels.h"
 
 enum { ROWS = 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
-/* How the 32 k of a block are scaled: together, or each 16 k by themselves; or together, with a minimum for each 16. */
-typedef enum scaling { OF_32, OF_16, MINIMUMS_OF_16 } scaling;
+/* How many k of a row share a scale; 256: its codes were multiplied by scales, or the type has no others. */
+typedef enum scaling { OF_32, OF_16, OF_256 } scaling;
 
 /* Bytes first .. last - 1 of a block in fours, and their scale: those of row half h. */
-AGK_INLINE void part(scaling of, bool minimum, bool wide, int W, int h, int first, int last,
-                     const agk_bytes_row *const a[ROWS], const char *b, size_t ldb, __m512 acc[ROWS][3])
+AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last, const agk_bytes_row *const a[ROWS],
+                     const char *b, size_t ldb, __m512 acc[ROWS][3])
 {
     __m512i s[ROWS][3];
     AGK_UNROLL for (int w = 0; w < W; ++w)
     {
         const agk_bytes_unit *unit = (const agk_bytes_unit *)(const void *)(b + (size_t)w * ldb);
         s[0][w] = _mm512_load_si512(unit->start[h]);
-        if (of == MINIMUMS_OF_16) s[0][w] = _mm512_add_epi32(s[0][w], _mm512_load_si512(unit->start[1]));
         AGK_UNROLL for (int r = 1; r < ROWS; ++r) s[r][w] = s[0][w];
     }
     AGK_UNROLL for (int v = first; v < last; ++v)
@@ -40,7 +39,7 @@ AGK_INLINE void part(scaling of, bool minimum, bool wide, int W, int h, int firs
             memcpy(&four, a[r][v / 4].q + 4 * (v % 4), sizeof four);
             __m512i x = _mm512_set1_epi32(four);
             if (W > 1) __asm__("" : "+v"(x)); /* one load for all products */
-            AGK_UNROLL for (int w = 0; w < W; ++w) s[r][w] = _mm512_dpbusd_epi32(s[r][w], x, y[w]);
+            AGK_UNROLL for (int w = 0; w < W; ++w) s[r][w] = add_fours(s[r][w], x, y[w]);
         }
     }
     AGK_UNROLL for (int w = 0; w < W; ++w)
@@ -51,17 +50,29 @@ AGK_INLINE void part(scaling of, bool minimum, bool wide, int W, int h, int firs
         {
             const __m512 scale = wide ? _mm512_set1_ps(a[r][h].d) : _mm512_mul_ps(d, _mm512_set1_ps(a[r][h].d));
             acc[r][w] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r][w]), scale, acc[r][w]);
-            AGK_UNROLL for (int i = 0; i < 2; ++i)
-            {
-                if (!minimum || (i != h && of != MINIMUMS_OF_16)) continue;
-                acc[r][w] = _mm512_fmadd_ps(_mm512_set1_ps(a[r][i].minimum), _mm512_load_ps(unit->sum[i]), acc[r][w]);
-            }
+            if (!minimum || wide) continue;
+            acc[r][w] = _mm512_fmadd_ps(_mm512_set1_ps(a[r][h].minimum), _mm512_load_ps(unit->sum[h]), acc[r][w]);
         }
     }
 }
 
-AGK_INLINE void tile(scaling of, bool minimum, bool wide, int W, const agk_mm_panel *p, const char *a, const char *b,
-                     float *sums)
+/* The sums of a tile, but for the scales of wide columns. */
+AGK_INLINE void of_parts(scaling of, bool minimum, bool wide, int W, const agk_mm_panel *p, const char *a,
+                         const char *b, __m512 acc[ROWS][3])
+{
+    for (int64_t k = 0; k < p->k; k += AGK_MM_BLOCK, a += 2 * sizeof(agk_bytes_row), b += sizeof(agk_bytes_unit)) {
+        const agk_bytes_row *row[ROWS];
+        AGK_UNROLL for (int r = 0; r < ROWS; ++r)
+        {
+            row[r] = (const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda);
+        }
+        part(minimum, wide, W, 0, 0, of == OF_16 ? 4 : 8, row, b, p->ldb, acc);
+        if (of == OF_16) part(minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
+    }
+}
+
+AGK_INLINE void tile(scaling of, bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, const char *a,
+                     const char *b, const of_units *units, float *sums)
 {
     __m512 acc[ROWS][3];
     AGK_UNROLL for (int r = 0; r < ROWS; ++r) AGK_UNROLL for (int w = 0; w < W; ++w)
@@ -69,19 +80,14 @@ AGK_INLINE void tile(scaling of, bool minimum, bool wide, int W, const agk_mm_pa
         acc[r][w] = _mm512_setzero_ps();
         if (!p->first) _mm_prefetch((const char *)(sums + UNIT_SUMS * w + 16 * r), _MM_HINT_T0);
     }
-    const char *units = b;
-    for (int64_t k = 0; k < p->k; k += AGK_MM_BLOCK, a += 2 * sizeof(agk_bytes_row), b += sizeof(agk_bytes_unit)) {
-        const agk_bytes_row *row[ROWS];
-        AGK_UNROLL for (int r = 0; r < ROWS; ++r)
-        {
-            row[r] = (const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda);
-        }
-        part(of, minimum, wide, W, 0, 0, of == OF_16 ? 4 : 8, row, b, p->ldb, acc);
-        if (of == OF_16) part(of, minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
-    }
+    if (minimum && wide && (halves || of != OF_256)) add_minimums(halves, ROWS, W, p, a, units, acc);
+    if (of == OF_256)
+        of_whole(halves, minimum, ROWS, W, p, a, b, units, acc);
+    else
+        of_parts(of, minimum, wide, W, p, a, b, acc);
     AGK_UNROLL for (int w = 0; w < W; ++w)
     {
-        const __m512 d = _mm512_load_ps(((const agk_bytes_unit *)(const void *)(units + (size_t)w * p->ldb))->d);
+        const __m512 d = _mm512_load_ps(((const agk_bytes_unit *)(const void *)(b + (size_t)w * p->ldb))->d);
         AGK_UNROLL for (int r = 0; r < ROWS; ++r)
         {
             float *sum = sums + UNIT_SUMS * w + 16 * r;
@@ -91,31 +97,34 @@ AGK_INLINE void tile(scaling of, bool minimum, bool wide, int W, const agk_mm_pa
     }
 }
 
-AGK_INLINE void rows(scaling of, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit, agk_ahead *ahead)
+AGK_INLINE void rows(scaling of, bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit,
+                     agk_ahead *ahead)
 {
     const char *b = p->b + (size_t)unit * p->ldb;
     const int64_t units = (p->cols + 15) / 16, pieces = (p->rows + ROWS - 1) / ROWS;
+    of_units prepared;
+    if (of == OF_256 || (minimum && wide)) prepare(halves, minimum, W, p, b, &prepared);
     for (int64_t i = 0; i < pieces; ++i) {
         agk_fetch_ahead(p, ahead, unit * pieces + W * (i + 1), units * pieces, unit, W, i, pieces);
-        tile(of, minimum, wide, W, p, p->a + (size_t)(ROWS * i) * p->lda, b,
+        tile(of, halves, minimum, wide, W, p, p->a + (size_t)(ROWS * i) * p->lda, b, &prepared,
              p->sums + unit * UNIT_SUMS + 16 * ROWS * i);
     }
 }
 
-AGK_INLINE void all_units(scaling of, bool minimum, bool wide, const agk_mm_panel *p)
+AGK_INLINE void all_units(scaling of, bool halves, bool minimum, bool wide, const agk_mm_panel *p)
 {
     const int64_t units = (p->cols + 15) / 16;
     agk_ahead ahead = {0};
     for (int64_t unit = 0; unit < units;) {
         const int64_t left = units - unit;
         if (left == 1) {
-            rows(of, minimum, wide, 1, p, unit, &ahead);
+            rows(of, halves, minimum, wide, 1, p, unit, &ahead);
             unit += 1;
         } else if (left == 2 || left == 4) {
-            rows(of, minimum, wide, 2, p, unit, &ahead);
+            rows(of, halves, minimum, wide, 2, p, unit, &ahead);
             unit += 2;
         } else {
-            rows(of, minimum, wide, 3, p, unit, &ahead);
+            rows(of, halves, minimum, wide, 3, p, unit, &ahead);
             unit += 3;
         }
     }
@@ -123,17 +132,22 @@ AGK_INLINE void all_units(scaling of, bool minimum, bool wide, const agk_mm_pane
 
 void agk_mm_bytes_product_avx512(const agk_mm_panel *p)
 {
-    if (p->scaled && p->halves) {
-        all_units(MINIMUMS_OF_16, true, true, p); /* q2_K */
+    if (p->scaled) {
+        if (p->halves)
+            all_units(OF_256, true, true, true, p); /* q2_K */
+        else if (p->minimum)
+            all_units(OF_256, false, true, true, p); /* iq1 */
+        else
+            all_units(OF_256, false, false, true, p);
         return;
     }
     switch ((p->wide ? 4 : 0) + (p->halves ? 2 : 0) + (p->minimum ? 1 : 0)) {
-    case 0: all_units(OF_32, false, false, p); break;
-    case 1: all_units(OF_32, true, false, p); break;
-    case 2: all_units(OF_16, false, false, p); break;
-    case 4: all_units(OF_32, false, true, p); break;
-    case 5: all_units(OF_32, true, true, p); break;
-    case 6: all_units(OF_16, false, true, p); break;
-    default: all_units(OF_16, true, true, p); /* no type has 3 */
+    case 0: all_units(OF_32, false, false, false, p); break;
+    case 1: all_units(OF_32, false, true, false, p); break;
+    case 2: all_units(OF_16, true, false, false, p); break;
+    case 4: all_units(OF_32, false, false, true, p); break;
+    case 5: all_units(OF_32, false, true, true, p); break;
+    case 6: all_units(OF_16, true, false, true, p); break;
+    default: all_units(OF_16, true, true, true, p); /* no type has 3 */
     }
 }

@@ -1,9 +1,12 @@
 /* Rows of quantized blocks as bytes with scales (mul_mat_bytes.h), AVX-512. They come from the functions that unpack
- * blocks to floats, before these multiply by the scale (vec/mul_mat_rows.h). */
+ * blocks to floats, before these multiply by the scale (vec/mul_mat_rows.h). Not here: codes times scales
+ * (mul_mat_bytes_scaled_rows.c). */
 #include "kernels/mul_mat_bytes.h"
 #include "math.h"
 
 #define V_OUT
+typedef agk_bytes_slot v_dst;
+
 /* 16 signed bytes. */
 AGK_INLINE vf v_widen(__m128i q, int first)
 {
@@ -11,7 +14,7 @@ AGK_INLINE vf v_widen(__m128i q, int first)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
 }
 
-AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+AGK_INLINE void v_out_with(v_dst *dst, __m128i q, float d, float m)
 {
     agk_bytes_row *y = (agk_bytes_row *)(void *)dst;
     _mm_storeu_si128((__m128i *)(void *)y->q, _mm_xor_si128(q, _mm_set1_epi8(-128)));
@@ -19,7 +22,7 @@ AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
     y->minimum = m;
 }
 
-AGK_INLINE void v_out(float *dst, __m128i q, float d)
+AGK_INLINE void v_out(v_dst *dst, __m128i q, float d)
 {
     v_out_with(dst, q, d, 0.0f);
 }
@@ -31,6 +34,32 @@ AGK_INLINE void v_out(float *dst, __m128i q, float d)
 
 #include "kernels/vec/mul_mat_rows.h"
 
+/* The minimums of q4_K and q5_K as integers, six bits each. */
+AGK_INLINE void put_minimums_k4(const uint8_t *packed, float step, agk_bytes_row *y)
+{
+    uint32_t w[3];
+    memcpy(w, packed, sizeof w);
+    const __m128i bytes =
+        _mm_setr_epi32((int)(w[1] & 0x3f3f3f3f), (int)((w[2] >> 4 & 0x0f0f0f0f) | (w[1] >> 2 & 0x30303030)), 0, 0);
+    const __m128i pairs = _mm_cvtepu8_epi16(bytes);
+    const int32_t each[4] = {_mm_cvtsi128_si32(pairs), _mm_extract_epi32(pairs, 1), _mm_extract_epi32(pairs, 2),
+                             _mm_extract_epi32(pairs, 3)};
+    y->step = step;
+    AGK_UNROLL for (int i = 0; i < 4; ++i) memcpy(y[4 * i].times, &each[i], sizeof each[i]);
+}
+
+static void put_minimums(int type, const void *src, agk_bytes_row *y, int64_t n)
+{
+    const agk_block_q4_k *q4 = src;
+    const agk_block_q5_k *q5 = src;
+    for (int64_t i = 0; i < n / 256; ++i, y += 16) {
+        if (type == AGK_Q4_K)
+            put_minimums_k4(q4[i].scales, v_half(q4[i].m), y);
+        else
+            put_minimums_k4(q5[i].scales, v_half(q5[i].m), y);
+    }
+}
+
 void agk_mm_bytes_rows_avx512(int type, bool words, const void *src, void *out, int64_t n)
 {
     (void)words;
@@ -40,61 +69,5 @@ void agk_mm_bytes_rows_avx512(int type, bool words, const void *src, void *out, 
         AGK_OF_ALL(AGK_ROW)
     default: break;
     }
-}
-
-/* -- rows of q2_K and q3_K as codes times scales --------------------------------------------------------------- */
-
-/* Codes of q2_K are at most 3, scales at most 15. Codes of q3_K are -4 to 3, scales -32 to 31: the products are -124 to
- * 128, so their negatives fit a byte, and d changes its sign. 32 k then have one scale instead of two: on a Zen 4 the
- * product of q3_K takes 9 cycles where it took 10, that of q2_K 11 instead of 12. */
-
-/* 16 codes times a scale: bytes, with the offset 128 of rows. */
-AGK_INLINE __m128i times(__m128i codes, int scale)
-{
-    const __m256i words = _mm256_mullo_epi16(_mm256_cvtepi8_epi16(codes), _mm256_set1_epi16((short)scale));
-    return _mm_xor_si128(_mm256_cvtepi16_epi8(words), _mm_set1_epi8(-128));
-}
-
-AGK_INLINE void put_row(agk_bytes_row *y, __m128i q, float d, float minimum)
-{
-    _mm_storeu_si128((__m128i *)(void *)y->q, q);
-    y->d = d;
-    y->minimum = minimum;
-}
-
-AGK_INLINE void row_of_q2_k(const agk_block_q2_k *x, agk_bytes_row *y)
-{
-    float minimum[16];
-    const float d = v_half(x->d);
-    v_put(minimum, v_bits(v_bytes(x->scales), 4, 15), -v_half(x->m));
-    AGK_UNROLL for (int g = 0; g < 16; ++g)
-    {
-        const __m128i q = v_bits(v_bytes(x->qs + g / 8 * 32 + g % 2 * 16), g % 8 / 2 * 2, 3);
-        put_row(y + g, times(q, x->scales[g] & 15), d, minimum[g]);
-    }
-}
-
-AGK_INLINE void row_of_q3_k(const agk_block_q3_k *x, agk_bytes_row *y)
-{
-    int8_t scale[16];
-    const float d = -v_half(x->d);
-    _mm_storeu_si128((__m128i *)(void *)scale, _mm_sub_epi8(_mm_set1_epi8(32), v_scales_q3_k(x)));
-    AGK_UNROLL for (int g = 0; g < 16; ++g)
-    {
-        put_row(y + g, times(v_codes_q3_k(x, g), scale[g]), d, 0.0f);
-    }
-}
-
-void agk_mm_bytes_scaled_rows_avx512(int type, bool words, const void *src, void *out, int64_t n)
-{
-    (void)words;
-    agk_bytes_row *y = out;
-    const agk_block_q2_k *q2 = src;
-    const agk_block_q3_k *q3 = src;
-    for (int64_t i = 0; i < n / 256; ++i, y += 16) {
-        if (type == AGK_Q2_K)
-            row_of_q2_k(q2 + i, y);
-        else
-            row_of_q3_k(q3 + i, y);
-    }
+    if (type == AGK_Q4_K || type == AGK_Q5_K) put_minimums(type, src, out, n);
 }

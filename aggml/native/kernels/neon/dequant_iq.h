@@ -6,7 +6,7 @@
 #include "kernels/vec/dequant_iq1.h"
 
 /* 16 magnitudes, negative where the bit is set, times d. */
-AGK_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
+AGK_INLINE void v_put_signed(v_dst *dst, __m128i magnitude, uint32_t signs, float d)
 {
     const __m128i mask = v_mask(signs);
     v_out(dst, _mm_sub_epi8(_mm_xor_si128(magnitude, mask), mask), d);
@@ -18,7 +18,7 @@ AGK_INLINE uint32_t v_even_signs(uint32_t a, uint32_t b)
     return agk_iq_even_signs(a & 127) | (uint32_t)agk_iq_even_signs(b & 127) << 8;
 }
 
-AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
+AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {
@@ -33,7 +33,7 @@ AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
+AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 16; ++g) {
@@ -44,7 +44,7 @@ AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
+AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 16; ++g) {
@@ -56,7 +56,7 @@ AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
+AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {
@@ -72,7 +72,7 @@ AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
+AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 16; ++g) {
@@ -86,11 +86,11 @@ AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
+AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, v_dst *dst)
 {
     uint16_t w[4];
     memcpy(w, x->scales, sizeof w);
-    const float d = v_half((uint16_t)(w[0] >> 12 | (w[1] >> 8 & 0xf0) | (w[2] >> 4 & 0xf00) | (w[3] & 0xf000)));
+    const float d = v_half(v_scale_iq1_m(w));
     for (int g = 0; g < 16; ++g) {
         const unsigned h = x->qh[g], a = x->qs[2 * g] | (h & 7) << 8, b = x->qs[2 * g + 1] | (h >> 4 & 7) << 8;
         v_put_shifted(dst + 16 * g, a, h & 8, b, h & 128, d * (float)(2 * (w[g / 4] >> 3 * (g % 4) & 7) + 1));

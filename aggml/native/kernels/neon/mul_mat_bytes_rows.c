@@ -5,6 +5,8 @@
 #include "math.h"
 
 #define V_OUT
+typedef agk_bytes_slot v_dst;
+
 /* 4 of 16 signed bytes, as scales are. */
 AGK_INLINE vf v_widen(__m128i q, int first)
 {
@@ -13,7 +15,7 @@ AGK_INLINE vf v_widen(__m128i q, int first)
     return vcvtq_f32_s32(first % 8 == 0 ? vmovl_s16(vget_low_s16(x)) : vmovl_s16(vget_high_s16(x)));
 }
 
-AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+AGK_INLINE void v_out_with(v_dst *dst, __m128i q, float d, float m)
 {
     agk_bytes_row *y = (agk_bytes_row *)(void *)dst;
     vst1q_u8(y->q, veorq_u8(q, vdupq_n_u8(128)));
@@ -21,7 +23,7 @@ AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
     y->minimum = m;
 }
 
-AGK_INLINE void v_out(float *dst, __m128i q, float d)
+AGK_INLINE void v_out(v_dst *dst, __m128i q, float d)
 {
     v_out_with(dst, q, d, 0.0f);
 }
@@ -40,7 +42,7 @@ AGK_INLINE __m128i v_digits(__m128i x, uint8_t power)
 }
 
 /* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
-AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
+AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, v_dst *dst)
 {
     static const uint8_t powers[5] = {1, 3, 9, 27, 81};
     const float d = v_half(x->d);

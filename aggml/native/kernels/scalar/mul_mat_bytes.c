@@ -44,7 +44,7 @@ void agk_mm_bytes_rows_scalar(int type, bool words, const void *src, void *out, 
     }
 }
 
-/* The same: the scalar product needs no scales of its own for 16 k. */
+/* The same: the scalar product takes every piece's own scale. */
 void agk_mm_bytes_scaled_rows_scalar(int type, bool words, const void *src, void *out, int64_t n)
 {
     agk_mm_bytes_rows_scalar(type, words, src, out, n);

@@ -38,9 +38,11 @@ AGK_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d) + v_set(m));
 }
 
-/* The output of 16 elements: floats, unless the including file needs the codes and scales themselves. It then
- * defines V_OUT, v_out and v_out_with. */
+/* The output of 16 elements: floats, unless the including file needs the codes and scales themselves. It then defines
+ * V_OUT, v_out, v_out_with and v_dst, of which 16 are as wide as what v_out stores. */
 #ifndef V_OUT
+typedef float v_dst;
+
 AGK_INLINE void v_out(float *dst, __m128i q, float d)
 {
     v_put(dst, q, d);
@@ -58,19 +60,23 @@ AGK_INLINE __m128i v_bits(__m128i q, int shift, int mask)
     return _mm_and_si128(_mm_srli_epi16(q, shift), _mm_set1_epi8((char)mask));
 }
 
-/* `then` where bit `bit` of q[i] is set, else 0. */
+/* `then`, a power of two, where bit `bit` of q[i] is set, else 0. */
 AGK_INLINE __m128i v_if_bit(__m128i q, int bit, int then)
 {
-    const __m128i one = _mm_set1_epi8((char)(1 << bit));
-    return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(q, one), one), _mm_set1_epi8((char)then));
+    const int up = __builtin_ctz((unsigned)then) - bit;
+    return _mm_and_si128(up > 0 ? _mm_slli_epi16(q, up) : _mm_srli_epi16(q, -up), _mm_set1_epi8((char)then));
 }
 
 /* All bits of byte i set where bit i of `bits` is set, else 0. */
 AGK_INLINE __m128i v_mask(uint32_t bits)
 {
+#if defined __AVX512BW__ && defined __AVX512VL__
+    return _mm_movm_epi8((__mmask16)bits);
+#else
     const __m128i each = _mm_set1_epi64x((long long)0x8040201008040201u);
     const __m128i spread = _mm_shuffle_epi8(_mm_set1_epi16((short)bits), _mm_set_epi64x(0x0101010101010101, 0));
     return _mm_cmpeq_epi8(_mm_and_si128(spread, each), each);
+#endif
 }
 
 /* Points of the codebook types: 16 of their magnitudes, from two of 8 or four of 4. */

@@ -8,7 +8,7 @@
 #include "formats/quant.h"
 #include "dequant.h"
 
-AGK_INLINE void v_q4_1_to_f32(const agk_block_q4_1 *x, float *dst)
+AGK_INLINE void v_q4_1_to_f32(const agk_block_q4_1 *x, v_dst *dst)
 {
     const float d = v_half(x->d), m = v_half(x->m);
     for (int h = 0; h < 2; ++h) v_out_with(dst + 16 * h, v_bits(v_bytes(x->qs), 4 * h, 15), d, m);
@@ -20,7 +20,7 @@ AGK_INLINE __m128i v_five_bits(const uint8_t *qs, int h, uint32_t high)
     return _mm_or_si128(v_bits(v_bytes(qs), 4 * h, 15), _mm_and_si128(v_mask(high >> 16 * h), _mm_set1_epi8(16)));
 }
 
-AGK_INLINE void v_q5_0_to_f32(const agk_block_q5_0 *x, float *dst)
+AGK_INLINE void v_q5_0_to_f32(const agk_block_q5_0 *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     uint32_t high;
@@ -30,7 +30,7 @@ AGK_INLINE void v_q5_0_to_f32(const agk_block_q5_0 *x, float *dst)
     }
 }
 
-AGK_INLINE void v_q5_1_to_f32(const agk_block_q5_1 *x, float *dst)
+AGK_INLINE void v_q5_1_to_f32(const agk_block_q5_1 *x, v_dst *dst)
 {
     const float d = v_half(x->d), m = v_half(x->m);
     uint32_t high;
@@ -45,7 +45,7 @@ AGK_INLINE __m128i v_iq4(__m128i nibbles)
     return _mm_shuffle_epi8(levels, nibbles);
 }
 
-AGK_INLINE void v_iq4_nl_to_f32(const agk_block_iq4_nl *x, float *dst)
+AGK_INLINE void v_iq4_nl_to_f32(const agk_block_iq4_nl *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_iq4(v_bits(v_bytes(x->qs), 4 * h, 15)), d);
@@ -57,13 +57,13 @@ AGK_INLINE __m128i v_fp4(__m128i nibbles)
     return _mm_shuffle_epi8(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), nibbles);
 }
 
-AGK_INLINE void v_mxfp4_to_f32(const agk_block_mxfp4 *x, float *dst)
+AGK_INLINE void v_mxfp4_to_f32(const agk_block_mxfp4 *x, v_dst *dst)
 {
     const float d = agk_half_of_e8m0(x->e);
     for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_fp4(v_bits(v_bytes(x->qs), 4 * h, 15)), d);
 }
 
-AGK_INLINE void v_nvfp4_to_f32(const agk_block_nvfp4 *x, float *dst)
+AGK_INLINE void v_nvfp4_to_f32(const agk_block_nvfp4 *x, v_dst *dst)
 {
     for (int g = 0; g < 4; g += 2) { /* 8 bytes are the low nibbles, then the high ones, of 16 values */
         const __m128i low = v_bits(v_bytes(x->qs + 8 * g), 0, 15), high = v_bits(v_bytes(x->qs + 8 * g), 4, 15);
@@ -72,7 +72,7 @@ AGK_INLINE void v_nvfp4_to_f32(const agk_block_nvfp4 *x, float *dst)
     }
 }
 
-AGK_INLINE void v_q1_0_to_f32(const agk_block_q1_0 *x, float *dst)
+AGK_INLINE void v_q1_0_to_f32(const agk_block_q1_0 *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {
@@ -81,7 +81,7 @@ AGK_INLINE void v_q1_0_to_f32(const agk_block_q1_0 *x, float *dst)
     }
 }
 
-AGK_INLINE void v_q2_0_to_f32(const agk_block_q2_0 *x, float *dst)
+AGK_INLINE void v_q2_0_to_f32(const agk_block_q2_0 *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     const __m128i q = v_bytes(x->qs), low = v_bits(q, 0, 15), high = v_bits(q, 4, 15), one = _mm_set1_epi8(1);

@@ -9,7 +9,7 @@
 #include "iq_parts.h"
 
 /* 16 magnitudes, negative where the bit is set, times d. */
-AGK_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
+AGK_INLINE void v_put_signed(v_dst *dst, __m128i magnitude, uint32_t signs, float d)
 {
 #ifdef __AVX512BW__
     v_out(dst, _mm_mask_sub_epi8(magnitude, (__mmask16)signs, _mm_setzero_si128(), magnitude), d);
@@ -42,7 +42,7 @@ AGK_INLINE void v_nibbles_with_half(float to[16], float d, const uint8_t scales[
     v_with_half(to + 8, d, _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)), part);
 }
 
-AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
+AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, v_dst *dst)
 {
     uint16_t signs[16];
     float scales[8];
@@ -59,7 +59,7 @@ AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
+AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, v_dst *dst)
 {
     uint16_t signs[16], points[32];
     float scales[16];
@@ -76,7 +76,7 @@ AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
+AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, v_dst *dst)
 {
     uint16_t points[32];
     float scales[16];
@@ -93,7 +93,7 @@ AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
+AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, v_dst *dst)
 {
     uint16_t signs[16];
     float scales[8];
@@ -111,7 +111,7 @@ AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
+AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, v_dst *dst)
 {
     uint16_t points[64];
     float scales[8];
@@ -133,11 +133,11 @@ AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
+AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, v_dst *dst)
 {
     uint16_t w[4];
     memcpy(w, x->scales, sizeof w);
-    const float d = v_half((uint16_t)(w[0] >> 12 | (w[1] >> 8 & 0xf0) | (w[2] >> 4 & 0xf00) | (w[3] & 0xf000)));
+    const float d = v_half(v_scale_iq1_m(w));
     uint16_t points[32];
     agk_iq1_m_points(x, points);
     AGK_IN_MEMORY(points);

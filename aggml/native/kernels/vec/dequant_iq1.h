@@ -7,16 +7,28 @@
 #include "formats/quant_iq_grid.h"
 #include "dequant.h"
 
-/* 16 values d * (point + shift), computed as d / 8 * (8 * point + 8 * shift): d is so large that d / 8 is exact. */
-AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
+/* 16 times 8 * (point + shift). */
+AGK_INLINE __m128i v_codes_iq1(unsigned a, bool a_down, unsigned b, bool b_down)
 {
     const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
     const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
     const __m128i shift = _mm_unpacklo_epi64(shift_a, _mm_set1_epi8(b_down ? -1 : 1));
-    v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
+    return _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift);
 }
 
-AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
+/* 16 values d * (point + shift), computed as d / 8 * (8 * point + 8 * shift): d is so large that d / 8 is exact. */
+AGK_INLINE void v_put_shifted(v_dst *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
+{
+    v_out(dst, v_codes_iq1(a, a_down, b, b_down), d * 0.125f);
+}
+
+/* The scale of a block of iq1_m: the highest bits of its four words. */
+AGK_INLINE uint16_t v_scale_iq1_m(const uint16_t w[4])
+{
+    return (uint16_t)(w[0] >> 12 | (w[1] >> 8 & 0xf0) | (w[2] >> 4 & 0xf00) | (w[3] & 0xf000));
+}
+
+AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {

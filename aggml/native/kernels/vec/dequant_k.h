@@ -8,7 +8,7 @@
 #include "formats/blocks.h"
 #include "dequant_32.h"
 
-AGK_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, float *dst)
+AGK_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, v_dst *dst)
 {
     const __m128i scales = v_bytes(x->scales);
     float scale[16], minimum[16];
@@ -40,7 +40,7 @@ AGK_INLINE __m128i v_codes_q3_k(const agk_block_q3_k *x, int g)
     return _mm_sub_epi8(_mm_or_si128(q, high), _mm_set1_epi8(4));
 }
 
-AGK_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
+AGK_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, v_dst *dst)
 {
     float scale[16];
     v_put(scale, _mm_sub_epi8(v_scales_q3_k(x), _mm_set1_epi8(32)), v_half(x->d));
@@ -61,7 +61,7 @@ AGK_INLINE void v_scales_k4(const uint8_t *packed, float d, float m, float *scal
     v_put(minimum, _mm_unpackhi_epi64(all, all), -m);
 }
 
-AGK_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, float *dst)
+AGK_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, v_dst *dst)
 {
     float scale[16], minimum[16];
     v_scales_k4(x->scales, v_half(x->d), v_half(x->m), scale, minimum);
@@ -73,7 +73,7 @@ AGK_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, float *dst)
     }
 }
 
-AGK_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, float *dst)
+AGK_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, v_dst *dst)
 {
     float scale[16], minimum[16];
     v_scales_k4(x->scales, v_half(x->d), v_half(x->m), scale, minimum);
@@ -86,7 +86,7 @@ AGK_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, float *dst)
     }
 }
 
-AGK_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, float *dst)
+AGK_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, v_dst *dst)
 {
     float scale[16];
     v_put(scale, v_bytes(x->scales), v_half(x->d));
@@ -100,7 +100,7 @@ AGK_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, float *dst)
     }
 }
 
-AGK_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, float *dst)
+AGK_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, v_dst *dst)
 {
     const float d = v_half(x->d);
 #pragma GCC unroll 8
@@ -113,7 +113,7 @@ AGK_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, float *dst)
     }
 }
 
-AGK_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, float *dst)
+AGK_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, v_dst *dst)
 {
     const float d = v_half(x->d);
 #pragma GCC unroll 16
@@ -136,7 +136,7 @@ AGK_INLINE __m128i v_digits(__m128i x, __m256i power)
 }
 
 /* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
-AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
+AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, v_dst *dst)
 {
     const float d = v_half(x->d);
     short power = 1;

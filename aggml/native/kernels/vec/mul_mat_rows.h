@@ -5,7 +5,7 @@
  * reader becomes a loop over a row, <type>_to_f32_bytes, and AGK_OF_ALL(ROW) names them all. */
 #undef V_ROWS
 #define V_ROWS(kernel, block, size) \
-    static void kernel##_bytes(const void *src, float *dst, int64_t n) \
+    static void kernel##_bytes(const void *src, v_dst *dst, int64_t n) \
     { \
         const block *x = src; \
         for (; n >= (size); n -= (size), dst += (size), ++x) v_##kernel(x, dst); \

@@ -10,14 +10,16 @@ static bool serves(const agk_mm_problem *p)
     return agk_mm_panels_serve_codes(p, "mm_bytes_product");
 }
 
-/* The codes of q2_K and q3_K times their scales fit a byte. Then 32 k share a scale, and q3_K needs no sums of 16. */
+/* Rows with one scale for 256 k, if the kernels have them. What is left of sums of 16 are then the minimums of q2_K,
+ * and bytes of iq1 have a minimum instead. */
 static void choose_rows(agk_mm_panels_plan *p, int type, uint32_t cpu)
 {
-    agk_any_fn *scaled = type == AGK_Q2_K || type == AGK_Q3_K ? agk_pick_vector("mm_bytes_scaled_rows", cpu) : NULL;
+    agk_any_fn *scaled = agk_bytes_one_scale(type) ? agk_pick_vector("mm_bytes_scaled_rows", cpu) : NULL;
     p->kernels[AGK_CODES_ROWS] = scaled != NULL ? scaled : (agk_any_fn *)AGK_PICK(mm_bytes_rows, cpu);
     if (scaled == NULL) return;
     p->codes.scaled = true;
     p->codes.halves = p->codes.minimum;
+    p->codes.minimum = p->codes.minimum || agk_bytes_odd(type);
 }
 
 /* Columns of floats are quantized and packed by one kernel, if there is one; else they become bytes first. */
