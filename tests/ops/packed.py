@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 OF_16 = ("q2_K", "q3_K", "q6_K", "iq2_xs", "iq2_s", "iq1_m", "nvfp4")  # a scale for 16 elements
+OF_32 = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "nvfp4")  # packed blocks
+SCALED_BEFORE = ("q2_K", "q3_K", "iq1_s", "iq1_m")  # rows of panels have one scale for 256 elements
 F32 = np.ndarray[Any, np.dtype[np.float32]]
 TYPES = [
     *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"),
@@ -47,6 +49,7 @@ PACKS = any(cpu_mask(None) & isa == isa for isa in (AVX2, DOTPROD))
 TILES = cpu_mask(None) & AMX_INT8 != 0
 _AVX2 = cpu_mask(None) & 1 != 0
 _WIDE = cpu_mask(None) & (1 << 3 | 1 << 4) == 1 << 3 | 1 << 4  # AVX-512 with VNNI
+_ZEN4 = cpu_mask(None) & (1 << 4 | 1 << 15 | 1 << 16) == 1 << 4 | 1 << 15  # no Zen 5
 AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
 TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
 _PAIRS_ON_ZEN4 = 1 << 3 | 1 << 5 | 1 << 15
@@ -122,6 +125,8 @@ def most_packed(dtype: str) -> int:
         return 16
     if dtype == "bf16":
         return 48
+    if _ZEN4:
+        return 160 if dtype in OF_32 else 48 if dtype in SCALED_BEFORE else 96
     if dtype in OF_16:
         return 40 if _WIDE else 32
     return 80 if _WIDE else 48

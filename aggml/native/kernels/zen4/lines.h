@@ -24,8 +24,8 @@ enum {
 };
 
 /* Whether one part of a block is multiplied at a time. 8 columns from L2, two parts and one, ns: q4_K 28.6 and 25.6,
- * q5_K 28.7 and 25.8, q2_K 28.0 and 27.2, tq2_0 24.8 and 22.2; but iq2_xxs 28.4 and 30.6, iq1_s 28.8 and 30.9; 5 columns
- * of q4_K 17.1 and 19.2, of tq2_0 13.9 and 15.3. */
+ * q5_K 28.7 and 25.8, q2_K 28.0 and 27.2, tq2_0 24.8 and 22.2; but iq2_xxs 28.4 and 30.6, iq1_s 28.8 and 30.9; 5
+ * columns of q4_K 17.1 and 19.2, of tq2_0 13.9 and 15.3. */
 AGK_INLINE bool agk_one_part(code_type t, int N)
 {
     return N == AGK_PACKED_COLUMNS && !has_levels(t);

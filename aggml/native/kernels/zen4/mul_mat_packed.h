@@ -45,9 +45,9 @@ AGK_INLINE void ask_share(const char *next, int lines, int product, int products
     AGK_UNROLL for (int line = product * lines / products; line < end; ++line) ask(next + 64 * line, sum);
 }
 
-/* sum + the products of codes and 4 elements of a column. GCC loads these elements by an instruction of their own, which
- * takes some cycles from products on a Zen 4 and is longer. 8 columns, ns: on a Zen 4 from L2 mxfp4 27.6 -> 23.0, iq3_s
- * 24.9 -> 23.1, q5_0 24.0 -> 23.1; on a Zen 5 from memory q4_K 14.4 -> 13.0. */
+/* sum + the products of codes and 4 elements of a column. GCC loads these elements by an instruction of their own,
+ * which takes some cycles from products on a Zen 4 and is longer. 8 columns, ns: on a Zen 4 from L2 mxfp4 27.6 -> 23.0,
+ * iq3_s 24.9 -> 23.1, q5_0 24.0 -> 23.1; on a Zen 5 from memory q4_K 14.4 -> 13.0. */
 AGK_INLINE __m512i add_products(__m512i sum, __m512i codes, const char *column)
 {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*(const char (*)[4])column));

@@ -8,6 +8,7 @@
 
 #include "scheme.h"
 
+#include "kernels/mul_mat_bytes.h"
 #include "kernels/mul_mat_packed.h"
 #include "kernels/mul_mat_panels.h"
 
@@ -31,6 +32,28 @@ static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
     return p->n >= least && p->n <= PACKED_ON_TILES;
 }
 
+/* The same on a Zen 4, whose kernels of packed weights are nearer to the peak than its panels. The best of 9 to 15, G
+ * products a second of two virtual cores (peak 925), panels and packed:
+ *
+ *                       64 columns  96          128         160         256
+ *   q8_0, 1536 x 1536    563  672    587  677    590  662              625  660
+ *   q8_0, 4096 x 4096    569  698    594  688    615  693    630  689   649  692
+ *   q4_K                 579  623    607  616    621  617    630  617   650  607
+ *   q5_K                 560  602    598  603    622  598    630  600
+ *   q6_K                 538  587    578  585    600  587    613  594
+ *   iq4_xs               630  691    662  678    681  676    693  675
+ *   q3_K                 618  595    654  598    690  597
+ *   q2_K                 567  579    582  575    635  572
+ *
+ * Beyond 160 columns, panels with an epilogue (ends.h) are faster: sentences a second of MiniLM in q8_0, 512 tokens at
+ * a time, 683 and 561; with 100 to 150 tokens both are equally fast. */
+static int64_t most_packed_on_zen4(int type, const agk_packed_layout *layout)
+{
+    if (layout->k == AGK_MM_BLOCK) return 160;
+    const bool ternary = type == AGK_TQ1_0 || type == AGK_TQ2_0;
+    return agk_bytes_one_scale(type) && !ternary ? 48 : 96; /* one scale: fast panels */
+}
+
 /* The most columns of packed weights in lanes. A panel of rows is made anew in each run, which more columns have to
  * pay for. G products a second, 1536 x 1536, two virtual cores of a Zen 5, panels (or blocks) and packed:
  *
@@ -43,7 +66,7 @@ static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
  *   q4_K, with AVX2     329   475   393   488   452   493   492   497    526  508
  *   q6_K, with AVX2     293   341   343   349   408   359
  *
- * Other types, and AVX-512 without the kernels of a Zen 5, cross at nearly the same numbers. NEON was not measured. */
+ * Other types, and AVX-512 on Intel's processors, cross at nearly the same numbers. NEON was not measured. */
 static int64_t most_packed_in_lanes(const agk_mm_problem *p)
 {
     const uint32_t wide = AGK_AVX512 | AGK_AVX512_VNNI;
@@ -51,6 +74,7 @@ static int64_t most_packed_in_lanes(const agk_mm_problem *p)
     if (p->a == AGK_BF16) return 48;
     const agk_packed_layout *layout = agk_packed_layout_of(p->a);
     if (layout == NULL) return 0;
+    if ((p->cpu & AGK_ZEN4) != 0 && (p->cpu & AGK_ZEN5) == 0) return most_packed_on_zen4(p->a, layout);
     const bool halves = agk_packed_halves(layout), is_wide = (p->cpu & wide) == wide;
     return halves ? (is_wide ? 40 : 32) : (is_wide ? 80 : 48);
 }
