@@ -21,7 +21,7 @@ AGK_INLINE __m512i add_fours(__m512i sum, __m512i row, __m512i columns)
     return sum;
 }
 
-/* What W units have in common for all rows of a panel. */
+/* What W units have in common for all rows of a panel, whose k is at most WIDE (lower/mul_mat/panels.h). */
 typedef struct of_units {
     _Alignas(64) int32_t start[3][16];   /* of all k */
     int32_t negative[WIDE_UNITS][3][16]; /* pairs of int16: minus the sums of two halves, or of two units */
@@ -73,7 +73,8 @@ AGK_INLINE void products_of_32(int R, int W, const char *a, size_t lda, const ch
     }
 }
 
-/* Rows of one scale. odd: codes are twice the bytes, less 1, and d is twice as large: half a sum of the column less. */
+/* Rows of one scale. odd (iq1): a byte stands for a code of 2 q - 1, and d is doubled, so half the sum of the column is
+ * subtracted. */
 AGK_INLINE void of_whole(bool halves, bool minimum, int R, int W, const agk_mm_panel *p, const char *a, const char *b,
                          const of_units *units, __m512 acc[][3])
 {

@@ -1,5 +1,6 @@
 /* How lines of weights are prefetched on a Zen 4, for the templates of this folder: into L2, 6 KB ahead, so that the
- * address of the next page is known in time. Not here: a Zen 5 (kernels/zen5/lines.h). */
+ * address of the next page is known in time. Also how much of a block is multiplied at a time. Not here: a Zen 5
+ * (kernels/zen5/lines.h). */
 #ifndef AGK_AMD_LINES_H
 #define AGK_AMD_LINES_H
 

@@ -98,9 +98,9 @@ AGK_INLINE void one_column(int type, const agk_mm_block *block)
     int64_t rows = block->rows;
     const bool is_long = block->k * column_width(type) > AGK_DOTS_LONG_COLUMN;
     /* Two threads, shares of a plain read of 33 GB/s, 8 neighbours and four streams: f32, k 14336 0.95 and 0.99, k 4096
-     * 0.95 and 1.04, k 8192 0.84 and 0.98; bf16, k 14336 0.95 and 0.99, k 8192 0.92 and 0.98; f16 0.90 and 0.94, 0.92
-     * and 0.87. From the L3 both are equally fast, but one stream of short rows is faster: f32, k 2048 0.91 and
-     * 0.72. */
+     * 0.95 and 1.04, k 8192 0.84 and 0.98; bf16, k 14336 0.95 and 0.99, k 8192 0.92 and 0.98; f16, k 14336 0.90 and
+     * 0.94, k 8192 0.92 and 0.87, so f16 keeps neighbours. From the L3 both are equally fast. Short rows are read as
+     * one stream, which is faster there: f32, k 2048 0.91, as four streams 0.72. */
     if (is_long && type != F16) {
         in_streams(type, STREAM_CHAINS, block);
         return;

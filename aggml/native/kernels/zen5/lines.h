@@ -1,5 +1,6 @@
 /* How lines of weights are prefetched on a Zen 5, for the templates of kernels/zen4: each line, 12 KB ahead, into L1
- * and not into L2 (prefetchnta), so that L2 is not filled with lines that are read once.
+ * and not into L2 (prefetchnta), so that L2 is not filled with lines that are read once. Also how much of a block is
+ * multiplied at a time.
  *
  * Two virtual cores of an EPYC that read 49 to 55 GB/s, one column, k 14336, shares of a plain read; 6 KB ahead into L2
  * (as on a Zen 4), 8 KB into L1 and L2, 12 KB without L2: q4_K 0.77, 0.85, 0.93; q3_K 0.80, 0.87, 0.89; iq3_s 0.83,

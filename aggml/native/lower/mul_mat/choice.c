@@ -32,8 +32,8 @@ static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
     return p->n >= least && p->n <= PACKED_ON_TILES;
 }
 
-/* The same on a Zen 4, whose kernels of packed weights are nearer to the peak than its panels. The best of 9 to 15, G
- * products a second of two virtual cores (peak 925), panels and packed:
+/* The most columns of packed weights in lanes on a Zen 4, whose kernels of packed weights are nearer to the peak than
+ * its panels. The best of 9 to 15, G products a second of two virtual cores (peak 925), panels and packed:
  *
  *                       64 columns  96          128         160         256
  *   q8_0, 1536 x 1536    563  672    587  677    590  662              625  660
