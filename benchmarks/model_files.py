@@ -147,9 +147,12 @@ def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) ->
         dtype: the type of the matrices, or a mixture.
         shape: the shape of the model.
         vocabulary: whether tokens have names, each a word of its own, so that it can be served.
+            Rows of `BASE` repeat in the output, so the first tokens of the vocabulary are chosen.
+            These are words: single bytes would be held back until a character is complete, and a
+            client would count too few tokens.
     """
     mark = hashlib.sha256(repr(asdict(shape)).encode()).hexdigest()[:8]
-    words = "-words" * vocabulary
+    words = "-words-first" * vocabulary
     name = f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}{words}.gguf"
     return _made(name, lambda path: _write_llama(path, dtype, shape, vocabulary=vocabulary))
 
@@ -180,13 +183,14 @@ def _write_llama(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> N
         }.items():
             writer.add(f"llama.{key}", value)
         if vocabulary:
-            names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-            names += [f"\u2581w{i}" for i in range(len(names), shape.vocabulary)]
+            words = range(3, shape.vocabulary - 256)
+            names = ["<unk>", "<s>", "</s>", *(f"\u2581w{i}" for i in words)]
+            names += [f"<0x{i:02X}>" for i in range(256)]
             for key, of_tokens in {
                 "model": "llama",
                 "tokens": names,
                 "scores": [0.0] * len(names),
-                "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(names) - 259)],
+                "token_type": [2, 3, 3, *[1] * len(words), *[6] * 256],
                 "bos_token_id": 1,
                 "eos_token_id": 2,
             }.items():
