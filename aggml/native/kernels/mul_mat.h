@@ -44,6 +44,18 @@ typedef struct agk_mm_col_q8 {
     int8_t q[2 * AGK_MM_BLOCK];
 } agk_mm_col_q8;
 
+/* Columns have scales as ggml's blocks of q8_0 have, rounded to f16, so that sums agree with ggml's to the last bits.
+ * Not where an f16 has fewer bits (below the first limit) or is infinite (from the second on): there columns for rows
+ * with blocks of 32 become inexact, zero or infinite in ggml. Those for blocks of 256 have scales of f32 in ggml. */
+#define AGK_MM_ROUNDED_FROM 0x1p-14f
+#define AGK_MM_ROUNDED_BELOW 65520.0f
+
+/* `rounded`: d as f16. */
+static inline float agk_mm_col_scale(float d, float rounded)
+{
+    return d >= AGK_MM_ROUNDED_FROM && d < AGK_MM_ROUNDED_BELOW ? rounded : d;
+}
+
 /* One call of a kernel of dots or blocks: c[row, column] = (add ? c : 0) + sum over k. Strides are in bytes. */
 typedef struct agk_mm_block {
     int64_t k, rows, cols;

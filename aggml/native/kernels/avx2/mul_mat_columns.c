@@ -6,11 +6,11 @@
 
 enum { BLOCK = AGK_MM_BLOCK, NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
-/* Half of a part of a column; d is rounded as in a block of ggml's. */
+/* Half of a part of a column. */
 static inline void put(agk_mm_col_q8 *y, int half, __m256i q, float d)
 {
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
-    y->d[half] = _cvtsh_ss(_cvtss_sh(d, NEAREST));
+    y->d[half] = agk_mm_col_scale(d, _cvtsh_ss(_cvtss_sh(d, NEAREST)));
     _mm256_storeu_si256((__m256i *)(void *)(y->q + half * BLOCK), q);
     _mm256_storeu_si256((__m256i *)(void *)(y->start + half * 8), _mm256_madd_epi16(pairs, _mm256_set1_epi16(-128)));
 }

@@ -36,7 +36,7 @@ AGK_INLINE __m512i agk_unit_round(bool wide, __m512 x)
     return _mm512_maskz_cvtps_epi32(fits, x);
 }
 
-/* x: 32 rows of 16 columns. Scales for 32 k are rounded to f16, as in ggml's blocks of q8_0. */
+/* x: 32 rows of 16 columns. Scales for 32 k are rounded as agk_mm_col_scale says. */
 AGK_INLINE void agk_unit_put(bool halves, bool wide, float (*x)[16], agk_unit_scales scales, agk_bytes_unit *unit)
 {
     const __m512i zero = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1), byte = _mm512_set1_epi32(255);
@@ -55,8 +55,7 @@ AGK_INLINE void agk_unit_put(bool halves, bool wide, float (*x)[16], agk_unit_sc
         sum[v / 4] = _mm512_dpbusd_epi32(sum[v / 4], ones, four);
         _mm512_store_si512(unit->q[v], four);
     }
-    __m512 d = scales.d;
-    if (!wide) d = _mm512_cvtph_ps(_mm512_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    const __m512 d = wide ? scales.d : agk_col_scales(scales.d);
     if (!halves) {
         sum[0] = _mm512_add_epi32(sum[0], sum[1]);
         sum[1] = zero;

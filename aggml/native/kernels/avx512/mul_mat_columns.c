@@ -15,10 +15,9 @@ AGK_INLINE void put_col(agk_mm_col_q8 *y, __m512i q)
     _mm512_storeu_si512(y->start, _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128)));
 }
 
-/* As in a block of ggml's, so that sums agree with ggml's to the last bits. */
 AGK_INLINE __m128 round_scales(__m128 d)
 {
-    return _mm_cvtph_ps(_mm_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return _mm512_castps512_ps128(agk_col_scales(_mm512_zextps128_ps512(d)));
 }
 
 void agk_mm_columns_q8_avx512(const void *src, void *dst, int64_t n)

@@ -44,7 +44,7 @@ AGK_INLINE __m512 scales(const __m512 sizes[COLUMNS], float inverse[16])
     d = _mm512_div_ps(_mm512_shuffle_f32x4(d, d, 0xd8), _mm512_set1_ps(127.0f));
     const __mmask16 some = _mm512_cmp_ps_mask(d, _mm512_setzero_ps(), _CMP_NEQ_UQ);
     _mm512_store_ps(inverse, _mm512_maskz_div_ps(some, _mm512_set1_ps(1.0f), d));
-    return _mm512_cvtph_ps(_mm512_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return agk_col_scales(d);
 }
 
 /* Two blocks as bytes, in an order of words that `in_order` corrects. */

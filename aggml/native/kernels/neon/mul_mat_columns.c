@@ -21,7 +21,7 @@ void agk_mm_columns_q8_neon(const void *src, void *dst, int64_t n)
             const bool there = i + half * BLOCK < n;
             const float d = there ? most_of(x + i + half * BLOCK, BLOCK) / 127.0f : 0.0f;
             const vf inverse = v_set(inverse_of(d));
-            y->d[half] = _cvtsh_ss(half_of(d)); /* as in a block of ggml's */
+            y->d[half] = agk_mm_col_scale(d, _cvtsh_ss(half_of(d)));
             for (int e = half * BLOCK; e < (half + 1) * BLOCK; e += 16) {
                 const int8x16_t q = there ? round16(x + i + e, inverse, false) : vdupq_n_s8(0);
                 vst1q_s8(y->q + e, q);

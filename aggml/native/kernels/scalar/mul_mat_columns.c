@@ -15,8 +15,10 @@ void agk_mm_columns_q8_scalar(const void *src, void *dst, int64_t n)
         memset(y, 0, sizeof *y);
         for (int half = 0; half < 2 && i + half * BLOCK < n; ++half, x += BLOCK) {
             agk_block_q8_0 block;
+            float most = 0.0f;
+            for (int e = 0; e < BLOCK; ++e) most = fmaxf(most, fabsf(x[e])); /* NaN does not count */
             agk_f32_to_q8_0_scalar(x, &block, BLOCK);
-            y->d[half] = agk_f16_to_float(block.d);
+            y->d[half] = agk_mm_col_scale(most / 127.0f, agk_f16_to_float(block.d));
             for (int e = 0; e < BLOCK; ++e) {
                 y->q[half * BLOCK + e] = block.qs[e];
                 y->start[half * 8 + e / 4] -= 128 * block.qs[e];
