@@ -237,11 +237,11 @@ check-asan: $(ASAN)/has-native
 # Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw. PYTHONMALLOC=malloc lets ASan see
 # each object; leaks are not counted, the interpreter has its own. Freed memory is kept to the last 8 MB, so that tests of
 # memory see what they would without ASan. --capture=sys leaves the reports to the terminal.
-# check-asan-short is for every change: calls at random and with junk, dropped and cancelled work, random submissions,
+# check-asan-short is for every change: calls at random and with junk, dropped and cancelled work, random submissions and ops,
 # damaged files.
 ASAN_SHORT := tests/package/test_api_machine.py tests/package/test_misuse.py tests/stream/test_lifetime.py \
     tests/stream/test_cancellation.py tests/memory/test_graph_memory.py tests/ops/test_mutated.py tests/gguf \
-    $(foreach f,schedules streams cancellation threads,$(foreach loop,asyncio trio,\
+    $(foreach f,schedules streams cancellation threads kernels,$(foreach loop,asyncio trio,\
         'tests/fuzz/test_short_rounds.py::test_a_short_round_agrees[$(f)-$(loop)]'))
 ASAN_TESTS ?= tests/stream tests/memory tests/scheduler tests/backend tests/ops
 check-asan-short: ASAN_TESTS = $(ASAN_SHORT)
