@@ -130,6 +130,12 @@ AGK_INLINE __m512 half_of_e8m0(__m128i e)
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(x, _mm512_set1_epi32(2)), small));
 }
 
+/* The exponents of these. */
+AGK_INLINE __m512 exponents_of_e8m0(__m128i e)
+{
+    return _mm512_sub_ps(unsigned_floats(e), _mm512_set1_ps(128.0f));
+}
+
 /* Half of an e4m3: as the upper byte of an f16, shifted by one, it is 2^8 times too small. */
 AGK_INLINE __m512 half_of_e4m3(__m128i e)
 {

@@ -77,6 +77,14 @@ AGK_INLINE __m512i scaled(__m512i codes, __m512i multiples)
     return _mm512_shuffle_epi8(multiples, _mm512_or_si512(codes, row));
 }
 
+/* Whether scales are powers of two. vscalefps has a pipe of its own on a Zen 4, so sums are multiplied by the scale of
+ * the column alone, and no scale has to be made of an exponent. ns from L2: 1 column 8.8 -> 5.2, 2 columns 9.5 -> 7.4,
+ * 4 14.3 -> 11.2, 8 22.8 -> 20.4. The same bits. */
+AGK_INLINE bool powers_of_two(code_type t)
+{
+    return t == MXFP4;
+}
+
 /* How many parts of a half (of 32 k) are multiplied together: those that share vectors, as far as there are
  * registers and as it pays (lines.h). */
 AGK_INLINE int parts_at_once(code_type t, int N)
@@ -126,12 +134,16 @@ AGK_INLINE void parts(code_type t, int N, int count, const char *block, int half
     {
         __m512 scale[2], minimum[2];
         scales_of(t, block, 4 * half + part + p, d, m, scale, minimum);
+        const __m512 power = powers_of_two(t) ? exponents_of_e8m0(bytes(block)) : d;
         AGK_UNROLL for (int n = 0; n < N; ++n)
         {
             const __m512 dx = one(x + 4 * n);
             if (before) unscaled[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][0][n]), dx, unscaled[n]);
-            if (!before && scales == 1)
-                acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][0][n]), _mm512_mul_ps(scale[0], dx), acc[n]);
+            if (!before && scales == 1) {
+                const __m512 sum = _mm512_cvtepi32_ps(s[p][0][n]);
+                acc[n] = powers_of_two(t) ? _mm512_fmadd_ps(_mm512_scalef_ps(sum, power), dx, acc[n])
+                                          : _mm512_fmadd_ps(sum, _mm512_mul_ps(scale[0], dx), acc[n]);
+            }
             if (!before && scales == 2) { /* three products, where two scales times dx would take four */
                 const __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(s[p][0][n]), scale[0]);
                 acc[n] = _mm512_fmadd_ps(_mm512_fmadd_ps(_mm512_cvtepi32_ps(s[p][1][n]), scale[1], first), dx, acc[n]);
