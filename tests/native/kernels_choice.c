@@ -63,16 +63,37 @@ static void check_gates(uint32_t cpu)
     }
 }
 
+static void expect_of(const agk_mm_problem *p, const char *name)
+{
+    const char *found = agk_mm_prefer(p, NULL)->scheme->name;
+    if (strcmp(found, name) == 0) return;
+    fprintf(stderr, "%s %lld x %lld x %lld with cpu %#x: %s, not %s\n", agk_traits(p->a)->name, (long long)p->m,
+            (long long)p->n, (long long)p->k, p->cpu, found, name);
+    CHECK(false);
+}
+
 /* Checks the scheme that is chosen for a type, rows, columns, k, and whether a is in a buffer of weights. */
 static void expect(uint32_t cpu, int type, int64_t m, int64_t n, int64_t k, bool weights, const char *name)
 {
     const agk_mm_problem p = {
         .a = type, .b = AGK_F32, .m = m, .n = n, .k = k, .batches = 1, .weights = weights, .cpu = cpu};
-    const char *found = agk_mm_prefer(&p, NULL)->scheme->name;
-    if (strcmp(found, name) == 0) return;
-    fprintf(stderr, "%s %lld x %lld x %lld with cpu %#x: %s, not %s\n", agk_traits(type)->name, (long long)m,
-            (long long)n, (long long)k, cpu, found, name);
-    CHECK(false);
+    expect_of(&p, name);
+}
+
+/* The same for weights of q8_0, by what comes before and after. */
+static void expect_ended(uint32_t cpu, int64_t n, int64_t k, bool ends, bool panels, const char *name)
+{
+    const agk_mm_problem p = {.a = AGK_Q8_0,
+                              .b = AGK_F32,
+                              .m = 64,
+                              .n = n,
+                              .k = k,
+                              .batches = 1,
+                              .weights = true,
+                              .cpu = cpu,
+                              .ends = ends,
+                              .panels = panels};
+    expect_of(&p, name);
 }
 
 static void check_schemes(void)
@@ -109,7 +130,11 @@ static void check_schemes(void)
         expect(avx512, AGK_Q6_K, 64, 41, 256, true, "bytes");
         expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* panels need more rows */
         expect(zen4, AGK_Q8_0, 64, 160, 256, true, "packed_lanes");
-        expect(zen4, AGK_Q8_0, 64, 161, 256, true, "bytes");
+        expect(zen4, AGK_Q8_0, 64, 161, 256, true, "packed_lanes");
+        expect_ended(zen4, 160, 256, true, false, "packed_lanes");
+        expect_ended(zen4, 161, 256, true, false, "bytes");
+        expect_ended(zen4, 161, 512, true, false, "packed_lanes");
+        expect_ended(zen4, 161, 512, false, true, "bytes");
         expect(zen4, AGK_Q6_K, 64, 96, 256, true, "packed_lanes");
         expect(zen4, AGK_Q6_K, 64, 97, 256, true, "bytes");
         expect(zen4, AGK_Q3_K, 64, 48, 256, true, "packed_lanes");

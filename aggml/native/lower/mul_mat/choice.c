@@ -32,26 +32,34 @@ static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
     return p->n >= least && p->n <= PACKED_ON_TILES;
 }
 
-/* The most columns of packed weights in lanes on a Zen 4, whose kernels of packed weights are nearer to the peak than
- * its panels. The best of 9 to 15, G products a second of two virtual cores (peak 925), panels and packed:
- *
- *                       64 columns  96          128         160         256
- *   q8_0, 1536 x 1536    563  672    587  677    590  662              625  660
- *   q8_0, 4096 x 4096    569  698    594  688    615  693    630  689   649  692
- *   q4_K                 579  623    607  616    621  617    630  617   650  607
- *   q5_K                 560  602    598  603    622  598    630  600
- *   q6_K                 538  587    578  585    600  587    613  594
- *   iq4_xs               630  691    662  678    681  676    693  675
- *   q3_K                 618  595    654  598    690  597
- *   q2_K                 567  579    582  575    635  572
- *
- * Beyond 160 columns, panels with an epilogue (ends.h) are faster: sentences a second of MiniLM in q8_0, 512 tokens at
- * a time, 683 and 561; with 100 to 150 tokens both are equally fast. */
-static int64_t most_packed_on_zen4(int type, const agk_packed_layout *layout)
+/* Whether panels gain much by what they alone can do: by an epilogue if rows are short, by columns that the product
+ * before has packed, by results of bf16. MiniLM (k 384) in q8_0, 512 tokens at a time, sentences a second: panels 744,
+ * packed weights 657. Prompts of 512 tokens with k 896 and 4864, tokens a second: q8_0 769 and 800, q4_0 747 and 770. */
+static bool gains_by_ends(const agk_mm_problem *p)
 {
-    if (layout->k == AGK_MM_BLOCK) return 160;
-    const bool ternary = type == AGK_TQ1_0 || type == AGK_TQ2_0;
-    return agk_bytes_one_scale(type) && !ternary ? 48 : 96; /* one scale: fast panels */
+    enum { SHORT = 512 };
+    return p->panels || (p->ends && p->k < SHORT);
+}
+
+/* The most columns of packed weights in lanes on a Zen 4, whose kernels of packed weights are nearer to the peak than
+ * its panels. The best of 9 to 15, G products a second of two virtual cores (peak 925), panels and packed, 4096 x 4096:
+ *
+ *           64 columns  96          128         160         256
+ *   q8_0     569  698    594  688    615  693    630  689   649  692
+ *   q4_K     579  623    607  616    621  617    630  617   650  607
+ *   q5_K     560  602    598  603    622  598    630  600
+ *   q6_K     538  587    578  585    600  587    613  594
+ *   iq4_xs   630  691    662  678    681  676    693  675
+ *   q3_K     618  595    654  598    690  597
+ *   q2_K     567  579    582  575    635  572
+ *
+ * Blocks of 32 stay faster: prompts of 512 tokens of a 514M llama, tokens a second: q8_0 708 and 735, q4_0 707 and 731,
+ * q4_1 656 and 676, q5_0 704 and 710, q5_1 643 and 636, iq4_nl 658 and 712, mxfp4 705 and 769, nvfp4 576 and 626. */
+static int64_t most_packed_on_zen4(const agk_mm_problem *p, const agk_packed_layout *layout)
+{
+    if (layout->k == AGK_MM_BLOCK) return gains_by_ends(p) ? 160 : INT64_MAX;
+    const bool ternary = p->a == AGK_TQ1_0 || p->a == AGK_TQ2_0;
+    return agk_bytes_one_scale(p->a) && !ternary ? 48 : 96; /* one scale: fast panels */
 }
 
 /* The most columns of packed weights in lanes. A panel of rows is made anew in each run, which more columns have to
@@ -74,7 +82,7 @@ static int64_t most_packed_in_lanes(const agk_mm_problem *p)
     if (p->a == AGK_BF16) return 48;
     const agk_packed_layout *layout = agk_packed_layout_of(p->a);
     if (layout == NULL) return 0;
-    if ((p->cpu & AGK_ZEN4) != 0 && (p->cpu & AGK_ZEN5) == 0) return most_packed_on_zen4(p->a, layout);
+    if ((p->cpu & AGK_ZEN4) != 0 && (p->cpu & AGK_ZEN5) == 0) return most_packed_on_zen4(p, layout);
     const bool halves = agk_packed_halves(layout), is_wide = (p->cpu & wide) == wide;
     return halves ? (is_wide ? 40 : 32) : (is_wide ? 80 : 48);
 }

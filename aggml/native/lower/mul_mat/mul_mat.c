@@ -83,7 +83,9 @@ agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering)
                             .k = a->ne[0],
                             .batches = b->ne[2] * b->ne[3],
                             .weights = lowering->weights != NULL,
-                            .cpu = lowering->cpu};
+                            .cpu = lowering->cpu,
+                            .ends = lowering->node->n_stages > 0 || lowering->node->for_columns,
+                            .panels = lowering->source != NULL || agk_mm_narrows(lowering->node)};
 }
 
 agk_status agk_lower_mul_mat(agk_lowering *lowering)

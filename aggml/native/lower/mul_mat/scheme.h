@@ -15,6 +15,8 @@ typedef struct agk_mm_problem {
     int64_t m, n, k, batches;
     bool weights; /* a lies in memory that is seldom written, so a packed copy of it may be kept */
     uint32_t cpu; /* the features that a plan may use */
+    bool ends;    /* an epilogue follows, or a product that panels could give packed columns (ends.h) */
+    bool panels;  /* the product before gives packed columns, or the result is bf16: for panels alone */
 } agk_mm_problem;
 
 typedef struct agk_mm_scheme {
