@@ -83,7 +83,9 @@ static inline agk_flash_narrow agk_flash_narrow_of(const agk_flash_tile *t)
 static inline int64_t agk_flash_narrow_floats(int64_t rows, int64_t d, int64_t dv)
 {
     const int64_t codes = 1 + d + d / 32; /* of a query as integers (avx512/flash_codes.c) */
-    return ((rows + 3) / 4 * 4 * AGK_FLASH_KEYS + (rows + 15) / 16 * 16 * 3 + rows * (dv + codes) + 15) / 16 * 16;
+    const int64_t again = d;              /* a query in another order (zen4/flash_heads.c, avx2/flash_heads.c) */
+    return ((rows + 3) / 4 * 4 * AGK_FLASH_KEYS + (rows + 15) / 16 * 16 * 3 + rows * (dv + codes + again) + 15) / 16 *
+           16;
 }
 
 /* Floats of a tile's state: Q^T [d][32], O^T [dv][32], S^T [keys][32], mask [keys][32], maxima and sums [2][32]. */
