@@ -39,6 +39,19 @@ AGK_INLINE void half_keys(int type, int rows, walk *w, int64_t n, int64_t left, 
     }
 }
 
+AGK_INLINE void quad_keys(int type, int rows, walk *w, int64_t n, const char *k)
+{
+    const int64_t step = w->t->k_step, bytes = step / w->n_heads, d = w->t->d;
+    const char *ask = k + KEYS * step;
+    for (int64_t j = 0; j < n; j += TURNED, k += TURNED * step) {
+        for (int64_t h = 0; h < w->n_heads; ++h, ask += TURNED * bytes) {
+            vf x[MOST_ROWS][PAIR];
+            dot_quads(type, rows, d, w->heads[h].q, k + h * bytes, step, ask, x);
+            powers_of(rows, 1, &w->t[h], &w->heads[h], w->first + j, j, x);
+        }
+    }
+}
+
 AGK_INLINE void code_keys(int type, int rows, walk *w, int64_t n, int64_t left, const char *k)
 {
     const int64_t step = w->t->k_step, blocks = w->t->d / V_BLOCK, size = bytes_of(type, V_BLOCK);
@@ -81,9 +94,15 @@ AGK_INLINE void values(int type, int rows, walk *w, int64_t n, const char *v)
 
 /* -- queries in the order in which they are read */
 
-static void side_by_side(const agk_flash_tile *t, float *to) /* [d][rows], times the scale */
+static void side_by_side(const agk_flash_tile *t, float *to) /* [d][rows] or [d / 16][rows][16], times the scale */
 {
     const vf scale = v_set(scale_of_tile(t));
+    for (int64_t i = 0; i < t->d && t->n_rows <= ROWS; i += VF) {
+        for (int64_t r = 0; r < t->n_rows; ++r, to += VF) {
+            v_store(to, v_load((const float *)(const void *)(t->q + r * t->q_step) + i) * scale);
+        }
+    }
+    if (t->n_rows <= ROWS) return;
     for (int64_t i = 0; i < t->d; i += VF) {
         vf x[VF];
         for (int r = 0; r < VF; ++r) {
@@ -138,6 +157,8 @@ typedef void values_fn(walk *w, int64_t n, const char *v);
     { \
         if (v_in_blocks(AGK_##TYPE)) \
             code_keys(AGK_##TYPE, rows, w, n, left, k); \
+        else if (rows <= ROWS) \
+            quad_keys(AGK_##TYPE, rows, w, n, k); \
         else \
             half_keys(AGK_##TYPE, rows, w, n, left, k); \
     } \
@@ -178,14 +199,15 @@ int64_t agk_flash_heads_zen4(const agk_flash_tile *t, int64_t heads, const agk_f
     keys_fn *keys = keys_of(t->k_type, rows);
     values_fn *its_values = values_of(t->v_type, rows);
     if (keys == NULL || its_values == NULL) return 0;
-    if (t->d % V_BLOCK != 0 || t->dv % (wide((int)rows) * VF) != 0 || (!in_blocks && t->d > MOST_WIDE)) return 0;
+    if (t->d % V_BLOCK != 0 || t->dv % (wide((int)rows) * VF) != 0 || (!in_blocks && rows > ROWS && t->d > MOST_WIDE))
+        return 0;
     turned_keys turned[2];
     head its[MOST_HEADS];
     for (int64_t h = 0; h < heads; ++h) open_head(&t[h], &its[h]);
     walk w = {.t = t, .heads = its, .turned = turned, .n_heads = heads, .first = x->first};
     if (in_blocks)
         turn_codes(t->k_type, x->k, t->k_step, &turned[0].codes);
-    else
+    else if (rows > ROWS)
         turn_halves(t->d, x->k, t->k_step, &turned[0].halves);
     for (int64_t j = 0; j < n; j += KEYS) {
         const int64_t some = n - j < KEYS ? n - j : KEYS;

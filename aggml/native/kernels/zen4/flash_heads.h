@@ -20,11 +20,11 @@ typedef struct head {
     agk_flash_narrow f;
     codes codes;
     const float *q;
-    float *p;                         /* powers of a block: [keys / 16][rows][16] */
-    float scale[MOST_ROWS];           /* of products of codes */
-    float safe[MOST_ROWS];            /* powers are those of logit - safe */
+    float *p;                               /* powers of a block: [keys / 16][rows][16] */
+    float scale[MOST_ROWS];                 /* of products of codes */
+    float safe[MOST_ROWS];                  /* powers are those of logit - safe */
     _Alignas(64) float sum[MOST_ROWS * VF]; /* of powers, in lanes */
-    bool fresh, shrunk;               /* a row has seen no key; a factor of this block is not 1 */
+    bool fresh, shrunk;                     /* a row has seen no key; a factor of this block is not 1 */
 } head;
 
 AGK_INLINE int64_t bytes_of(int type, int64_t n) /* of n numbers of a row, whole blocks */

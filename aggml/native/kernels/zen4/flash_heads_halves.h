@@ -1,4 +1,5 @@
-/* Products of keys in f16 or bf16 with five to eight rows, 32 keys at a time, a key in each lane.
+/* Products of keys in f16 or bf16: with five to eight rows 32 keys at a time, a key in each lane; with fewer rows four
+ * keys at a time, numbers of a key in the lanes.
  *
  * Not here: quantized keys (flash_heads_codes.h). */
 #ifndef AGK_ZEN4_FLASH_HEADS_HALVES_H
@@ -82,6 +83,51 @@ AGK_INLINE void dot_halves(int type, int rows, int64_t d, const float *q, const 
             ask_part(ask, 2 * EIGHT * UNIT, s, EIGHT);
         }
     }
+}
+
+/* Products of four keys with up to four rows: a quarter for each row, a lane for each key. Transposing would take more
+ * than sums over lanes do: 4 rows of 128 from L2 34 ns a key. q: [d / 16][rows][16]. */
+AGK_INLINE vf dot_quad(int type, int rows, int64_t d, const float *q, const char *k, int64_t step, const char *ask)
+{
+    vf acc[ROWS][QUAD];
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 4
+        for (int j = 0; j < QUAD; ++j) acc[r][j] = v_zero();
+    }
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < d; i += VF, q += rows * VF, k += 2 * VF, ask += QUAD * 2 * VF) {
+        vf x[QUAD];
+#pragma GCC unroll 4
+        for (int j = 0; j < QUAD; ++j) x[j] = v_part(type, k + j * step, 0, VF);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) {
+            vf y = v_load(q + r * VF);
+            v_keep(&y); /* one load of 64 bytes, not one for each product */
+#pragma GCC unroll 4
+            for (int j = 0; j < QUAD; ++j) acc[r][j] = v_fma(x[j], y, acc[r][j]);
+        }
+        ask_part(ask, QUAD * 2 * VF, 0, 1);
+    }
+    vf sums[ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) sums[r] = r < rows ? lanes(acc[r][0], acc[r][1], acc[r][2], acc[r][3]) : v_zero();
+    return quarters(sums[0], sums[1], sums[2], sums[3]);
+}
+
+/* Products of 16 keys. */
+AGK_INLINE void dot_quads(int type, int rows, int64_t d, const float *q, const char *k, int64_t step, const char *ask,
+                          vf x[MOST_ROWS][PAIR])
+{
+    vf y[QUAD];
+#pragma GCC unroll 4
+    for (int j = 0; j < QUAD; ++j) y[j] = dot_quad(type, rows, d, q, k + j * QUAD * step, step, ask + j * QUAD * 2 * d);
+    const vf a = _mm512_shuffle_f32x4(y[0], y[1], 0x44), b = _mm512_shuffle_f32x4(y[0], y[1], 0xEE);
+    const vf e = _mm512_shuffle_f32x4(y[2], y[3], 0x44), f = _mm512_shuffle_f32x4(y[2], y[3], 0xEE);
+    x[0][0] = _mm512_shuffle_f32x4(a, e, 0x88);
+    if (rows > 1) x[1][0] = _mm512_shuffle_f32x4(a, e, 0xDD);
+    if (rows > 2) x[2][0] = _mm512_shuffle_f32x4(b, f, 0x88);
+    if (rows > 3) x[3][0] = _mm512_shuffle_f32x4(b, f, 0xDD);
 }
 
 #endif

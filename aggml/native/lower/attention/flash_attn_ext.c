@@ -212,7 +212,6 @@ enum {
     BLOCK_BYTES = 1 << 18, /* keys and values of a block, of all heads of a bunch: two blocks are half of L2 */
     BLOCK_LARGE = 512,     /* keys of a part; in shorter parts a block has half as many bytes */
     BLOCK_LEAST = 16,      /* keys */
-    HALVES_ROWS = 4,       /* up to so many rows of f16 a Zen 4 computes head by head */
     HEADS_KEYS = 4096,     /* keys of all heads that one call computes: less than 0.1 ms */
 };
 
@@ -236,21 +235,20 @@ static int64_t heads_of_unit(int64_t group)
 }
 
 /* Whether and how a kernel computes a block of all heads. With AVX-512 that of AVX2 has half the products of the kernel
- * for one head. On a Zen 4 four rows of f16 are faster head by head: 4 rows of 128 from L2 25 ns a key, 34 together. */
+ * for one head. */
 static void choose_all_heads(const agk_lowering *lowering, agk_flash_few_plan *plan)
 {
     const uint32_t cpu = lowering->cpu;
-    const int type = lowering->node->src[1].type;
-    const bool codes = type == AGK_Q8_0 || type == AGK_Q4_0, vectors = (cpu & AGK_AVX512) != 0;
+    const bool vectors = (cpu & AGK_AVX512) != 0;
+    if (vectors && (cpu & AGK_ZEN4) == 0) return;
+    plan->all_heads = AGK_PICK(flash_heads, cpu);
     plan->at_once = (uint16_t)plan->block_keys;
     plan->asked = vectors ? AGK_FLASH_ASKED_BYTES : AGK_FLASH_ASKED_KEYS;
     if (vectors && (cpu & AGK_ZEN5) == 0) {
-        if ((cpu & AGK_ZEN4) == 0 || (plan->rows <= HALVES_ROWS && !codes)) return;
         const int32_t most = HEADS_KEYS / plan->together / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
         plan->at_once = (uint16_t)(most < AGK_FLASH_KEYS ? AGK_FLASH_KEYS : most);
         plan->asked = AGK_FLASH_ASKED_BOTH;
     }
-    plan->all_heads = AGK_PICK(flash_heads, cpu);
 }
 
 static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
