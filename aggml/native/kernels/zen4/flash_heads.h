@@ -44,9 +44,9 @@ AGK_INLINE const char *as_is(const char *at)
 /* Asks for part i of `parts` of some bytes, into L2. */
 AGK_INLINE void ask_part(const char *at, int64_t bytes, int i, int parts)
 {
-    const int64_t lines = (bytes + LINE - 1) / LINE;
+    const int64_t all = (bytes + LINE - 1) / LINE;
 #pragma GCC unroll 16
-    for (int64_t l = i * lines / parts; l < (i + 1) * lines / parts; ++l) {
+    for (int64_t l = i * all / parts; l < (i + 1) * all / parts; ++l) {
         const int64_t to = l * LINE < bytes - LINE || l == 0 ? l * LINE : bytes - LINE;
         __asm__ volatile("prefetcht1 %0" ::"m"(*(const char (*)[LINE])(at + to)));
     }
@@ -83,7 +83,7 @@ AGK_INLINE vf logits_from(const agk_flash_tile *t, int64_t row, int64_t key, vf 
 
 /* Logits x of key `at` of a block and the next ones, some far above the maximum so far: the maximum rises, and what
  * was summed up before shrinks. */
-static __attribute__((noinline)) void rise(head *h, int rows, int vectors, int64_t at, const vf x[MOST_ROWS][PAIR])
+static __attribute__((noinline)) void rise(head *h, int rows, int vectors, int64_t at, vf x[MOST_ROWS][PAIR])
 {
     h->fresh = false;
     for (int r = 0; r < rows; ++r) {
