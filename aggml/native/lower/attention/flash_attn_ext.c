@@ -212,6 +212,7 @@ enum {
     BLOCK_BYTES = 1 << 18, /* keys and values of a block, of all heads of a bunch: two blocks are half of L2 */
     BLOCK_LARGE = 512,     /* keys of a part; in shorter parts a block has half as many bytes */
     BLOCK_LEAST = 16,      /* keys */
+    HEADS_KEYS = 4096,     /* keys of all heads that one call computes: less than 0.1 ms */
 };
 
 /* How many heads a bunch has: as many as lie side by side, so that memory is read from end to end. */
@@ -231,6 +232,23 @@ static int64_t heads_of_unit(int64_t group)
     int64_t heads = group < AGK_FLASH_TILE ? group : AGK_FLASH_TILE;
     while (group % heads != 0) --heads;
     return heads;
+}
+
+/* Whether and how a kernel computes a block of all heads. With AVX-512 that of AVX2 has half the products of the kernel
+ * for one head. */
+static void choose_all_heads(const agk_lowering *lowering, agk_flash_few_plan *plan)
+{
+    const uint32_t cpu = lowering->cpu;
+    const bool vectors = (cpu & AGK_AVX512) != 0;
+    if (vectors && (cpu & AGK_ZEN4) == 0) return;
+    plan->all_heads = AGK_PICK(flash_heads, cpu);
+    plan->at_once = (uint16_t)plan->block_keys;
+    plan->asked = vectors ? AGK_FLASH_ASKED_BYTES : AGK_FLASH_ASKED_KEYS;
+    if (vectors && (cpu & AGK_ZEN5) == 0) {
+        const int32_t most = HEADS_KEYS / plan->together / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
+        plan->at_once = (uint16_t)(most < AGK_FLASH_KEYS ? AGK_FLASH_KEYS : most);
+        plan->asked = AGK_FLASH_ASKED_BOTH;
+    }
 }
 
 static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
@@ -256,9 +274,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
         plan.begin = AGK_PICK(flash_codes_begin, cpu);
         plan.block = AGK_PICK(flash_codes_block, cpu);
     }
-    /* with AVX-512 but no kernel of all heads in 512 bits, the kernel of one head stays: AVX2 has half its products */
-    if ((cpu & AGK_AVX512) == 0 || (cpu & AGK_ZEN5) != 0) plan.all_heads = AGK_PICK(flash_heads, cpu);
-    plan.block_ahead = (cpu & AGK_AVX512) == 0;
+    choose_all_heads(lowering, &plan);
     plan.read_k = agk_reader(k->type, cpu);
     plan.read_v = agk_reader(v->type, cpu);
     const int64_t bunches = plan.heads / plan.together * plan.parts * q->ne[3]; /* each sequence's own keys */

@@ -151,6 +151,36 @@ static int64_t run_all_heads(const few *w, unit *x, int64_t n, int64_t from, int
     return w->plan.all_heads(x[0].tile, n, &rows);
 }
 
+/* Computes the keys from .. to - 1, at most a block, for one unit after the other. Whether the rows of all units fill
+ * memory: k_whole, v_whole. */
+static void run_each_head(const few *w, unit *x, int64_t n, int64_t from, int64_t to, bool k_whole, bool v_whole)
+{
+    const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
+    const bool k_lies = agk_flash_as_it_lies(k->type), v_lies = agk_flash_as_it_lies(v->type);
+    int64_t have = -1;
+    for (int64_t i = 0; i < n; ++i) {
+        agk_flash_tile *t = x[i].tile;
+        const int64_t begin = x[i].begin > from ? x[i].begin : from, end = x[i].end < to ? x[i].end : to;
+        if (begin >= end) continue;
+        const bool new_head = x[i].head != have; /* only the first unit of a head prefetches the next rows */
+        if (new_head && !k_lies) agk_flash_floats(k, x[i].k, w->plan.read_k, from, to - from, w->keys);
+        if (new_head && !v_lies) agk_flash_floats(v, x[i].v, w->plan.read_v, from, to - from, w->values);
+        have = x[i].head;
+        const agk_flash_ahead none = {.rows = x[i].k};
+        t->k_ahead = new_head ? ahead_of(k, x[i].k, x[0].k, k_whole, i, from, to - from) : none;
+        t->v_ahead = new_head ? ahead_of(v, x[i].v, x[0].v, v_whole, i, from, to - from) : none;
+        set_mask_form(&x[i], begin, end);
+        const char *keys = k_lies ? x[i].k + begin * k->nb[1] : (char *)(w->keys + (begin - from) * k->ne[0]);
+        const char *values = v_lies ? x[i].v + begin * v->nb[1] : (char *)(w->values + (begin - from) * v->ne[0]);
+        w->plan.block(t, begin, end - begin, keys, values);
+    }
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Computes the keys from .. to - 1 for n units. */
 static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
 {
@@ -160,34 +190,17 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
     const bool one_each = n == 1 || x[0].head != x[1].head;
     const bool k_whole = one_each && fills_memory(k, n), v_whole = one_each && fills_memory(v, n);
     const bool all_heads = w->plan.all_heads != NULL && k_whole && v_whole && k_lies && v_lies;
-    if (all_heads && w->plan.block_ahead) {
-        ask_for_block(k, x, n, from, each, false);
-    } else if (all_heads) {
+    if (all_heads && w->plan.asked == AGK_FLASH_ASKED_BYTES) {
         for (int64_t i = 0; i < AGK_FLASH_HEADS_AHEAD; i += 64) __builtin_prefetch(x[0].k + from * k->nb[1] + i, 0, 0);
     } else {
         ask_for_block(k, x, n, from, each, false);
-        ask_for_block(v, x, n, from, each, true);
+        if (!all_heads || w->plan.asked == AGK_FLASH_ASKED_BOTH) ask_for_block(v, x, n, from, each, true);
     }
-    for (int64_t j = from; j < to; j += each) {
-        const int64_t last = to - j < each ? to : j + each;
-        const int64_t done = all_heads ? run_all_heads(w, x, n, j, last) : 0;
-        int64_t have = -1;
-        for (int64_t i = 0; i < n; ++i) {
-            agk_flash_tile *t = x[i].tile;
-            const int64_t left = j + done, begin = x[i].begin > left ? x[i].begin : left;
-            const int64_t end = x[i].end < last ? x[i].end : last;
-            if (begin >= end) continue;
-            const bool new_head = x[i].head != have; /* only the first unit of a head prefetches the next rows */
-            if (new_head && !k_lies) agk_flash_floats(k, x[i].k, w->plan.read_k, j, last - j, w->keys);
-            if (new_head && !v_lies) agk_flash_floats(v, x[i].v, w->plan.read_v, j, last - j, w->values);
-            have = x[i].head;
-            const agk_flash_ahead none = {.rows = x[i].k};
-            t->k_ahead = new_head ? ahead_of(k, x[i].k, x[0].k, k_whole, i, j, last - j) : none;
-            t->v_ahead = new_head ? ahead_of(v, x[i].v, x[0].v, v_whole, i, j, last - j) : none;
-            set_mask_form(&x[i], begin, end);
-            const char *keys = k_lies ? x[i].k + begin * k->nb[1] : (char *)(w->keys + (begin - j) * k->ne[0]);
-            const char *values = v_lies ? x[i].v + begin * v->nb[1] : (char *)(w->values + (begin - j) * v->ne[0]);
-            w->plan.block(t, begin, end - begin, keys, values);
+    for (int64_t j = from, done; j < to; j += done) {
+        done = all_heads ? run_all_heads(w, x, n, j, least(to, j + w->plan.at_once)) : 0;
+        if (done == 0) {
+            done = least(to - j, each);
+            run_each_head(w, x, n, j, j + done, k_whole, v_whole);
         }
         agk_breathe(w->task);
     }

@@ -24,6 +24,10 @@ static inline int64_t agk_flash_tiles(const agk_node *node)
  * are read. */
 enum { AGK_FLASH_SHARED = 4, AGK_FLASH_SHARED_FROM = 5 };
 
+/* Before the first keys of a part: AGK_FLASH_HEADS_AHEAD bytes of keys, a block of keys, or a block of keys and of
+ * values. */
+enum { AGK_FLASH_ASKED_BYTES, AGK_FLASH_ASKED_KEYS, AGK_FLASH_ASKED_BOTH };
+
 /* The plan for few rows, kept in node->aux: read by flash_few.c, flash_shared.c and flash_parts.c. */
 typedef struct agk_flash_few_plan {
     int64_t per_chunk;       /* bunches of a chunk; a bunch is some heads, for one part of the keys */
@@ -34,7 +38,8 @@ typedef struct agk_flash_few_plan {
     int32_t rows, block_keys;
     int32_t parts;            /* the number of all parts, 1: nothing has to be put together */
     bool grouped;             /* a unit is one query of all heads that share a head of K; else one head of Q */
-    bool block_ahead;         /* all_heads prefetches a block ahead; else AGK_FLASH_HEADS_AHEAD */
+    uint8_t asked;            /* what all_heads expects to be prefetched: one of AGK_FLASH_ASKED_* */
+    uint16_t at_once;         /* keys that all_heads computes in one call, at most */
     int32_t shared_parts;     /* the first parts are those of shared keys; 0: there are none */
     int32_t shared_per_chunk; /* heads and parts of a chunk of shared keys */
     agk_to_float_fn *read_k, *read_v;
