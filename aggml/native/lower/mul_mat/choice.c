@@ -34,7 +34,7 @@ static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
 
 /* Whether panels gain much by what they alone can do: by an epilogue if rows are short, by columns that the product
  * before has packed, by results of bf16. MiniLM (k 384) in q8_0, 512 tokens at a time, sentences a second: panels 744,
- * packed weights 657. Prompts of 512 tokens with k 896 and 4864, tokens a second: q8_0 769 and 800, q4_0 747 and 770. */
+ * packed 657. Prompts of 512 tokens with k 896 and 4864, tokens a second: q8_0 769 and 800, q4_0 747 and 770. */
 static bool gains_by_ends(const agk_mm_problem *p)
 {
     enum { SHORT = 512 };
