@@ -64,6 +64,8 @@ AGK_INLINE __m256 one(const char *p)
 
 #include "mul_mat_packed_narrow_levels.h"
 
+#include "mul_mat_packed_narrow_many.h"
+
 /* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the
  * others. */
 AGK_INLINE void words_of(int C, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
@@ -246,7 +248,7 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
 
 AGK_INLINE void group(code_type t, bool single, int64_t N, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
-    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
+    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * AGK_PACKED_COLUMN;
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
     const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
     const char *x = b->b;
@@ -309,13 +311,24 @@ AGK_INLINE void groups_of_single(code_type t, const agk_mm_block *b)
     groups(t, true, b);
 }
 
+AGK_INLINE void groups_of_several(code_type t, const agk_mm_block *b)
+{
+#if !NARROW_VNNI
+    if (served_many(t, b->cols)) {
+        groups_of_many(t, b);
+        return;
+    }
+#endif
+    groups(t, false, b);
+}
+
 #define AGK_NARROW(name, t, ...) \
     void NARROW_NAME(name)(const agk_mm_block *b) \
     { \
         if (b->cols == 1) \
             groups_of_single(t, b); \
         else \
-            groups(t, false, b); \
+            groups_of_several(t, b); \
     }
 #define AGK_NARROW_KERNELS AGK_MM_QUANTIZED(AGK_NARROW, )
 
