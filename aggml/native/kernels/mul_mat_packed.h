@@ -51,7 +51,8 @@ enum {
     AGK_PACKED_COLUMN = 12 + 32 + 8, /* bytes of 32 k of a column */
 };
 
-/* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32], int16_t words[2][n][2].
+/* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32], uint16_t
+ * words[2][n][2].
  *
  * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats;
  * of 32 elements (the second is unused) or of the first and the last 16. The words are, of the first and the last 16,
