@@ -1,11 +1,12 @@
 /* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns on 256-bit vectors: a group of 16 rows is two
  * vectors.
  *
- * 32 k of 16 rows are unpacked once for all columns and stay in L1 while up to 4 columns at a time, broadcast four
- * by four, are multiplied. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
+ * 32 k of 16 rows are unpacked once for all columns and stay in L1 while up to 4 columns at a time, broadcast four by
+ * four, are multiplied. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
  * AGK_NARROW_KERNELS. Without vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32
  * products, where two nibbles took 4.5 and as many loads again. Not here: on AVX2 most types with one column
- * (mul_mat_packed_narrow_one.h, _levels.h) and K types with 4 to 8 (_many.h), AVX-512 (kernels/avx512/mul_mat_packed.h). */
+ * (mul_mat_packed_narrow_one.h, _levels.h) and K types with 4 to 8 (_many.h), AVX-512
+ * (kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_VEC_PACKED_NARROW_H
 #define AGK_VEC_PACKED_NARROW_H
 

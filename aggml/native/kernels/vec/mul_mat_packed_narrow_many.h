@@ -15,15 +15,15 @@ AGK_INLINE bool served_many(code_type t, int64_t cols)
     return t >= Q2_K && t <= Q6_K && cols >= 4; /* q4_K with 2 columns: 55 cycles instead of 50 */
 }
 
-/* Codes of q3_K, which take the most instructions to unpack, are all stored before they are multiplied. Cycles for 32 k
- * of 16 rows and 8 (4) columns: 150 (90) instead of 155 (93). */
+/* Codes of q3_K, which take the most instructions to unpack, are all stored before they are multiplied. 8 (4) columns:
+ * 150 (90) cycles instead of 155 (93). */
 AGK_INLINE bool multiplied_when_unpacked(code_type t)
 {
     return t != Q3_K;
 }
 
-/* The offset of codes of q3_K and q6_K is taken off the sums of words, or these would not fit 16 bits: a sum begins with
- * the offset times the elements, and products are subtracted. Of q6_K 8 * (32 - code) * x are -32768 to 32512, even if
+/* The offset of codes of q3_K and q6_K is taken off the sums of words, or those of q6_K would not fit 16 bits: a sum
+ * begins with the offset times the elements, and products are subtracted. Of q6_K 8 * (32 - code) * x are -32768 to 32512, even if
  * an element is -128, as those of a q8_0 tensor may be; the other way round 32768 would not fit. */
 AGK_INLINE bool subtracted(code_type t)
 {
