@@ -23,8 +23,9 @@ AGK_INLINE bool multiplied_when_unpacked(code_type t)
 }
 
 /* The offset of codes of q3_K and q6_K is taken off the sums of words, or those of q6_K would not fit 16 bits: a sum
- * begins with the offset times the elements, and products are subtracted. Of q6_K 8 * (32 - code) * x are -32768 to 32512, even if
- * an element is -128, as those of a q8_0 tensor may be; the other way round 32768 would not fit. */
+ * begins with the offset times the elements, and products are subtracted. Of q6_K sums of 8 * (32 - code) * x are
+ * -32768 to 32512, even if an element is -128, as those of a q8_0 tensor may be; the other way round 32768 would not
+ * fit. */
 AGK_INLINE bool subtracted(code_type t)
 {
     return !has_minimum(t);
