@@ -48,12 +48,16 @@ enum {
     AGK_PACKED_COLUMNS = 8,
     AGK_PACKED_MOST = 16, /* columns of one product on tiles, which multiply 8 or 16 */
     AGK_PACKED_HEAD = 64,
+    AGK_PACKED_COLUMN = 12 + 32 + 8, /* bytes of 32 k of a column */
 };
 
-/* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
+/* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32], uint16_t
+ * words[2][n][2].
  *
  * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats;
- * of 32 elements (the second is unused) or of the first and the last 16. */
+ * of 32 elements (the second is unused) or of the first and the last 16. The words are, of the first and the last 16,
+ * the offset times the sums of elements 0, 1, 4, 5, ... and 2, 3, 6, 7, ..., modulo 2^16: what sums of 16 bits begin
+ * with (AVX2). They are zero where sums are not offsets of 16 elements. */
 typedef enum agk_packed_sums {
     AGK_OFFSET_32,
     AGK_OFFSET_16,
@@ -93,7 +97,7 @@ static inline size_t agk_packed_group_bytes(const agk_packed_layout *layout, int
 
 static inline size_t agk_packed_columns_bytes(int64_t n, int64_t k)
 {
-    return agk_mm_blocks(k, AGK_MM_BLOCK) * (size_t)n * (3 * sizeof(float) + AGK_MM_BLOCK);
+    return agk_mm_blocks(k, AGK_MM_BLOCK) * (size_t)n * AGK_PACKED_COLUMN;
 }
 
 static inline bool agk_packed_halves(const agk_packed_layout *layout) /* a scale for 16 k */

@@ -45,7 +45,7 @@ AGK_INLINE void sub_block(code_type t, int N, const char *block, int64_t half, i
  * columns are read once for both groups. rows: of the last group. */
 AGK_INLINE void group(code_type t, int N, int G, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
-    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
+    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * AGK_PACKED_COLUMN;
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
     const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
     const size_t far = b->ahead > 0 ? b->ahead : AGK_PACKED_AHEAD;

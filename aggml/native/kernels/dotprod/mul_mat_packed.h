@@ -238,7 +238,7 @@ AGK_INLINE void sub_block(code_type t, int64_t n, const char *block, int64_t hal
 AGK_INLINE void group(code_type t, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
     const int64_t n = b->cols;
-    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)n * (12 + 32);
+    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)n * AGK_PACKED_COLUMN;
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
     const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
     const char *x = b->b;

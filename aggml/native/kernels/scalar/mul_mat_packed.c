@@ -312,20 +312,37 @@ static void put_sums(const agk_packed_layout *layout, const agk_mm_col_q8 *x, in
     }
 }
 
+/* What sums of words begin with, of half `i` of 64 elements, `step` bytes apart. */
+static void put_sums_of_words(const agk_packed_layout *layout, const agk_mm_col_q8 *x, int i, char *to, int64_t step)
+{
+    const int32_t offset = layout->sums == AGK_OFFSET_16 ? layout->offset : 0;
+    for (int h = 0; h < 2; ++h) {
+        const int8_t *q = x->q + AGK_MM_BLOCK * i + 16 * h;
+        int32_t first = 0, last = 0;
+        for (int e = 0; e < 16 && offset != 0; e += 4) {
+            first += q[e] + q[e + 1];
+            last += q[e + 2] + q[e + 3];
+        }
+        const uint16_t words[2] = {(uint16_t)(offset * first), (uint16_t)(offset * last)};
+        memcpy(to + h * step, words, sizeof words);
+    }
+}
+
 void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
                         size_t stride, char *out)
 {
     for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i) {
         float *d = (float *)(void *)out;
-        char *sums = out + width * 4, *q = out + 12 * width;
-        if (n < width) memset(out, 0, (size_t)width * (12 + AGK_MM_BLOCK));
+        char *sums = out + width * 4, *q = out + 12 * width, *words = out + 44 * width;
+        if (n < width) memset(out, 0, (size_t)width * AGK_PACKED_COLUMN);
         for (int64_t j = 0; j < n; ++j) {
             const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / 2;
             d[j] = x->d[i & 1];
             put_sums(layout, x, (int)(i & 1), sums + 4 * j, 4 * width);
+            put_sums_of_words(layout, x, (int)(i & 1), words + 4 * j, 4 * width);
             memcpy(q + j * AGK_MM_BLOCK, x->q + (i & 1) * AGK_MM_BLOCK, AGK_MM_BLOCK);
         }
-        out += width * (12 + AGK_MM_BLOCK);
+        out += width * AGK_PACKED_COLUMN;
     }
 }
 

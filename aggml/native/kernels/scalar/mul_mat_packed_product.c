@@ -80,7 +80,7 @@ static double column_at(const agk_packed_layout *layout, const agk_mm_block *blo
 {
     if (tiles == 0) {
         const int64_t width = block->cols;
-        const char *unit = (const char *)block->b + k / AGK_MM_BLOCK * width * (12 + AGK_MM_BLOCK);
+        const char *unit = (const char *)block->b + k / AGK_MM_BLOCK * width * AGK_PACKED_COLUMN;
         const int8_t *q = (const int8_t *)unit + 12 * width + j * AGK_MM_BLOCK;
         return (double)((const float *)(const void *)unit)[j] * q[k % AGK_MM_BLOCK];
     }

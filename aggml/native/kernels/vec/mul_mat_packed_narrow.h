@@ -1,11 +1,12 @@
 /* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns on 256-bit vectors: a group of 16 rows is two
  * vectors.
  *
- * 32 k of 16 rows are unpacked once for all columns and stay in L1 while up to 4 columns at a time, broadcast four
- * by four, are multiplied. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
+ * 32 k of 16 rows are unpacked once for all columns and stay in L1 while up to 4 columns at a time, broadcast four by
+ * four, are multiplied. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
  * AGK_NARROW_KERNELS. Without vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32
- * products, where two nibbles took 4.5 and as many loads again. Not here: most types with one column on AVX2
- * (mul_mat_packed_narrow_one.h, mul_mat_packed_narrow_levels.h), AVX-512 (kernels/avx512/mul_mat_packed.h). */
+ * products, where two nibbles took 4.5 and as many loads again. Not here: on AVX2 most types with one column
+ * (mul_mat_packed_narrow_one.h, _levels.h) and K types with 4 to 8 (_many.h), AVX-512
+ * (kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_VEC_PACKED_NARROW_H
 #define AGK_VEC_PACKED_NARROW_H
 
@@ -63,6 +64,8 @@ AGK_INLINE __m256 one(const char *p)
 #include "mul_mat_packed_narrow_one.h"
 
 #include "mul_mat_packed_narrow_levels.h"
+
+#include "mul_mat_packed_narrow_many.h"
 
 /* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the
  * others. */
@@ -246,7 +249,7 @@ AGK_INLINE void sub_block(code_type t, bool single, int64_t N, const char *block
 
 AGK_INLINE void group(code_type t, bool single, int64_t N, const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
-    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
+    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * AGK_PACKED_COLUMN;
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
     const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
     const char *x = b->b;
@@ -309,13 +312,24 @@ AGK_INLINE void groups_of_single(code_type t, const agk_mm_block *b)
     groups(t, true, b);
 }
 
+AGK_INLINE void groups_of_several(code_type t, const agk_mm_block *b)
+{
+#if !NARROW_VNNI
+    if (served_many(t, b->cols)) {
+        groups_of_many(t, b);
+        return;
+    }
+#endif
+    groups(t, false, b);
+}
+
 #define AGK_NARROW(name, t, ...) \
     void NARROW_NAME(name)(const agk_mm_block *b) \
     { \
         if (b->cols == 1) \
             groups_of_single(t, b); \
         else \
-            groups(t, false, b); \
+            groups_of_several(t, b); \
     }
 #define AGK_NARROW_KERNELS AGK_MM_QUANTIZED(AGK_NARROW, )
 

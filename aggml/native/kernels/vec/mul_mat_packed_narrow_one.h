@@ -9,7 +9,7 @@
 
 #include "mul_mat_packed_narrow_codes.h"
 
-enum { UNIT_OF_ONE = 12 + 32 }; /* bytes of 32 k of one column */
+enum { UNIT_OF_ONE = AGK_PACKED_COLUMN }; /* bytes of 32 k of one column */
 
 /* Elements are magnitudes out of a table, and the high bit is their sign, which is moved to the column. */
 AGK_INLINE bool has_magnitudes(code_type t)

@@ -101,7 +101,7 @@ AGK_INLINE void parts(code_type t, int N, int count, const char *block, int half
                       const char *x, const char *next, int lines, __m512 acc[AGK_PACKED_COLUMNS],
                       __m512 unscaled[AGK_PACKED_COLUMNS])
 {
-    const size_t unit = (size_t)N * (12 + 32);
+    const size_t unit = (size_t)N * AGK_PACKED_COLUMN;
     const bool before = scaled_before(t, N);
     const int scales = scale_per_16(t) && !before ? 2 : 1, minimums = scale_per_16(t) ? 2 : 1;
     __m512i s[4][2][AGK_PACKED_COLUMNS], multiples[4][2];
@@ -173,7 +173,8 @@ AGK_INLINE void group(code_type t, int N, const agk_mm_block *b, const char *a, 
         AGK_UNROLL for (int n = 0; n < N; ++n) unscaled[n] = _mm512_setzero_ps();
         const char *next = a + far;
         /* not unrolled: see above */
-        _Pragma("GCC unroll 1") for (int i = 0; i < passes; ++i, x += (size_t)(count * N) * (12 + 32), next += share)
+        _Pragma("GCC unroll 1") for (int i = 0; i < passes;
+                                     ++i, x += (size_t)(count * N) * AGK_PACKED_COLUMN, next += share)
         {
             const int first = i * count; /* of 8 parts; the compiler sees that it is even, or a multiple of 4 */
             parts(t, N, count, a, first >> 2, first & 3, d, m, x, next, lines, acc, unscaled);
