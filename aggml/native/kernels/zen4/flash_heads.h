@@ -45,8 +45,8 @@ AGK_INLINE const char *as_is(const char *at)
 AGK_INLINE void ask_part(const char *at, int64_t bytes, int i, int parts)
 {
     const int64_t all = (bytes + LINE - 1) / LINE;
-#pragma GCC unroll 16
-    for (int64_t l = i * all / parts; l < (i + 1) * all / parts; ++l) {
+    AGK_UNROLL for (int64_t l = i * all / parts; l < (i + 1) * all / parts; ++l)
+    {
         const int64_t to = l * LINE < bytes - LINE || l == 0 ? l * LINE : bytes - LINE;
         __asm__ volatile("prefetcht1 %0" ::"m"(*(const char (*)[LINE])(at + to)));
     }
