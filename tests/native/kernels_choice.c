@@ -131,6 +131,8 @@ static void check_schemes(void)
         expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* panels need more rows */
         expect(zen4, AGK_Q8_0, 64, 160, 256, true, "packed_lanes");
         expect(zen4, AGK_Q8_0, 64, 161, 256, true, "packed_lanes");
+        expect(zen4, AGK_Q8_0, 64, 512, 8192, true, "packed_lanes"); /* as far as packed columns stay in the caches */
+        expect(zen4, AGK_Q8_0, 64, 513, 8192, true, "bytes");
         expect_ended(zen4, 160, 256, true, false, "packed_lanes");
         expect_ended(zen4, 161, 256, true, false, "bytes");
         expect_ended(zen4, 161, 512, true, false, "packed_lanes");

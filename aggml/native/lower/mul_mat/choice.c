@@ -57,7 +57,10 @@ static bool gains_by_ends(const agk_mm_problem *p)
  * q4_1 656 and 676, q5_0 704 and 710, q5_1 643 and 636, iq4_nl 658 and 712, mxfp4 705 and 769, nvfp4 576 and 626. */
 static int64_t most_packed_on_zen4(const agk_mm_problem *p, const agk_packed_layout *layout)
 {
-    if (layout->k == AGK_MM_BLOCK) return gains_by_ends(p) ? 160 : INT64_MAX;
+    /* Every group of rows reads all packed columns. 512 of k 8192 are 7 MB: panels and packed 616 and 641 (q8_0), 620
+     * and 647 (q4_0); of k 14336 12 MB: 610 and 497, 589 and 578; 256 of these: 537 and 603, 561 and 631. */
+    const int64_t most = ((int64_t)8192 * 512) / (p->k > 0 ? p->k : 1);
+    if (layout->k == AGK_MM_BLOCK) return gains_by_ends(p) || most < 160 ? 160 : most;
     const bool ternary = p->a == AGK_TQ1_0 || p->a == AGK_TQ2_0;
     return agk_bytes_one_scale(p->a) && !ternary ? 48 : 96; /* one scale: fast panels */
 }
