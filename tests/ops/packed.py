@@ -126,7 +126,7 @@ def most_packed(dtype: str) -> int:
     if dtype == "bf16":
         return 48
     if _ZEN4:
-        return 10**9 if dtype in OF_32 else 48 if dtype in SCALED_BEFORE else 96
+        return 8192 * 512 // K if dtype in OF_32 else 48 if dtype in SCALED_BEFORE else 96
     if dtype in OF_16:
         return 40 if _WIDE else 32
     return 80 if _WIDE else 48

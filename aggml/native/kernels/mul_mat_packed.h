@@ -48,7 +48,8 @@ enum {
     AGK_PACKED_COLUMNS = 8,
     AGK_PACKED_MOST = 16, /* columns of one product on tiles, which multiply 8 or 16 */
     AGK_PACKED_HEAD = 64,
-    AGK_PACKED_COLUMN = 12 + 32 + 8, /* bytes of 32 k of a column */
+    AGK_PACKED_WORDS_AT = 12 + 32,               /* bytes of 32 k of a column before its words */
+    AGK_PACKED_COLUMN = AGK_PACKED_WORDS_AT + 8, /* all of them */
 };
 
 /* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32], uint16_t

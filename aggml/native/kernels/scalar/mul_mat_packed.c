@@ -333,7 +333,7 @@ void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t widt
 {
     for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i) {
         float *d = (float *)(void *)out;
-        char *sums = out + width * 4, *q = out + 12 * width, *words = out + 44 * width;
+        char *sums = out + width * 4, *q = out + 12 * width, *words = out + AGK_PACKED_WORDS_AT * width;
         if (n < width) memset(out, 0, (size_t)width * AGK_PACKED_COLUMN);
         for (int64_t j = 0; j < n; ++j) {
             const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / 2;

@@ -145,7 +145,7 @@ AGK_INLINE void add_part(code_type t, int C, bool unpack, const char *data, int 
                          const char *x, const char *scales, many_columns *m)
 {
     const int chain = chain_of(t), per_scale = scale_per_16(t) ? 4 : 8;
-    const char *q = x + 12 * N + 32 * n, *starts = x + 44 * N + 4 * n;
+    const char *q = x + 12 * N + 32 * n, *starts = x + AGK_PACKED_WORDS_AT * N + 4 * n;
     __m256i sum[AT_ONCE][2], mask[2];
     /* or GCC keeps the address of each element in memory */
     __asm__ volatile("" : "+r"(q), "+r"(data), "+r"(scales));

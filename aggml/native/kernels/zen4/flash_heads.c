@@ -155,9 +155,6 @@ static void open_head(const agk_flash_tile *t, head *h)
 
 /* -- a block */
 
-#define EACH_TYPE(X, rows) X(f16, F16, rows) X(bf16, BF16, rows) X(q8_0, Q8_0, rows) X(q4_0, Q4_0, rows)
-#define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-
 typedef void keys_fn(walk *w, int64_t n, int64_t left, const char *k);
 typedef void values_fn(walk *w, int64_t n, const char *v);
 
@@ -175,30 +172,10 @@ typedef void values_fn(walk *w, int64_t n, const char *v);
     { \
         values(AGK_##TYPE, rows, w, n, v); \
     }
-#define TYPES_OF(rows) EACH_TYPE(PARTS_OF, rows)
-EACH_ROWS(TYPES_OF)
+#define TYPES_OF(rows) AGK_EACH_TYPE(PARTS_OF, rows)
+AGK_EACH_ROWS(TYPES_OF)
 
-#define KEYS_CASE(name, TYPE, rows) \
-    case AGK_##TYPE * 16 + rows: return keys_##name##_##rows;
-#define KEYS_OF(rows) EACH_TYPE(KEYS_CASE, rows)
-static keys_fn *keys_of(int type, int64_t rows)
-{
-    switch (type * 16 + rows) {
-        EACH_ROWS(KEYS_OF)
-    default: return NULL;
-    }
-}
-
-#define VALUES_CASE(name, TYPE, rows) \
-    case AGK_##TYPE * 16 + rows: return values_##name##_##rows;
-#define VALUES_OF(rows) EACH_TYPE(VALUES_CASE, rows)
-static values_fn *values_of(int type, int64_t rows)
-{
-    switch (type * 16 + rows) {
-        EACH_ROWS(VALUES_OF)
-    default: return NULL;
-    }
-}
+AGK_FIND_PARTS(keys_fn, values_fn)
 
 int64_t agk_flash_heads_zen4(const agk_flash_tile *t, int64_t heads, const agk_flash_rows *x)
 {

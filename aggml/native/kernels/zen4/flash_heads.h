@@ -5,7 +5,7 @@
 #ifndef AGK_ZEN4_FLASH_HEADS_H
 #define AGK_ZEN4_FLASH_HEADS_H
 
-#include "kernels/avx512/flash_codes.h"
+#include "kernels/avx512/flash_heads.h"
 
 enum {
     KEYS = AGK_FLASH_KEYS, /* of a block */
@@ -26,20 +26,6 @@ typedef struct head {
     _Alignas(64) float sum[MOST_ROWS * VF]; /* of powers, in lanes */
     bool fresh, shrunk;                     /* a row has seen no key; a factor of this block is not 1 */
 } head;
-
-AGK_INLINE int64_t bytes_of(int type, int64_t n) /* of n numbers of a row, whole blocks */
-{
-    if (type == AGK_Q8_0) return n / V_BLOCK * (int64_t)sizeof(agk_block_q8_0);
-    if (type == AGK_Q4_0) return n / V_BLOCK * (int64_t)sizeof(agk_block_q4_0);
-    return 2 * n;
-}
-
-/* A pointer that the compiler takes as it is: it would keep many offsets in registers instead of adding a step. */
-AGK_INLINE const char *as_is(const char *at)
-{
-    __asm__("" : "+r"(at));
-    return at;
-}
 
 /* Asks for part i of `parts` of some bytes, into L2. */
 AGK_INLINE void ask_part(const char *at, int64_t bytes, int i, int parts)

@@ -3,7 +3,7 @@
  * Results differ from plain C by at most 2e-6 of the largest value that a row attends to. Keys and values are f16,
  * bf16, q8_0 or q4_0. Not here: heads that do not lie side by side, other types and widths (avx512/flash_narrow.c,
  * avx512/flash_codes.c), the walk over blocks (lower/attention/flash_few.c). */
-#include "kernels/avx512/flash_codes.h"
+#include "kernels/avx512/flash_heads.h"
 
 /* A line of memory is fetched once, into L1, and is used there: first all keys of the block are read from end to end,
  * then all values. So each line is prefetched 24 KB before it is read, without L2, across the ends of keys and values.
@@ -57,19 +57,6 @@ typedef struct place {
     codes codes;
 } place;
 
-AGK_INLINE int64_t bytes_of(int type, int64_t n) /* of n numbers of a row, whole blocks */
-{
-    if (type == AGK_Q8_0) return n / V_BLOCK * (int64_t)sizeof(agk_block_q8_0);
-    if (type == AGK_Q4_0) return n / V_BLOCK * (int64_t)sizeof(agk_block_q4_0);
-    return 2 * n;
-}
-
-/* A pointer that the compiler takes as it is: it would keep 16 offsets in memory instead of adding a step. */
-AGK_INLINE const char *as_is(const char *at)
-{
-    __asm__("" : "+r"(at));
-    return at;
-}
 AGK_INLINE float *floats_as_is(float *at)
 {
     __asm__("" : "+r"(at));
@@ -312,9 +299,6 @@ AGK_INLINE void values(int type, int rows, const agk_flash_tile *t, int64_t head
 
 /* -- a block */
 
-#define EACH_TYPE(X, rows) X(f16, F16, rows) X(bf16, BF16, rows) X(q8_0, Q8_0, rows) X(q4_0, Q4_0, rows)
-#define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-
 typedef void part_fn(const agk_flash_tile *t, int64_t heads, const place *x, int64_t n, const char *rows, int64_t bytes,
                      asked *a);
 
@@ -332,30 +316,10 @@ typedef void part_fn(const agk_flash_tile *t, int64_t heads, const place *x, int
     { \
         values(AGK_##TYPE, rows, t, heads, x, n, v, bytes, a); \
     }
-#define TYPES_OF(rows) EACH_TYPE(PARTS_OF, rows)
-EACH_ROWS(TYPES_OF)
+#define TYPES_OF(rows) AGK_EACH_TYPE(PARTS_OF, rows)
+AGK_EACH_ROWS(TYPES_OF)
 
-#define KEYS_CASE(name, TYPE, rows) \
-    case AGK_##TYPE * 16 + rows: return keys_##name##_##rows;
-#define KEYS_OF(rows) EACH_TYPE(KEYS_CASE, rows)
-static part_fn *keys_of(int type, int64_t rows)
-{
-    switch (type * 16 + rows) {
-        EACH_ROWS(KEYS_OF)
-    default: return NULL;
-    }
-}
-
-#define VALUES_CASE(name, TYPE, rows) \
-    case AGK_##TYPE * 16 + rows: return values_##name##_##rows;
-#define VALUES_OF(rows) EACH_TYPE(VALUES_CASE, rows)
-static part_fn *values_of(int type, int64_t rows)
-{
-    switch (type * 16 + rows) {
-        EACH_ROWS(VALUES_OF)
-    default: return NULL;
-    }
-}
+AGK_FIND_PARTS(part_fn, part_fn)
 
 int64_t agk_flash_heads_zen5(const agk_flash_tile *t, int64_t heads, const agk_flash_rows *x)
 {
