@@ -1,4 +1,4 @@
-"""How late a 1 ms ticker is while all cores compute embeddings or tokens, new shapes included.
+"""How late a 1 ms ticker is while all cores compute, new shapes included, and while models load.
 
 Tasks keep the service of examples/embed.py busy with sentences whose lengths vary. Not here: the
 throughput (embeddings.py).
@@ -67,6 +67,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
                     tasks.start_soon(_client, embedder, seed)
                     await anyio.lowlevel.checkpoint()  # clients come one by one
     generating = await _generating(seconds / 2)
+    loading = await _loading(seconds / 2)
     rows = []
     for load, ticks, limits in (
         ("idle", idle, {}),
@@ -74,6 +75,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
         ("beside busy processes", beside, {}),
         ("all cores computing", lag, LIMITS),
         ("generating eight sequences", generating, LIMITS),
+        ("loading and closing a model", loading, LIMITS),
     ):
         if ticks is None:
             continue
@@ -107,6 +109,24 @@ async def _generating(seconds: float) -> embed.Lag | None:
                     samplers = [Sampler(seed=i) for i in range(8)]
                     async for _ in generating.generate(model, prompt, samplers, n_predict=100):
                         pass
+    return lag
+
+
+async def _loading(seconds: float) -> embed.Lag | None:
+    """Lag while a model of 546 MB is loaded, asked for a token and closed, again and again."""
+    try:
+        path = model_files.llama_file("q8_0")
+    except MissingPeerError:
+        return None
+    prompt = np.random.default_rng(0).integers(0, model_files.LARGE.vocabulary, 16).tolist()
+    async with aggml.get_device("CPU").backend() as backend, embed.measured_lag() as lag:
+        with anyio.move_on_after(seconds):
+            while True:
+                with await open_model(path) as file:
+                    model = await load_decoder(backend, file, ctx=512, sequences=1)
+                await model.prefill(0, prompt)
+                model.close()
+                del model, file
     return lag
 
 

@@ -7,11 +7,10 @@ the tensors.
 
 from __future__ import annotations
 
-import mmap as mapping
 import os
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.gguf.header import Value, parse
 from aggml.gguf.windows import Windows
+from aggml.native import _native
 from aggml.tensor import Tensor, cut, new_tensor
 from aggml.tensor.placement import Backing, BufferUsage
 
@@ -265,14 +265,15 @@ async def _first(queued: list[tuple[Future[None], int, int]]) -> int:
 
 
 def _map(descriptor: int, size: int) -> npt.NDArray[np.uint8]:
-    # The mapping is private, because devices want writable memory and a write must never reach the
-    # file. The kernel refuses a private mapping that is larger than memory; then a read-only one
-    # serves every other purpose.
+    # It is writable, because devices want writable memory; a write never reaches the file. The
+    # kernel refuses a writable mapping that is larger than memory; then a read-only one serves
+    # every other purpose.
     try:
-        whole = mapping.mmap(descriptor, size, access=mapping.ACCESS_COPY)
+        whole = _native.MappedFile(descriptor, size, writable=True)
     except OSError:
-        whole = mapping.mmap(descriptor, size, access=mapping.ACCESS_READ)
-    return np.frombuffer(whole, np.uint8)
+        whole = _native.MappedFile(descriptor, size, writable=False)
+    exporter: Any = whole  # types know buffers from Python 3.12 on
+    return np.frombuffer(exporter, np.uint8)
 
 
 def _read(file: io.BufferedReader, size: int) -> npt.NDArray[np.uint8]:

@@ -75,7 +75,7 @@ async def open_model(path: Path) -> ModelFile:
         ModelError: it cannot be read, or is no model.
     """
     if await anyio.Path(path).is_dir():
-        return await anyio.to_thread.run_sync(ModelFolder.open, path, checkpoints())
+        return await anyio.to_thread.run_sync(lambda: ModelFolder.open(path, checkpoints()))
     whisper = await anyio.to_thread.run_sync(open_whisper, path)
     if whisper is not None:
         return whisper
@@ -124,10 +124,18 @@ async def _bring(
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Map tensors if the backend's device reads host memory, else copy them."""
-    try:
-        file.map(backend.device, names)
-    except (aggml.Unsupported, aggml.Misaligned):
+    # in a thread, because placing a thousand tensors takes 8 ms
+    if not await anyio.to_thread.run_sync(_mapped, file, backend.device, names):
         await file.load(backend, names=names, progress=progress)
+
+
+def _mapped(file: ModelFile, device: Device, names: Sequence[str]) -> bool:
+    """Map tensors; False: the device has to copy them."""
+    try:
+        file.map(device, names)
+    except (aggml.Unsupported, aggml.Misaligned):
+        return False
+    return True
 
 
 async def _spread(

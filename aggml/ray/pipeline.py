@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import anyio.to_thread
 
 from aggml import Backend, InvalidArgument, Unsupported
-from aggml.models.catalogue import describe
 from aggml.models.description import Description
 from aggml.models.dividing import SHARE
-from aggml.models.hyperparameters import Hyperparameters
-from aggml.models.loading import LONGEST
+from aggml.models.loading import LONGEST, described
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import open_model
@@ -193,7 +191,7 @@ async def _read(
     with await open_model(path) as file:
         tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         template = file.metadata.get("tokenizer.chat_template")
-        model = describe(Hyperparameters(file.metadata))
+        model = await described(file)
         if not isinstance(model, Description):
             raise Unsupported(
                 f"[pipeline] {model.architecture} does not continue text, so it cannot be cut into "

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 import anyio.to_thread
 
 from aggml import models
-from aggml.models import EncoderModel, Hyperparameters, ModelError, SpeechModel
+from aggml.models import EncoderModel, ModelError, SpeechModel
 from aggml.models.cache.paging import PagedDecoder, budget_of
 from aggml.models.cache.room import State
-from aggml.models.catalogue import describe
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoding import EncoderDescription
-from aggml.models.loading import LONGEST, load_decoder
+from aggml.models.loading import LONGEST, described, load_decoder
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.template import template_of
 from aggml.models.weights import open_model
@@ -112,7 +111,7 @@ async def opened(
     path, limits = Path(path), limits or Limits()
     with await open_model(path) as file:
         name = str(file.metadata.get("general.name", path.stem))
-        model_of = describe(Hyperparameters(file.metadata))
+        model_of = await described(file)
         if isinstance(model_of, SpeechDescription):
             slots = min(limits.slots, WINDOWS)
             async with await models.load(path, backend, slots=slots, progress=progress) as model:
@@ -131,7 +130,8 @@ async def opened(
             vocabulary = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             if vocabulary is None:
                 raise ModelError(f"{path} has no vocabulary, so it cannot be served")
-            template = template_of(file.metadata, vocabulary)
+            # in a thread, because it imports the language of templates (20 ms)
+            template = await anyio.to_thread.run_sync(template_of, file.metadata, vocabulary)
             yield Completer(name, engine, vocabulary, template)
 
 
@@ -142,7 +142,7 @@ async def _engine(
     limits: Limits,
     progress: Callable[[int, int], None] | None,
 ) -> AsyncIterator[Engine]:
-    sequences = limits.slots + STAGED + _more(describe(Hyperparameters(file.metadata)), limits)
+    sequences = limits.slots + STAGED + _more(await described(file), limits)
     model = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=limits.ctx, sequences=sequences,
         cache=limits.cache, progress=progress,

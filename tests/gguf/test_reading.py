@@ -6,7 +6,7 @@ Not here: damaged files (test_damaged.py).
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import gguf
@@ -17,9 +17,9 @@ from gguf_by_hand import Q8, TENSORS, VALUES, entry, floats, gguf_file, text, va
 import aggml
 from aggml import DType
 from aggml.gguf import GGUFFile
+from aggml.native import _native
 
-if TYPE_CHECKING:
-    from pathlib import Path
+MAPS = Path("/proc/self/maps")
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -98,6 +98,21 @@ def test_data_is_read_only_and_outlives_the_file(model: Path) -> None:
         data = file.data("cube")
     assert not data.flags.writeable
     assert data.tobytes() == TENSORS["cube"].tobytes()
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="/proc/self/maps is missing")
+def test_the_last_reference_gives_a_mapping_back(tmp_path: Path) -> None:
+    path = tmp_path / "large.gguf"
+    n = 1 << 20  # 4 MB: given back by a thread (native/runtime/unmap.c)
+    path.write_bytes(gguf_file((), (entry("x", (n,)),), 32) + bytes(4 * n))
+    file = GGUFFile.open(path)
+    held = file.data("x")
+    file.close()
+    assert not held.any()
+    assert path.name in MAPS.read_text()
+    del file, held
+    _native.unmapped()
+    assert path.name not in MAPS.read_text()
 
 
 def test_a_closed_file_refuses(model: Path) -> None:

@@ -99,10 +99,13 @@ class Decoder:
 
     def _homes(self) -> list[tuple[Backend, list[Tensor]]]:
         """The caches of each backend: a layer's caches lie where its weights lie."""
+        weights: dict[str, Tensor] = {}  # one of each layer
+        for name, weight in self.weights.items():
+            if name.startswith("blk."):
+                weights.setdefault(name.split(".", 2)[1], weight)
         found: dict[Backend, list[Tensor]] = {}
         for i, of in enumerate(self.caches.layers, self.model.first):
-            weight = next((x for n, x in self.weights.items() if n.startswith(f"blk.{i}.")), None)
-            found.setdefault(self.site.beside(weight), []).extend(of.values())
+            found.setdefault(self.site.beside(weights.get(str(i))), []).extend(of.values())
         return [*found.items()]
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ async def generate(
     timing.prompt = time.perf_counter() - begin
     if n_predict < 1:
         return
-    chosen = await _each(samplers, np.repeat(logits[None], len(samplers), 0))
+    chosen = await _each(samplers, np.broadcast_to(logits, (len(samplers), logits.size)))
     alive = [token not in ends for token in chosen]
     begin = time.perf_counter()
     first, last = len(prompt), len(prompt) + n_predict - 1

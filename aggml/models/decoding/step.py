@@ -17,7 +17,7 @@ from aggml import DType, Graph, Tensor, ops
 from aggml.models.blocks.scope import Places, Scope, Turns, normed
 from aggml.models.decoding.batch import joined
 from aggml.models.decoding.drawing import Drawing
-from aggml.models.description import Mixer
+from aggml.models.description import mixer_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -268,7 +268,8 @@ def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     """One layer. ``last``, given for the last layer, is which tokens leave its last mixer."""
     before, net = _normed(at, layer.before_mixer, x), layer.feed_forward
     y = layer.mixer.build(at, before)
-    if not isinstance(net, Mixer):
+    mixer = mixer_in(net)
+    if mixer is None:
         x, y = _only(last, x), _only(last, y)
         before = _only(last, before) if layer.parallel else before
     into, y = x, _normed(at, layer.after_mixer, layer.mixer.output(at, y))
@@ -282,9 +283,9 @@ def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     else:
         into = before
     y = net.build(at, into)
-    if isinstance(net, Mixer):
+    if mixer is not None:
         x, y = _only(last, x), _only(last, y)
-        y = net.output(at, y)
+        y = mixer.output(at, y)
     return _added(layer, x, _normed(at, layer.after_feed_forward, y))
 
 

@@ -74,6 +74,7 @@ void bind_tables(nb::module_ &m);
 void bind_roofline(nb::module_ &m);
 void bind_types(nb::module_ &m);
 void bind_objects(nb::module_ &m);
+void bind_mapped_file(nb::module_ &m);
 void bind_plan(nb::module_ &m);
 void bind_operations(nb::module_ &m);
 void bind_stream(nb::module_ &m);

@@ -22,6 +22,7 @@ NB_MODULE(_native, m)
     binding::bind_roofline(m);
     binding::bind_types(m);
     binding::bind_objects(m);
+    binding::bind_mapped_file(m);
     binding::bind_plan(m);
     binding::bind_operations(m);
     binding::bind_stream(m);

@@ -8,6 +8,17 @@
 namespace binding
 {
 
+namespace
+{
+
+bool unmapped()
+{
+    Unlocked unlocked;
+    return ag_unmapped();
+}
+
+} // namespace
+
 nb::object wrap_error(ag_error *error)
 {
     if (error == nullptr) return nb::none();
@@ -22,7 +33,11 @@ Memory::Memory(size_t n, size_t alignment) : size(n)
     if (n <= PTRDIFF_MAX - page && alignment <= page) {
         if (n >= large) {
             mapped = (n + page - 1) & ~(page - 1);
-            p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            const auto map = [&] {
+                return mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            };
+            p = map();
+            if (p == MAP_FAILED && unmapped()) p = map(); // memory was still being given back
             if (p == MAP_FAILED) p = nullptr;
 #ifdef MADV_HUGEPAGE
             if (p != nullptr) madvise(p, mapped, MADV_HUGEPAGE);
@@ -38,7 +53,7 @@ Memory::Memory(size_t n, size_t alignment) : size(n)
 Memory::~Memory()
 {
     if (mapped != 0) {
-        munmap(data, mapped);
+        ag_unmap(data, mapped);
     } else {
         free(data);
     }

@@ -41,6 +41,7 @@ typedef enum ag_lock {
     AG_LOCK_CUDA,      /* the list of queues */
     AG_LOCK_NCCL,      /* calls of NCCL */
     AG_LOCK_GGML,      /* the lists of libraries, buffers and queues */
+    AG_LOCK_UNMAP,     /* the list of mappings that are given back */
     AG_LOCK_GARBAGE    /* the binding's: Python objects whose references native threads have given up */
 } ag_lock;
 enum { AG_LOCKS = AG_LOCK_GARBAGE + 1 };
@@ -51,6 +52,12 @@ extern pthread_mutex_t ag_locks[AG_LOCKS];
 /* this thread runs an event loop: it gets a short slice, so that it runs as soon as it wakes */
 void ag_sched_loop(void);
 void ag_sched_worker(void); /* this thread computes: it gets a long slice and a little less weight */
+
+/* -- mappings -------------------------------------------------------------------------------------------------- */
+
+/* gives a mapping back; large ones by a thread, after this returns (unmap.c) */
+void ag_unmap(void *data, size_t size);
+bool ag_unmapped(void); /* waits until all mappings are given back; false: there was nothing to wait for */
 
 /* -- errors --------------------------------------------------------------------------------------------------- */
 

@@ -53,6 +53,8 @@
  * | runtime/courtesy.c      | loops fd users runs_on                                                 | fresh  |
  * | runtime/courtesy.c      | due n_loops yields                                                     | word   |
  * | runtime/courtesy.c      | works                                                                  | thread |
+ * | runtime/unmap.c         | given_back serving                                                     | fresh  |
+ * | runtime/unmap.c         | thread                                                                 | thread |
  * | runtime/roofline.c      | waiting threads                                                        | thread |
  * | cuda/queue.c            | all all_cond all_threads                                               | fresh  |
  * | cuda/queue.c            | thread                                                                 | thread |
@@ -103,7 +105,7 @@ void (*ag_devices_forked)(void) = NULL;
 void (*ag_ggml_forked)(void) = NULL;
 pthread_mutex_t ag_locks[AG_LOCKS] = {
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
-    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -118,6 +120,7 @@ static void in_child(void)
     ag_relay_forked();
     ag_living_forked();
     ag_rest_forked();
+    ag_unmap_forked();
     if (ag_devices_forked != NULL) ag_devices_forked();
     if (ag_ggml_forked != NULL) ag_ggml_forked();
     if (ag_binding_forked != NULL) ag_binding_forked();

@@ -13,6 +13,7 @@ void ag_notifiers_forked(void);
 void ag_relay_forked(void);
 void ag_rest_forked(void);
 void ag_timer_forked(void);
+void ag_unmap_forked(void);
 
 /* Timers (timer.c): which timers a new stream belongs to; a lock, for tests that fork while it is held. */
 int ag_timer_turn(void);

@@ -70,7 +70,7 @@ void ag_packed_release(agk_packed *packed)
     packing *p = of(packed);
     if (p == NULL || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     if (p->seen.data != NULL) {
-        munmap(p->seen.data, p->mapped);
+        ag_unmap(p->seen.data, p->mapped);
         atomic_fetch_sub(&in_use, p->mapped);
     }
     free(p->packed_at);
