@@ -22,7 +22,9 @@ enum {
     DOTS_OF_BF16_AVX2 = 2, /* and from 3 on where bf16 are widened to floats */
     DOTS_QUANTIZED = 8,
     DOTS_BESIDE_TILES = 4, /* columns of bf16 up to which dots are used where matrix tiles do the rest */
-    DOT_K = 64,            /* with shorter rows, adding up the lanes of a dot costs more than it saves */
+    DOTS_BESIDE_FAST_BLOCKS = 12,
+    FAST_BLOCKS = 128, /* columns of f32 up to which blocks are used on a Zen 4 */
+    DOT_K = 64,        /* with shorter rows, adding up the lanes of a dot costs more than it saves */
 };
 
 static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
@@ -117,6 +119,7 @@ static bool worth_bytes(const agk_mm_problem *p)
 static bool worth_floats(const agk_mm_problem *p)
 {
     const bool narrow = (p->cpu & (AGK_AVX512 | AGK_NEON)) == 0;
+    if (agk_mm_fast_blocks(p->a, p->cpu)) return p->n > FAST_BLOCKS;
     return p->n >= (narrow ? (int)FLOATS_AVX2 : (int)AGK_PANEL_MIN_COLUMNS);
 }
 
@@ -129,7 +132,10 @@ static bool worth_shorts(const agk_mm_problem *p)
 static bool few_columns(const agk_mm_problem *p)
 {
     const bool beside_tiles = p->a == AGK_BF16 && agk_mm_tiles.serves(p);
-    const int64_t few = agk_traits(p->a)->blck_size > 1 ? DOTS_QUANTIZED : beside_tiles ? DOTS_BESIDE_TILES : DOTS;
+    const int64_t floats = agk_mm_fast_blocks(p->a, p->cpu) ? DOTS_BESIDE_FAST_BLOCKS
+                           : beside_tiles                   ? DOTS_BESIDE_TILES
+                                                            : DOTS;
+    const int64_t few = agk_traits(p->a)->blck_size > 1 ? DOTS_QUANTIZED : floats;
     return p->n <= 2 || (p->n <= few && p->k >= DOT_K);
 }
 
