@@ -66,7 +66,10 @@ typedef struct agk_mm_block {
     float *c; /* columns, ldc apart, rows contiguous */
     size_t ldc;
     bool add;
-    size_t ahead;      /* packed weights: how many bytes ahead to prefetch; 0: the kernel's default */
+    size_t ahead;     /* packed weights: how many bytes ahead to prefetch; 0: the kernel's default */
+    const char *next; /* blocks: 8 rows of `next_width` bytes an element, to be prefetched meanwhile; NULL: none */
+    size_t next_lda;
+    int64_t next_width;
     bool a_far, c_far; /* probably not in L2, so a prefetch pays off; if it is in L2, the prefetch costs 3 to 6 % */
 } agk_mm_block;
 

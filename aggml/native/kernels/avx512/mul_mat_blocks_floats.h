@@ -29,12 +29,14 @@ AGK_INLINE void tile(int R, int W, const agk_mm_block *block, const char *a, flo
     const char *a4 = a + 4 * lda; /* two bases: every row is base + {0, 1, 2, 3} * lda */
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int w = 0; w < W; ++w) acc[r][w] = _mm512_setzero_ps();
     if (block->c_far) agk_prefetch_tile(c, block->ldc, block->cols);
-    const bool far = R == 8 && block->a_far;
+    const size_t next_lda = block->next != NULL ? block->next_lda : lda;
     int64_t k = 0;
     for (; k + 16 <= block->k; k += 16) {
-        /* one line of each of the next 8 rows, between products */
-        const char *next = a4 + 4 * lda;
-        for (int i = 0; i < 8; ++i, next += lda, a += 4, a4 += 4, b += 64) {
+        /* one line of each of the 8 rows that come next, between products */
+        const bool other = block->next != NULL;
+        const char *next = other ? block->next + k * block->next_width : a4 + 4 * lda;
+        const bool far = R == 8 && (other ? k * block->next_width % 64 == 0 : block->a_far);
+        for (int i = 0; i < 8; ++i, next += next_lda, a += 4, a4 += 4, b += 64) {
             if (far) __asm__ volatile("prefetcht1 %1" : "+v"(acc[0][0]) : "m"(*(const char (*)[64])next));
             step(R, W, acc, a, a4, lda, b, ldb);
         }

@@ -41,6 +41,7 @@ typedef struct plan {
     int32_t row_blocks;      /* in each batch */
     int32_t groups;          /* of up to 48 columns */
     int32_t groups_per_item, k_block;
+    int32_t together; /* rows that are widened at a time */
     agk_mm_unit_form unit;
     bool packs_first; /* a step of its own packs b */
     bool on_tiles;    /* matrix tiles do the multiplication */
@@ -104,7 +105,7 @@ static void multiply_rows(const agk_task *task, const agk_node *node, const plan
 {
     const agk_view *a = &node->src[0], *c = &node->dst;
     const agk_mm_matrices m = agk_mm_matrices_of(task, node, x->batch);
-    const int64_t together = p->rows.form == AGK_MM_AS_IT_IS ? x->last - x->first : AGK_MM_WIDENED_ROWS;
+    const int64_t together = p->rows.form == AGK_MM_AS_IT_IS ? x->last - x->first : p->together;
     agk_mm_block block = {.k = k,
                           .rows = agk_mm_least(together, x->last - row),
                           .a = m.a + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0),
@@ -115,6 +116,11 @@ static void multiply_rows(const agk_task *task, const agk_node *node, const plan
                           .a_far = p->a_far,
                           .c_far = p->c_far};
     if (p->rows.form != AGK_MM_AS_IT_IS) {
+        if (p->together == 8 && row + 16 <= a->ne[1]) { /* the kernel prefetches the rows that are widened next */
+            block.next = (const char *)block.a + 8 * a->nb[1];
+            block.next_lda = (size_t)a->nb[1];
+            block.next_width = (int64_t)agk_traits(a->type)->type_size;
+        }
         agk_mm_widen_rows(node, &p->rows, block.a, block.rows, k, task->scratch);
         block.a = task->scratch;
         block.lda = agk_mm_row_bytes(p->rows.form, k);
@@ -138,7 +144,7 @@ static void multiply(const agk_task *task, const agk_node *node, const plan *p, 
     const agk_view *b = &node->src[1];
     const int64_t k = node->src[0].ne[0], units = agk_mm_ceil_div(b->ne[1], AGK_MM_UNIT);
     const int64_t begin = first_unit(node, p, x->from), end = first_unit(node, p, x->to);
-    const int64_t together = p->rows.form == AGK_MM_AS_IT_IS ? x->last - x->first : AGK_MM_WIDENED_ROWS;
+    const int64_t together = p->rows.form == AGK_MM_AS_IT_IS ? x->last - x->first : p->together;
     /* packed columns, if the item packs them itself; they follow the columns that are being converted */
     char *own = task->scratch;
     if (p->columns.form != AGK_MM_AS_IT_IS) {
@@ -240,6 +246,7 @@ static bool lower(agk_lowering *lowering, plan p)
     p.k_block = k_of_block(&p, a->type, k, units, lowering->cpu);
     p.groups = (int32_t)agk_mm_ceil_div(units, AGK_MM_MAX_UNITS);
     p.groups_per_item = 1;
+    p.together = agk_mm_fast_blocks(a->type, lowering->cpu) ? 8 : AGK_MM_WIDENED_ROWS;
     p.packs_first = p.rows.form != AGK_MM_AS_IT_IS || p.on_tiles;
     p.a_far = !p.packs_first && (int64_t)agk_row_size(a->type, k) * m > FAR_A;
     p.c_far = m * b->ne[1] * batches * 4 > FAR_C;
@@ -265,7 +272,7 @@ static bool lower(agk_lowering *lowering, plan p)
     const bool converts = p.columns.form != AGK_MM_AS_IT_IS, widens = p.rows.form != AGK_MM_AS_IT_IS;
     const size_t columns = converts ? AGK_MM_UNIT * agk_mm_col_bytes(p.columns.form, k_most) : 0;
     if (p.packs_first) {
-        const size_t rows = widens ? AGK_MM_WIDENED_ROWS * agk_mm_row_bytes(p.rows.form, k_most) : 0;
+        const size_t rows = widens ? (size_t)p.together * agk_mm_row_bytes(p.rows.form, k_most) : 0;
         lowering->scratch_size = rows > columns ? rows : columns;
         lowering->work_size = (size_t)(units * batches) * agk_mm_unit_bytes(p.unit, k);
         const int64_t unit_source = 1 + AGK_MM_UNIT * (int64_t)agk_row_size(b->type, k);

@@ -23,6 +23,7 @@ enum {
     DOTS_QUANTIZED = 8,
     DOTS_BESIDE_TILES = 4, /* columns of bf16 up to which dots are used where matrix tiles do the rest */
     DOTS_BESIDE_FAST_BLOCKS = 12,
+    FAST_BLOCKS_OF_F16 = 48,
     FAST_BLOCKS = 128, /* columns of f32 up to which blocks are used on a Zen 4 */
     DOT_K = 64,        /* with shorter rows, adding up the lanes of a dot costs more than it saves */
 };
@@ -119,7 +120,7 @@ static bool worth_bytes(const agk_mm_problem *p)
 static bool worth_floats(const agk_mm_problem *p)
 {
     const bool narrow = (p->cpu & (AGK_AVX512 | AGK_NEON)) == 0;
-    if (agk_mm_fast_blocks(p->a, p->cpu)) return p->n > FAST_BLOCKS;
+    if (agk_mm_fast_blocks(p->a, p->cpu)) return p->n > (p->a == AGK_F32 ? FAST_BLOCKS : FAST_BLOCKS_OF_F16);
     return p->n >= (narrow ? (int)FLOATS_AVX2 : (int)AGK_PANEL_MIN_COLUMNS);
 }
 
@@ -132,9 +133,9 @@ static bool worth_shorts(const agk_mm_problem *p)
 static bool few_columns(const agk_mm_problem *p)
 {
     const bool beside_tiles = p->a == AGK_BF16 && agk_mm_tiles.serves(p);
-    const int64_t floats = agk_mm_fast_blocks(p->a, p->cpu) ? DOTS_BESIDE_FAST_BLOCKS
-                           : beside_tiles                   ? DOTS_BESIDE_TILES
-                                                            : DOTS;
+    const int64_t floats = p->a == AGK_F32 && agk_mm_fast_blocks(p->a, p->cpu) ? DOTS_BESIDE_FAST_BLOCKS
+                           : beside_tiles                                      ? DOTS_BESIDE_TILES
+                                                                               : DOTS;
     const int64_t few = agk_traits(p->a)->blck_size > 1 ? DOTS_QUANTIZED : floats;
     return p->n <= 2 || (p->n <= few && p->k >= DOT_K);
 }
