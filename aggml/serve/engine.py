@@ -5,7 +5,7 @@ that wait. One pass over the weights serves both, so running streams keep their 
 decides, between two steps, what the next step needs. Nothing here knows of HTTP. Not here: what a
 step takes in (steps.py), a sequence and its next token (jobs.py), memory of keys and values
 (aggml/models/cache/paging.py), how prompts share a chunk (staging.py), which beginnings of prompts
-are stored (prefixes.py).
+are stored (prefixes.py), and when they are copied (keeping.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from aggml.models.beside import Beside
 from aggml.models.cache.paging import PAGE
 from aggml.serve import steps
 from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
+from aggml.serve.keeping import Keeper
 from aggml.serve.prefixes import Prefixes
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Engine:
     async def __aenter__(self) -> Self:
         self._beside = Beside()
         self._tasks = await self._beside.__aenter__()
+        self._keeper = Keeper(self.model, self.prefixes, self._tasks)
         self._tasks.start_soon(self._serve)
         self._tasks.start_soon(self._tell)
         return self
@@ -227,6 +229,7 @@ class Engine:
                 continue
             await self._forget(self.pages.surplus())
             for rows in self.prefixes.surplus():
+                await self._keeper.done()
                 await self.model.forget_rows(*rows)
             running = [job for job in self._running.values() if not job.over]
             beside = 0
@@ -252,6 +255,8 @@ class Engine:
         await self._changed.wait()
 
     async def _forget(self, surplus: Sequence[tuple[int, int]]) -> None:
+        if surplus:
+            await self._keeper.done()
         for slot, kept in surplus:
             await self.model.forget(slot, kept)
 
@@ -267,6 +272,7 @@ class Engine:
 
     async def _clear(self) -> None:
         """Free the slots of jobs that are over."""
+        await self._keeper.may_free()
         self._waiting = deque(job for job in self._waiting if not job.left)
         self._taking_in = deque(job for job in self._taking_in if not self._ended(job))
         for job in [job for job in self._running.values() if job.over]:
@@ -289,6 +295,7 @@ class Engine:
             highest = max(self._running)
             if steps.size(highest + 1) == steps.size(len(self._running)):
                 return
+            await self._keeper.done()
             lower = self.pages.move(highest)
             if lower is None:
                 return
@@ -343,25 +350,15 @@ class Engine:
             if not job.over:
                 self._take(job, token, best, row)
         self._news.set()
-        await self._keep([*running, *(job for job, _ in chunk)])
+        await self._keeper.keep([*running, *(job for job, _ in chunk)])
 
     async def _reuse(self, job: Job) -> None:
         """Copy the stored beginning of a job's prompt to its slot."""
         if job.copies:
             self.counters.cached_tokens += job.cached
             copies, job.copies = job.copies, []
+            await self._keeper.done()
             await self.model.copy_rows(copies)
-
-    async def _keep(self, jobs: list[Job]) -> None:
-        """Store pages that are complete now, for later prompts."""
-        added = [x for job in jobs for x in self.prefixes.keep(job, job.written)]
-        if not added:
-            return
-        try:
-            await self.model.copy_rows([run for _, run in added])
-        except BaseException:
-            self.prefixes.lose(key for key, _ in added)
-            raise
 
     async def _computed(self, step: Intake) -> tuple[Best | None, list[int]]:
         """The next token of each job of a step; and the logits, if a job tells of them."""

@@ -227,7 +227,9 @@ class PagedDecoder(Decoder):
         ]  # fmt: skip
 
     async def copy_rows(self, runs: Sequence[Run]) -> None:
-        """Copy rows of keys and values, in all layers. No step may be running.
+        """Copy rows of keys and values, in all layers.
+
+        No step may be running, unless `copies_beside`.
 
         In host memory they are copied directly, more than 1 MiB in a thread; on other devices a
         graph copies them.
@@ -250,6 +252,12 @@ class PagedDecoder(Decoder):
             await self.site.prepare(graph)
             await (await self.site.submit(graph))
         await checkpoint()
+
+    @property
+    def copies_beside(self) -> bool:
+        """Whether steps that use none of these rows may run while `copy_rows` copies."""
+        mapped = {id(cache) for _, places in self._row_maps() for cache, _ in places}
+        return all(id(cache) in mapped for cache, _ in self.caches.rows)
 
     async def move(self, source: int, target: int, n: int) -> None:
         """Copy the first ``n`` positions of one slot, and its state, to another.
