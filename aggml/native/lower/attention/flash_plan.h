@@ -12,7 +12,8 @@ enum {
     AGK_FLASH_AHEAD = 2,   /* the next head is prefetched while one is computed */
     AGK_FLASH_PAIRED = 4,  /* bf16 is read as it is, with values in pairs of keys */
     AGK_FLASH_LONG = 8,    /* blocks of pairs have AGK_FLASH_KEYS keys */
-    AGK_FLASH_DOUBLE = 16, /* and twice as many where there is no mask and keys are held */
+    AGK_FLASH_CUT = 16,    /* a block ends with the keys for which the mask is 0 */
+    AGK_FLASH_DOUBLE = 32, /* then it may have twice as many keys, if keys are held */
 };
 
 /* Tiles of a head. */
