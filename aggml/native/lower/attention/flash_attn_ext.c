@@ -173,7 +173,7 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
     plan->read_v.floats = agk_reader(v->type, cpu);
     if (plan->terms != 0) return;
 #ifdef AGK_BUILD_ZEN4
-    const bool zen4 = (cpu & AGK_ZEN4) != 0 && (cpu & AGK_ZEN5) == 0; /* kernels/zen4/flash.c, zen4/flash_pairs.c */
+    const bool zen4 = (cpu & AGK_ZMM_HALVES) != 0; /* kernels/zen4/flash.c, zen4/flash_pairs.c */
 #else
     const bool zen4 = false;
 #endif
