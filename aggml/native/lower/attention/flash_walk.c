@@ -100,15 +100,26 @@ static const char *head_of(const agk_view *view, const char *data, int64_t head)
     return data + head % view->ne[2] * view->nb[2] + head / view->ne[2] * view->nb[3];
 }
 
+/* How many keys a block from key j on has, if it may have `most`, or `clear` without a mask: it ends, where a multiple
+ * of 8 allows, with the keys for which the mask is 0. */
+static int64_t clear_keys(const job *x, int64_t j, int64_t most, int64_t clear)
+{
+    if (x->seen == NULL) return clear;
+    if (j < x->seen->clear_begin) return most;
+    const int64_t left = (x->seen->clear_end - j) / 8 * 8;
+    return left <= 0 ? most : left < clear ? left : clear;
+}
+
 static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     const bool held = agk_flash_is(&w->plan, AGK_FLASH_HELD);
     const bool short_blocks = (w->plan.flags & (AGK_FLASH_PAIRED | AGK_FLASH_LONG)) == AGK_FLASH_PAIRED;
-    const int64_t most = short_blocks ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS;
+    const bool cut = agk_flash_is(&w->plan, AGK_FLASH_CUT), doubled = held && agk_flash_is(&w->plan, AGK_FLASH_DOUBLE);
+    const int64_t most = short_blocks ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS, clear = doubled ? 2 * most : most;
     const char *k_rows = head_of(k, w->k, head), *v_rows = head_of(v, w->v, head);
     for (int64_t j = begin, n; j < end; j += n) {
-        n = most - (j & 1); /* so that the next block begins with a pair */
+        n = (cut ? clear_keys(x, j, most, clear) : most) - (j & 1); /* so that the next block begins with a pair */
         if (n > end - j) n = end - j;
         if (!held) {
             const int64_t last = end < j + n + most ? end : j + n + most;
@@ -117,8 +128,8 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
             fetch(v, v_rows, j + n, last);
         }
         if (x->seen != NULL) {
-            const bool clear = x->seen->clear_begin <= j && j + n <= x->seen->clear_end;
-            x->tile.mask_form = clear ? AGK_FLASH_NO_MASK : x->seen->form;
+            const bool plain = x->seen->clear_begin <= j && j + n <= x->seen->clear_end;
+            x->tile.mask_form = plain ? AGK_FLASH_NO_MASK : x->seen->form;
         }
         w->plan.block(&x->tile, j, n, keys_at(w, k_rows, j), values_at(w, v_rows, j));
     }
