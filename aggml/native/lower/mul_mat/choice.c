@@ -88,7 +88,7 @@ static int64_t most_packed_in_lanes(const agk_mm_problem *p)
     if (p->a == AGK_BF16) return 48;
     const agk_packed_layout *layout = agk_packed_layout_of(p->a);
     if (layout == NULL) return 0;
-    if ((p->cpu & AGK_ZEN4) != 0 && (p->cpu & AGK_ZEN5) == 0) return most_packed_on_zen4(p, layout);
+    if ((p->cpu & AGK_ZMM_HALVES) != 0) return most_packed_on_zen4(p, layout);
     const bool halves = agk_packed_halves(layout), is_wide = (p->cpu & wide) == wide;
     return halves ? (is_wide ? 40 : 32) : (is_wide ? 80 : 48);
 }

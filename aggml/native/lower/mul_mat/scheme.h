@@ -59,7 +59,7 @@ agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu);
  *   1536 x 384   138   111   157   165   106   177   129   177   140   187   145   187   147   186 */
 static inline bool agk_mm_fast_blocks(int type, uint32_t cpu)
 {
-    return (type == AGK_F32 || type == AGK_F16) && (cpu & AGK_ZEN4) != 0 && (cpu & AGK_ZEN5) == 0;
+    return (type == AGK_F32 || type == AGK_F16) && (cpu & AGK_ZMM_HALVES) != 0;
 }
 
 /* -- arithmetic that all schemes share ------------------------------------------------------------------------ */
