@@ -108,8 +108,8 @@ async def test_a_slot_is_free_once_its_page_is_copied(
 ) -> None:
     expected = await alone(file, 3, 5)
     held = Held(monkeypatch)
+    first, second = job_of(2, 3), job_of(3, 5)
     async with running(file, slots=1) as engine, anyio.create_task_group() as tasks:
-        first, second = job_of(2, 3), job_of(3, 5)
         await run(engine, first)
         assert held.begun.is_set()
         tasks.start_soon(run, engine, second)
@@ -125,8 +125,8 @@ async def test_a_prompt_waits_for_the_stored_page_that_it_reuses(
 ) -> None:
     expected = await alone(file, 4, 8)
     held = Held(monkeypatch)
+    first, second = job_of(4, 8), job_of(4, 8)
     async with running(file, slots=2) as engine, anyio.create_task_group() as tasks:
-        first, second = job_of(4, 8), job_of(4, 8)
         tasks.start_soon(run, engine, first)
         await held.begun.wait()
         tasks.start_soon(run, engine, second)
