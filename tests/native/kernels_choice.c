@@ -99,7 +99,8 @@ static void expect_ended(uint32_t cpu, int64_t n, int64_t k, bool ends, bool pan
 static void check_schemes(void)
 {
     const uint32_t avx2 = AGK_AVX2 | AGK_FMA | AGK_F16C, avx512 = avx2 | AGK_AVX512 | AGK_AVX512_VNNI | AGK_AVX512_BF16;
-    const uint32_t amd = avx512 | AGK_FAST_BF16, zen4 = amd | AGK_ZEN4, amx = avx512 | AGK_AMX_BF16 | AGK_AMX_INT8;
+    const uint32_t amd = avx512 | AGK_FAST_BF16, amx = avx512 | AGK_AMX_BF16 | AGK_AMX_INT8;
+    const uint32_t zen4 = amd | AGK_ZEN4 | AGK_ZMM_HALVES, zen5 = amd | AGK_ZEN4 | AGK_ZEN5;
     expect(0, AGK_Q4_K, 64, 1, 256, true, "dots_f32");
     expect(0, AGK_Q4_K, 64, 512, 256, true, "blocks_f32");
     if (has_line("mm_shorts_product", avx2)) {
@@ -141,7 +142,16 @@ static void check_schemes(void)
         expect(zen4, AGK_Q6_K, 64, 97, 256, true, "bytes");
         expect(zen4, AGK_Q3_K, 64, 48, 256, true, "packed_lanes");
         expect(zen4, AGK_Q3_K, 64, 49, 256, true, "bytes");
-        expect(zen4 | AGK_ZEN5, AGK_Q8_0, 64, 81, 256, true, "bytes");
+        expect(zen5, AGK_Q8_0, 64, 81, 256, true, "bytes");
+        expect(zen4, AGK_F32, 64, 12, 256, true, "dots_f32");
+        expect(zen4, AGK_F32, 64, 13, 256, true, "blocks_f32"); /* all of k at a time */
+        expect(zen4, AGK_F32, 64, 128, 256, true, "blocks_f32");
+        expect(zen4, AGK_F32, 64, 129, 256, true, "floats");
+        expect(zen4, AGK_F16, 64, 16, 256, true, "dots_f32");
+        expect(zen4, AGK_F16, 64, 48, 256, true, "blocks_f32");
+        expect(zen4, AGK_F16, 64, 49, 256, true, "floats");
+        expect(zen5, AGK_F32, 64, 16, 256, true, "dots_f32");
+        expect(zen5, AGK_F32, 64, 32, 256, true, "floats");
         expect(avx512, AGK_F16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 8, 256, false, "dots_bf16");
