@@ -96,6 +96,22 @@ static void expect_ended(uint32_t cpu, int64_t n, int64_t k, bool ends, bool pan
     expect_of(&p, name);
 }
 
+static void check_floats_on_amd(void)
+{
+    const uint32_t avx512 = AGK_AVX2 | AGK_FMA | AGK_F16C | AGK_AVX512, amd = avx512 | AGK_AVX512_BF16 | AGK_FAST_BF16;
+    const uint32_t zen4 = amd | AGK_ZEN4 | AGK_ZMM_HALVES, zen5 = amd | AGK_ZEN4 | AGK_ZEN5;
+    if (!has_line("mm_floats_product", avx512)) return;
+    expect(zen4, AGK_F32, 64, 12, 256, true, "dots_f32");
+    expect(zen4, AGK_F32, 64, 13, 256, true, "blocks_f32"); /* all of k at a time */
+    expect(zen4, AGK_F32, 64, 128, 256, true, "blocks_f32");
+    expect(zen4, AGK_F32, 64, 129, 256, true, "floats");
+    expect(zen4, AGK_F16, 64, 16, 256, true, "dots_f32");
+    expect(zen4, AGK_F16, 64, 48, 256, true, "blocks_f32");
+    expect(zen4, AGK_F16, 64, 49, 256, true, "floats");
+    expect(zen5, AGK_F32, 64, 16, 256, true, "dots_f32");
+    expect(zen5, AGK_F32, 64, 32, 256, true, "floats");
+}
+
 static void check_schemes(void)
 {
     const uint32_t avx2 = AGK_AVX2 | AGK_FMA | AGK_F16C, avx512 = avx2 | AGK_AVX512 | AGK_AVX512_VNNI | AGK_AVX512_BF16;
@@ -143,15 +159,6 @@ static void check_schemes(void)
         expect(zen4, AGK_Q3_K, 64, 48, 256, true, "packed_lanes");
         expect(zen4, AGK_Q3_K, 64, 49, 256, true, "bytes");
         expect(zen5, AGK_Q8_0, 64, 81, 256, true, "bytes");
-        expect(zen4, AGK_F32, 64, 12, 256, true, "dots_f32");
-        expect(zen4, AGK_F32, 64, 13, 256, true, "blocks_f32"); /* all of k at a time */
-        expect(zen4, AGK_F32, 64, 128, 256, true, "blocks_f32");
-        expect(zen4, AGK_F32, 64, 129, 256, true, "floats");
-        expect(zen4, AGK_F16, 64, 16, 256, true, "dots_f32");
-        expect(zen4, AGK_F16, 64, 48, 256, true, "blocks_f32");
-        expect(zen4, AGK_F16, 64, 49, 256, true, "floats");
-        expect(zen5, AGK_F32, 64, 16, 256, true, "dots_f32");
-        expect(zen5, AGK_F32, 64, 32, 256, true, "floats");
         expect(avx512, AGK_F16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 32, 256, false, "floats");
         expect(avx512, AGK_BF16, 64, 8, 256, false, "dots_bf16");
@@ -196,6 +203,7 @@ int main(void)
     for (size_t i = 0; i < agk_n_variants; ++i) check_gates(agk_variants[i].needs);
     check_gates(agk_cpu_features());
     check_schemes();
+    check_floats_on_amd();
     if (expected != NULL && strcmp(best, expected) != 0) {
         fprintf(stderr, "the best kernels are those of %s, not of %s\n", best, expected);
         return 1;
