@@ -3,8 +3,8 @@
  * conversions, additions and broadcasts from memory for nothing. So the powers of eight keys are computed between the
  * products of the next eight.
  *
- * Included by flash_pairs.c (pairs of bf16: PAIRS). Floats, without PAIRS, gained 3 % and are not built: rounded anew, a
- * near tie of SmolLM2 took another token than the recorded one. */
+ * Included by flash_pairs.c (pairs of bf16: PAIRS). Floats, without PAIRS, gained 3 % and are not built: rounded anew,
+ * a near tie of SmolLM2 took another token than the recorded one. */
 #ifndef AGK_ZEN4_FLASH_TILES_H
 #define AGK_ZEN4_FLASH_TILES_H
 
