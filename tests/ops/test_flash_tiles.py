@@ -129,6 +129,34 @@ def test_against_numpy(
     assert nmse(expected, found[0].astype(np.float64)) <= BOUND[dtype]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_a_query_does_not_depend_on_its_neighbours(
+    dtype: str, causal: bool, backend: aggml.Backend
+) -> None:
+    # Its neighbours find much larger logits, each at another key.
+    d, n, keys = 64, 64, 300
+    q = floats(1, n, d, seed=1) * np.linspace(0.1, 60, n, dtype=np.float32)[None, :, None]
+    same = [3, 17, 40, 63]
+    q[0, same] = floats(d, seed=2)
+    tensors: dict[aggml.Tensor, Array] = {
+        new_tensor("f32", ne=(d, n, 1)): q,
+        new_tensor(dtype, ne=(d, keys, 1)): stored(floats(1, keys, d, seed=3), dtype)[0],
+        new_tensor(dtype, ne=(d, keys, 1)): stored(floats(1, keys, d, seed=4), dtype)[0],
+    }
+    left, right, values = tensors
+    seen = None
+    if causal:  # the same keys for all four
+        seen = new_tensor("f16", ne=(keys, n))
+        mask = np.where(np.arange(keys) <= keys - n + np.arange(n)[:, None], 0, -np.inf)
+        mask[same] = mask[same[0]]
+        tensors[seen] = mask.astype(np.float16)
+    found = compute(backend, ops.flash_attn_ext(left, right, values, seen, 0.5, 0.0, 0.0), tensors)
+    rows = found[0][same, 0]
+    assert np.isfinite(rows).all()
+    assert (rows == rows[0]).all()
+
+
 def test_many_keys(backend: aggml.Backend) -> None:
     # From 8192 keys on the parts are longer. Not tested with f32, whose exact kernel adds all
     # values in f32.

@@ -171,19 +171,15 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
     plan->end = AGK_PICK(flash_end, cpu);
     plan->read_k.floats = agk_reader(k->type, cpu);
     plan->read_v.floats = agk_reader(v->type, cpu);
-    if (plan->terms != 0) return;
-#ifdef AGK_BUILD_ZEN4
-    const bool zen4 = (cpu & AGK_ZMM_HALVES) != 0; /* kernels/zen4/flash_pairs.c */
-#else
-    const bool zen4 = false;
-#endif
-    if (!pairs_pay(lowering)) return;
+    if (plan->terms != 0 || !pairs_pay(lowering)) return;
     plan->flags |= AGK_FLASH_PAIRED;
     /* With an L1 of 48 KB: 512 x 512, heads of 128 714 and 736, of 64 652 and 687 GFLOP/s, two threads of a Zen 5. On a
      * Zen 4 only P stays in L1 until values are multiplied, half as large as S: 64 and 128 keys 0.843 and 0.850 of the
      * peak. */
     if ((cpu & AGK_ZEN5) != 0) plan->flags |= AGK_FLASH_LONG;
-    if (zen4) plan->flags |= AGK_FLASH_LONG | AGK_FLASH_DOUBLE | AGK_FLASH_CUT;
+#ifdef AGK_BUILD_ZEN4 /* else a Zen 4 has the kernel of AVX-512 */
+    if ((cpu & AGK_ZMM_HALVES) != 0) plan->flags |= AGK_FLASH_LONG | AGK_FLASH_CUT;
+#endif
     plan->begin = AGK_PICK(flash_pairs_begin, cpu);
     plan->block = AGK_PICK(flash_pairs_block, cpu);
     plan->read_v.paired = AGK_PICK(flash_pairs_pack, cpu);

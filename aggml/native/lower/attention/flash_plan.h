@@ -8,12 +8,12 @@
 
 /* How keys and values get to a kernel, and what a unit is; bits of `flags`. */
 enum {
-    AGK_FLASH_HELD = 1,    /* `held` keys of a head are converted once, for several of its tiles */
-    AGK_FLASH_AHEAD = 2,   /* the next head is prefetched while one is computed */
-    AGK_FLASH_PAIRED = 4,  /* bf16 is read as it is, with values in pairs of keys */
-    AGK_FLASH_LONG = 8,    /* blocks of pairs have AGK_FLASH_KEYS keys */
-    AGK_FLASH_CUT = 16,    /* a block ends with the keys for which the mask is 0 */
-    AGK_FLASH_DOUBLE = 32, /* then it may have twice as many keys, if keys are held */
+    AGK_FLASH_HELD = 1,   /* `held` keys of a head are converted once, for several of its tiles */
+    AGK_FLASH_AHEAD = 2,  /* the next head is prefetched while one is computed */
+    AGK_FLASH_PAIRED = 4, /* bf16 is read as it is, with values in pairs of keys */
+    AGK_FLASH_LONG = 8,   /* blocks of pairs have AGK_FLASH_KEYS keys */
+    /* a block ends with the keys for which the mask is 0; without a mask it has twice as many if keys are held */
+    AGK_FLASH_CUT = 16,
 };
 
 /* Tiles of a head. */

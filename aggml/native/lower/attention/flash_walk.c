@@ -115,8 +115,8 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     const bool held = agk_flash_is(&w->plan, AGK_FLASH_HELD);
     const bool short_blocks = (w->plan.flags & (AGK_FLASH_PAIRED | AGK_FLASH_LONG)) == AGK_FLASH_PAIRED;
-    const bool cut = agk_flash_is(&w->plan, AGK_FLASH_CUT), doubled = held && agk_flash_is(&w->plan, AGK_FLASH_DOUBLE);
-    const int64_t most = short_blocks ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS, clear = doubled ? 2 * most : most;
+    const bool cut = agk_flash_is(&w->plan, AGK_FLASH_CUT);
+    const int64_t most = short_blocks ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS, clear = cut && held ? 2 * most : most;
     const char *k_rows = head_of(k, w->k, head), *v_rows = head_of(v, w->v, head);
     for (int64_t j = begin, n; j < end; j += n) {
         n = (cut ? clear_keys(x, j, most, clear) : most) - (j & 1); /* so that the next block begins with a pair */
