@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 PART = "embeddings"
 SIZES = ((1, 14), (32, 32), (64, 122))
 THROUGHOUT = " throughout"  # all matrices are of that type, also those that matter most
-OURS = ("f32", "bf16", "q8_0", "q8_0" + THROUGHOUT)
+# The same, with one scale for a row of weights, not for each 32: what OpenVINO's int8 has as well.
+ROW_SCALES = " throughout with row scales"
+OURS = ("f32", "bf16", "q8_0", "q8_0" + THROUGHOUT, "q8_0" + ROW_SCALES)
 LLAMA_CPP = ("f32", "q8_0")
 TOKENS = 1024  # in a batch of llama.cpp: each looks at all of them, so more would be slower
 PEERS: dict[str, Callable[[int], peers.Compute]] = {
@@ -48,9 +50,10 @@ BESIDE = {
     "bf16": (("PyTorch bf16", "OpenVINO bf16"), 0.80),
     "q8_0": (("PyTorch bf16", "llama.cpp q8_0"), 0.60),
     "q8_0 throughout": (("OpenVINO int8", "llama.cpp q8_0"), 0.60),
+    "q8_0 throughout with row scales": (("OpenVINO int8", "llama.cpp q8_0"), 0.60),
 }
 # What multiplies, as Roofline names it.
-UNIT = {"f32": "f32", "bf16": "bf16", "q8_0": "int8", "q8_0 throughout": "int8"}
+UNIT = {"f32": "f32", "bf16": "bf16"}  # of the others int8
 OF_MEMORY = 0.85  # of the read bandwidth, for one sentence
 
 
@@ -94,7 +97,10 @@ async def measure(
 async def _ours(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
     backends = await stack.enter_async_context(minilm.workers(n_threads=threads))
     model = await minilm.MiniLM.load(
-        backends, dtype=dtype.removesuffix(THROUGHOUT), throughout=dtype.endswith(THROUGHOUT)
+        backends,
+        dtype=dtype.split()[0],
+        throughout=THROUGHOUT in dtype,
+        row_scales=dtype.endswith(ROW_SCALES),
     )
 
     async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:
@@ -181,10 +187,10 @@ def _limit(roofline: Roofline, dtype: str, batch: int, tokens: int) -> tuple[str
     """
     elements = minilm.LAYERS * (4 * minilm.WIDTH**2 + 2 * minilm.WIDTH * minilm.INNER)
     if batch == 1:
-        row_size = DType.parse(dtype.removesuffix(THROUGHOUT)).row_size
+        row_size = DType.parse(dtype.split()[0]).row_size
         return "read", roofline.read() / row_size(elements)
     of_attention = minilm.LAYERS * 2 * tokens * tokens * minilm.WIDTH
-    unit = roofline.best(UNIT[dtype])
+    unit = roofline.best(UNIT.get(dtype, "int8"))
     unit = unit if unit in roofline.peaks else "f32"
     return unit, roofline.peak(unit) / (2 * (tokens * elements + of_attention))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -92,6 +93,7 @@ class MiniLM:
         *,
         dtype: DType | str = DType.F32,
         throughout: bool = False,
+        row_scales: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> MiniLM:
         """Place the weights on the device of ``backends``.
@@ -104,6 +106,9 @@ class MiniLM:
             throughout: whether q8_0 means all matrices. By default those that matter most stay
                 bf16: the worst of 3000 sentences then has a cosine of 0.9993 to its exact
                 vector, instead of 0.9976.
+            row_scales: whether a row of a q8_0 matrix has one scale, not one for each 32 elements.
+                With ``throughout``, large batches are then 7 % faster on AVX-512, and the mean
+                cosine is 0.9986 to 0.9991 instead of 0.9995 (the worst seen, of ".", 0.994).
             progress: called with bytes placed so far and bytes in all.
 
         Raises:
@@ -115,6 +120,7 @@ class MiniLM:
         except OSError as error:
             raise ModelError(f"cannot read the model: {error}") from error
         leaves = leaves_of(DType.parse(dtype), throughout=throughout)
+        convert = partial(converted, row_scales=row_scales)
         await checkpoint()  # making 100 leaves takes a millisecond, and placing them one more
         backend = backends[0]
         buffer = backend.alloc(list(leaves.values()))
@@ -124,7 +130,7 @@ class MiniLM:
         for name, leaf in leaves.items():
             # Reading, joining and converting take milliseconds, so a thread does it.
             try:
-                data = await anyio.to_thread.run_sync(converted, name, file, leaf.dtype)
+                data = await anyio.to_thread.run_sync(convert, name, file, leaf.dtype)
             except KeyError as error:
                 raise ModelError(f"{path} has no tensor {error}") from error
             await backend.set(leaf, data)

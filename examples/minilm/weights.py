@@ -146,9 +146,25 @@ def _source(name: str, file: Mapping[str, F32]) -> F32:
     return file[name]
 
 
-def converted(name: str, file: Mapping[str, F32], dtype: DType) -> npt.NDArray[np.generic]:
-    """The values of a leaf in its element type."""
+def _with_row_scales(values: F32) -> npt.NDArray[np.uint8]:
+    """q8_0 blocks of rows, (rows, bytes): each row has one scale, that of its largest element."""
+    rows, k = values.shape
+    scales = (np.abs(values).max(axis=1, keepdims=True) / 127).astype(np.float16)
+    inverse = 1 / np.where(scales == 0, 1, scales).astype(np.float32)
+    codes = np.rint(values * inverse).clip(-127, 127).astype(np.int8)
+    blocks = np.empty((rows, k // 32, DType.Q8_0.type_size), np.uint8)
+    blocks[:, :, :2] = scales.view(np.uint8)[:, None]
+    blocks[:, :, 2:] = codes.view(np.uint8).reshape(rows, -1, 32)
+    return blocks.reshape(rows, -1)
+
+
+def converted(
+    name: str, file: Mapping[str, F32], dtype: DType, *, row_scales: bool = False
+) -> npt.NDArray[np.generic]:
+    """The values of a leaf in its element type; ``row_scales``: q8_0 with one scale for a row."""
     values = _source(name, file)
+    if row_scales and dtype is DType.Q8_0:
+        return _with_row_scales(values)
     if dtype is DType.F32:
         return values
     if dtype is DType.BF16:

@@ -52,6 +52,14 @@ async def test_q8_0_throughout_costs_little_more() -> None:
     assert cosine.min() >= 0.997, SENTENCES[int(cosine.argmin())][:80]
 
 
+async def test_row_scales_cost_little_more() -> None:
+    async with Embedder(dtype="q8_0", throughout=True, row_scales=True) as embedder:
+        found = await embed_all(embedder, SENTENCES)
+    cosine = (found * EXPECTED).sum(axis=1)
+    assert cosine.min() >= 0.993, SENTENCES[int(cosine.argmin())][:80]
+    assert cosine.mean() >= 0.998
+
+
 async def test_small_batches_give_the_same() -> None:
     async with Embedder(batch_tokens=64, max_waiting=8) as embedder:
         found = await embed_all(embedder, SENTENCES[:40], clients=40)

@@ -38,3 +38,22 @@ def test_against_numpy(type_name: str, columns: int, backend: aggml.Backend) -> 
 
     read = aggml.dequantize(blocks, dtype, ne=(k, rows)).astype(np.float64)
     assert nmse(x.astype(np.float64) @ read.T, found.astype(np.float64)) <= BOUND
+
+
+@pytest.mark.parametrize("columns", [1, 8, 33, 200])
+def test_rows_of_one_scale(columns: int, backend: aggml.Backend) -> None:
+    """Kernels may leave a scale that all blocks of a row share out of their loops."""
+    k, rows = 736, 101  # three panels and a part of one; two blocks of k and a part of one
+    rng = np.random.default_rng(columns)
+    weights = rng.standard_normal((rows, k), np.float32)
+    weights *= np.arange(1, rows + 1, dtype=np.float32)[:, None]
+    shared = aggml.quantize(weights, "q8_0").reshape(rows, -1, DType.Q8_0.type_size)
+    shared[:40, :, :2] = shared[:40, :1, :2]  # all of the first panel, eight rows of the second
+    shared[96:, :8, :2] = shared[96:, :1, :2]  # of the last the first block of k only
+    x = rng.standard_normal((columns, k), np.float32)
+    a, b = new_tensor("q8_0", ne=(k, rows)), new_tensor("f32", ne=(k, columns))
+
+    found = compute(backend, ops.mul_mat(a, b), {a: shared.reshape(rows, -1), b: x})
+
+    read = aggml.dequantize(shared.reshape(rows, -1), "q8_0").astype(np.float64)
+    assert nmse(x.astype(np.float64) @ read.T, found.astype(np.float64)) <= BOUND

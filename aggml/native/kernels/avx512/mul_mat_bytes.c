@@ -2,8 +2,9 @@
  *
  * Lanes are columns; 4 bytes of a row are broadcast. For each 16 sums, 32 k take 8 products, a conversion, a
  * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they have
- * not (and 73, 67 % with minimums). The 12 sums of a block advance together: one after the other, their chains of 8
- * fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 x 32 are as fast, 3 x 64, 10 x 16 slower.
+ * not (and 73, 67 % with minimums); 89 % if a row has one scale. The 12 sums of a block advance together: one after the
+ * other, their chains of 8 fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 x 32 are as fast,
+ * 3 x 64, 10 x 16 slower.
  * Not here: sums of 256 k (mul_mat_bytes_wide.h), packing (mul_mat_bytes_rows.c, mul_mat_bytes_columns.c). */
 #include "kernels/mul_mat_bytes.h"
 #include "mul_mat_blocks.h"
@@ -12,12 +13,13 @@
 
 enum { ROWS = 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
-/* How many k of a row share a scale; 256: its codes were multiplied by scales, or the type has no others. */
-typedef enum scaling { OF_32, OF_16, OF_256 } scaling;
+/* How many k of a row share a scale; 256: its codes were multiplied by scales, or the type has no others; OF_ROW: all
+ * scales of the row in this block of k happen to be the same (one_scale). */
+typedef enum scaling { OF_32, OF_16, OF_256, OF_ROW } scaling;
 
 /* Bytes first .. last - 1 of a block in fours, and their scale: those of row half h. */
-AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last, const agk_bytes_row *const a[ROWS],
-                     const char *b, size_t ldb, __m512 acc[ROWS][3])
+AGK_INLINE void part(scaling of, bool minimum, bool wide, int W, int h, int first, int last,
+                     const agk_bytes_row *const a[ROWS], const char *b, size_t ldb, __m512 acc[ROWS][3])
 {
     __m512i s[ROWS][3];
     AGK_UNROLL for (int w = 0; w < W; ++w)
@@ -48,7 +50,8 @@ AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last,
         const __m512 d = _mm512_load_ps(unit->d);
         AGK_UNROLL for (int r = 0; r < ROWS; ++r)
         {
-            const __m512 scale = wide ? _mm512_set1_ps(a[r][h].d) : _mm512_mul_ps(d, _mm512_set1_ps(a[r][h].d));
+            const __m512 of_row = _mm512_set1_ps(a[r][h].d);
+            const __m512 scale = of == OF_ROW ? d : wide ? of_row : _mm512_mul_ps(d, of_row);
             acc[r][w] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[r][w]), scale, acc[r][w]);
             if (!minimum || wide) continue;
             acc[r][w] = _mm512_fmadd_ps(_mm512_set1_ps(a[r][h].minimum), _mm512_load_ps(unit->sum[h]), acc[r][w]);
@@ -66,8 +69,8 @@ AGK_INLINE void of_parts(scaling of, bool minimum, bool wide, int W, const agk_m
         {
             row[r] = (const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda);
         }
-        part(minimum, wide, W, 0, 0, of == OF_16 ? 4 : 8, row, b, p->ldb, acc);
-        if (of == OF_16) part(minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
+        part(of, minimum, wide, W, 0, 0, of == OF_16 ? 4 : 8, row, b, p->ldb, acc);
+        if (of == OF_16) part(of, minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
     }
 }
 
@@ -92,7 +95,10 @@ AGK_INLINE void tile(scaling of, bool halves, bool minimum, bool wide, int W, co
         {
             float *sum = sums + UNIT_SUMS * w + 16 * r;
             const __m512 before = p->first ? _mm512_setzero_ps() : _mm512_load_ps(sum);
-            _mm512_store_ps(sum, wide ? _mm512_fmadd_ps(acc[r][w], d, before) : _mm512_add_ps(acc[r][w], before));
+            const float row = ((const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda))->d;
+            const __m512 scale = of == OF_ROW ? _mm512_set1_ps(row) : d;
+            _mm512_store_ps(sum, wide || of == OF_ROW ? _mm512_fmadd_ps(acc[r][w], scale, before)
+                                                      : _mm512_add_ps(acc[r][w], before));
         }
     }
 }
@@ -130,6 +136,19 @@ AGK_INLINE void all_units(scaling of, bool halves, bool minimum, bool wide, cons
     }
 }
 
+/* Whether each row of the panel has one scale throughout, as q8_0 of weights that were quantized with one for each row.
+ * Then scales of rows are no part of the loop. Most panels are found out at their first row. */
+static bool one_scale(const agk_mm_panel *p)
+{
+    for (int64_t r = 0; r < p->rows; ++r) {
+        const agk_bytes_row *row = (const agk_bytes_row *)(const void *)(p->a + (size_t)r * p->lda);
+        bool same = true;
+        for (int64_t i = 1; i < p->k / AGK_MM_BLOCK; ++i) same &= row[2 * i].d == row[0].d;
+        if (!same) return false;
+    }
+    return true;
+}
+
 void agk_mm_bytes_product_avx512(const agk_mm_panel *p)
 {
     if (p->scaled) {
@@ -142,7 +161,7 @@ void agk_mm_bytes_product_avx512(const agk_mm_panel *p)
         return;
     }
     switch ((p->wide ? 4 : 0) + (p->halves ? 2 : 0) + (p->minimum ? 1 : 0)) {
-    case 0: all_units(OF_32, false, false, false, p); break;
+    case 0: one_scale(p) ? all_units(OF_ROW, false, false, false, p) : all_units(OF_32, false, false, false, p); break;
     case 1: all_units(OF_32, false, true, false, p); break;
     case 2: all_units(OF_16, true, false, false, p); break;
     case 4: all_units(OF_32, false, false, true, p); break;
