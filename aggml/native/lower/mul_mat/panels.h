@@ -15,8 +15,8 @@
 
 enum {
     AGK_PANELS_ITEM_COLUMNS =
-        /* columns of an item: a block of k is 256 KB of packed columns for each term; with the sums, 1.2 MB stay in
-         * L2 */
+        /* columns of an item: a block of k is 256 KB of packed columns for each term (of pairs 512 KB); with the
+         * sums, 1.2 MB stay in L2 */
     512,
     AGK_PANELS_K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term then takes 16 KB of L1 */
     AGK_PANELS_K_MOST = 512,  /* the longest block of k that any scheme has */
