@@ -306,9 +306,12 @@ def _roofs(part: str, case: Case, roofline: Roofline) -> dict[str, Callable[[], 
         return {"read": roofline.read}
     kind = _kind(case)
     names = dict.fromkeys((kind, roofline.best(kind)) if kind in roofline.peaks else ("f32",))
+    # What a row counts for each operation: 1, or the bytes of weights.
+    amount, unit = _amount(part, case)
+    each = 1.0 if unit == "GOP/s" else 1e9 * amount / cases.operations(case)
     found: dict[str, Callable[[], float]] = {}
     for name in names:
-        found[name] = lambda name=name: roofline.peak(name)  # type: ignore[misc]
+        found[name] = lambda name=name: each * roofline.peak(name)  # type: ignore[misc]
     if part == MATVEC:
         read: dict[str, Callable[[], float]] = {"read": roofline.read}
         return read if case["n"] == 1 else {**read, **found}
