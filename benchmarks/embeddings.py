@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 PART = "embeddings"
 SIZES = ((1, 14), (32, 32), (64, 122))
-THROUGHOUT = " throughout"  # all matrices are of that type, also those that matter most
-# The same, with one scale for a row of weights, not for each 32: what OpenVINO's int8 has as well.
-ROW_SCALES = " throughout with row scales"
-OURS = ("f32", "bf16", "q8_0", "q8_0" + THROUGHOUT, "q8_0" + ROW_SCALES)
 LLAMA_CPP = ("f32", "q8_0")
 TOKENS = 1024  # in a batch of llama.cpp: each looks at all of them, so more would be slower
 PEERS: dict[str, Callable[[int], peers.Compute]] = {
@@ -52,9 +48,28 @@ BESIDE = {
     "q8_0 throughout": (("OpenVINO int8", "llama.cpp q8_0"), 0.60),
     "q8_0 throughout with row scales": (("OpenVINO int8", "llama.cpp q8_0"), 0.60),
 }
-# What multiplies, as Roofline names it.
-UNIT = {"f32": "f32", "bf16": "bf16"}  # of the others int8
+# What multiplies weights of that type, as Roofline names it.
+UNIT = {"f32": "f32", "bf16": "bf16", "q8_0": "int8"}
 OF_MEMORY = 0.85  # of the read bandwidth, for one sentence
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What aggml makes of the weights: arguments of MiniLM.load."""
+
+    dtype: str
+    throughout: bool = False
+    row_scales: bool = False
+
+
+OURS = {
+    "f32": Weights("f32"),
+    "bf16": Weights("bf16"),
+    "q8_0": Weights("q8_0"),
+    "q8_0 throughout": Weights("q8_0", throughout=True),
+    # OpenVINO's int8 has one scale for a row, too.
+    "q8_0 throughout with row scales": Weights("q8_0", throughout=True, row_scales=True),
+}
 
 
 @dataclass
@@ -75,7 +90,7 @@ async def measure(
     """
     rows: list[Row] = []
     async with AsyncExitStack() as stack:
-        contenders = [await _ours(stack, dtype, threads) for dtype in OURS]
+        contenders = [await _ours(stack, name, threads) for name in OURS]
         for name, make in PEERS.items():
             try:
                 contenders.append(_peer(name, make(threads)))
@@ -94,21 +109,16 @@ async def measure(
     return rows
 
 
-async def _ours(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
+async def _ours(stack: AsyncExitStack, name: str, threads: int) -> Contender:
     backends = await stack.enter_async_context(minilm.workers(n_threads=threads))
-    model = await minilm.MiniLM.load(
-        backends,
-        dtype=dtype.split()[0],
-        throughout=THROUGHOUT in dtype,
-        row_scales=dtype.endswith(ROW_SCALES),
-    )
+    model = await minilm.MiniLM.load(backends, **asdict(OURS[name]))
 
     async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:
         start = time.perf_counter()
         vectors = await model.embed(list(ids.astype(np.int32)))
         return time.perf_counter() - start, vectors
 
-    return Contender(f"aggml {dtype}", compute)
+    return Contender(f"aggml {name}", compute)
 
 
 def _peer(name: str, blocking: peers.Compute) -> Contender:
@@ -170,10 +180,10 @@ async def _size(
             except ChildError as error:
                 progress(f"{PART}: {x.name} {error}")
                 dead.append(x.name)
-            dtype = x.name.removeprefix("aggml ")
-            if dtype in OURS:  # now the clock is that of a busy core, and no peer's threads spin
-                name, most = _limit(roofline, dtype, batch, tokens)
-                heights.setdefault(f"{dtype}, {name}", []).append(most)
+            ours = x.name.removeprefix("aggml ")
+            if ours in OURS:  # now the clock is that of a busy core, and no peer's threads spin
+                limit, most = _limit(roofline, OURS[ours].dtype, batch, tokens)
+                heights.setdefault(f"{ours}, {limit}", []).append(most)
     rate = {name: batch / median(x) for name, x in seconds.items() if x and name not in dead}
     notes = {x.name: x.note for x in contenders}
     limits = {name: median(found) for name, found in heights.items()}
@@ -187,10 +197,10 @@ def _limit(roofline: Roofline, dtype: str, batch: int, tokens: int) -> tuple[str
     """
     elements = minilm.LAYERS * (4 * minilm.WIDTH**2 + 2 * minilm.WIDTH * minilm.INNER)
     if batch == 1:
-        row_size = DType.parse(dtype.split()[0]).row_size
+        row_size = DType.parse(dtype).row_size
         return "read", roofline.read() / row_size(elements)
     of_attention = minilm.LAYERS * 2 * tokens * tokens * minilm.WIDTH
-    unit = roofline.best(UNIT.get(dtype, "int8"))
+    unit = roofline.best(UNIT[dtype])
     unit = unit if unit in roofline.peaks else "f32"
     return unit, roofline.peak(unit) / (2 * (tokens * elements + of_attention))
 

@@ -306,7 +306,8 @@ def _roofs(part: str, case: Case, roofline: Roofline) -> dict[str, Callable[[], 
         return {"read": roofline.read}
     kind = _kind(case)
     names = dict.fromkeys((kind, roofline.best(kind)) if kind in roofline.peaks else ("f32",))
-    # What a row counts for each operation: 1, or the bytes of weights.
+    # Peaks are operations. Rows of few columns are bytes of weights, of which each operation has
+    # a part.
     amount, unit = _amount(part, case)
     each = 1.0 if unit == "GOP/s" else 1e9 * amount / cases.operations(case)
     found: dict[str, Callable[[], float]] = {}

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 PART: Final = "service"
 PEER: Final = "llama.cpp server"
-CLIENTS: Final = (1, 4, 16, 64)
-# Seconds for which answers are counted. With many clients all prompts come at once in the
-# beginning, and a server that computes them first then has nothing but answers for half a minute.
+# Numbers of clients, and the seconds for which answers are counted. With many clients all prompts
+# come at once in the beginning, and a server that computes them first then has nothing but answers
+# for half a minute.
 WINDOW: Final = {1: 8.0, 4: 8.0, 16: 16.0, 64: 60.0}
+CLIENTS: Final = tuple(WINDOW)
 GAP: Final = 0.5  # mean seconds between two requests of a client
 PROMPT: Final = (16, 192)  # tokens, at least and at most
 ANSWER: Final = (16, 96)

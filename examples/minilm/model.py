@@ -108,7 +108,7 @@ class MiniLM:
                 vector, instead of 0.9976.
             row_scales: whether a row of a q8_0 matrix has one scale, not one for each 32 elements.
                 With ``throughout``, large batches are then 7 % faster on AVX-512, and the mean
-                cosine is 0.9986 to 0.9991 instead of 0.9995 (the worst seen, of ".", 0.994).
+                cosine is 0.9986 to 0.9991 instead of 0.9995 (the worst seen 0.994, of a full stop).
             progress: called with bytes placed so far and bytes in all.
 
         Raises:

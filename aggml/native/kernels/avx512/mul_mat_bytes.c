@@ -2,9 +2,9 @@
  *
  * Lanes are columns; 4 bytes of a row are broadcast. For each 16 sums, 32 k take 8 products, a conversion, a
  * multiplication and an fma: at most 80 % of the peak where conversions have pipes of their own, 73 % where they have
- * not (and 73, 67 % with minimums); 89 % if a row has one scale. The 12 sums of a block advance together: one after the
- * other, their chains of 8 fill the scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 x 32 are as fast,
- * 3 x 64, 10 x 16 slower.
+ * not (and 73, 67 % with minimums). Rows whose scales are all equal need no multiplication: 89, 80 %. The 12 sums of a
+ * block advance together: one after the other, their chains of 8 fill the scheduler of a Granite Rapids, 54 instead of
+ * 69 % of its peak. 6 x 32 are as fast, 3 x 64, 10 x 16 slower.
  * Not here: sums of 256 k (mul_mat_bytes_wide.h), packing (mul_mat_bytes_rows.c, mul_mat_bytes_columns.c). */
 #include "kernels/mul_mat_bytes.h"
 #include "mul_mat_blocks.h"
@@ -13,9 +13,14 @@
 
 enum { ROWS = 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
-/* How many k of a row share a scale; 256: its codes were multiplied by scales, or the type has no others; OF_ROW: all
- * scales of the row in this block of k happen to be the same (one_scale). */
+/* How many k of a row share a scale; 256: its codes were multiplied by scales, or the type has no others; OF_ROW: the
+ * type has a scale for each 32, but all of the row in this block of k are equal (one_scale). */
 typedef enum scaling { OF_32, OF_16, OF_256, OF_ROW } scaling;
+
+AGK_INLINE const agk_bytes_row *row_at(const char *a, size_t lda, int64_t r)
+{
+    return (const agk_bytes_row *)(const void *)(a + (size_t)r * lda);
+}
 
 /* Bytes first .. last - 1 of a block in fours, and their scale: those of row half h. */
 AGK_INLINE void part(scaling of, bool minimum, bool wide, int W, int h, int first, int last,
@@ -65,10 +70,7 @@ AGK_INLINE void of_parts(scaling of, bool minimum, bool wide, int W, const agk_m
 {
     for (int64_t k = 0; k < p->k; k += AGK_MM_BLOCK, a += 2 * sizeof(agk_bytes_row), b += sizeof(agk_bytes_unit)) {
         const agk_bytes_row *row[ROWS];
-        AGK_UNROLL for (int r = 0; r < ROWS; ++r)
-        {
-            row[r] = (const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda);
-        }
+        AGK_UNROLL for (int r = 0; r < ROWS; ++r) row[r] = row_at(a, p->lda, r);
         part(of, minimum, wide, W, 0, 0, of == OF_16 ? 4 : 8, row, b, p->ldb, acc);
         if (of == OF_16) part(of, minimum, wide, W, 1, 4, 8, row, b, p->ldb, acc);
     }
@@ -95,9 +97,8 @@ AGK_INLINE void tile(scaling of, bool halves, bool minimum, bool wide, int W, co
         {
             float *sum = sums + UNIT_SUMS * w + 16 * r;
             const __m512 before = p->first ? _mm512_setzero_ps() : _mm512_load_ps(sum);
-            const float row = ((const agk_bytes_row *)(const void *)(a + (size_t)r * p->lda))->d;
-            const __m512 scale = of == OF_ROW ? _mm512_set1_ps(row) : d;
-            _mm512_store_ps(sum, wide || of == OF_ROW ? _mm512_fmadd_ps(acc[r][w], scale, before)
+            const __m512 scale = of == OF_ROW ? _mm512_set1_ps(row_at(a, p->lda, r)->d) : d; /* left out so far */
+            _mm512_store_ps(sum, of == OF_ROW || wide ? _mm512_fmadd_ps(acc[r][w], scale, before)
                                                       : _mm512_add_ps(acc[r][w], before));
         }
     }
@@ -136,12 +137,12 @@ AGK_INLINE void all_units(scaling of, bool halves, bool minimum, bool wide, cons
     }
 }
 
-/* Whether each row of the panel has one scale throughout, as q8_0 of weights that were quantized with one for each row.
- * Then scales of rows are no part of the loop. Most panels are found out at their first row. */
+/* Whether in each row of the panel all scales are equal. Weights that were quantized with one scale for each row are
+ * like that; of others the first row tells that they are not. */
 static bool one_scale(const agk_mm_panel *p)
 {
     for (int64_t r = 0; r < p->rows; ++r) {
-        const agk_bytes_row *row = (const agk_bytes_row *)(const void *)(p->a + (size_t)r * p->lda);
+        const agk_bytes_row *row = row_at(p->a, p->lda, r);
         bool same = true;
         for (int64_t i = 1; i < p->k / AGK_MM_BLOCK; ++i) same &= row[2 * i].d == row[0].d;
         if (!same) return false;

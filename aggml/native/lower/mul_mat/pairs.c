@@ -7,7 +7,7 @@ enum { COLUMNS, ROWS, READ }; /* indices of plan->kernels; READ: an agk_to_float
 
 enum {
     /* Blocks of 256 k load and store their sums twice as often, those of 128 four times. G operations a second of two
-     * threads of a Zen 4, bf16, 512 columns, medians of 128, 256, 512 in turns: 4096 x 14336 362, 373, 380; of 256,
+     * threads of a Zen 4, bf16, 512 columns, medians of 128, 256, 512 in turns: 4096 x 14336 362, 373, 387; of 256,
      * 512: 2048 x 4096 396, 405; 1536 x 1536 369, 393. 512 KB of packed columns stay in L2 with the sums. */
     K_BLOCK = AGK_PANELS_K_MOST,
 };
