@@ -8,9 +8,9 @@ backend/).
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from aggml.errors import InvalidState
+from aggml.errors import InvalidHandle, InvalidState
 from aggml.native import _native
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import Waiting, calling, check_may_wait
@@ -345,6 +345,29 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         if cancelled and last and self._abortable and not self.done():
             self.abort()
 
+    # -- what only the value can do
+
+    if not TYPE_CHECKING:  # a type checker reports an attribute that a Future does not have
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Called for what a Future does not have, such as ``shape``: its value may have it."""
+            if name.startswith("_"):  # asked for by event loops and libraries, not by a user
+                raise AttributeError(name)
+            text = f"[Future] {self.what} has no attribute {name!r}; {_CURE}"
+            raise AttributeError(text, name=name, obj=self)
+
+    def __bool__(self) -> bool:
+        """Always true, as an asyncio Future; it has no length that could say otherwise."""
+        return True
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        """Refused: numpy would make an array of one Future.
+
+        Raises:
+            InvalidHandle: always; the text says how to get the value.
+        """
+        raise InvalidHandle(f"[Future] {self.what} is no array; {_CURE}")
+
     def __repr__(self) -> str:
         if not self.done():
             state = "pending" if self._ops is not None else "in an open batch"
@@ -353,6 +376,32 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         else:
             state = "done"
         return f"<Future {self.what}, {state}>"
+
+
+_CURE = "it is the Future of a value: await it, or block for it with get()"
+
+
+def _refuse(name: str) -> Callable[..., NoReturn]:
+    """A special method that says that the value is needed, not its Future."""
+
+    def refuse(self: Future[Any], *_: object) -> NoReturn:
+        raise InvalidHandle(f"[Future] {name} is not defined for {self.what}; {_CURE}")
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse
+
+
+# Whoever forgets an await meets one of these. Not __eq__: a Future is compared by identity. Not
+# __iter__: Python iterates by __getitem__.
+for _name in (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rdivmod", "rpow", "rmatmul"),
+    *("and", "or", "xor", "lshift", "rshift", "rand", "ror", "rxor", "rlshift", "rrshift"),
+    *("neg", "pos", "abs", "invert", "round", "lt", "le", "gt", "ge"),
+    *("int", "float", "complex", "index", "len", "contains", "getitem", "setitem", "delitem"),
+):
+    setattr(Future, f"__{_name}__", _refuse(f"__{_name}__"))
+del _name
 
 
 def _log_callback(future: Future[Any], callback: object) -> None:

@@ -6,13 +6,18 @@ for debugging: it costs some us per operation and per range.
 
 Three things put operations in order: their stream; waits (`wait`, `copy` across backends); and a
 Future that the program saw done before it went on (``await``, ``wait()``, a true ``done()``). An
-operation that merely happened to finish early is not ordered. A host array is checked until the
-Future is done; the checker does not see how the program itself uses the array.
+operation that merely happened to finish early is not ordered.
+
+A host array is checked until the program has seen that the operation is done. The checker does not
+see how the program itself uses an array. But it takes a checksum of each array that an operation
+reads when the operation is enqueued, and again when the program learns that it is done: if they
+differ, the program changed the array while it was queued.
 """
 
 from __future__ import annotations
 
 import weakref
+import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -56,6 +61,7 @@ class Race(NamedTuple):
 
     Attributes:
         first, second: the operations, with their numbers on their streams.
+            ``second`` is "the program" if the program itself changed an array that ``first`` reads.
         first_stream, second_stream: names; streams of one name are numbered as they were seen.
         start, end: addresses of the bytes that both touch.
         kind: which of the two writes.
@@ -72,6 +78,13 @@ class Race(NamedTuple):
     where: str
 
     def __str__(self) -> str:
+        if self.second == _PROGRAM:
+            return (
+                f"{self.kind} of {self.where}: the program changed it after {self.first} was "
+                f"enqueued on stream '{self.first_stream}', and before it saw that this was done. "
+                "Missing: an await of its Future before the change, or copy=True, which takes a "
+                "snapshot"
+            )
         return (
             f"{self.kind} of {self.where}: {self.second} on stream "
             f"'{self.second_stream}' may run before or beside {self.first} on stream "
@@ -80,6 +93,23 @@ class Race(NamedTuple):
             f"before {self.second}"
         )
 
+
+class _Source(NamedTuple):
+    """An array of the host that an operation reads, and the checksum when it was enqueued."""
+
+    stream: int
+    name: str
+    ticket: int
+    operation: str
+    start: int
+    end: int
+    array: _Layout
+    owner: Callable[[], object]
+    checksum: int
+
+
+#: The `Race.second` of a race between an operation and the program's own code.
+_PROGRAM = "the program"
 
 Clock = dict[int, int]  # key of a stream -> the last of its tickets that is known to be over
 
@@ -126,6 +156,7 @@ class RaceChecker:
         self._last: dict[int, int] = {}  # the last ticket of each stream that was seen
         self._host: Clock = {}
         self._accesses: list[_Access] = []
+        self._sources: list[_Source] = []
         self._keep: list[_native.Stream] = []  # their keys are addresses
         self._found: set[tuple[str, str, str, str, str]] = set()
         self._names: dict[int, str] = {}  # of streams, each another one
@@ -141,6 +172,7 @@ class RaceChecker:
         self, raised: type[BaseException] | None, value: BaseException | None, trace: object
     ) -> None:
         observers.remove(self)
+        self._compare(self._sources)
         if raised is None and self._raises and self.races:
             raise RaceError(
                 f"[check_races] {len(self.races)} found:\n" + "\n".join(map(str, self.races))
@@ -189,12 +221,25 @@ class RaceChecker:
                     self._wait(line, key, ticket, waits)
                 self._last[key] = ticket
                 for start, end, writes, *host in ranges:
-                    self._touch(
-                        _Access(
-                            start, end, writes, key, self._names[key], ticket, operation, *host
-                        ),
-                        line,
-                    )
+                    array, owner, checksum = host or (None, None, None)
+                    name = self._names[key]
+                    access = _Access(start, end, writes, key, name, ticket, operation, array, owner)
+                    self._touch(access, line)
+                    if writes:  # the array changes, and the program is not who changes it
+                        self._sources = [
+                            s for s in self._sources if s.end <= start or end <= s.start
+                        ]
+                    elif (
+                        array
+                        and owner
+                        and checksum is not None
+                        and not self._is_written(start, end)
+                    ):
+                        self._sources.append(
+                            _Source(
+                                key, name, ticket, operation, start, end, array, owner, checksum
+                            )
+                        )
 
     def _wait(self, line: _Timeline, key: int, ticket: int, waits: tuple[int, int | None]) -> None:
         other, upto = waits
@@ -216,8 +261,49 @@ class RaceChecker:
             if key in self._lines:
                 _join(self._host, self._lines[key].at(ticket))
             self._host[key] = ticket
+        pending: list[_Source] = []
+        over: list[_Source] = []
+        for source in self._sources:
+            known = self._host.get(source.stream, 0) >= source.ticket
+            (over if known else pending).append(source)
+        self._sources = pending
+        self._compare(over)
 
     # -- bytes
+
+    def _is_written(self, start: int, end: int) -> bool:
+        """Whether an operation that the program has not seen done writes some of these bytes."""
+        host = self._host
+        return any(
+            a.writes and a.start < end and start < a.end and host.get(a.stream, 0) < a.ticket
+            for a in self._accesses
+        )
+
+    def _compare(self, sources: Sequence[_Source]) -> None:
+        """Report the arrays that have other bytes than when they were enqueued."""
+        for source in sources:
+            keep = source.owner()  # so that the array stays while it is read
+            if keep is not None and _checksum(source.array) != source.checksum:
+                self._report_change(source)
+
+    def _report_change(self, source: _Source) -> None:
+        kind = "a write after a read"
+        key = (source.operation, source.name, _PROGRAM, "", kind)
+        if key in self._found:
+            return
+        self._found.add(key)
+        self.races.append(
+            Race(
+                f"{source.operation} (number {source.ticket})",
+                source.name,
+                _PROGRAM,
+                "Python",
+                source.start,
+                source.end,
+                kind,
+                _where(source.start, source.end, source.array),
+            )
+        )
 
     def _touch(self, new: _Access, line: _Timeline) -> None:
         clock = line.clocks[-1]
@@ -283,8 +369,15 @@ def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
     host = desc.host()
     if host is not None:
         start, end, writes, view = host
-        found.append((start, end, writes, *_held(view.obj)))
+        array, owner = _held(view.obj)
+        readable = array is not None and not writes
+        found.append((start, end, writes, array, owner, _checksum(array) if readable else None))
     return found
+
+
+def _checksum(array: _Layout | None) -> int:
+    """A checksum of the elements of an array, in logical order."""
+    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 def _where(start: int, end: int, array: _Layout | None) -> str:
@@ -302,7 +395,10 @@ def _where(start: int, end: int, array: _Layout | None) -> str:
 
 
 class _Layout:
-    """The address and strides of an array, without a reference to it; its bytes are never read."""
+    """The address and strides of an array, without a reference to it.
+
+    Its bytes are read only while something else keeps them.
+    """
 
     def __init__(self, array: Array) -> None:
         given = array.__array_interface__

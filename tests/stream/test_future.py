@@ -5,6 +5,7 @@ Not here: callbacks (test_callbacks.py), gather, cancellation, failure.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -331,3 +332,47 @@ async def test_repr_shows_state(be: aggml.Backend) -> None:
     failed.exception()
     be.close()
     assert "closed" in repr(be)
+
+
+#: What somebody writes who has forgotten an await.
+FORGOTTEN: dict[str, Callable[[Any], object]] = {
+    "sum": lambda f: f + 1,
+    "sum on the right": lambda f: 1 + f,
+    "sum with an array": lambda f: np.ones(3, np.float32) + f,
+    "product": lambda f: f @ np.ones(3, np.float32),
+    "negative": operator.neg,
+    "power": lambda f: f**2,
+    "order": lambda f: f < 1,
+    "element": lambda f: f[0],
+    "slice": lambda f: f[1:, None],
+    "assignment": lambda f: operator.setitem(f, 0, 1),
+    "membership": lambda f: 1 in f,
+    "iteration": list,
+    "length": len,
+    "number": float,
+    "integer": int,
+    "index": lambda f: [1, 2, 3][f],
+    "array": np.asarray,
+    "array of a type": lambda f: np.array(f, np.float32),
+    "sum by numpy": np.sum,
+    "function of numpy": np.exp,
+    "loop of numpy": lambda f: np.concatenate([f, f]),
+}
+
+
+@pytest.mark.parametrize("use", FORGOTTEN.values(), ids=FORGOTTEN)
+async def test_a_forgotten_await_is_named(be: aggml.Backend, use: Callable[[Any], object]) -> None:
+    future = be.get(holding(be, ramp()))
+    with pytest.raises(aggml.InvalidHandle, match=r"get.*await it, or block for it with get\(\)"):
+        use(future)
+    await future
+
+
+async def test_an_attribute_of_the_value_asks_for_an_await(be: aggml.Backend) -> None:
+    future: Any = be.get(holding(be, ramp()))
+    with pytest.raises(AttributeError, match=r"no attribute 'shape'.*await it"):
+        future.shape.index(1)
+    assert not hasattr(future, "mean")
+    assert not hasattr(future, "__wrapped__")
+    assert future
+    assert await future is future.result()

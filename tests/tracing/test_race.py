@@ -308,3 +308,46 @@ async def test_the_scheduler_forgets_no_event_for_large_values_and_caches() -> N
         chain.b.set(cache, np.zeros((8, 128), np.float32))
         await chain.sched.run(graph, {rows: value, at: np.array([1], np.int64)}, graph.ends[0])
         chain.end()
+
+
+async def test_an_array_that_the_program_changes_while_it_is_queued_is_a_race(
+    device: AnyDevice,
+) -> None:
+    pair = Pair(device)
+    source = ramp()
+    with aggml.check_races(raises=False) as found:
+        future = pair.a.set(pair.t, source)
+        source[3] = -1.0
+        await future
+    (race,) = found.races
+    assert race.second == "the program"
+    assert "set" in race.first
+    assert f"an array <f4 ({N},) of the host" in race.where
+    assert "copy=True" in str(race)
+
+
+async def test_an_input_changed_at_the_end_of_the_block_is_a_race(device: AnyDevice) -> None:
+    pair = Pair(device)
+    source = ramp()
+    pair.a.stream.wait(pair.event)
+    with aggml.check_races(raises=False) as found:
+        future = pair.a.run(pair.s.graph, {pair.s.a: source, pair.s.b: ramp()}, pair.s.y)
+        source += 1  # and nobody awaits the run within the block
+    (race,) = found.races
+    assert "the program changed it after set" in str(race)
+    await future
+
+
+async def test_an_array_that_changes_when_it_may_is_no_race(device: AnyDevice) -> None:
+    pair = Pair(device)
+    source = ramp()
+    with aggml.check_races():
+        await pair.a.set(pair.t, source)
+        source += 1  # its operation was seen done
+        snapshot = pair.a.set(pair.t, source, copy=True)
+        source += 1  # the snapshot stays as it was
+        await snapshot
+        pair.a.get(pair.t, out=pair.h[:N])
+        pair.a.set(pair.u, pair.h[:N])  # comes after an operation that fills its source
+        pair.a.get(pair.t, out=pair.h[:N])  # fills the source again, when that was read
+        await pair.a.synchronize()
