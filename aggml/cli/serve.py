@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from aggml.cli.shared import bar, device_options, tell
+from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ def serve(
     try:
         from aggml.serve.http import Address, Options, run
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}; get it with: pip install 'aggml[serve]'") from error
+        raise click.ClickException(f"{error}; get it with: {install_command('serve')}") from error
     from aggml.serve import Limits
 
     limits = Limits(
@@ -149,7 +150,7 @@ def _replicate(
 
         from aggml.ray import service
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}; get it with: pip install 'aggml[ray]'") from error
+        raise click.ClickException(f"{error}; get it with: {install_command('ray')}") from error
     fewest, _, most = replicas.partition(":")
     try:
         number = int(fewest), int(most or fewest)

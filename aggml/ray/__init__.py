@@ -11,11 +11,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from aggml.process.extras import install_command
+
 try:
     import ray  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "aggml.ray needs Ray, which is not installed: pip install 'aggml[ray]'", name="ray"
+        f"aggml.ray needs Ray, which is not installed: {install_command('ray')}", name="ray"
     ) from error
 
 from aggml.ray.cutting import cut

@@ -393,15 +393,15 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
 
 # Whoever forgets an await meets one of these. Not __eq__: a Future is compared by identity. Not
 # __iter__: Python iterates by __getitem__.
-for _name in (
+_REFUSED = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
     *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rdivmod", "rpow", "rmatmul"),
     *("and", "or", "xor", "lshift", "rshift", "rand", "ror", "rxor", "rlshift", "rrshift"),
     *("neg", "pos", "abs", "invert", "round", "lt", "le", "gt", "ge"),
     *("int", "float", "complex", "index", "len", "contains", "getitem", "setitem", "delitem"),
-):
-    setattr(Future, f"__{_name}__", _refuse(f"__{_name}__"))
-del _name
+)
+for _name in map("__{}__".format, _REFUSED):
+    setattr(Future, _name, _refuse(_name))
 
 
 def _log_callback(future: Future[Any], callback: object) -> None:

@@ -18,6 +18,7 @@ import aggml
 from aggml.errors import AggmlError
 from aggml.models.batching import BatchError
 from aggml.models.tokenizers import VocabularyError
+from aggml.process.extras import install_command
 from aggml.serve import EngineError
 
 _WITHOUT = (
@@ -57,14 +58,14 @@ def test_a_package_of_models_that_is_missing_is_one_line(byte_level: Path) -> No
     status, said = ended("-c", program, "generate", str(byte_level), "--prompt", "a")
     assert status == 1
     assert said == (
-        "aggml: the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
+        f"aggml: the tokenizers package is not installed; get it with: {install_command('models')}"
     )
 
 
 def test_a_package_of_the_service_that_is_missing_is_one_line(byte_level: Path) -> None:
     status, said = ended("-c", _WITHOUT.format("starlette"), "serve", str(byte_level))
     assert status == 1
-    assert said.endswith("get it with: pip install 'aggml[serve]'")
+    assert said.endswith(f"get it with: {install_command('serve')}")
     assert "\n" not in said
 
 
@@ -72,8 +73,24 @@ def test_ray_that_is_missing_is_named() -> None:
     status, said = ended("-c", "import sys; sys.modules['ray'] = None; import aggml.ray")
     assert status == 1
     assert said.splitlines()[-1] == (
-        "ModuleNotFoundError: aggml.ray needs Ray, which is not installed: pip install 'aggml[ray]'"
+        "ModuleNotFoundError: aggml.ray needs Ray, which is not installed: "
+        + install_command("ray")
     )
+
+
+def test_the_command_that_installs_an_extra_names_this_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "my python" / "python"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert install_command("serve") == f"'{python}' -m pip install 'aggml[serve]'"
+    monkeypatch.setenv("PATH", str(python.parent))  # the environment is active
+    assert install_command("serve") == "python -m pip install 'aggml[serve]'"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)  # made by uv, without pip
+    assert install_command("serve") == "uv pip install --python python 'aggml[serve]'"
 
 
 def test_a_checkout_that_was_not_built_says_what_to_do(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aggml.errors import DeviceError, InvalidArgument, Unsupported
+from aggml.process.extras import install_command
 
 __all__ = ["Compiled", "Cubins", "compile_module", "default_cache", "nvrtc_version", "source"]
 
@@ -127,7 +128,7 @@ def _library() -> ctypes.CDLL:
     if library is None:
         raise Unsupported(
             "[cuda.compile] NVRTC is not installed, and no compiled kernel (cubin) was found: "
-            "pip install 'aggml[cuda]'"
+            f"{install_command('cuda')}"
         )
     return library
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.devices.cuda.launch import Gpu
 from aggml.errors import BackendLoadError, DeviceError
+from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +33,7 @@ API = 13000
 #: Compute capability from which a kernel may be launched early and wait for the one before it. The
 #: environment variable AGGML_CUDA_OVERLAP=0 turns this off.
 _OVERLAPS = 90
-_EXTRA = "install the extra: pip install aggml[cuda]"
+_EXTRA = f"install the extra: {install_command('cuda')}"
 
 
 class Missing(BackendLoadError):

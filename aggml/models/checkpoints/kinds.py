@@ -16,6 +16,7 @@ from aggml.models.checkpoints.config import read_json
 from aggml.models.checkpoints.cutting import name_of_cut
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.vocabulary import BYTE, CONTROL, SPACE, USER_DEFINED
+from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,7 +154,7 @@ def _library() -> Any:  # noqa: ANN401 a module
         import tokenizers
     except ImportError as error:
         raise ModelError(
-            "the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
+            f"the tokenizers package is not installed; get it with: {install_command('models')}"
         ) from error
     return tokenizers
 

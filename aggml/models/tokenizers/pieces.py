@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.models.tokenizers.vocabulary import CONTROL, SPACE, Vocabulary, VocabularyError
+from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,7 @@ class _Pair(Vocabulary):
             import tokenizers
         except ImportError as error:
             raise VocabularyError(
-                "the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
+                f"the tokenizers package is not installed; get it with: {install_command('models')}"
             ) from error
         self._tokenizer = self._made(tokenizers, metadata)
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aggml.models.errors import ModelError
+from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class ChatTemplate:
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError as error:
             raise ModelError(
-                "chat templates need jinja2; get it with: pip install 'aggml[models]'"
+                f"chat templates need jinja2; get it with: {install_command('models')}"
             ) from error
         self.source = PLAIN if source is None else source
         environment = ImmutableSandboxedEnvironment(

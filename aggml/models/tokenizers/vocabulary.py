@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
+from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -244,7 +245,7 @@ def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Token
         from tokenizers import Tokenizer, models
     except ImportError as error:
         raise VocabularyError(
-            "the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
+            f"the tokenizers package is not installed; get it with: {install_command('models')}"
         ) from error
     pairs = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     model = models.BPE(
