@@ -17,7 +17,7 @@ import numpy as np
 from aggml.backend import Backend
 from aggml.devices.meta.between import laid_out
 from aggml.devices.meta.memory import shard_of
-from aggml.devices.meta.parts import Divided, cuts, divided, pieces
+from aggml.devices.meta.parts import Divided, cuts, divided, pieces, reads
 from aggml.devices.meta.rounds import dividing
 from aggml.graph import graph_of
 from aggml.memory.buffer_type import HOST, host_tensor
@@ -156,11 +156,8 @@ class MetaBackend(Backend):
         return future
 
     def _read(self, parts: list[Future[Any]], tensor: Tensor, array: Array) -> None:
-        of = divided(tensor)
-        for member, part, cut in zip(self.members, of.each, cuts(of, array), strict=True):
-            parts.append(member._get(part, cut))
-            if of.state < 0:
-                break  # all members have the same
+        for i, part, cut in reads(divided(tensor), array[(None,) * (4 - array.ndim)]):
+            parts.append(self.members[i]._get(part, cut))
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         whole = tensor.view_src is None and data.nbytes == tensor.nbytes
@@ -174,7 +171,7 @@ class MetaBackend(Backend):
         return future
 
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        whole = divided(tensor.root).state < 0
+        whole = not divided(tensor.root).state.is_divided
         with self._joined("get", reads=[tensor]) as (future, parts):
             for i, part, piece, at in pieces(tensor, data, offset):
                 member = self.members[i]
@@ -188,7 +185,7 @@ class MetaBackend(Backend):
 
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         whole = tensor.view_src is None and offset == 0 and size == tensor.nbytes
-        if whole or divided(tensor.root).state < 0:
+        if whole or not divided(tensor.root).state.is_divided:
             each = divided(tensor).each
             return self._over(
                 "memset",

@@ -1,7 +1,7 @@
 """Memory between rounds: offsets for the storages that several rounds touch.
 
-Here: first fit by lifetimes. Storages have the same extents on every device, so one layout serves
-all devices. Not here: memory within a round, which is the scratch of each backend.
+Here: first fit by lifetimes. One layout serves all devices: a storage takes as much as its largest
+part. Not here: memory within a round, which is the scratch of each backend.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def laid_out(needed: Sequence[Needed], alignment: int) -> tuple[list[int], int]:
     lying: list[tuple[int, int, int]] = []  # begin, end, last round
     for k in sorted(range(len(needed)), key=lambda k: needed[k].first):
         one = needed[k]
-        size = aligned(max(1, one.each[0].nbytes), alignment)
+        size = aligned(max(1, *(part.nbytes for part in one.each)), alignment)
         lying = sorted(place for place in lying if place[2] >= one.first)
         at = 0
         for begin, end, _ in lying:

@@ -1,7 +1,7 @@
 """Memory of several devices as one: a buffer whose tensors lie in parts on each device.
 
 Here: buffers, the parts of each storage. The addresses in such a buffer are mere numbers: no kernel
-uses them. Not here: how a tensor is divided (division.py).
+uses them. Not here: how a tensor is split (split.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.devices.meta.division import axis_of_leaf, part_of
+from aggml.devices.meta.split import Extents, SplitState, check_state, state_by_name
 from aggml.errors import AllocFailed, InvalidArgument, NotAllocated
 from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.buffer_type import BufferType
@@ -18,7 +18,8 @@ from aggml.tensor.checking import integer
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from fractions import Fraction
 
     from aggml.backend.backend import Device
     from aggml.tensor import Tensor
@@ -34,7 +35,7 @@ __all__ = [
     "shard_of",
 ]
 
-#: A tensor for each device, of the same extents.
+#: A tensor for each device.
 Each = tuple["Tensor", ...]
 _FIRST: Final = 1 << 52  # no address of any machine
 
@@ -43,12 +44,12 @@ class Shard(NamedTuple):
     """The parts in which a storage really lies.
 
     Attributes:
-        state: the axis along which it is divided, or WHOLE.
+        state: how it is split.
         each: the placed part on each device.
         storage: the native record of the placement that it belongs to.
     """
 
-    state: int
+    state: SplitState
     each: Each
     storage: object
 
@@ -84,13 +85,28 @@ class MetaBuffer(Buffer):
 
 
 class MetaBufferType(BufferType):
-    """The memory of several devices."""
+    """The memory of several devices.
 
-    def __init__(self, device: Device, types: Sequence[BufferType]) -> None:
+    Args:
+        device: whose memory it is.
+        types: the memory of each of its devices.
+        shares: the part of a split tensor that each device has; together 1.
+        split: says how a leaf is split; None, or its None: by name.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        types: Sequence[BufferType],
+        shares: Sequence[Fraction],
+        split: Callable[[Tensor], SplitState | None] | None = None,
+    ) -> None:
         self.name = device.name
         self.device = device
         self._owner = device
         self.types = tuple(types)
+        self._shares = tuple(shares)
+        self._split = split
         self.alignment = max(one.alignment for one in types)
         self._lock = threading.Lock()
         self._next = _FIRST
@@ -118,14 +134,25 @@ class MetaBufferType(BufferType):
             self._next += aligned(size, 1 << 12)
         return MetaBuffer(self, size, base if size else 0)
 
-    def parts(self, dtype: object, ne: tuple[int, int, int, int], name: str) -> Each:
-        """A placed leaf on each device.
+    def state_of(self, leaf: Tensor) -> SplitState:
+        """How a leaf is split that is placed here.
+
+        Raises:
+            InvalidArgument: the user's function gave what is no state of it.
+        """
+        state = None if self._split is None else self._split(leaf)
+        if state is not None:
+            return check_state(leaf, state, len(self.types))
+        return state_by_name(leaf, self._shares)
+
+    def parts(self, dtype: object, each: Sequence[Extents], name: str) -> Each:
+        """A placed leaf on each device, of the extents given for it.
 
         Raises:
             AllocFailed: a device has no memory for it.
         """
         made = []
-        for one in self.types:
+        for one, ne in zip(self.types, each, strict=True):
             part = new_tensor(dtype, ne, cut(name))  # type: ignore[arg-type]
             one.alloc_tensors([part])
             part._frozen = True
@@ -162,17 +189,17 @@ def shard_of(storage: Tensor) -> Shard:
             f"[MetaBuffer] {storage!r} was not computed yet: compute its graph first"
         )
     buffer_type: MetaBufferType = block.type
-    n = len(buffer_type.types)
-    axis = axis_of_leaf(storage, n)
-    each = buffer_type.parts(storage.dtype, part_of(storage.ne, axis, n), storage.name)
+    state = buffer_type.state_of(storage)
+    extents = [state.part(storage.ne, i) for i in range(len(buffer_type.types))]
+    each = buffer_type.parts(storage.dtype, extents, storage.name)
     if block.usage is not BufferUsage.ANY:
         for part in each:
             assert part.buffer is not None
             part.buffer.usage = block.usage
-    return keep_shard(storage, axis, each)
+    return keep_shard(storage, state, each)
 
 
-def keep_shard(storage: Tensor, state: int, each: Each) -> Shard:
+def keep_shard(storage: Tensor, state: SplitState, each: Each) -> Shard:
     """Note where the parts of a storage lie."""
     placement, block = _place(storage, "MetaBuffer")
     made = Shard(state, each, placement.storage)
@@ -180,7 +207,7 @@ def keep_shard(storage: Tensor, state: int, each: Each) -> Shard:
     return made
 
 
-def lay_shard(node: Tensor, state: int, each: Each) -> None:
+def lay_shard(node: Tensor, state: SplitState, each: Each) -> None:
     """Give memory to the parts of a node that can be read after a run, at the same place each time.
 
     Raises:
@@ -192,8 +219,8 @@ def lay_shard(node: Tensor, state: int, each: Each) -> None:
     if old is not None and old.storage is placement.storage and old.state == state:
         places = [part.placement for part in old.each]
     else:
-        ne = each[0].ne
-        places = [part.placement for part in buffer_type.parts(node.dtype, ne, node.name)]
+        extents = [part.ne for part in each]
+        places = [part.placement for part in buffer_type.parts(node.dtype, extents, node.name)]
     for part, place in zip(each, places, strict=True):
         change(part, "placement", place)
     keep_shard(node, state, each)

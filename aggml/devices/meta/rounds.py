@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.devices.meta.division import SUM, WHOLE, can_divide, part_of, shown
 from aggml.devices.meta.memory import lay_shard, shard_of
+from aggml.devices.meta.parts import slice_of
 from aggml.devices.meta.round import Needed, Round, Rounds, Sent, Summed
 from aggml.devices.meta.rules import wanted
+from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, shown
 from aggml.errors import Unsupported
 from aggml.ops.table import OPS, VIEWS, WRITES_MORE
 from aggml.tensor import change, cut, new_node, new_tensor, new_view
@@ -74,8 +75,8 @@ class _Draft:
     def __init__(self, n: int, sums: Callable[[Tensor], bool]) -> None:
         self.n = n
         self.sums = sums
-        self.state: dict[Tensor, int] = {}
-        self.forms: dict[tuple[Tensor, int], Each] = {}
+        self.state: dict[Tensor, SplitState] = {}
+        self.forms: dict[tuple[Tensor, SplitState], Each] = {}
         self.rounds = [self._round()]
         self.made: dict[Tensor, tuple[int, Each]] = {}
         self.last: dict[Tensor, int] = {}
@@ -131,24 +132,23 @@ class _Draft:
         if any(self.rounds[-1].nodes):
             self.rounds.append(self._round())
         self._touch(each)
-        first = each[0]
         there: list[Each] = []  # entry i: the part of the device that is i places further on
         for shift in range(1, self.n):
             targets = []
-            for _ in range(self.n):
-                target = new_tensor(first.dtype, first.ne, cut(f"{first.name} (sent)"))
+            for i in range(self.n):
+                j = (i + shift) % self.n
+                part = each[j]
+                target = new_tensor(part.dtype, part.ne, cut(f"{part.name} (sent)"))
                 target._frozen = True
                 targets.append(target)
-            for i, target in enumerate(targets):
-                j = (i + shift) % self.n
-                self.rounds[-1].sent.append(Sent(j, each[j], i, target))
+                self.rounds[-1].sent.append(Sent(j, part, i, target))
             there.append(self._note(tuple(targets)))
         behind = [each, *there]
         return [tuple([behind[(j - i) % self.n][i] for i in range(self.n)]) for j in range(self.n)]
 
     # -- one state made of another
 
-    def get(self, tensor: Tensor, state: int) -> Each:
+    def get(self, tensor: Tensor, state: SplitState) -> Each:
         """A tensor on each device in the given state, converted if needed."""
         found = self.forms.get((tensor, state))
         if found is not None:
@@ -157,23 +157,29 @@ class _Draft:
         each = self.forms[tensor, have]
         if have == SUM:
             by_library = self.sums(each[0])
-            joined = self._summed(each) if by_library else self._paired(each, ops.add)
+            joined = self._summed(each) if by_library else self._paired(self._send(each), ops.add)
             self.forms[tensor, WHOLE] = joined
             self.state[tensor] = WHOLE
             return self.get(tensor, state)
-        if have >= 0 and state >= 0:
+        if have.is_divided and state.is_divided:
             self.get(tensor, WHOLE)
             each = self.forms[tensor, WHOLE]
-        if state == WHOLE:
-            made = self._paired(self._close(each), lambda a, b: ops.concat(a, b, have))
-        else:
-            made = self._cut(each, state)
+        made = self._join(self._close(each), have) if state == WHOLE else self._cut(each, state)
         self.forms[tensor, state] = made
         return made
 
-    def _paired(self, each: Each, join: Callable[[Tensor, Tensor], Tensor]) -> Each:
-        """Parts of all devices joined two by two, on every device in the same order."""
+    def _join(self, each: Each, have: SplitState) -> Each:
+        """The whole tensor on every device, of the parts of all."""
         parts = self._send(each)
+        if len(have.segments) > 1:
+            parts = [
+                self._slice(parts[i], have.axis, [(begin, extent)] * self.n)
+                for i, _, begin, extent in have.runs()
+            ]
+        return self._paired(parts, lambda a, b: ops.concat(a, b, have.axis))
+
+    def _paired(self, parts: list[Each], join: Callable[[Tensor, Tensor], Tensor]) -> Each:
+        """Parts joined two by two, on every device in the same order."""
         while len(parts) > 1:
             joined = []
             for a, b in zip(parts[::2], parts[1::2], strict=False):
@@ -202,16 +208,18 @@ class _Draft:
             return each
         return self._add(lambda i: ops.cont(each[i]), (each,))
 
-    def _cut(self, each: Each, axis: int) -> Each:
-        """The part of each device, cut out of the whole tensor."""
-        first, n = each[0], self.n
-        ne = part_of(first.ne, axis, n)
-        unit = first.dtype.blck_size if axis == 0 else 1
-        step = ne[axis] // unit * first.nb[axis]
-        views = self._add(
-            lambda i: new_view("view", each[i], ne, first.nb, i * step, (each[i],)), (each,)
-        )
+    def _slice(self, each: Each, axis: int, ranges: Sequence[tuple[int, int]]) -> Each:
+        """A range of an axis on each device, contiguous; ranges are a begin and an extent each."""
+        views = self._add(lambda i: slice_of(each[i], axis, *ranges[i]), (each,))
         return self._close(views)
+
+    def _cut(self, each: Each, state: SplitState) -> Each:
+        """The part of each device, cut out of the whole tensor."""
+        ranges: list[list[tuple[int, int]]] = [[] for _ in range(self.n)]
+        for i, begin, _, extent in state.runs():
+            ranges[i].append((begin, extent))
+        pieces = [self._slice(each, state.axis, r) for r in zip(*ranges, strict=True)]
+        return self._paired(pieces, lambda a, b: ops.concat(a, b, state.axis))
 
     # -- nodes
 
@@ -234,14 +242,14 @@ class _Draft:
             self._add_write(node)
         else:
             states = [WHOLE if s is None else self.state[s] for s in node.src]
-            found = wanted(node, states, self.n)
-            if not _fits(node, found.sources, self.n) or node.op in WRITES_MORE:
+            found = wanted(node, states)
+            if not _fits(node, found.sources) or node.op in WRITES_MORE:
                 self._check_updates(node)
                 found = found._replace(sources=(WHOLE,) * len(node.src), result=WHOLE)
             sources = self._sources(node, found.sources)
             self._made(node, found.result, self._like(node, sources, found.result))
 
-    def _sources(self, node: Tensor, states: Sequence[int]) -> list[Each | None]:
+    def _sources(self, node: Tensor, states: Sequence[SplitState]) -> list[Each | None]:
         return [
             None if s is None else self.get(s, state)
             for s, state in zip(node.src, states, strict=True)
@@ -251,50 +259,50 @@ class _Draft:
         """Refuse an op that writes its operands if these are divided."""
         if node.op in WRITES_MORE:
             for source in node.src:
-                if source is not None and self.state[source] >= 0:
+                if source is not None and self.state[source].is_divided:
                     raise Unsupported(
                         f"[MetaDevice] {node!r} would write {source!r}, which is divided among "
                         "devices"
                     )
 
-    def _like(self, node: Tensor, sources: Sequence[Each | None], state: int) -> Each:
-        ne = part_of(node.ne, state, self.n)
+    def _like(self, node: Tensor, sources: Sequence[Each | None], state: SplitState) -> Each:
         name = cut(node.name)
 
         def make(i: int) -> Tensor:
             src = tuple([None if each is None else each[i] for each in sources])
+            ne = state.part(node.ne, i)
             return new_node(node.op, node.dtype, ne, src, node.op_params, name, node.ndim)
 
         return self._add(make, sources)
 
-    def _made(self, tensor: Tensor, state: int, each: Each) -> None:
+    def _made(self, tensor: Tensor, state: SplitState, each: Each) -> None:
         self.state[tensor] = state
         self.forms[tensor, state] = each
 
-    def _on_root(self, node: Tensor, sources: Sequence[Each | None], op: str) -> tuple[int, Each]:
+    def _on_root(
+        self, node: Tensor, sources: Sequence[Each | None], op: str
+    ) -> tuple[SplitState, Each]:
         """Add a node that views or writes bytes of its root, in the root's own state."""
         root = node.root
         state = self.state[root]
         if state == SUM:
             self.get(root, WHOLE)
             state = WHOLE
-        found = shown(root, state, self.n, node) if state >= 0 else None
-        if state >= 0 and found is None:
+        found = shown(root, state, node) if state.is_divided else None
+        if state.is_divided and found is None:
             self.get(root, WHOLE)
         on = self.forms[root, WHOLE if found is None else state]
-        ne, nb, offset = (
-            (node.ne, node.nb, node.view_offs)
-            if found is None
-            else (found.ne, found.nb, found.offset)
-        )
+        all_of_it = ((node.ne, node.nb, node.view_offs),) * self.n
+        views = all_of_it if found is None else found.views
         name = cut(node.name)
 
         def make(i: int) -> Tensor:
             src = tuple([None if each is None else each[i] for each in sources]) or (on[i],)
+            ne, nb, offset = views[i]
             return new_view(op, on[i], ne, nb, offset, src, node.op_params, name, node.ndim)
 
         each = self._add(make, [on, *sources])
-        return (WHOLE if found is None else found.axis), each
+        return (WHOLE if found is None else found.state), each
 
     def _add_view(self, node: Tensor) -> None:
         self._made(node, *self._on_root(node, (), "view"))
@@ -304,19 +312,19 @@ class _Draft:
         root = node.root
         if self.state[root] == SUM:
             self.get(root, WHOLE)
-        states: Sequence[int] | None = _written(
+        states: Sequence[SplitState] | None = _written(
             node, [WHOLE if s is None else self.state[s] for s in node.src]
         )
-        axis = self.state[root]
-        if axis >= 0:
-            found = shown(root, axis, self.n, node)
-            states = None if found is None else self._states_for(node, found.axis)
-            if states is None or not _fits(node, states, self.n):
+        state = self.state[root]
+        if state.is_divided:
+            found = shown(root, state, node)
+            states = None if found is None else self._states_for(node, found.state)
+            if states is None or not _fits(node, states):
                 states = None
                 if root.placement is not None and root.op == "none":
                     raise Unsupported(
                         f"[MetaDevice] {node!r} would write a part of {root!r}, which is divided "
-                        f"among {self.n} devices along axis {axis}"
+                        f"among {self.n} devices along axis {state.axis.label}"
                     )
                 self._whole_from_now(root)
         sources = self._sources(node, states or [WHOLE] * len(node.src))
@@ -324,17 +332,18 @@ class _Draft:
         self._forget(root)
         self._made(node, state, each)
 
-    def _states_for(self, node: Tensor, axis: int) -> Sequence[int] | None:
-        """The states of the sources of a node that writes parts along an axis of its result."""
+    def _states_for(self, node: Tensor, state: SplitState) -> Sequence[SplitState] | None:
+        """The states of the sources of a node whose result is written in parts."""
         if node.op == "set_rows":
-            return [0, WHOLE, *[self.state[s] for s in node.src[2:] if s]] if axis == 0 else None
+            target = [self.state[s] for s in node.src[2:] if s]
+            return [state, WHOLE, *target] if state.axis == 0 else None
         if node.op == "cpy":
             a = node.src[0]
             assert a is not None
             target = [self.state[s] for s in node.src[1:] if s]
-            return [axis, *target] if a.ne == node.ne else None
-        found = wanted(node, [WHOLE if s is None else self.state[s] for s in node.src], self.n)
-        return found.sources if found.result == axis else None
+            return [state, *target] if a.ne == node.ne else None
+        found = wanted(node, [WHOLE if s is None else self.state[s] for s in node.src])
+        return found.sources if found.result == state else None
 
     def _whole_from_now(self, root: Tensor) -> None:
         whole = self.get(root, WHOLE)
@@ -362,15 +371,12 @@ class _Draft:
         lay_shard(node, state, each)
 
 
-def _fits(node: Tensor, states: Sequence[int], n: int) -> bool:
-    """Whether the sources can be divided into these states."""
-    return all(
-        s is None or state < 0 or can_divide(s, state, n)
-        for s, state in zip(node.src, states, strict=True)
-    )
+def _fits(node: Tensor, states: Sequence[SplitState]) -> bool:
+    """Whether the sources can be split so."""
+    return all(s is None or can_hold(s, state) for s, state in zip(node.src, states, strict=True))
 
 
-def _written(node: Tensor, states: Sequence[int]) -> Sequence[int]:
+def _written(node: Tensor, states: Sequence[SplitState]) -> Sequence[SplitState]:
     """All sources whole except the target, which keeps its state."""
     targets = OPS[node.op].targets
     return [state if i in targets else WHOLE for i, state in enumerate(states)]

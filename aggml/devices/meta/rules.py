@@ -7,9 +7,10 @@ device computes all of it. Not here: converting one state to another (rounds.py)
 from __future__ import annotations
 
 import struct
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.devices.meta.division import SUM, WHOLE, can_divide, seen
+from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, seen
 from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
@@ -23,11 +24,8 @@ __all__ = ["Wanted", "all_whole", "wanted"]
 class Wanted(NamedTuple):
     """The states that the sources must have, and the state of the result."""
 
-    sources: tuple[int, ...]
-    result: int
-
-
-Rule = "Callable[[Tensor, Sequence[int], int], Wanted | None]"
+    sources: tuple[SplitState, ...]
+    result: SplitState
 
 
 def all_whole(node: Tensor) -> Wanted:
@@ -35,16 +33,15 @@ def all_whole(node: Tensor) -> Wanted:
     return Wanted((WHOLE,) * len(node.src), WHOLE)
 
 
-def wanted(node: Tensor, states: Sequence[int], n: int) -> Wanted:
-    """The states that a node wants on ``n`` devices.
+def wanted(node: Tensor, states: Sequence[SplitState]) -> Wanted:
+    """The states that a node wants.
 
     Args:
         node: computed, so no view.
         states: the present states of the sources; WHOLE for one that is missing.
-        n: how many devices.
     """
     rule = _RULES.get(node.op)
-    found = None if rule is None else rule(node, states, n)
+    found = None if rule is None else rule(node, states)
     return all_whole(node) if found is None else found
 
 
@@ -54,113 +51,133 @@ def _source(node: Tensor, i: int) -> Tensor:
     return found
 
 
-def _each(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _each(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """Element-wise ops; operands may be broadcast along axes where they have one element."""
-    axis = states[0]
-    if axis < 0 or _source(node, 0).ne != node.ne or not can_divide(node, axis, n):
+    state = states[0]
+    if not state.is_divided or _source(node, 0).ne != node.ne or not can_hold(node, state):
         return None
-    sources = [axis]
+    sources = [state]
     for source in node.src[1:]:
-        if source is None or source.ne[axis] == 1:
+        if source is None or source.ne[state.axis] == 1:
             sources.append(WHOLE)
-        elif source.ne[axis] == node.ne[axis] and can_divide(source, axis, n):
-            sources.append(axis)
+        elif can_hold(source, state):
+            sources.append(state)
         else:
             return None
-    return Wanted(tuple(sources), axis)
+    return Wanted(tuple(sources), state)
 
 
-def _moved(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _moved(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """cont and dup, whose extents may differ from those of their source."""
-    a, axis = _source(node, 0), states[0]
-    if axis < 0:
+    a, state = _source(node, 0), states[0]
+    if not state.is_divided:
         return None
     if a.ne == node.ne:
-        return Wanted((axis,), axis)
+        return Wanted((state,), state)
     block, size = a.dtype.blck_size, a.dtype.type_size
     row = a.ne[0] // block * size
     nb = (size, row, row * a.ne[1], row * a.ne[1] * a.ne[2])
-    found = seen(a.ne, (nb, axis, n), a, (node.ne, node.nb, 0)) if a.dtype is node.dtype else None
-    return None if found is None else Wanted((axis,), found.axis)
+    found = seen((a.ne, nb), state, a, (node.ne, node.nb, 0)) if a.dtype is node.dtype else None
+    return None if found is None else Wanted((state,), found.state)
 
 
-def _gated(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _gated(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """Gated units: gates in a tensor of their own, or in the same rows as the gated values."""
     if len(node.src) > 1 and node.src[1] is not None:
-        return _each(node, states, n)
-    axis = states[0]
-    return Wanted((axis,), axis) if axis > 0 else None
+        return _each(node, states)
+    state = states[0]
+    return Wanted((state,), state) if _is_by_rows(state) else None
 
 
-def _rows(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _rows(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """Ops that work row by row."""
-    axis = states[0]
-    return Wanted((axis,) + (WHOLE,) * (len(node.src) - 1), axis) if axis > 0 else None
+    state = states[0]
+    if not _is_by_rows(state):
+        return None
+    return Wanted((state,) + (WHOLE,) * (len(node.src) - 1), state)
 
 
-def _turned(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _is_by_rows(state: SplitState) -> bool:
+    """Whether each device has whole rows."""
+    return state.is_divided and state.axis > 0
+
+
+def _turned(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """rope: divided by heads, which are treated alike, never by tokens."""
-    return _rows(node, states, n) if states[0] in (1, 3) else None
+    return _rows(node, states) if states[0].axis in (1, 3) else None
 
 
 def _float(node: Tensor, slot: int) -> float:
     return float(struct.unpack_from("<f", node.op_params, 4 * slot)[0])
 
 
-def _soft_max(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _soft_max(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """soft_max by heads: one mask for all, a sink per head; no ALiBi, whose slopes count heads."""
     mask = node.src[1] if len(node.src) > 1 else None
     alike = mask is None or mask.ne[2] == 1
-    if states[0] != 2 or not alike or _float(node, 1) != 0.0:
+    state = states[0]
+    if state.axis != 2 or not alike or _float(node, 1) != 0.0:
         return None
     sinks = node.src[2] if len(node.src) > 2 else None
-    sources = (2, WHOLE, WHOLE if sinks is None else 0)
-    return Wanted(sources[: len(node.src)], 2)
+    sources = (state, WHOLE, WHOLE if sinks is None else state.along(0))
+    return Wanted(sources[: len(node.src)], state)
 
 
-def _attention(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _attention(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """Attention by heads: each device has heads of queries with their keys and values."""
     q, k, v = _source(node, 0), _source(node, 1), _source(node, 2)
     mask = node.src[3] if len(node.src) > 3 else None
-    if 2 not in states[:3] or not all(can_divide(t, 2, n) for t in (q, k, v)):
+    if k.ne[2] != v.ne[2] or q.ne[2] % k.ne[2]:
         return None
     if (mask is not None and mask.ne[2] != 1) or _float(node, 1) != 0.0:
         return None
-    sources = [2, 2, 2, WHOLE, *[0] * (len(node.src) - 4)][: len(node.src)]
-    return Wanted(
-        tuple([WHOLE if s is None else want for s, want in zip(node.src, sources, strict=True)]), 1
-    )
+    group = q.ne[2] // k.ne[2]  # heads of queries for each head of keys
+    shared = next((s for s in states[1:3] if s.axis == 2), None)
+    if shared is None and states[0].axis == 2:
+        shared = states[0].times(Fraction(1, group))
+    heads = None if shared is None else shared.times(group)
+    if shared is None or heads is None or not can_hold(q, heads) or not can_hold(k, shared):
+        return None
+    sources = [heads, shared, shared, WHOLE, *[heads.along(0)] * (len(node.src) - 4)]
+    found = [
+        WHOLE if s is None else want
+        for s, want in zip(node.src, sources[: len(node.src)], strict=True)
+    ]
+    return Wanted(tuple(found), heads.along(1))
 
 
-def _product(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _product(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """Products, by the weights' state: rows give rows, depth gives summands, heads give heads."""
     a, b = _source(node, 0), _source(node, 1)
-    if states[0] == 1:
-        return Wanted((1, WHOLE), 0)
-    if states[0] == 0:
-        return Wanted((0, 0), SUM)
-    if states[0] == 2 and can_divide(b, 2, n):
-        return Wanted((2, 2), 2)
-    if states[0] == WHOLE and states[1] == 1:
-        return Wanted((WHOLE, 1), 1)
-    if states[0] == WHOLE and states[1] == 2 and a.ne[2] == 1:
-        return Wanted((WHOLE, 2), 2)
+    weights, columns = states[0], states[1]
+    if weights.axis == 1:
+        return Wanted((weights, WHOLE), weights.along(0))
+    if weights.axis == 0:
+        return Wanted((weights, weights), SUM)
+    if weights.axis == 2 and b.ne[2] % a.ne[2] == 0:
+        heads = weights.times(b.ne[2] // a.ne[2])
+        return None if heads is None else Wanted((weights, heads), heads)
+    if weights == WHOLE and columns.axis == 1:
+        return Wanted((WHOLE, columns), columns)
+    if weights == WHOLE and columns.axis == 2 and a.ne[2] == 1:
+        return Wanted((WHOLE, columns), columns)
     return None
 
 
-def _of_experts(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _of_experts(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """mul_mat_id: as `_product`, for the matrices that ids choose."""
-    if states[0] == 1:
-        return Wanted((1, WHOLE, WHOLE), 0)
-    return Wanted((0, 0, WHOLE), SUM) if states[0] == 0 else None
+    state = states[0]
+    if state.axis == 1:
+        return Wanted((state, WHOLE, WHOLE), state.along(0))
+    return Wanted((state, state, WHOLE), SUM) if state.axis == 0 else None
 
 
-def _taken(node: Tensor, states: Sequence[int], n: int) -> Wanted | None:
+def _taken(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """get_rows: each device takes its part of each row."""
-    return Wanted((0, WHOLE), 0) if states[0] == 0 else None
+    return Wanted((states[0], WHOLE), states[0]) if states[0].axis == 0 else None
 
 
-_RULES: Final[dict[str, Callable[[Tensor, Sequence[int], int], Wanted | None]]] = {
+_RULES: Final[dict[str, Callable[[Tensor, Sequence[SplitState]], Wanted | None]]] = {
     **dict.fromkeys(in_group("unary"), _each),
     **dict.fromkeys(("add", "sub", "mul", "div", "scale"), _each),
     **dict.fromkeys(("cont", "dup"), _moved),

@@ -64,6 +64,19 @@ async def test_logits_are_those_of_one_device(small: Path, n: int) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("shares", [[3, 1], [0.3, 0.45, 0.25]])
+async def test_unequal_shares_have_the_logits_of_one_device(
+    small: Path, shares: list[float]
+) -> None:
+    expected, tokens, (alone,) = await told(SimDevice("ALONE"), small)
+    found, same, held = await told(MetaDevice(sims(len(shares)), shares=shares), small)
+    assert np.abs(found - expected).max() <= 1e-4
+    assert same == tokens
+    for part, share in zip(held, shares, strict=True):
+        assert abs(part / alone - share / sum(shares)) < 0.08  # norms are on every device
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_eight_devices_have_an_eighth_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
