@@ -97,7 +97,7 @@ async def test_an_unexpected_error_in_a_turn_fails_its_requests_and_no_later_one
             broken = Broken(patch, place, name)
             with caplog.at_level(logging.CRITICAL, logger="serve"):
                 try:
-                    found = await all_of(engine, greedy(given, 3))
+                    found: list[Any] = await all_of(engine, greedy(given, 3))
                 except EngineError as error:
                     found = [str(error)]
                 assert found in (expected, ["the computation failed: nobody expects this"])
