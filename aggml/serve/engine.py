@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml.models.beside import Beside
-from aggml.models.cache.paging import PAGE
+from aggml.models.cache.paging import PAGE, fitting
 from aggml.serve import steps
 from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
 from aggml.serve.keeping import Keeper
@@ -56,7 +56,7 @@ class Engine:
             with states keeps none, because a state cannot be cut back to the end of a page.
         chunk: tokens in one step, of running sequences and prompts together. While no sequence
             runs, a step takes at least 512 tokens of prompts.
-        max_waiting: jobs in the queue; more are refused.
+        max_waiting: jobs that wait because no slot or not enough memory is free; more are refused.
     """
 
     def __init__(
@@ -200,26 +200,38 @@ class Engine:
                     f"{len(job.prompt)} tokens of prompt and {job.n_predict} more do not fit a "
                     f"context of {self.model.ctx - 1}"
                 )
-            need = self.pages.need(length)
+            need = self._need(job)
             if need > self.pages.budget:
                 raise TooLongError(
                     f"{length} tokens need {need} pages, the server has {self.pages.budget}: ask "
                     "for fewer tokens, or start the server with more --kv-memory"
                 )
-        if len(jobs) > self._max_waiting:
+        needs = [self._need(job) for job in jobs]
+        most = fitting(needs, self._slots, self.pages.budget) + self._max_waiting
+        if len(jobs) > most:
             raise TooLongError(
-                f"the request asks for {len(jobs)} answers, at most {self._max_waiting} sequences "
-                "may wait",
-                "n",
-            )
+                f"the request asks for {len(jobs)} answers, this server takes {most} of them: "
+                f"{most - self._max_waiting} that run and {self._max_waiting} that wait", "n",
+            )  # fmt: skip
         if self._closing:
             raise FullError("the server is stopping", 5)
-        if len(self._waiting) + len(jobs) > self._max_waiting:
-            seconds = self._pace * len(self._waiting) / self._slots
+        queue = [self._need(job) for job in self._waiting if not job.left]
+        waiting = len(queue) + len(jobs) - fitting([*queue, *needs], *self._room())
+        if waiting > self._max_waiting:
+            seconds = self._pace * len(queue) / self._slots
             raise FullError(
-                f"the queue is full: {len(self._waiting)} requests wait already",
+                f"the queue is full: {max(0, waiting - len(jobs))} requests wait already",
                 max(1, min(60, round(seconds))),
             )
+
+    def _need(self, job: Job) -> int:
+        """Pages that a job takes."""
+        return self.pages.need(len(job.prompt) + job.n_predict)
+
+    def _room(self) -> tuple[int, int]:
+        """Slots and pages that the next turn can give to jobs; stored pages are given up."""
+        going = [x for x in (*self._taking_in, *self._running.values()) if not x.over]
+        return self._slots - len(going), self.pages.budget - sum(map(self._need, going))
 
     # -- between two steps
 
