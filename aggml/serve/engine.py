@@ -10,6 +10,7 @@ are stored (prefixes.py), and when they are copied (keeping.py).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self
@@ -19,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml.models.beside import Beside
-from aggml.models.cache.paging import PAGE
+from aggml.models.cache.paging import PAGE, fitting
 from aggml.serve import steps
 from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
 from aggml.serve.keeping import Keeper
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from aggml.serve.steps import Intake
 
 __all__ = ["STAGED", "Engine"]
+
+_log = logging.getLogger("serve")
 
 BEST: Final = 64  # the next token is chosen among so many; other logits stay on the device
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
@@ -53,7 +56,7 @@ class Engine:
             with states keeps none, because a state cannot be cut back to the end of a page.
         chunk: tokens in one step, of running sequences and prompts together. While no sequence
             runs, a step takes at least 512 tokens of prompts.
-        max_waiting: jobs in the queue; more are refused.
+        max_waiting: jobs that wait because no slot or not enough memory is free; more are refused.
     """
 
     def __init__(
@@ -197,57 +200,99 @@ class Engine:
                     f"{len(job.prompt)} tokens of prompt and {job.n_predict} more do not fit a "
                     f"context of {self.model.ctx - 1}"
                 )
-            need = self.pages.need(length)
+            need = self._need(job)
             if need > self.pages.budget:
                 raise TooLongError(
                     f"{length} tokens need {need} pages, the server has {self.pages.budget}: ask "
                     "for fewer tokens, or start the server with more --kv-memory"
                 )
-        if len(jobs) > self._max_waiting:
+        needs = [self._need(job) for job in jobs]
+        most = fitting(needs, self._slots, self.pages.budget) + self._max_waiting
+        if len(jobs) > most:
             raise TooLongError(
-                f"the request asks for {len(jobs)} answers, at most {self._max_waiting} sequences "
-                "may wait",
-                "n",
-            )
+                f"the request asks for {len(jobs)} answers, this server takes {most} of them: "
+                f"{most - self._max_waiting} that run and {self._max_waiting} that wait", "n",
+            )  # fmt: skip
         if self._closing:
             raise FullError("the server is stopping", 5)
-        if len(self._waiting) + len(jobs) > self._max_waiting:
-            seconds = self._pace * len(self._waiting) / self._slots
+        queue = [self._need(job) for job in self._waiting if not job.left]
+        waiting = len(queue) + len(jobs) - fitting([*queue, *needs], *self._room())
+        if waiting > self._max_waiting:
+            seconds = self._pace * len(queue) / self._slots
             raise FullError(
-                f"the queue is full: {len(self._waiting)} requests wait already",
+                f"the queue is full: {max(0, waiting - len(jobs))} requests wait already",
                 max(1, min(60, round(seconds))),
             )
+
+    def _need(self, job: Job) -> int:
+        """Pages that a job takes."""
+        return self.pages.need(len(job.prompt) + job.n_predict)
+
+    def _room(self) -> tuple[int, int]:
+        """Slots and pages that the next turn can give to jobs; stored pages are given up."""
+        going = [x for x in (*self._taking_in, *self._running.values()) if not x.over]
+        return self._slots - len(going), self.pages.budget - sum(map(self._need, going))
 
     # -- between two steps
 
     async def _serve(self) -> None:
         while True:
-            await self._clear()
-            self._admit()
-            if not self.active:
-                await self._rest()
-                continue
-            await self._forget(self.pages.surplus())
-            for rows in self.prefixes.surplus():
-                await self._keeper.done()
-                await self.model.forget_rows(*rows)
-            running = [job for job in self._running.values() if not job.over]
-            beside = 0
-            if self._taking_in and running:
-                beside = min(steps.size(max(self._running) + 1, steps.BESIDE), self._slots)
-            room = steps.room_for_prompts(self._chunk, beside, running=bool(self._running))
-            if self._rows.states:
-                chunk = steps.next_prompt(self._taking_in, room)
-            else:
-                chunk = steps.next_prompts(self._taking_in, room, self._rows, self.prefixes)
+            try:
+                await self._turn()
+            except Exception as error:  # of any class: one turn must not end the service
+                _log.exception("a turn of the engine failed")
+                self._give_up(error)
+                await checkpoint()
+
+    async def _turn(self) -> None:
+        """Compute one step. If no job has a slot, wait until there is a new job."""
+        await self._clear()
+        self._admit()
+        if not self.active:
+            assert not self._waiting, f"{len(self._waiting)} sequences wait although none runs"
+            await self._rest()
+            return
+        running, chunk, beside = self._next()
+        if running or chunk:
+            await self._return_memory()
             jobs = [*running, *(job for job, _ in chunk)]
-            if jobs:
-                await self._guarded(jobs, self._step(running, chunk, beside))
+            await self._guarded(jobs, self._step(running, chunk, beside))
+            return
+        # A turn that computes nothing must wait for something, or it is repeated for ever and no
+        # other task runs. Here jobs have ended since `_clear`: the next turn frees their slots.
+        jobs = [*self._taking_in, *self._running.values()]
+        assert any(job.over for job in jobs), f"{len(jobs)} sequences, and none of them goes on"
+        await checkpoint()
+
+    def _next(self) -> tuple[list[Job], list[tuple[Job, Piece]], int]:
+        """What the next step computes: arguments of `_step`."""
+        running = [job for job in self._running.values() if not job.over]
+        beside = 0
+        if self._taking_in and running:
+            beside = min(steps.size(max(self._running) + 1, steps.BESIDE), self._slots)
+        room = steps.room_for_prompts(self._chunk, beside, running=bool(self._running))
+        if self._rows.states:
+            return running, steps.next_prompt(self._taking_in, room), beside
+        chunk = steps.next_prompts(self._taking_in, room, self._rows, self.prefixes)
+        return running, chunk, beside
+
+    async def _return_memory(self) -> None:
+        """Give memory back to the system that others were promised."""
+        await self._forget(self.pages.surplus())
+        for rows in self.prefixes.surplus():
+            await self._keeper.done()
+            await self.model.forget_rows(*rows)
+
+    def _give_up(self, error: Exception) -> None:
+        """Fail all jobs that have a slot; without any, the first that waits for one."""
+        jobs = [*self._taking_in, *self._running.values()]
+        if not jobs and self._waiting:
+            jobs = [self._waiting.popleft()]
+        self._fail(jobs, error)
 
     async def _rest(self) -> None:
         """Wait for the next job; the cache gives its memory back meanwhile."""
-        if not self._waiting:
-            self._idle.set()
+        self._idle.set()
         self._changed = anyio.Event()
         await self._forget(self.pages.surplus(idle=True))
         for slot in range(self._slots, self._slots + STAGED):
@@ -276,9 +321,10 @@ class Engine:
         self._waiting = deque(job for job in self._waiting if not job.left)
         self._taking_in = deque(job for job in self._taking_in if not self._ended(job))
         for job in [job for job in self._running.values() if job.over]:
-            assert job.slot is not None
-            del self._running[job.slot]
+            slot = job.slot
+            assert slot is not None
             self._ended(job)
+            del self._running[slot]
         if not self._taking_in:
             await self._close_ranks()
 
@@ -305,7 +351,7 @@ class Engine:
             self.model.promise(lower, len(job.prompt) + job.n_predict)
             try:
                 await self.model.move(highest, lower, len(job.prompt) + len(job.made))
-            except aggml.AggmlError as error:
+            except Exception as error:  # of any class, as in `_guarded`
                 self._fail([job], error)
 
     def _admit(self) -> None:
@@ -315,19 +361,21 @@ class Engine:
             slot = self.pages.take(len(job.prompt) + job.n_predict)
             if slot is None:
                 return
-            self._waiting.popleft()
-            self.model.promise(slot, len(job.prompt) + job.n_predict)
             job.slot = slot
-            self._taking_in.append(job)
+            self._taking_in.append(self._waiting.popleft())
+            self.model.promise(slot, len(job.prompt) + job.n_predict)
 
     async def _guarded(self, jobs: list[Job], step: Awaitable[None]) -> None:
         """Carry out a step. If it fails, only the jobs in it fail."""
         begin = time.perf_counter()
         try:
             await step
-        except aggml.AggmlError as error:
+        except Exception as error:  # of any class: others must go on
+            if not isinstance(error, aggml.AggmlError):
+                _log.exception("a step of the engine failed")
             self.counters.failed_steps += 1
             self._fail(jobs, error)
+            await checkpoint()
         self.counters.steps += 1
         self.counters.stepped(time.perf_counter() - begin)
 

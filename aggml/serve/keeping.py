@@ -6,6 +6,7 @@ copying itself (aggml/models/cache/copying.py).
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import anyio
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from aggml.serve.prefixes import Prefixes
 
 __all__ = ["Keeper"]
+
+_log = logging.getLogger("serve")
 
 
 class Keeper:
@@ -64,9 +67,13 @@ class Keeper:
     async def _copy(self, added: Sequence[tuple[bytes, Run]]) -> None:
         try:
             await self._model.copy_rows([run for _, run in added])
-        except BaseException:
+        except BaseException as error:
             self._prefixes.lose(key for key, _ in added)
-            raise
+            # A failure here would end the task group, and the engine with it. Nobody needs these
+            # pages yet: later prompts are computed instead of copied.
+            if not (self._beside and isinstance(error, Exception)):
+                raise
+            _log.warning("%d pages were not stored: %s", len(added), error)
         finally:
             self._jobs = ()
             self._copied.set()

@@ -98,9 +98,13 @@ def next_prompts(
     Only the last prompt may be cut; its rest comes first in the next chunk. A prompt begins after
     its stored pages. While a page that it needs is being computed for an older prompt, it waits.
 
+    A prompt for which there is no place waits until prompts that have one are complete. Younger
+    prompts get no place before it, or it might wait for ever; those that have one go on, because
+    it waits for them. So if there is any prompt, the chunk is not empty.
+
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
-        room: tokens.
+        room: tokens, at least one.
         rows: the rows of the cache.
         prefixes: the stored pages.
     """
@@ -108,15 +112,17 @@ def next_prompts(
     held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
     chunk: list[tuple[Job, Piece]] = []
     coming: set[bytes] = set()
+    full = False
     for job in jobs:
         if room == 0:
             break
         if job.staged is None:
-            if prefixes.awaits(job, coming):
+            if full or prefixes.awaits(job, coming):
                 continue
             job.staged = place(len(job.prompt), held, rows.shared - 1)
             if job.staged is None:
-                break
+                full = True
+                continue
             held.append((job.staged, job.staged + len(job.prompt)))
             prefixes.begin(job, rows.slots * rows.ctx + job.staged)
         coming.update(prefixes.coming(job))

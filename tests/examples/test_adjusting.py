@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import aggml
 from aggml.models.decoding.adjusting import Adjuster, Rules
+from aggml.models.decoding.drawing import Draws
 from aggml.models.decoding.sampling import Sampler, choose, report
 
 VOCABULARY = 40
@@ -134,3 +136,52 @@ def test_probabilities_are_those_of_the_whole_row() -> None:
     assert told.logprob == pytest.approx(wanted[5], abs=1e-5)
     assert [token for token, _ in told.best] == ids[:3].tolist()
     assert [p for _, p in told.best] == pytest.approx(wanted[ids[:3]].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 129, 300, 1024, 1025, 2500])
+@pytest.mark.parametrize("of", ["bias", "prompt", "made", "ends", "all"])
+async def test_any_number_of_different_tokens_is_changed(n: int, of: str) -> None:
+    """Beside numpy token by token: on the host, and by the op of the device."""
+    random = np.random.default_rng(n)
+    size = 3000
+
+    def some(name: str) -> list[int]:
+        return random.permutation(size)[: n if of in (name, "all") else 3].tolist()
+
+    bias = {token: float(random.uniform(-100, 100)) for token in some("bias")}
+    prompt, made, ends = some("prompt") * 2, some("made"), {*some("ends")}
+    rules = Rules(0.75, -0.5, 1.75, bias, least=len(made) + 1)
+    row = random.standard_normal(size).astype(np.float32) * 5
+    adjuster = Adjuster(rules, prompt, ends)
+    for token in made:
+        adjuster.take(token)
+    seen, count = np.zeros(size, bool), np.bincount(made, minlength=size)
+    seen[prompt], seen[made] = True, True
+    wanted = np.where(seen, np.where(row > 0, row / 1.75, row * 1.75), row).astype(np.float64)
+    wanted[list(bias)] += list(bias.values())
+    wanted -= 0.75 * (count > 0) - 0.5 * count
+    wanted[list(ends)] = -math.inf
+    ids, logits = adjuster.changed(row)
+    assert len(set(ids.tolist())) == len(ids) == adjuster.changing
+    assert {*ids.tolist()} == {*bias, *prompt, *made, *ends}
+    np.testing.assert_allclose(logits, wanted[ids], atol=1e-4)
+    found, best = adjuster.best(row, *top_of(row), need=1)
+    assert found[np.argmax(best)] == np.argmax(wanted)
+    drawn = Draws.of([Sampler(0)], 8, [adjuster])
+    assert drawn.changing is not None
+    assert drawn.changes is not None
+    a = aggml.new_tensor("f32", ne=(size, 1))
+    which = aggml.new_tensor("i32", ne=(drawn.changing.shape[1], 1))
+    how = aggml.new_tensor("f32", ne=(drawn.changing.shape[1], 5, 1))
+    y = aggml.ops.penalize(a, which, how)
+    graph = aggml.Graph(y)
+    async with aggml.get_device("CPU").backend(n_threads=1) as backend:
+        backend.alloc_graph(graph)
+        given = {a: row[None], which: drawn.changing, how: drawn.changes}
+        device = np.asarray(await backend.run(graph, given, y)).reshape(-1)
+    np.testing.assert_allclose(device, wanted, atol=1e-4)
+
+
+def top_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.argsort(-row, kind="stable")[:BEST].astype(np.int32)
+    return ids, row[ids]

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import numpy as np
 
 import aggml
-from aggml.models.cache.paging import PagedDecoder
+from aggml.models.cache.paging import PAGE, PagedDecoder
 from aggml.models.decoding.sampling import Sampler
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
@@ -32,17 +32,19 @@ async def running(
     *,
     slots: int = 4,
     budget: int = 64,
+    stored: int = 0,
     max_waiting: int = 64,
     device: aggml.Device | None = None,
 ) -> AsyncIterator[Engine]:
     device = device or aggml.get_device("CPU")
+    more = -(-stored * PAGE // CTX)
     with await open_model(file) as opened:
         async with device.backend() as backend:
             model = await load_decoder(
-                backend, opened, kind=PagedDecoder, ctx=CTX, sequences=slots + STAGED
+                backend, opened, kind=PagedDecoder, ctx=CTX, sequences=slots + STAGED + more
             )
             async with Engine(
-                model, slots=slots, budget=budget, chunk=32, max_waiting=max_waiting
+                model, slots=slots, budget=budget, stored=stored, chunk=32, max_waiting=max_waiting
             ) as engine:
                 with anyio.fail_after(PATIENCE):
                     yield engine

@@ -15,7 +15,7 @@ import pytest
 from serve.running import CTX, PATIENCE, all_of, greedy, prompts, running
 
 import aggml
-from aggml.models.cache.paging import PagedDecoder
+from aggml.models.cache.paging import PagedDecoder, fitting
 from aggml.models.decoding.adjusting import Adjuster, Rules
 from aggml.models.decoding.generating import generate
 from aggml.models.decoding.sampling import Sampler
@@ -281,3 +281,75 @@ async def test_the_device_draws_and_penalizes_as_the_host_does(
     assert brought
     # only tokens are brought from the device
     assert all(x == [(np.int32, x[0][1])] and x[0][1] <= 8 for x in brought)
+
+
+async def together(engine: Engine, jobs: Sequence[Job]) -> list[list[int] | str]:
+    """All jobs at once: the tokens of each, or the reason why it was refused."""
+    found: list[list[int] | str] = [""] * len(jobs)
+
+    async def one(i: int) -> None:
+        try:
+            found[i] = await all_of(engine, jobs[i])
+        except FullError as error:
+            found[i] = str(error)
+
+    async with anyio.create_task_group() as tasks:
+        for i in range(len(jobs)):
+            tasks.start_soon(one, i)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("slots", "budget", "max_waiting", "given", "taken"),
+    [
+        (8, 64, 1, 8, 8),
+        (8, 64, 1, 9, 9),
+        (8, 64, 1, 12, 9),
+        (2, 64, 3, 12, 5),
+        (8, 3, 1, 8, 4),  # each takes a page of the three
+        (1, 64, 1, 4, 2),
+    ],
+)
+async def test_only_requests_that_have_to_wait_are_in_the_queue(
+    file: Path, slots: int, budget: int, max_waiting: int, given: int, taken: int
+) -> None:
+    asked = [[1, 5 + i, 9] for i in range(given)]
+    found: list[list[int] | str] = []
+    async with running(file, slots=slots, budget=budget, max_waiting=max_waiting) as engine:
+        for _ in range(2):  # an engine that is new, and one that has worked
+            found = await together(engine, [greedy(prompt, 3) for prompt in asked])
+            refused = [x for x in found if isinstance(x, str)]
+            assert len(refused) == given - taken
+            assert all("the queue is full" in x for x in refused)
+    for prompt, tokens in zip(asked, found, strict=True):
+        if not isinstance(tokens, str):
+            assert tokens == await alone(file, prompt, 3)
+
+
+async def test_slots_of_requests_that_have_left_count_as_free(file: Path) -> None:
+    async with running(file, slots=2, max_waiting=1) as engine:
+        for _ in range(3):
+            streams = [engine.stream(greedy([1, 5, i], 400)) for i in range(2)]
+            for stream in streams:
+                await anext(stream)
+            for stream in streams:
+                await stream.aclose()
+            engine.check([greedy([1, 6], 3)] * 3)
+            with pytest.raises(TooLongError, match="takes 3 of them: 2 that run and 1 that wait"):
+                engine.check([greedy([1, 6], 3)] * 4)
+            assert all(len(x) == 3 for x in await together(engine, [greedy([1, 6], 3)] * 1))
+
+
+@pytest.mark.parametrize(
+    ("needs", "slots", "pages", "n"),
+    [
+        ([], 3, 9, 0),
+        ([3, 3, 3, 1], 9, 9, 3),
+        ([3, 9, 1], 9, 9, 1),  # the last one does not pass the one before it
+        ([1, 1, 1], 2, 9, 2),
+        ([1, 1], 0, 9, 0),
+        ([1, 1], 2, -1, 0),
+    ],
+)
+def test_how_many_sequences_get_a_slot(needs: list[int], slots: int, pages: int, n: int) -> None:
+    assert fitting(needs, slots, pages) == n

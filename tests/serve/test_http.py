@@ -24,6 +24,8 @@ from aggml.serve.http.forms import event_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import httpx
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -294,3 +296,27 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
         assert [len(x.top_logprobs) for x in content] == [2, 2, 2]
         with pytest.raises(openai.APIStatusError, match="more than 1048576 bytes"):
             client.completions.create(model=SMALL, prompt="x" * (5 << 20))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_requests_that_find_a_free_slot_are_not_refused_for_the_queue(
+    file: Path, stream: bool
+) -> None:
+    async with serving(models=[file], slots=8, max_waiting=1) as (_, client):
+        found: list[httpx.Response] = []
+
+        async def one(i: int) -> None:
+            given = {"prompt": [1, 5 + i], "max_tokens": 4, "stream": stream, **GREEDY}
+            found.append(await client.post("/v1/completions", json=given))
+
+        for _ in range(2):
+            del found[:]
+            async with anyio.create_task_group() as tasks:
+                for i in range(8):
+                    tasks.start_soon(one, i)
+            assert [x.status_code for x in found] == [200] * 8
+            assert not any("error" in x.text for x in found)
+        several = {"prompt": [1, 5], "max_tokens": 4, "n": 8, **GREEDY}
+        assert (await client.post("/v1/completions", json=several)).status_code == 200
+        answer = await client.post("/v1/completions", json=several | {"n": 10})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")

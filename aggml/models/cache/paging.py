@@ -23,11 +23,11 @@ from aggml.models.decoding.decoder import Decoder
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from aggml import Backend, Buffer, Tensor
 
-__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of"]
+__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting"]
 
 PAGE: Final = 64  # positions
 AT_ONCE: Final = 1 << 20  # bytes copied on the event loop, in 0.1 to 0.3 ms; a thread copies more
@@ -318,6 +318,23 @@ def _places(caches: Sequence[Tensor]) -> list[int]:
     for cache in caches:
         found.append(found[-1] + -(-cache.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
     return found
+
+
+def fitting(needs: Iterable[int], slots: int, pages: int) -> int:
+    """How many sequences get a slot, first come, first served: none passes one that waits.
+
+    Args:
+        needs: pages of each sequence, the oldest first.
+        slots: free slots.
+        pages: free pages.
+    """
+    n = 0
+    for need in needs:
+        pages -= need
+        if n == slots or pages < 0:
+            break
+        n += 1
+    return n
 
 
 def budget_of(memory: int, model: PagedDecoder) -> int:

@@ -68,11 +68,14 @@ class Adjuster:
         self._seen = np.zeros(FIRST, bool)  # whether the token is in the prompt or the answer
         self._bias = np.zeros(FIRST, np.float32)
         self._made = 0
+        # `_of` may replace the arrays by longer ones, so it is called before they are looked up.
         for token, bias in rules.bias.items():
-            self._bias[self._of(token)] = bias
+            at = self._of(token)
+            self._bias[at] = bias
         if rules.repetition != 1.0:
             for token in prompt:
-                self._seen[self._of(token)] = True
+                at = self._of(token)
+                self._seen[at] = True
         # Penalties do not concern end tokens: an end token would have ended the answer.
         self._ends = np.array([self._of(token) for token in ends] if rules.least else [], np.intp)
         self._counts = bool(rules.presence or rules.frequency or rules.repetition != 1.0)
