@@ -173,9 +173,10 @@ class Graph:
             raise InvalidHandle(f"[{what}] {name!r} is no name")
         names = self._names
         if names is None:
-            names = self._names = {}
+            names = {}
             for tensor in (*self.leafs, *self.nodes):
                 names.setdefault(tensor.name, []).append(tensor)
+            self._names = names  # once it is full: another thread looks up what it finds there
         found = names.get(name, ())
         if len(found) == 1:
             return found[0]

@@ -18,6 +18,7 @@ from aggml.backend.params import keywords_of
 from aggml.backend.props import DeviceCaps, DeviceProps, DeviceType
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, Unsupported
 from aggml.native import _native
+from aggml.process.locks import new_rlock
 from aggml.stream import Stream
 from aggml.stream.event import Event
 from aggml.stream.future import Future
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
 __all__ = ["Backend", "Device"]
+
+# Several threads may close one backend, or await one `synchronize`: the first does the work, for
+# all. Reentrant, because garbage collection may close another backend in between.
+_closing = new_rlock()
+_reporting = new_rlock()
 
 
 class Backend(DataBackend, ComputingBackend):
@@ -105,8 +111,9 @@ class Backend(DataBackend, ComputingBackend):
 
         def report() -> None:
             nonlocal unseen
-            if unseen is None:
-                unseen = self._unseen()
+            with _reporting:
+                if unseen is None:
+                    unseen = self._unseen()
             if unseen:
                 raise ExceptionGroup(
                     f"[Backend.synchronize] {self!r}: {len(unseen)} operations failed, and nobody "
@@ -141,13 +148,14 @@ class Backend(DataBackend, ComputingBackend):
         when the backend and all of its Futures have gone, or at exit.
         """
         native = self.stream.native
-        if self._drained is None and native.alive and not native.closed:
-            if native.lost is None:
-                (ops,) = submit([(native, [_native.mark("close", ())])])
-                self._drained = Future(tuple(ops), None, "close")
-            else:  # the device is lost: it refuses a mark, and queued work fails soon
-                self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
-            self.stream.close()
+        with _closing:
+            if self._drained is None and native.alive and not native.closed:
+                if native.lost is None:
+                    (ops,) = submit([(native, [_native.mark("close", ())])])
+                    self._drained = Future(tuple(ops), None, "close")
+                else:  # the device is lost: it refuses a mark, and queued work fails soon
+                    self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
+                self.stream.close()
         if not self.stream.pending:
             self.stream.tell_failures("Backend.close")
 

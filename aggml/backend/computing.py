@@ -14,6 +14,7 @@ import anyio.lowlevel
 from aggml.backend.base import Array, BackendBase
 from aggml.backend.inputs import ask, check_written, reshaped, shapes_of, words_of
 from aggml.errors import (
+    AggmlError,
     AllocFailed,
     AlreadyAllocated,
     InvalidArgument,
@@ -22,11 +23,11 @@ from aggml.errors import (
     NotAllocated,
 )
 from aggml.graph import Graph
-from aggml.memory.graph_memory import GraphBuffer, laying_out
+from aggml.memory.graph_memory import GraphBuffer, Snapshot, laying_out
 from aggml.stream.future import Future
 from aggml.stream.observe import observers
 from aggml.stream.prepared import Prepared
-from aggml.stream.slices import finish, give_way
+from aggml.stream.slices import ATTEMPTS, IN_SLICES, finish, give_way
 from aggml.tensor import checking
 from aggml.tensor.inputs import check_due
 
@@ -108,16 +109,20 @@ class ComputingBackend(BackendBase):
             AllocFailed: no memory.
         """
         self._check_open("Backend.alloc_graph")
-        layout = finish(laying_out(self, graph))
-        try:
-            block = self.buffer_type.alloc_buffer(layout.size)
-        except AllocFailed as error:
-            raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
-        try:
-            self.memory.arena(layout.scratch_size)
-        except AllocFailed as error:
-            raise layout.too_large(self, error, scratch=True) from error.__cause__ or error
-        return layout.place(self, block)
+        for _ in range(ATTEMPTS):
+            layout = finish(laying_out(self, graph))
+            try:
+                block = self.buffer_type.alloc_buffer(layout.size)
+            except AllocFailed as error:
+                raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
+            try:
+                self.memory.arena(layout.scratch_size)
+            except AllocFailed as error:
+                raise layout.too_large(self, error, scratch=True) from error.__cause__ or error
+            memory = layout.place(self, block)
+            if memory is not None:
+                return memory
+        raise _restless(graph, "Backend.alloc_graph")
 
     async def reserve(self, nbytes: int) -> None:
         """Have ``nbytes`` of scratch ready. A worker touches its pages, not the event loop.
@@ -144,17 +149,37 @@ class ComputingBackend(BackendBase):
             raise InvalidHandle(f"[Backend.prepare] {graph!r} is no Graph")
         if graph.memory is None:
             with contextlib.suppress(AlreadyAllocated):  # another task placed it first
-                layout = await give_way(laying_out(self, graph))
-                try:
-                    block = await self.buffer_type.provide(layout.size)
-                except AllocFailed as error:
-                    raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
-                layout.place(self, block)
-        memory = self._memory_of(graph, "Backend.prepare")
-        self._check_reach(graph, "Backend.prepare")
-        plans = _plans_of(graph, "Backend.prepare")
-        plans.keep_plan(self, await give_way(self._compile(graph, memory)))
-        await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
+                await self._prepare_memory(graph)
+        compiled = await self._prepare_plan(graph, "Backend.prepare")
+        self._check_open("Backend.prepare")  # again: another task may have closed it
+        await self.reserve(compiled.plan.arena_size)
+
+    async def _prepare_memory(self, graph: Graph) -> None:
+        for attempt in range(ATTEMPTS):
+            steps = laying_out(self, graph)
+            layout = await give_way(steps) if attempt < IN_SLICES else finish(steps)
+            try:
+                block = await self.buffer_type.provide(layout.size)
+            except AllocFailed as error:
+                raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
+            if layout.place(self, block) is not None:
+                return
+        raise _restless(graph, "Backend.prepare")
+
+    async def _prepare_plan(self, graph: Graph, what: str) -> CompiledGraph:
+        for attempt in range(ATTEMPTS):
+            memory, plans, then = self._begin(graph, what)
+            try:
+                steps = self._compile(graph, memory)
+                plan = await give_way(steps) if attempt < IN_SLICES else finish(steps)
+            except AggmlError:
+                if then.stands():
+                    raise
+                continue
+            found = plans.keep_plan(self, plan, then)
+            if found is not None:
+                return found
+        raise _restless(graph, what)
 
     # -- computing
 
@@ -170,11 +195,11 @@ class ComputingBackend(BackendBase):
             )
         return memory
 
-    def _check_reach(self, graph: Graph, what: str) -> None:
-        """Refuse a graph if kernels of this device cannot reach some of its memory."""
+    def _reached(self, graph: Graph, what: str) -> Snapshot:
+        """Where the tensors lie; refuses a graph of which this device does not reach all."""
+        then = Snapshot(graph)
         first: dict[Any, Tensor] = {}  # the first tensor of each buffer, for the message
-        for tensor in (*graph.leafs, *graph.nodes):
-            placement = tensor.placement
+        for tensor, placement in zip((*graph.leafs, *graph.nodes), then.places, strict=True):
             if placement is not None:
                 first.setdefault(placement.buffer, tensor)
         device = self._device
@@ -184,16 +209,35 @@ class ComputingBackend(BackendBase):
                     f"[{what}] {tensor!r} lies in {buffer!r}, out of reach of {self!r}: a "
                     "Scheduler copies what a backend does not reach"
                 )
+        return then
+
+    def _begin(self, graph: Graph, what: str) -> tuple[GraphBuffer, GraphPlans, Snapshot]:
+        """What compiling rests on: the graph's memory and plans, and where its tensors lie.
+
+        Between two slices other tasks, and at any time other threads, may close buffers and
+        allocate tensors again. The plan may then have addresses of memory that is about to be
+        freed. So a plan is kept, and an error raised, only if no tensor moved meanwhile.
+        """
+        return self._memory_of(graph, what), _plans_of(graph, what), self._reached(graph, what)
 
     def _compiled(self, graph: Graph, what: str) -> CompiledGraph:
         """The plan of a placed graph, compiled now if needed, with the runs prepared for it."""
-        memory = self._memory_of(graph, what)
-        plans = _plans_of(graph, what)
-        found = plans.compiled_for(self)
-        if found is None:
-            self._check_reach(graph, what)
-            found = plans.keep_plan(self, finish(self._compile(graph, memory)))
-        return found
+        self._memory_of(graph, what)
+        found = _plans_of(graph, what).compiled_for(self)
+        if found is not None:
+            return found
+        for _ in range(ATTEMPTS):
+            memory, plans, then = self._begin(graph, what)
+            try:
+                plan = finish(self._compile(graph, memory))
+            except AggmlError:
+                if then.stands():
+                    raise
+                continue
+            found = plans.keep_plan(self, plan, then)
+            if found is not None:
+                return found
+        raise _restless(graph, what)
 
     def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
         plan: DevicePlan = self._compiled(graph, what).plan
@@ -394,6 +438,13 @@ def _plans_of(graph: Graph, what: str) -> GraphPlans:
     if plans is None:
         raise _unplaced(graph, what)
     return plans
+
+
+def _restless(graph: Graph, what: str) -> InvalidState:
+    return InvalidState(
+        f"[{what}] tensors of {graph!r} were placed elsewhere each time that it was looked at: "
+        "order the calls that close their buffers and allocate them"
+    )
 
 
 def _unplaced(graph: Graph, what: str) -> NotAllocated:

@@ -26,7 +26,7 @@ from aggml.memory.multi_buffer import MultiBuffer
 from aggml.process.alive import there
 from aggml.tensor import change
 from aggml.tensor.checking import integer
-from aggml.tensor.placement import BufferUsage, PlacementEpoch
+from aggml.tensor.placement import BufferUsage, PlacementEpoch, placing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,13 +87,14 @@ class TensorAllocator:
         buffer_type = self.buffer.type
         needed = buffer_type.alloc_size(tensor)
         size = -(-needed // buffer_type.alignment) * buffer_type.alignment
-        if tensor.view_src is None and self.offset + needed > self.buffer.size:
-            raise CapacityExceeded(
-                f"[TensorAllocator.alloc] {tensor!r} takes {size} bytes, but {self.buffer!r} has "
-                f"{max(self.buffer.size - self.offset, 0)} left"
-            )
-        self.buffer.place(tensor, self.offset)
-        self.offset += size
+        with placing:
+            if tensor.view_src is None and self.offset + needed > self.buffer.size:
+                raise CapacityExceeded(
+                    f"[TensorAllocator.alloc] {tensor!r} takes {size} bytes, but {self.buffer!r} "
+                    f"has {max(self.buffer.size - self.offset, 0)} left"
+                )
+            self.buffer.place(tensor, self.offset)
+            self.offset += size
         return tensor
 
     def __repr__(self) -> str:
@@ -179,8 +180,9 @@ class GraphAllocator:
             AllocFailed: no memory; the buffers are as before.
             InvalidArgument: not one valid id for each tensor.
         """
-        self._grow(self._layout(graph, node_ids, leaf_ids))
-        self._reserved = (_fingerprint(graph), node_ids, leaf_ids)
+        with placing:  # else a thread could put smaller buffers in place of larger ones
+            self._grow(self._layout(graph, node_ids, leaf_ids))
+            self._reserved = (_fingerprint(graph), node_ids, leaf_ids)
 
     def alloc_graph(self, graph: Graph) -> None:
         """Place all tensors of ``graph`` that have no memory (``ggml_gallocr_alloc_graph``).
@@ -195,6 +197,10 @@ class GraphAllocator:
                 structure.
         """
         _check_graph(graph, "GraphAllocator.alloc_graph")
+        with placing:
+            self._alloc_graph(graph)
+
+    def _alloc_graph(self, graph: Graph) -> None:
         node_ids = leaf_ids = None
         several = len(self.types) > 1
         if several:
@@ -228,6 +234,7 @@ class GraphAllocator:
                 change(tensor, "placement", None)
             for tensor, placement in former:
                 change(tensor, "placement", placement)
+            PlacementEpoch.move()
             raise
         for tensor in placed:
             if tensor.placement is not None:
@@ -241,14 +248,15 @@ class GraphAllocator:
 
     def close(self) -> None:
         """Unplace all tensors in the buffers and release these; work in flight keeps the bytes."""
-        for buffer in self.buffers:
-            buffer.close()
-        before = None if self._graph is None else self._graph()
-        if before is not None:
-            before.memory = before.plans = None
-        self._graph = None
-        self._buffers = [[] for _ in self.types]
-        self._reserved = None
+        with placing:
+            for buffer in self.buffers:
+                buffer.close()
+            before = None if self._graph is None else self._graph()
+            if before is not None:
+                before.memory = before.plans = None
+            self._graph = None
+            self._buffers = [[] for _ in self.types]
+            self._reserved = None
 
     def _layout(
         self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None

@@ -24,7 +24,7 @@ from aggml.native import _native
 from aggml.process.alive import note, there
 from aggml.stream.observe import born, observers
 from aggml.tensor import change
-from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch
+from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch, placing
 
 if TYPE_CHECKING:
     from aggml.process.alive import Named
@@ -208,13 +208,14 @@ class Buffer:
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
-        self._usage = _usage(usage)
-        if self._usage is BufferUsage.WEIGHTS:
-            if self._overlapping():
+        with placing:  # a tensor that is placed meanwhile sees that it is among weights
+            self._usage = _usage(usage)
+            if self._usage is BufferUsage.WEIGHTS and self._overlapping():
                 self.exclusive = False
-            if isinstance(self.memory, _native.Memory) and _native.banks() > 1:
-                for tensor in self._lying():  # move rows next to the cores that will read them
-                    _native.place(self.base + _offset(tensor), tensor.nbytes)
+            weights = self._usage is BufferUsage.WEIGHTS
+        if weights and isinstance(self.memory, _native.Memory) and _native.banks() > 1:
+            for tensor in self._lying():  # move rows next to the cores that will read them
+                _native.place(self.base + _offset(tensor), tensor.nbytes)
         self._hand_on_usage()
         PlacementEpoch.move()  # plans may now treat these tensors as weights, or no longer
 
@@ -278,6 +279,10 @@ class Buffer:
             Misaligned, OutOfBounds: the place does not suit it.
             InvalidState: the buffer is closed.
         """
+        with placing:
+            self._place(tensor, offset)
+
+    def _place(self, tensor: Tensor, offset: int) -> None:
         if self._closed:
             raise InvalidState(f"[Buffer.place] {self!r} is closed")
         if not hasattr(tensor, "placement"):
@@ -312,6 +317,7 @@ class Buffer:
             self.init_tensor(tensor)
         except BaseException:
             change(tensor, "placement", None)
+            PlacementEpoch.move()
             self._tensors.discard(tensor)
             raise
         if self._usage is BufferUsage.WEIGHTS and self.exclusive and self._overlaps(tensor):
@@ -329,25 +335,27 @@ class Buffer:
         """
         if not hasattr(tensor, "placement"):
             raise InvalidHandle(f"[Buffer.unplace] {tensor!r} is no tensor")
-        placement = tensor.placement
-        if placement is None or placement.buffer is not self:
-            raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
-        self.free_tensor(tensor)
-        change(tensor, "placement", None)
-        tensor._span = None  # it refers to the placement, which would keep the buffer alive
-        PlacementEpoch.move()  # after the change: a thread that sees the new epoch sees the change
-        self._tensors.discard(tensor)
+        with placing:
+            placement = tensor.placement
+            if placement is None or placement.buffer is not self:
+                raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
+            self.free_tensor(tensor)
+            change(tensor, "placement", None)
+            tensor._span = None  # it refers to the placement, which would keep the buffer alive
+            PlacementEpoch.move()  # after the change: who sees the new epoch sees the change
+            self._tensors.discard(tensor)
 
     def close(self) -> None:
         """Unplace all tensors of the buffer: later use of them raises NotAllocated.
 
         Work in flight keeps the bytes.
         """
-        self._closed = True
-        for tensor in self._lying():
-            self.unplace(tensor)
-        PlacementEpoch.move()
-        self._tensors.clear()
+        with placing:
+            self._closed = True
+            for tensor in self._lying():
+                self.unplace(tensor)
+            PlacementEpoch.move()
+            self._tensors.clear()
 
     def __enter__(self) -> Self:
         return self

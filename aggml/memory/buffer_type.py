@@ -25,6 +25,7 @@ from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.memory.shortage import amount, shortage
 from aggml.native import _native
+from aggml.process.locks import new_lock
 from aggml.stream import Stream
 from aggml.stream.slices import Away, finish
 from aggml.tensor import cut, new_tensor
@@ -51,11 +52,13 @@ class Aside:
     def __init__(self, name: str) -> None:
         self._name = name
         self._stream: Stream | None = None
+        self._starting = new_lock()
 
     def call(self, function: Callable[..., Any], *args: object) -> Future[Any]:
         """A Future of ``function(*args)``."""
-        if self._stream is None:
-            self._stream = Stream(f"memory of {self._name}")
+        with self._starting:  # two streams would not run the calls in turn
+            if self._stream is None:
+                self._stream = Stream(f"memory of {self._name}")
         return self._stream.call(function, *args, operation="alloc")
 
 
@@ -177,7 +180,9 @@ class BufferType(ABC):
                     offset += size
         except BaseException:
             for buffer, tensor in placed:
-                buffer.unplace(tensor)
+                place = tensor.placement  # another task may have closed the buffer meanwhile
+                if place is not None and place.buffer is buffer:
+                    buffer.unplace(tensor)
             raise
         return made[0] if len(made) == 1 else MultiBuffer(made)
 

@@ -14,7 +14,8 @@ from aggml.graph import Graph
 from aggml.memory.allocator import laying_out_scratch
 from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.shortage import shortage
-from aggml.tensor.placement import PlacementEpoch
+from aggml.process.locks import new_lock, new_rlock
+from aggml.tensor.placement import PlacementEpoch, placing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "Held",
     "Layout",
     "Placer",
+    "Snapshot",
     "laying_out",
     "placements",
 ]
@@ -73,6 +75,30 @@ class Compiled(Protocol):
         ...
 
 
+class Snapshot:
+    """Where the tensors of a graph lay at one moment, before work in slices began.
+
+    The work may rest on it if it still `stands` when the work is done. It keeps the memory alive.
+
+    Attributes:
+        epoch: the epoch of the placements then.
+        places: the placement of each tensor, leafs first.
+    """
+
+    __slots__ = ("_tensors", "epoch", "places")
+
+    def __init__(self, graph: Graph | Compiled) -> None:
+        # Read first: if a tensor moves right after that, the epoch is known to be an old one.
+        self.epoch = PlacementEpoch.value
+        self._tensors = (*graph.leafs, *graph.nodes)
+        self.places = [t.placement for t in self._tensors]
+
+    def stands(self) -> bool:
+        """Whether each tensor lies where it lay then, or has no memory as it had none then."""
+        pairs = zip(self._tensors, self.places, strict=True)
+        return all(tensor.placement is place for tensor, place in pairs)
+
+
 class GraphMemory:
     """The scratch arena of a backend; all its graphs share it: a stream runs one plan at a time.
 
@@ -82,6 +108,7 @@ class GraphMemory:
 
     def __init__(self, buffer_type: BufferType) -> None:
         self._type = buffer_type
+        self._growing = new_rlock()  # reentrant: the garbage collector may run in between
         self.held: Buffer | None = None
 
     @property
@@ -92,12 +119,20 @@ class GraphMemory:
     def arena(self, size: int) -> Buffer | None:
         """Scratch of at least ``size`` bytes. If it grows, queued runs keep the old arena.
 
+        It never shrinks, whichever threads ask: a prepared run takes the arena that is there.
+
         Raises:
             AllocFailed: no memory.
         """
         have = self.held
         if size > (0 if have is None else have.size):
-            self.held = have = self._type.alloc_buffer(size)
+            with self._growing:
+                have = self.held
+                if size > (0 if have is None else have.size):
+                    made = self._type.alloc_buffer(size)
+                    have = self.held  # the allocation may have run code that came here, too
+                    if have is None or have.size < made.size:
+                        self.held = have = made
         return have
 
 
@@ -113,8 +148,14 @@ class Held(Protocol):
         ...
 
 
+_keeping = new_lock()
+
+
 class CompiledGraph:
     """A plan for one backend, and the runs that were prepared with it.
+
+    After compiling again there is another object. So a run that a thread prepares with this plan
+    is never taken for one of the new plan.
 
     Attributes:
         plan: as the device compiled it.
@@ -124,39 +165,34 @@ class CompiledGraph:
 
     __slots__ = ("epoch", "gone", "plan", "prepared")
 
-    def __init__(self, gone: weakref.ref[Placer], plan: Compiled) -> None:
+    def __init__(self, gone: weakref.ref[Placer], plan: Compiled, epoch: int) -> None:
         self.gone = gone  # a weak reference with a callback; kept so that the callback is called
         self.plan: Any = plan
-        self.epoch = PlacementEpoch.value
+        self.epoch = epoch
         self.prepared: dict[tuple[object, ...], Held] = {}
 
     def keep(self, words: tuple[object, ...], prepared: Held) -> None:
         """Keep a prepared run for calls with the same words. With empty words nothing is kept."""
         if words:
-            if words not in self.prepared and len(self.prepared) == _PREPARED:
-                del self.prepared[next(iter(self.prepared))]
-            self.prepared[words] = prepared
+            with _keeping:
+                if words not in self.prepared and len(self.prepared) == _PREPARED:
+                    del self.prepared[next(iter(self.prepared))]
+                self.prepared[words] = prepared
 
     def holds(self) -> bool:
         """Whether no tensor has moved; prepared runs that are no longer valid are dropped."""
-        epoch = (
-            PlacementEpoch.value
-        )  # read first, so that the next call notices tensors that move meanwhile
+        # Read first, so that the next call notices tensors that move meanwhile.
+        epoch = PlacementEpoch.value
         if self.epoch != epoch:
             plan = self.plan
             if not plan.holds or any(
                 now is not then for now, then in zip(placements(plan), plan.keep, strict=True)
             ):
                 return False
-            self.prepared = {w: run for w, run in self.prepared.items() if run.holds()}
+            with _keeping:
+                self.prepared = {w: run for w, run in self.prepared.items() if run.holds()}
             self.epoch = epoch
         return True
-
-    def replace(self, plan: Compiled, epoch: int) -> None:
-        """Replace the plan after compiling again; runs prepared with the old plan are dropped."""
-        self.prepared = {}
-        self.plan = plan
-        self.epoch = epoch
 
 
 class GraphPlans:
@@ -195,14 +231,22 @@ class GraphPlans:
             return None
         return found.prepared.get(words)
 
-    def keep_plan(self, backend: Placer, plan: Compiled) -> CompiledGraph:
-        """Keep ``plan`` for this backend: `compiled_for` finds it from now on."""
-        found = self.compiled.get(id(backend))
-        if found is None:
-            gone = weakref.ref(backend, _forgetting(weakref.ref(self), id(backend)))
-            found = self.compiled[id(backend)] = CompiledGraph(gone, plan)
-        else:
-            found.replace(plan, PlacementEpoch.value)
+    def keep_plan(self, backend: Placer, plan: Compiled, then: Snapshot) -> CompiledGraph | None:
+        """Keep ``plan`` for this backend: `compiled_for` finds it from now on.
+
+        Args:
+            backend: which.
+            plan: compiled for it.
+            then: taken before the compiler began.
+
+        Returns:
+            None: a tensor has moved since then, so the plan has addresses that are no longer true.
+        """
+        # As long as the epoch is the same, no tensor has lost its place.
+        if then.epoch != PlacementEpoch.value and not (plan.holds and then.stands()):
+            return None
+        gone = weakref.ref(backend, _forgetting(weakref.ref(self), id(backend)))
+        found = self.compiled[id(backend)] = CompiledGraph(gone, plan, then.epoch)
         return found
 
 
@@ -230,8 +274,8 @@ class GraphBuffer(Buffer):
 
     def serve(self, graph: Graph, offsets: dict[Tensor, int]) -> Self:
         """Become the memory of ``graph``, whose scratch lies at ``offsets`` in the arena."""
-        graph.memory = self
         graph.plans = GraphPlans(offsets)
+        graph.memory = self  # last: who sees the memory sees the plans
         return self
 
     def locate(self, tensor: Tensor) -> tuple[int, bool]:
@@ -254,10 +298,11 @@ class GraphBuffer(Buffer):
 
     def close(self) -> None:
         """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
-        super().close()
-        graph = self._graph()
-        if graph is not None and graph.memory is self:
-            graph.memory = graph.plans = None
+        with placing:
+            super().close()
+            graph = self._graph()
+            if graph is not None and graph.memory is self:
+                graph.memory = graph.plans = None
 
 
 def _forgetting(plans: weakref.ref[GraphPlans], key: int) -> Callable[[object], None]:
@@ -308,18 +353,29 @@ class Layout(NamedTuple):
     size: int
     scratch: dict[Tensor, int]
     scratch_size: int
+    then: Snapshot
 
-    def place(self, backend: Placer, block: Buffer) -> GraphBuffer:
-        """Place all tensors of the layout in ``block``.
+    def place(self, backend: Placer, block: Buffer) -> GraphBuffer | None:
+        """Place all tensors of the layout in ``block``, or none.
+
+        Returns:
+            None: a tensor of the graph has got or lost memory since the layout was made.
 
         Raises:
             AlreadyAllocated: another task has placed the graph meanwhile.
         """
-        _check_unplaced(self.graph)
-        memory = GraphBuffer(block, self.graph, backend, self.scratch_size)
-        for tensor, offset in zip(self.lasting, self.offsets, strict=True):
-            memory.place(tensor, offset)
-        return memory.serve(self.graph, self.scratch)
+        with placing:
+            _check_unplaced(self.graph)
+            if not self.then.stands():
+                return None
+            memory = GraphBuffer(block, self.graph, backend, self.scratch_size)
+            try:
+                for tensor, offset in zip(self.lasting, self.offsets, strict=True):
+                    memory.place(tensor, offset)
+            except BaseException:
+                memory.close()
+                raise
+            return memory.serve(self.graph, self.scratch)
 
     def too_large(self, backend: Placer, error: AllocFailed, *, scratch: bool) -> AllocFailed:
         """The exception that says for which tensors there was no memory."""
@@ -338,6 +394,7 @@ def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
     _check_unplaced(graph)
+    then = Snapshot(graph)
     buffer_type = backend.buffer_type
     alignment = buffer_type.alignment
     lasting, scratch = _sort(graph)
@@ -349,7 +406,7 @@ def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
     for tensor in lasting:
         offsets.append(size)
         size += aligned(buffer_type.alloc_size(tensor), alignment)
-    return Layout(graph, lasting, offsets, size, inside.offsets, inside.size)
+    return Layout(graph, lasting, offsets, size, inside.offsets, inside.size, then)
 
 
 def _check_unplaced(graph: Graph) -> None:

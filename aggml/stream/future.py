@@ -217,7 +217,10 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         """Run one step of a task that was made from this Future; called by event loops."""
         steps: dict[object, Generator[Any, Any, T_co]] | None = getattr(self, "_steps", None)
         if steps is None:
-            steps = self._steps = {}
+            with _waiters_lock:  # loops of two threads may make the first task at once
+                steps = getattr(self, "_steps", None)
+                if steps is None:
+                    steps = self._steps = {}
         task = current_task()
         step = steps.get(task)
         if step is None:

@@ -233,6 +233,8 @@ class Prepared:
                 check_due(self._due, self._what)  # says why
         scratch, keep = self._scratch.held, self._keep
         if keep[1] is not scratch:  # another thread may do the same: what is used is local
+            assert scratch is not None, "an arena never goes"
+            assert scratch.size >= self._plan.arena_size, "an arena never shrinks"
             keep = self._keep = (self._plan, scratch, self._native)
         base = 0 if scratch is None else scratch.base
         made = self._native.submit(keep, base, inputs)

@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from aggml.native import _native
 
-__all__ = ["Away", "Sliced", "at_once", "finish", "give_way"]
+__all__ = ["ATTEMPTS", "IN_SLICES", "Away", "Sliced", "at_once", "finish", "give_way"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +46,14 @@ Sliced: TypeAlias = Generator[Any, None, T]
 # A checkpoint costs 5 to 20 us. A task whose sleep is over runs in the third turn of asyncio's
 # loop, in the second of trio's. With slices of 0.4 ms a ticker was late by up to 1.6 ms.
 SLICE_S: Final = 0.2e-3
+
+
+#: Work in slices is a transaction: it takes down the facts on which it rests before the first
+#: slice, compares them after the last one, and begins again if other tasks or threads have changed
+#: them. So many times it is tried, and so often of these in slices. Other tasks of the loop cannot
+#: interrupt an attempt in one go; only other threads can.
+ATTEMPTS: Final = 16
+IN_SLICES: Final = 4
 
 
 def finish(steps: Sliced[T]) -> T:

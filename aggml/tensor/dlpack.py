@@ -94,7 +94,8 @@ def host_view(tensor: Shown, what: str) -> Array:
     start = placement.address + tensor.view_offs - flat.__array_interface__["data"][0]
     if start < 0 or start + tensor.nbytes > flat.nbytes:
         raise Unsupported(f"[{what}] {tensor!r} lies outside the memory of the owner of {buffer!r}")
-    placement.exported = placement.exported or bool(flat.flags.writeable)
+    if flat.flags.writeable:
+        placement.exported = True
     return array_over(tensor, flat, start)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aggml.errors import ReadOnly
 from aggml.native import _native
+from aggml.process.locks import new_rlock
 from aggml.process.numbers import Numbers
 
 if TYPE_CHECKING:
@@ -27,7 +28,14 @@ __all__ = [
     "Placement",
     "PlacementEpoch",
     "fill",
+    "placing",
 ]
+
+
+#: Held while tensors get a place, or lose it. "It has no place" and "now it has one" are a single
+#: step for all threads, and so are all places of one graph. It is reentrant, because the hooks of
+#: buffers and the garbage collector may run in between; nobody waits with it for another thread.
+placing = new_rlock()
 
 
 class BufferUsage(IntEnum):

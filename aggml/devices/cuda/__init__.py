@@ -15,6 +15,7 @@ from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.compile import nvrtc_version
 from aggml.devices.cuda.device import CUDADevice
 from aggml.devices.cuda.driver import Missing, facts, probe
+from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +74,7 @@ class CUDAFamily(Family):
 
 
 _family: CUDAFamily | None = None
+_making = new_lock()
 
 
 def aggml_backend_init() -> Family:
@@ -82,9 +84,10 @@ def aggml_backend_init() -> Family:
         Missing: packages, the driver, or a device.
     """
     global _family
-    if _family is None:
-        _family = CUDAFamily()
-    return _family
+    with _making:
+        if _family is None:
+            _family = CUDAFamily()
+        return _family
 
 
 def __dir__() -> list[str]:

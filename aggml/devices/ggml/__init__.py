@@ -15,6 +15,7 @@ from aggml.devices.ggml.device import GgmlDevice
 from aggml.devices.ggml.finding import Files, files_in, searched
 from aggml.devices.ggml.library import Library, libraries
 from aggml.errors import BackendLoadError
+from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,6 +121,7 @@ def family(path_or_folder: str | os.PathLike[str] | None = None) -> GgmlFamily:
 
 
 _family: GgmlFamily | None = None
+_making = new_lock()
 
 
 def aggml_backend_init() -> Family:
@@ -129,13 +131,14 @@ def aggml_backend_init() -> Family:
         BackendLoadError: the variable names nothing, or what it names cannot be loaded.
     """
     global _family
-    if _family is None:
-        if not os.environ.get("GGML_BACKEND_PATH"):
-            raise BackendLoadError(
-                "[ggml] GGML_BACKEND_PATH is not set: give it the path of a library of ggml"
-            )
-        _family = family()
-    return _family
+    with _making:
+        if _family is None:
+            if not os.environ.get("GGML_BACKEND_PATH"):
+                raise BackendLoadError(
+                    "[ggml] GGML_BACKEND_PATH is not set: give it the path of a library of ggml"
+                )
+            _family = family()
+        return _family
 
 
 def __dir__() -> list[str]:

@@ -122,10 +122,10 @@ class GgmlDevice(Device):
             raise Unsupported(
                 f"[{self.name}.split_buffer_type] this backend of ggml cannot divide rows"
             )
-        if index not in self._split_types:
-            name, alignment, _ = self.native.extras[index]
-            self._split_types[index] = PackedType(self, index, name, alignment, True)
-        return self._split_types[index]
+        name, alignment, _ = self.native.extras[index]
+        # setdefault is one step: two threads get the same object, and types are compared by that.
+        made = PackedType(self, index, name, alignment, True)
+        return self._split_types.setdefault(index, made)
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes; 0 and 0 once the device is lost."""

@@ -72,6 +72,7 @@ class Library:
         self.version: str = native.version
         self.problems: dict[str, str] = {}
         self._devices: dict[int, GgmlDevice] = {}
+        self._making = new_lock()
         self._loaded: set[Path] = set()
 
     @classmethod
@@ -89,10 +90,10 @@ class Library:
                 if native is None:
                     raise BackendLoadError(f"[ggml.load] {files.base}: {why}")
                 check_version(native.version, files.base)
-                found = _libraries[key] = cls(files.base, native)
                 problem = native.load(None)
                 if problem is not None:
                     raise BackendLoadError(f"[ggml.load] {files.registry}: {problem}")
+                found = _libraries[key] = cls(files.base, native)
             return found
 
     def load(self, backends: Sequence[Path], *, named: bool = False) -> None:
@@ -123,12 +124,13 @@ class Library:
     @property
     def devices(self) -> list[GgmlDevice]:
         """All devices in ggml's order; the same objects each time."""
-        found = []
-        for native in self.native.devices():
-            if native.key not in self._devices:
-                self._devices[native.key] = GgmlDevice(native, self)
-            found.append(self._devices[native.key])
-        return found
+        with self._making:
+            found = []
+            for native in self.native.devices():
+                if native.key not in self._devices:
+                    self._devices[native.key] = GgmlDevice(native, self)
+                found.append(self._devices[native.key])
+            return found
 
     @property
     def backends(self) -> list[str]:

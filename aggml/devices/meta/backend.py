@@ -25,6 +25,7 @@ from aggml.native import _native
 from aggml.plan import DevicePlan, Storages
 from aggml.stream import Stream
 from aggml.stream.future import Future
+from aggml.tensor.placement import placing
 from aggml.tensor.spans import storages_of
 
 if TYPE_CHECKING:
@@ -246,9 +247,9 @@ class MetaBackend(Backend):
         library = self._library
         takes = (lambda _: False) if library is None else library.takes
         found = yield from dividing(graph, len(self.members), takes)
-        self._place(found.between)
+        blocks = self._place(found.between)
         plan = MetaPlan(graph)
-        plan.blocks = list(self._between)
+        plan.blocks = blocks
         for sent, sums, nodes in found.rounds:
             summed: list[Sequence[DevicePlan]] = []
             for one in sums:
@@ -264,15 +265,17 @@ class MetaBackend(Backend):
             plan.rounds.append(_Planned(sent, summed, graphs))
         return plan
 
-    def _place(self, needed: Sequence[Needed]) -> None:
+    def _place(self, needed: Sequence[Needed]) -> list[Buffer]:
         """Allocate the memory that rounds share; all plans share it, since plans run in turn."""
         alignment = self.buffer_type.alignment
         offsets, size = laid_out(needed, alignment)
-        for i, member in enumerate(self.members):
-            if self._between[i].size < size:
-                self._between[i] = member.buffer_type.alloc_buffer(size)
-            for one, offset in zip(needed, offsets, strict=True):
-                self._between[i].place(one.each[i], offset)
+        with placing:  # another thread may compile, too: blocks only grow
+            for i, member in enumerate(self.members):
+                if self._between[i].size < size:
+                    self._between[i] = member.buffer_type.alloc_buffer(size)
+                for one, offset in zip(needed, offsets, strict=True):
+                    self._between[i].place(one.each[i], offset)
+            return list(self._between)
 
     def _compute(self, plan: MetaPlan, arena: Buffer | None) -> Future[None]:
         storages = plan.storages

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.native import _native
+from aggml.process.locks import new_rlock
 from aggml.scheduler.layout.actions import Bring, ChooseExperts, Compute, Move
 from aggml.scheduler.running.prepared import record
 from aggml.scheduler.running.unit import Unit
@@ -69,6 +70,7 @@ class Runner:
         self.sides = sides
         self.joined = Stream("scheduler", pool=backends[0].stream.pool)
         self.busy, self.note = admission.busy, admission.add
+        self._reporting = new_rlock()
         self._natives = [b.stream.native for b in backends]
         self.line = _native.Lineup(self.joined.native, self._natives, n_slots)
 
@@ -249,7 +251,7 @@ class Runner:
 
     def streams(self) -> list[Stream]:
         """All streams that submissions may be on."""
-        return [b.stream for b in (*self.backends, *self.sides.opened.values())]
+        return [b.stream for b in (*self.backends, *list(self.sides.opened.values()))]
 
     def synchronize(self, scheduler: str) -> Future[None]:
         """See `Scheduler.synchronize`; ``scheduler`` is told by the exception."""
@@ -257,8 +259,9 @@ class Runner:
 
         def report() -> None:
             nonlocal unseen
-            if unseen is None:
-                unseen = [failure for stream in self.streams() for failure in stream.failures()]
+            with self._reporting:
+                if unseen is None:
+                    unseen = [f for stream in self.streams() for f in stream.failures()]
             if unseen:
                 raise ExceptionGroup(
                     f"[Scheduler.synchronize] {scheduler}: {len(unseen)} submissions failed, and "

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aggml.process.locks import new_rlock
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,11 +36,13 @@ class Sides:
         self._backends = backends
         self._types = types
         self.opened: dict[tuple[str, int], Backend] = {}
+        self._opening = new_rlock()
 
     def close(self) -> None:
         """Have all of them refuse new work."""
-        for side in self.opened.values():
-            side.close()
+        with self._opening:
+            for side in self.opened.values():
+                side.close()
 
     def __call__(self, name: str, b: int) -> Backend:
         """The backend that carries something out for backend ``b``.
@@ -51,10 +55,11 @@ class Sides:
         computes = name.startswith("compute")
         if self._types[b].is_host and not computes and name != "feed":
             return self._backends[b]
-        side = self.opened.get((name, b))
-        if side is None:
-            backend = self._backends[b]
-            side = backend._sibling() if computes else backend.device.backend()
-            self.opened[name, b] = side
-            side.stream.name = f"{backend.name} {name}"
-        return side
+        with self._opening:
+            side = self.opened.get((name, b))
+            if side is None:
+                backend = self._backends[b]
+                side = backend._sibling() if computes else backend.device.backend()
+                side.stream.name = f"{backend.name} {name}"
+                self.opened[name, b] = side
+            return side
