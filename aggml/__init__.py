@@ -72,6 +72,7 @@ from aggml.tensor.placement import BufferUsage
 
 if typing.TYPE_CHECKING:
     from aggml import gguf as gguf
+    from aggml import gradients as gradients
     from aggml import models as models
     from aggml import scheduler as scheduler
     from aggml import tracing as tracing
@@ -83,6 +84,7 @@ if typing.TYPE_CHECKING:
         copy_graph,
     )
     from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
+    from aggml.gradients import build_backward_expand
     from aggml.registry import (
         LoadReport as LoadReport,
     )
@@ -187,6 +189,7 @@ __all__ = [
     "Unsupported",
     "as_completed",
     "best_device",
+    "build_backward_expand",
     "check_races",
     "compare_backends",
     "compile_plan",
@@ -230,13 +233,14 @@ _LATER = {
         "compare_backends",
         "copy_graph",
     ),
+    "aggml.gradients": ("build_backward_expand",),
     "aggml.gguf": ("GGUFError", "GGUFFile", "GGUFWriter"),
     "aggml.scheduler": ("Evaluation", "SchedulePlan", "Scheduler"),
     "aggml.tracing.race": ("Race", "RaceChecker", "RaceError", "check_races"),
     "aggml.tracing.timeline": ("Trace", "TraceEvent", "trace"),
 }
 _LATER_BY_NAME = {name: room for room, names in _LATER.items() for name in names}
-_ROOMS = ("compare", "gguf", "models", "ray", "scheduler", "serve", "tracing")
+_ROOMS = ("compare", "gguf", "gradients", "models", "ray", "scheduler", "serve", "tracing")
 
 
 def __getattr__(name: str) -> object:

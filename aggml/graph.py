@@ -1,27 +1,45 @@
 """Graph: all nodes and leafs that some tensors are computed from, in an order of computation.
 
-Here: the order, leafs, nodes, use counts, uid. Not here: memory (memory/), plans (plan/),
-splits (scheduler/).
+Here: the order, leafs, nodes, use counts, uid, which tensor has which gradient. Not here: the
+rules of differentiation (gradients/), memory (memory/), plans (plan/), splits (scheduler/).
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from operator import index
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.process.numbers import Numbers
 from aggml.tensor import Tensor, change, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Graph", "graph_of"]
+__all__ = ["Gradients", "Graph", "Order", "graph_of"]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
 _PARAM = 4
 _uids = Numbers(1)
+
+
+class Gradients(NamedTuple):
+    """The gradients that a graph computes.
+
+    Attributes:
+        sums: the tensor with the gradient, by the tensor in which it is taken.
+        accs: the leaf to which it is added, likewise.
+        losses: the tensors whose gradients are taken.
+    """
+
+    sums: Mapping[Tensor, Tensor]
+    accs: Mapping[Tensor, Tensor]
+    losses: tuple[Tensor, ...]
+
+
+NO_GRADIENTS: Final = Gradients(MappingProxyType({}), MappingProxyType({}), ())
 
 
 class Graph:
@@ -47,6 +65,7 @@ class Graph:
 
     __slots__ = (
         "__weakref__",
+        "_gradients",
         "_index",
         "_names",
         "_uses",
@@ -66,6 +85,7 @@ class Graph:
     memory: Any  # the GraphBuffer that alloc_graph made, or None: it lives as long as the graph
     plans: Any  # the GraphPlans that come with the memory, or None
     expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # kept by backend/inputs.py
+    _gradients: Gradients
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
     _names: dict[str, list[Tensor]] | None
     _uses: dict[Tensor, int] | None
@@ -76,14 +96,10 @@ class Graph:
         for end in ends:
             if not isinstance(end, Tensor):
                 raise InvalidHandle(f"[Graph] {end!r} is no tensor")
-        nodes, leafs = _expand(ends)
-        for prefix, tensors in (("node", nodes), ("leaf", leafs)):
-            for i, tensor in enumerate(tensors):
-                if not tensor._frozen:
-                    change(tensor, "_frozen", True)
-                    if not tensor.name:
-                        change(tensor, "name", f"{prefix}_{i}")
-        _fill(self, tuple(nodes), tuple(leafs), ends)
+        order = Order()
+        order.expand(ends)
+        order.freeze()
+        _fill(self, tuple(order.nodes), tuple(order.leafs), ends)
 
     def part(self, start: int, stop: int) -> Graph:
         """Nodes ``start`` to ``stop`` as a graph of their own (``ggml_graph_view``).
@@ -125,6 +141,34 @@ class Graph:
             self._uses = uses
         return self._uses.get(tensor, 0)
 
+    # -- gradients: gradients/ adds them
+
+    def grad(self, tensor: Tensor) -> Tensor | None:
+        """The tensor of this graph that has the gradient in ``tensor`` (``ggml_graph_get_grad``).
+
+        None if no loss depends on ``tensor`` by way of a parameter, and in a graph that
+        `build_backward_expand` did not make.
+        """
+        return self._gradients.sums.get(tensor)
+
+    def grad_acc(self, tensor: Tensor) -> Tensor | None:
+        """The leaf to which runs add the gradient in ``tensor`` (``ggml_graph_get_grad_acc``).
+
+        A loss always has one; its value, which `Backend.graph_reset` sets to 1, is the gradient
+        with which the chain rule begins. None if ``tensor`` has none.
+        """
+        return self._gradients.accs.get(tensor)
+
+    @property
+    def grad_accs(self) -> Mapping[Tensor, Tensor]:
+        """All leafs of `grad_acc` by the tensor in which the gradient is taken."""
+        return self._gradients.accs
+
+    @property
+    def losses(self) -> tuple[Tensor, ...]:
+        """The tensors whose gradients this graph computes; none in other graphs."""
+        return self._gradients.losses
+
     # -- copies
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -134,7 +178,8 @@ class Graph:
         without memory. Leafs come first and nodes after their sources, so that a long graph needs
         no deep stack.
         """
-        return _again, (self.leafs, self.nodes, self.ends)
+        sums, accs, losses = self._gradients
+        return _again, (self.leafs, self.nodes, self.ends, dict(sums), dict(accs), losses)
 
     # -- looking tensors up; the results are kept, since a graph does not change
 
@@ -205,7 +250,10 @@ class Graph:
 
 
 def graph_of(
-    nodes: Sequence[Tensor], leafs: Sequence[Tensor], ends: Sequence[Tensor] = ()
+    nodes: Sequence[Tensor],
+    leafs: Sequence[Tensor],
+    ends: Sequence[Tensor] = (),
+    gradients: Gradients = NO_GRADIENTS,
 ) -> Graph:
     """A graph of just these nodes, in this order, as a part of a larger one (a graph view).
 
@@ -213,18 +261,31 @@ def graph_of(
         nodes: frozen already, each after those of its sources that are among them.
         leafs: the tensors that the nodes read and that are not among them.
         ends: the tensors whose bytes must last.
+        gradients: what `Graph.grad` and its like find.
     """
     graph = object.__new__(Graph)
-    _fill(graph, tuple(nodes), tuple(leafs), tuple(ends))
+    _fill(graph, tuple(nodes), tuple(leafs), tuple(ends), gradients)
     return graph
 
 
-def _again(leafs: tuple[Tensor, ...], nodes: tuple[Tensor, ...], ends: tuple[Tensor, ...]) -> Graph:
-    return graph_of(nodes, leafs, ends)
+def _again(
+    leafs: tuple[Tensor, ...],
+    nodes: tuple[Tensor, ...],
+    ends: tuple[Tensor, ...],
+    sums: dict[Tensor, Tensor],
+    accs: dict[Tensor, Tensor],
+    losses: tuple[Tensor, ...],
+) -> Graph:
+    gradients = Gradients(MappingProxyType(sums), MappingProxyType(accs), losses)
+    return graph_of(nodes, leafs, ends, gradients)
 
 
 def _fill(
-    graph: Graph, nodes: tuple[Tensor, ...], leafs: tuple[Tensor, ...], ends: tuple[Tensor, ...]
+    graph: Graph,
+    nodes: tuple[Tensor, ...],
+    leafs: tuple[Tensor, ...],
+    ends: tuple[Tensor, ...],
+    gradients: Gradients = NO_GRADIENTS,
 ) -> None:
     graph.nodes = nodes
     graph.leafs = leafs
@@ -232,42 +293,70 @@ def _fill(
     graph.uid = next(_uids)
     graph.memory = graph.plans = None
     graph.expected = None
+    graph._gradients = gradients
     graph._index = graph._names = graph._uses = None
 
 
-def _expand(ends: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Nodes and leafs in the order of ``ggml_build_forward_expand``, without recursion."""
-    nodes: list[Tensor] = []
-    leafs: list[Tensor] = []
-    done: dict[Tensor, bool] = {}  # False while the sources are being visited
-    for end in ends:
-        if end in done:
-            continue
-        done[end] = False
-        path = [end]
-        rest = [iter(end.src)]
-        while path:
-            for source in rest[-1]:
-                if source is None:
-                    continue
-                state = done.get(source)
-                if state:
-                    continue
-                if state is not None:
-                    raise InvalidArgument(f"[Graph] {describe(source)} depends on itself")
-                if source.src:
-                    done[source] = False
-                    path.append(source)
-                    rest.append(iter(source.src))
-                    break
-                done[source] = True
-                _file(source, nodes, leafs)
-            else:
-                rest.pop()
-                tensor = path.pop()
-                done[tensor] = True
-                _file(tensor, nodes, leafs)
-    return nodes, leafs
+class Order:
+    """Nodes and leafs in the order of ``ggml_build_forward_expand``, while a graph is built.
+
+    Attributes:
+        nodes: operations including views, and parameters, each after its sources.
+        leafs: tensors without operation that are no parameters.
+    """
+
+    def __init__(self, nodes: Iterable[Tensor] = (), leafs: Iterable[Tensor] = ()) -> None:
+        self.nodes = list(nodes)
+        self.leafs = list(leafs)
+        # False while the sources of a tensor are being visited
+        self._done: dict[Tensor, bool] = dict.fromkeys((*self.nodes, *self.leafs), True)
+
+    def __contains__(self, tensor: object) -> bool:
+        return tensor in self._done
+
+    def expand(self, ends: Iterable[Tensor]) -> None:
+        """Add the ends and all that they are computed from, without recursion.
+
+        Raises:
+            InvalidArgument: a tensor depends on itself.
+        """
+        nodes, leafs, done = self.nodes, self.leafs, self._done
+        for end in ends:
+            if end in done:
+                continue
+            done[end] = False
+            path = [end]
+            rest = [iter(end.src)]
+            while path:
+                for source in rest[-1]:
+                    if source is None:
+                        continue
+                    state = done.get(source)
+                    if state:
+                        continue
+                    if state is not None:
+                        raise InvalidArgument(f"[Graph] {describe(source)} depends on itself")
+                    if source.src:
+                        done[source] = False
+                        path.append(source)
+                        rest.append(iter(source.src))
+                        break
+                    done[source] = True
+                    _file(source, nodes, leafs)
+                else:
+                    rest.pop()
+                    tensor = path.pop()
+                    done[tensor] = True
+                    _file(tensor, nodes, leafs)
+
+    def freeze(self) -> None:
+        """Let nothing change the tensors any more, and name those without a name."""
+        for prefix, tensors in (("node", self.nodes), ("leaf", self.leafs)):
+            for i, tensor in enumerate(tensors):
+                if not tensor._frozen:
+                    change(tensor, "_frozen", True)
+                    if not tensor.name:
+                        change(tensor, "name", f"{prefix}_{i}")
 
 
 def _file(tensor: Tensor, nodes: list[Tensor], leafs: list[Tensor]) -> None:

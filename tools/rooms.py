@@ -32,7 +32,7 @@ ROWS: list[dict[str, str]] = [
         "ops": "builders of nodes",
         "graph": "nodes in order",
     },
-    {"memory": "buffers, allocators"},
+    {"memory": "buffers, allocators", "gradients": "graphs that compute gradients"},
     {
         "plan": "compiled graphs",
         "conversion": "between floats and quantized blocks",

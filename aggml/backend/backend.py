@@ -11,12 +11,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+import numpy as np
 
 from aggml.backend.computing import ComputingBackend
 from aggml.backend.data import DataBackend
 from aggml.backend.params import keywords_of
 from aggml.backend.props import DeviceCaps, DeviceProps, DeviceType
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, Unsupported
+from aggml.graph import Graph
 from aggml.native import _native
 from aggml.process.locks import new_rlock
 from aggml.stream import Stream
@@ -65,6 +67,35 @@ class Backend(DataBackend, ComputingBackend):
         """
         self._check_open("Backend.batch")
         return self.stream.batch()
+
+    def graph_reset(self, graph: Graph) -> Future[None]:
+        """Begin to train anew with a graph of `build_backward_expand` (``ggml_graph_reset``).
+
+        The gradients with which the chain rule begins, those of losses, become 1. Accumulators of
+        other gradients and the running means of AdamW become 0. All tensors have to be placed.
+
+        Raises:
+            InvalidArgument: the graph has nothing to reset.
+            InvalidHandle: ``graph`` is no Graph.
+            NotAllocated: one of the tensors has no memory.
+        """
+        what = "Backend.graph_reset"
+        self._check_open(what)
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
+        ones = [graph.grad_accs[loss] for loss in graph.losses]
+        zeros = [acc for t, acc in graph.grad_accs.items() if t not in graph.losses]
+        for node in graph.nodes:
+            if node.op == "opt_step_adamw":
+                zeros += [mean for mean in node.src[2:4] if mean is not None]
+        if not ones and not zeros:
+            raise InvalidArgument(
+                f"[{what}] {graph!r} has no gradients: build_backward_expand makes graphs that do"
+            )
+        with self.stream.unit():
+            parts = [self.memset(tensor, 0) for tensor in zeros]
+            parts += [self.set(tensor, np.ones(1, np.float32)) for tensor in ones]
+            return self.stream.together(parts, "graph_reset")
 
     def record(self, event: Event) -> Future[None]:
         """Let ``event`` mark all that is queued so far (ggml_backend_event_record).

@@ -1,0 +1,293 @@
+"""build_backward_expand: a graph, and behind it the nodes that compute gradients of its losses.
+
+Here: which tensors need a gradient, the walk backwards, accumulators. Not here: the rule of each
+op (rules.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from aggml import ops
+from aggml.dtype import DType
+from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
+from aggml.gradients.rules import RULES, UNMOVED
+from aggml.gradients.step import Step, dense
+from aggml.graph import Gradients, Graph, Order, graph_of
+from aggml.tensor import Tensor, TensorFlag, cut, describe, new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["build_backward_expand"]
+
+_PLACE = "build_backward_expand"
+_FLOATS = frozenset((DType.F32, DType.F16, DType.BF16))
+#: Ops whose result is a view of a source and still can be differentiated; of others, the result
+#: overwrites an operand, which the gradients of other nodes may have to read.
+_LOOKS = frozenset({"cpy", "permute", "reshape", "set_rows", "transpose", "view"})
+
+
+def build_backward_expand(
+    graph: Graph,
+    grad_accs: Mapping[Tensor, Tensor] | Iterable[Tensor] = (),
+    *,
+    loss: Tensor | Iterable[Tensor] | None = None,
+    params: Iterable[Tensor] | None = None,
+    keep: Iterable[Tensor] = (),
+) -> Graph:
+    """A graph that computes ``graph`` and then gradients of its losses in its parameters.
+
+    It is ``ggml_build_backward_expand``, but ``graph`` stays as it is. `Graph.grad` finds the
+    gradients; those of parameters and of ``keep`` can be read after a run. Several losses count as
+    their sum. Before the first run `Backend.graph_reset` sets the gradient with which the chain
+    rule begins to 1, and accumulators to 0; or a run brings them as inputs:
+    ``{back.grad_acc(loss): np.ones(1, np.float32)}``.
+
+    Args:
+        graph: the forward computation.
+        grad_accs: tensors of ``graph`` whose gradients are added up over several runs, each with
+            the f32 leaf for the sum, or without: a leaf is made then.
+        loss: single f32 elements of ``graph``; None: the tensors flagged by `Tensor.set_loss`.
+        params: tensors of ``graph`` in which gradients are taken; None: the leafs flagged by
+            `Tensor.set_param`.
+        keep: further tensors whose gradients are read after a run.
+
+    Returns:
+        A new graph. Its first nodes are those of ``graph``; each gradient has the extents of its
+        tensor and is f32.
+
+    Raises:
+        InvalidArgument: no loss or no parameter; a tensor that is not in ``graph``; a loss that is
+            not one f32; a tensor of ``keep`` on which no loss depends.
+        InvalidHandle: arguments that are no graph or no tensors.
+        LayoutMismatch: an accumulator of other extents than its tensor, or with gaps.
+        Unsupported: an op between a parameter and a loss has no gradient, or works in place; a
+            parameter or an accumulator of another type. The message names op and tensor.
+    """
+    if not isinstance(graph, Graph):
+        raise InvalidHandle(f"[{_PLACE}] {graph!r} is no Graph")
+    within = {*graph.nodes, *graph.leafs}
+    wanted = _flagged(graph, TensorFlag.PARAM) if params is None else _listed(params, "params")
+    losses = _flagged(graph, TensorFlag.LOSS) if loss is None else _listed(loss, "loss")
+    kept = _listed(keep, "keep")
+    accs = _accumulators(grad_accs)
+    for name, tensors in (
+        ("params", wanted),
+        ("loss", losses),
+        ("keep", kept),
+        ("grad_accs", accs),
+    ):
+        for tensor in tensors:
+            if tensor not in within:
+                raise InvalidArgument(f"[{_PLACE}] {name}: {describe(tensor)} is not in {graph!r}")
+    _check_ends(graph, wanted, losses)
+    needed = _needing(graph, {*wanted, *losses})
+    sums = _Sums(graph, needed)
+    for tensor, acc in accs.items():
+        if tensor in needed:
+            sums.begin(tensor, _accumulator(tensor) if acc is None else acc, lasts=True)
+    for tensor in losses:
+        if tensor not in accs:
+            sums.begin(tensor, _accumulator(tensor).set_input(), lasts=False)
+    for node in reversed(graph.nodes):
+        _differentiate(node, needed, sums)
+    return _finish(graph, sums, wanted, losses, kept)
+
+
+def _listed(given: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
+    tensors = [given] if isinstance(given, Tensor) else given
+    try:
+        found = [*tensors]
+    except TypeError:
+        raise InvalidHandle(f"[{_PLACE}] {name} = {given!r}: give tensors") from None
+    for tensor in found:
+        if not isinstance(tensor, Tensor):
+            raise InvalidHandle(f"[{_PLACE}] {name}: {tensor!r} is no tensor")
+    return list(dict.fromkeys(found))
+
+
+def _flagged(graph: Graph, flag: TensorFlag) -> list[Tensor]:
+    return [tensor for tensor in graph.nodes if tensor._flags & flag] + [
+        leaf for leaf in graph.leafs if leaf._flags & flag
+    ]
+
+
+def _accumulators(
+    given: Mapping[Tensor, Tensor] | Iterable[Tensor],
+) -> dict[Tensor, Tensor | None]:
+    """The accumulator of each tensor, checked; None: one is to be made."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(_listed(given, "grad_accs"))
+    _listed(given.values(), "grad_accs")
+    for tensor in _listed(given, "grad_accs"):
+        acc = given[tensor]
+        if acc.op != "none" or acc.dtype is not DType.F32:
+            raise Unsupported(f"[{_PLACE}] grad_accs: {describe(acc)} is no f32 leaf")
+        if acc.ne != tensor.ne or not acc.is_contiguous:
+            raise LayoutMismatch(
+                f"[{_PLACE}] grad_accs: {describe(acc)} for {describe(tensor)}: expected the same "
+                "extents, contiguous"
+            )
+    return dict(given)
+
+
+def _accumulator(tensor: Tensor) -> Tensor:
+    ne = tensor.ne[: max(tensor.ndim, 1)]
+    return new_tensor(DType.F32, ne, cut(f"grad acc for {tensor.name}"))
+
+
+def _check_ends(graph: Graph, params: list[Tensor], losses: list[Tensor]) -> None:
+    if not params:
+        raise InvalidArgument(
+            f"[{_PLACE}] {graph!r} has no parameter: call set_param() on a leaf before the Graph "
+            "is made, or pass params="
+        )
+    if not losses:
+        raise InvalidArgument(
+            f"[{_PLACE}] {graph!r} has no loss: call set_loss() on a node before the Graph is "
+            "made, or pass loss="
+        )
+    for tensor in losses:
+        if not tensor.is_scalar or tensor.dtype is not DType.F32:
+            raise InvalidArgument(
+                f"[{_PLACE}] the loss {describe(tensor)} is not a single f32: ops.sum adds up many"
+            )
+    for tensor in params:
+        if tensor.dtype not in _FLOATS:
+            raise Unsupported(
+                f"[{_PLACE}] the parameter {describe(tensor)} is not of f32, f16 or bf16: no "
+                "gradient can be taken in it"
+            )
+
+
+def _needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
+    """The tensors in which a gradient is needed: ``ends``, and what depends on one of them."""
+    needed = {leaf for leaf in graph.leafs if leaf in ends}
+    for node in graph.nodes:
+        if node.dtype is DType.I32:
+            continue
+        constant = UNMOVED.get(node.op)
+        moved = [
+            source
+            for i, source in enumerate(node.src)
+            if source is not None and i != constant and source in needed
+        ]
+        if not moved and node not in ends:
+            continue
+        for source in moved:
+            if source.dtype not in _FLOATS:
+                raise Unsupported(
+                    f"[{_PLACE}] op {source.op} has no gradient for node {describe(source)}: "
+                    f"{source.dtype} cannot be differentiated, only f32, f16 and bf16"
+                )
+        if node.view_src is not None and node.op not in _LOOKS:
+            raise Unsupported(
+                f"[{_PLACE}] op {node.op} has no gradient for node {describe(node)}: it works in "
+                "place and overwrites a value that gradients may need"
+            )
+        needed.add(node)
+    return needed
+
+
+class _Sums:
+    """The gradients found so far, and the order of the nodes that compute them."""
+
+    def __init__(self, graph: Graph, needed: set[Tensor]) -> None:
+        self.order = Order(graph.nodes, graph.leafs)
+        self.needed = needed
+        self.found: dict[Tensor, Tensor] = {}
+        self.accs: dict[Tensor, Tensor] = {}
+        self.lasting: set[Tensor] = set()
+
+    def begin(self, tensor: Tensor, acc: Tensor, *, lasts: bool) -> None:
+        """Let ``acc`` have the gradient in ``tensor`` at the beginning.
+
+        Args:
+            tensor: in which the gradient is taken.
+            acc: a leaf.
+            lasts: whether contributions are written into the leaf, for the next run to find.
+        """
+        self.found[tensor] = self.accs[tensor] = acc
+        if lasts:
+            self.lasting.add(tensor)
+
+    def get(self, tensor: Tensor) -> Tensor | None:
+        """The sum so far."""
+        return self.found.get(tensor)
+
+    def add(self, tensor: Tensor, gradient: Tensor) -> None:
+        gradient = dense(gradient)
+        assert gradient.ne == tensor.ne, (gradient, tensor)
+        if gradient.ndim != tensor.ndim:
+            gradient = ops.reshape(gradient, tensor)  # an array of the gradient has as many axes
+        before = self.found.get(tensor)
+        if before is not None:
+            add = ops.add_inplace if tensor in self.lasting else ops.add
+            gradient = add(before, gradient)
+        self._replace(tensor, gradient)
+
+    def add_part(self, tensor: Tensor, gradient: Tensor, nb: Sequence[int], offset: int) -> bool:
+        before = self.found.get(tensor)
+        if before is None:
+            return False
+        acc = ops.acc_inplace if tensor in self.lasting else ops.acc
+        self._replace(tensor, acc(before, gradient, nb[1], nb[2], nb[3], offset))
+        return True
+
+    def _replace(self, tensor: Tensor, gradient: Tensor) -> None:
+        if gradient.op != "none" and not gradient._frozen:
+            gradient.set_name(cut(f"grad for {tensor.name}"))
+        self.found[tensor] = gradient
+        self.order.expand([gradient])
+
+
+def _differentiate(node: Tensor, needed: set[Tensor], sums: _Sums) -> None:
+    grad = sums.get(node)
+    if grad is None:
+        return
+    constant = UNMOVED.get(node.op)
+    wants = tuple(
+        [
+            source is not None and source in needed and i != constant
+            for i, source in enumerate(node.src)
+        ]
+    )
+    if not any(wants):
+        return
+    step = Step(node, grad, wants, sums)
+    rule = RULES.get(node.op)
+    if rule is None:
+        raise step.refuse("the op cannot be differentiated")
+    try:
+        rule(step)
+    except Unsupported as error:
+        if str(error).startswith(f"[{_PLACE}]"):
+            raise
+        raise step.refuse(str(error)) from error
+    except AggmlError as error:
+        raise step.refuse(str(error)) from error
+
+
+def _finish(
+    graph: Graph,
+    sums: _Sums,
+    params: list[Tensor],
+    losses: list[Tensor],
+    kept: list[Tensor],
+) -> Graph:
+    for tensor in kept:
+        if tensor not in sums.found:
+            raise InvalidArgument(
+                f"[{_PLACE}] keep: no loss depends on {describe(tensor)} by way of a parameter, so "
+                "it has no gradient"
+            )
+    read = [sums.found[t] for t in (*params, *kept) if t in sums.found]
+    ends = dict.fromkeys((*graph.ends, *losses, *read))
+    order = sums.order
+    order.expand(sums.accs.values())  # also those that no node reads
+    order.freeze()
+    gradients = Gradients(MappingProxyType(sums.found), MappingProxyType(sums.accs), tuple(losses))
+    return graph_of(order.nodes, order.leafs, [*ends], gradients)

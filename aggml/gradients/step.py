@@ -1,0 +1,102 @@
+"""One step backwards: a node, the gradient in its result, and where gradients in its sources go.
+
+Here: what all rules of differentiation use. Not here: the rules (rules.py), the walk over the
+graph (backward.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from aggml import ops
+from aggml.dtype import DType
+from aggml.errors import Unsupported
+from aggml.tensor import describe, new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.tensor import Tensor
+
+__all__ = ["Step", "Sums", "dense", "shape_of", "sum_to", "value_of"]
+
+
+class Sums(Protocol):
+    """The gradients found so far; each is the sum of what the users of its tensor contribute."""
+
+    def add(self, tensor: Tensor, gradient: Tensor) -> None:
+        """Add a contribution, which has the extents of ``tensor``."""
+
+    def add_part(self, tensor: Tensor, gradient: Tensor, nb: Sequence[int], offset: int) -> bool:
+        """Add a contribution to the part of the sum that has these strides.
+
+        Returns:
+            Whether there was a sum. If not, nothing is done.
+        """
+        ...
+
+
+class Step(NamedTuple):
+    """A node through which the chain rule is taken.
+
+    Attributes:
+        node: the operation.
+        grad: the gradient in its result, f32, contiguous, of its extents.
+        needed: for each source whether a gradient in it is needed.
+        sums: where the gradients in the sources are added.
+    """
+
+    node: Tensor
+    grad: Tensor
+    needed: tuple[bool, ...]
+    sums: Sums
+
+    def needs(self, i: int) -> bool:
+        """Whether a gradient in source ``i`` is needed."""
+        return i < len(self.needed) and self.needed[i]
+
+    def source(self, i: int) -> Tensor:
+        """Source ``i``, which is there."""
+        found = self.node.src[i]
+        assert found is not None
+        return found
+
+    def add(self, i: int, gradient: Tensor) -> None:
+        """Add a gradient in source ``i``, which is needed."""
+        self.sums.add(self.source(i), gradient)
+
+    def refuse(self, why: str) -> Unsupported:
+        """The exception for a node whose gradient cannot be taken."""
+        return Unsupported(
+            f"[build_backward_expand] op {self.node.op} has no gradient for node "
+            f"{describe(self.node)}: {why}"
+        )
+
+    def refuse_needed(self, i: int, what: str) -> None:
+        """Refuse to take a gradient in source ``i``.
+
+        Raises:
+            Unsupported: it is needed.
+        """
+        if self.needs(i):
+            raise self.refuse(f"none is defined in {what}, {describe(self.source(i))}")
+
+
+def dense(a: Tensor) -> Tensor:
+    """``a``, copied if its elements do not lie in order and without gaps."""
+    return a if a.is_contiguous else ops.cont(a)
+
+
+def value_of(a: Tensor) -> Tensor:
+    """The values of ``a`` as f32 without gaps: itself if it is that already."""
+    return dense(a) if a.dtype is DType.F32 else ops.cast(a, DType.F32)
+
+
+def shape_of(*ne: int) -> Tensor:
+    """A tensor that stands for its extents alone; no node has it as a source."""
+    return new_tensor(DType.F32, ne)
+
+
+def sum_to(gradient: Tensor, a: Tensor) -> Tensor:
+    """The gradient in ``a``, which was repeated to the extents of ``gradient``."""
+    return gradient if gradient.ne == a.ne else ops.repeat_back(gradient, a)
