@@ -8,7 +8,7 @@ themselves (blocks/), the architectures (architectures/), the graph (decoding/st
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from aggml import InvalidArgument, Unsupported
 
@@ -151,6 +151,8 @@ class Description:
         first: the number in the file of the first of ``layers``; not 0 in a later `stage`.
         embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
         ends: whether the output is logits; if not, it is the output of the last layer.
+        pooling: how the vector of a text is made of its tokens' hidden states: their mean, that of
+            the first ("cls") or last token; "rank": the file's head gives a score, and no vector.
     """
 
     architecture: str
@@ -168,6 +170,7 @@ class Description:
     first: int = 0
     embeds: bool = True
     ends: bool = True
+    pooling: Literal["mean", "cls", "last", "rank"] = "mean"
 
     def stage(self, first: int, stop: int) -> Description:
         """A part of the model: the layers ``first`` to ``stop`` - 1.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import numpy as np
 
-from aggml import InvalidArgument
+from aggml.models.arguments import flag, integer, one_text, sequences_of, text_list
 from aggml.models.model import LONG_TEXT, Model
 
 if TYPE_CHECKING:
@@ -71,14 +71,18 @@ class EncoderModel(Model):
             float32 (len(texts), width).
 
         Raises:
-            InvalidArgument: ``dimensions`` is not within 1 and the width.
+            InvalidArgument: ``texts`` is no list of texts; ``dimensions`` is not within 1 and the
+                width.
             ModelError: the file has no vocabulary.
+            InvalidState: the model is closed.
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        ids = await self._encoded(texts)
+        self._check_open("embed")
+        wanted = self._dimensions("embed", dimensions), self._normalize("embed", normalize)
+        ids = await self._encoded(text_list("embed", "texts", texts))
         cut = [x if len(x) <= self.ctx else [*x[: self.ctx - 1], x[-1]] for x in ids]
-        return await self.embed_ids(cut, dimensions=dimensions, normalize=normalize)
+        return await self._vectors("embed", cut, *wanted)
 
     async def embed_ids(
         self,
@@ -90,19 +94,31 @@ class EncoderModel(Model):
         """`embed` for texts that are given as token ids, with those that begin and end a text.
 
         Raises:
-            InvalidArgument: a text without tokens, an id that is not in the vocabulary.
+            InvalidArgument: a text without tokens, an id that is not in the vocabulary; arguments
+                as for `embed`.
             ModelError: a text longer than ``ctx``.
+            InvalidState: the model is closed.
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        self._check_open("EncoderModel")
-        if dimensions is not None and not 1 <= dimensions <= self.width:
-            raise InvalidArgument(
-                f"[embed] dimensions is {dimensions}, must be within 1 and {self.width}"
-            )
-        found = await self._encoder.vectors([np.asarray(x, np.int32) for x in sequences])
+        self._check_open("embed_ids")
+        wanted = self._dimensions("embed_ids", dimensions), self._normalize("embed_ids", normalize)
+        ids = sequences_of("embed_ids", "sequences", sequences, self.vocabulary_size)
+        return await self._vectors("embed_ids", ids, *wanted)
+
+    def _dimensions(self, what: str, given: int | None) -> int:
+        return self.width if given is None else integer(what, "dimensions", given, 1, self.width)
+
+    def _normalize(self, what: str, given: bool | None) -> bool:
+        return self._encoder.model.normalize if given is None else flag(what, "normalize", given)
+
+    async def _vectors(
+        self, what: str, sequences: Sequence[Sequence[int]], dimensions: int, normalize: bool
+    ) -> F32:
+        with self._open(what):
+            found = await self._encoder.vectors([np.asarray(x, np.int32) for x in sequences])
         found = found[:, :dimensions]
-        if self._encoder.model.normalize if normalize is None else normalize:
+        if normalize:
             found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
         return found
 
@@ -113,17 +129,21 @@ class EncoderModel(Model):
         has more than ``ctx`` tokens together with the query is cut.
 
         Raises:
+            InvalidArgument: ``query`` is no text, ``documents`` no list of texts.
             ModelError: the file has no rank head (``cls.output``); no vocabulary.
+            InvalidState: the model is closed.
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        self._check_open("EncoderModel")
+        self._check_open("rerank")
+        asked = one_text("rerank", "query", query)
+        texts = text_list("rerank", "documents", documents)
         words = self.tokenizer
-        if len(query) * len(documents) + sum(map(len, documents)) <= LONG_TEXT:
-            pairs = [words.encode_pair(query, text) for text in documents]
+        if len(asked) * len(texts) + sum(map(len, texts)) <= LONG_TEXT:
+            pairs = [words.encode_pair(asked, text) for text in texts]
         else:
             pairs = await anyio.to_thread.run_sync(
-                lambda: [words.encode_pair(query, text) for text in documents]
+                lambda: [words.encode_pair(asked, text) for text in texts]
             )
         cut = [x if len(x) <= self.ctx else [*x[: self.ctx - 1], x[-1]] for x in pairs]
         return await self.rerank_ids(cut)
@@ -142,5 +162,7 @@ class EncoderModel(Model):
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        self._check_open("EncoderModel")
-        return await self._encoder.scores([np.asarray(x, np.int32) for x in pairs])
+        self._check_open("rerank_ids")
+        ids = sequences_of("rerank_ids", "pairs", pairs, self.vocabulary_size)
+        with self._open("rerank_ids"):
+            return await self._encoder.scores([np.asarray(x, np.int32) for x in ids])

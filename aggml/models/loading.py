@@ -6,13 +6,15 @@ the file (weights.py), which architectures there are (catalogue.py).
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, overload
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio.to_thread
 
 import aggml
-from aggml import Backend, DType, Scheduler
+from aggml import Backend, DType, InvalidArgument, Scheduler
+from aggml.models.arguments import file_path, integer, shown
 from aggml.models.catalogue import describe
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
@@ -20,6 +22,7 @@ from aggml.models.encoder_model import EncoderModel
 from aggml.models.encoding import Encoder, EncoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
+from aggml.models.model import Model
 from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
@@ -28,18 +31,18 @@ from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
+    from pathlib import Path
 
-    from aggml.models.model import Model
     from aggml.models.weights import ModelFile
 
-__all__ = ["CACHES", "LONGEST", "D", "described", "load", "load_decoder"]
+__all__ = ["CACHES", "LONGEST", "D", "Loading", "described", "load", "load_decoder"]
 
 LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
 
 
-async def load(
+def load(
     path: str | os.PathLike[str],
     backend: Backend | Scheduler | None = None,
     *,
@@ -47,48 +50,116 @@ async def load(
     slots: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
-) -> Model:
-    """Load a model: ``async with await aggml.models.load("model.gguf") as model: ...``.
+) -> Loading:
+    """Load a model: ``model = await aggml.models.load("model.gguf")``.
 
-    If the device reads host memory, weights are mapped and nothing is copied.
+    ``async with aggml.models.load("model.gguf") as model: ...`` also closes it. If the device reads
+    host memory, weights are mapped and nothing is copied.
 
     Args:
         path: a GGUF file, or a folder of Hugging Face with config.json and safetensors; of
-            Whisper also OpenAI's ``.pt`` and ggml's ``.bin``.
+            Whisper also OpenAI's ``.pt`` and ggml's ``.bin``. ``~`` is the home directory.
         backend: where to compute; it must stay open while the model is used. A scheduler gives each
             layer to a device that has memory for it and for its caches, the first layers to the
             CPU. None: a backend on the best device, which is closed with the model.
         ctx: positions of each sequence, prompt and answer together; rounded up to a multiple of
-            256. None: as many as the model was trained for, but at most 4096.
+            256, which is logged. None: as many as the model was trained for, but at most 4096.
         slots: sequences at a time; for a model of speech, windows that are decoded together.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
         progress: called with bytes loaded so far and bytes in all.
 
+    Returns:
+        An awaitable and asynchronous context manager of the model.
+
     Raises:
-        ModelError: the file cannot be read, is no model, has an unknown architecture, or lacks
-            something that the architecture needs.
-        InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache.
+        InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache, an argument of another
+            type.
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
+        ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
+            or lacks something that the architecture needs.
 
     Cancellation: nothing of the model stays loaded.
     """
-    element = DType.parse(cache)
-    if element.name.lower() not in CACHES:
-        raise aggml.InvalidArgument(
-            f"[load] cache is {element.name.lower()!r}, not one of {', '.join(CACHES)}"
-        )
-    for name, given in (("ctx", ctx), ("slots", slots)):
-        if given is not None and given < 1:
-            raise aggml.InvalidArgument(f"[load] {name} is {given}, must be at least 1")
+    place = "load"
+    where = file_path(place, "path", path)
+    asked = None if ctx is None else integer(place, "ctx", ctx, 1)
+    sequences = integer(place, "slots", slots, 1)
+    element = _cache_type(cache)
     if backend is not None:
         site_of(backend)  # raises if it is neither a Backend nor a Scheduler
+    if progress is not None and not callable(progress):
+        raise InvalidArgument(f"[{place}] progress is {shown(progress)}, expected a function")
+    return Loading(_load(where, backend, asked, sequences, element, progress))
+
+
+def _cache_type(cache: DType | str) -> DType:
+    """The element type of keys and values."""
+    known = ", ".join(CACHES)
+    if not isinstance(cache, (str, DType)):
+        raise InvalidArgument(f"[load] cache is {shown(cache)}, not one of {known}")
+    element = DType.parse(cache)
+    if element.name.lower() not in CACHES:
+        raise InvalidArgument(f"[load] cache is {element.name.lower()!r}, not one of {known}")
+    return element
+
+
+class Loading(Coroutine[Any, Any, Model]):
+    """What `load` returns: ``await`` it for the model, or use it in ``async with``.
+
+    It is a coroutine, so that ``asyncio.create_task(load(path))`` and the like take it.
+    """
+
+    def __init__(self, steps: Coroutine[Any, Any, Model]) -> None:
+        self._steps = steps
+        self._model: Model | None = None
+
+    def __await__(self) -> Generator[Any, Any, Model]:
+        return self._steps.__await__()
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 what event loops pass to each other
+        """Run one step; called by event loops."""
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 as `send`
+        """Run one step that begins with an exception; called by event loops."""
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """End without loading."""
+        self._steps.close()
+
+    async def __aenter__(self) -> Model:
+        self._model = await self._steps
+        return await self._model.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._model is not None:
+            await self._model.__aexit__(*error)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 always raises
+        if not name.startswith("_") and hasattr(Model, name):
+            raise AttributeError(
+                f"[load] the model is not loaded yet, so it has no {name!r}: write "
+                "'model = await aggml.models.load(path)'"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+async def _load(
+    path: Path,
+    backend: Backend | Scheduler | None,
+    ctx: int | None,
+    slots: int,
+    element: DType,
+    progress: Callable[[int, int], None] | None,
+) -> Model:
     own = None
     if backend is None:  # looking for devices may import packages and start drivers
         own = (await anyio.to_thread.run_sync(aggml.best_device)).backend()
     at: Backend | Scheduler | None = backend if backend is not None else own
     assert at is not None
     try:
-        with await open_model(Path(path)) as file:
+        with await open_model(path) as file:
             template = file.metadata.get("tokenizer.chat_template")
             tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             model = await described(file)
@@ -107,9 +178,15 @@ async def load(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    return TextModel(
+    text = TextModel(
         decoder, tokenizer, owned=own, template=template if isinstance(template, str) else None
     )
+    text.asked_ctx = ctx
+    if ctx is not None and ctx != text.ctx:
+        logging.getLogger("aggml").warning(
+            "[load] ctx=%d was rounded up to %d, a multiple of 256", ctx, text.ctx
+        )
+    return text
 
 
 async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:

@@ -1,23 +1,28 @@
 """Model: the interface of every model that `load` returns. What one cannot do raises Unsupported.
 
+A model may be used from any event loop and any thread.
+
 Here: the interface, closing. Not here: models that continue text (text_model.py), that make vectors
 (encoder_model.py), that write what is said (speech_model.py).
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import anyio
 import anyio.to_thread
 
-from aggml import InvalidState, Unsupported
+from aggml import AggmlError, InvalidState, Unsupported
 from aggml.models.errors import ModelError
+from aggml.models.lifetime import Lifetime, closed_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Generator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -28,7 +33,9 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["LONG_TEXT", "Closing", "Computer", "Model", "Token"]
+__all__ = ["LONG_TEXT", "Closing", "Computer", "FinishReason", "Model", "Token"]
+
+FinishReason = Literal["stop", "length"]
 
 LONG_TEXT = 2000  # characters; longer texts take over 0.5 ms, so a thread tokenizes them
 
@@ -40,10 +47,14 @@ class Token:
     Attributes:
         id: in the vocabulary.
         text: the characters that it completes; empty while a character is incomplete.
+        finish_reason: of the last token: why the text ends. "length": ``max_tokens`` is reached or
+            the context is full. "stop": the model chose a token that ends the text; this is known
+            one step later, so it is None until the generation has ended. None for other tokens.
     """
 
     id: int
     text: str
+    finish_reason: FinishReason | None = field(default=None, compare=False)
 
 
 class Closing(Protocol):
@@ -55,10 +66,16 @@ class Closing(Protocol):
 
 
 class Computer(Protocol):
-    """The part of a model that computes: a decoder or an encoder."""
+    """The part of a model that computes: a decoder or an encoder.
+
+    Attributes:
+        lifetime: closed by `close`; frees the memory when no task is using it.
+    """
+
+    lifetime: Lifetime
 
     def close(self) -> None:
-        """Free weights, caches and graphs."""
+        """Free weights, caches and graphs, as soon as no task is building or queueing a step."""
         ...
 
 
@@ -80,6 +97,7 @@ class Model(ABC):
         self._tokenizer = tokenizer
         self._owned = owned
         self._closed = False
+        self._process = os.getpid()
 
     @property
     def tokenizer(self) -> Vocabulary:
@@ -155,19 +173,22 @@ class Model(ABC):
     async def aclose(self) -> None:
         """End the model and free its memory: weights, caches, graphs.
 
-        A backend that `load` opened is closed, which aborts running steps. On a backend of the
-        caller the running step ends normally; the next one raises InvalidState.
+        Calls of other tasks that are under way end with InvalidState, "the model is closed". On a
+        backend that `load` opened, running steps are aborted. On a backend of the caller the
+        running step ends normally, and the next one raises. Memory that a step is using is freed
+        when that step ends; what is being prepared for a step is given up, and is waited for.
 
         Cancellation: takes effect after the model is closed.
         """
         if not self._closed:
             self._closed = True
             try:
+                self._computer.close()
+            finally:
                 if self._owned is not None:
                     with anyio.CancelScope(shield=True):
                         await self._owned.aclose()
-            finally:
-                self._computer.close()
+        await self._computer.lifetime.freed()
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,7 +201,22 @@ class Model(ABC):
 
     def _check_open(self, what: str) -> None:
         if self._closed:
-            raise InvalidState(f"[{what}] the model is closed: load it again")
+            raise closed_error(what)
+        if self._process != os.getpid():
+            raise InvalidState(
+                f"[{what}] the model belongs to the parent process of a fork: load it in this one"
+            )
+
+    @contextmanager
+    def _open(self, what: str) -> Generator[None]:
+        """A block that uses the model; if closing the model ends it, its error says so."""
+        self._check_open(what)
+        try:
+            yield
+        except AggmlError as error:
+            if self._closed:
+                raise closed_error(what) from error
+            raise
 
     async def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts; long texts are tokenized in a thread."""

@@ -133,12 +133,18 @@ def normed_after(mixer: Mixer, feed_forward: Block, **changes: Any) -> Layer:  #
 
 
 def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
-    """A whole model with these layers."""
+    """A whole model with these layers.
+
+    Raises:
+        ModelError: an unknown way of pooling.
+    """
+    kind, pooling = _pooling(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length"),
         "context_length": hp.integer("context_length"),
         "layers": tuple(layers),
+        "pooling": "rank" if kind == RANK else pooling,
     }
     if "eps" not in changes:
         read["eps"] = hp.number("attention.layer_norm_rms_epsilon")
@@ -151,8 +157,25 @@ def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> 
     return description_of(hp, layers, eps=eps, centred=True, **changes)
 
 
-#: Ways of pooling by GGUF's numbers; 4 is a rank head, which takes the first token.
-POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", 4: "cls"}
+RANK: Final = 4  # the way of pooling of a rank head
+#: Ways of pooling by GGUF's numbers; 0 is none, and the rank head of an encoder takes the first
+#: token.
+POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", RANK: "cls"}
+
+
+def _pooling(hp: Hyperparameters) -> tuple[int, Pooling]:
+    """The file's way of pooling: GGUF's number, and its name.
+
+    Raises:
+        ModelError: an unknown way of pooling.
+    """
+    kind = hp.integer("pooling_type", 1)
+    if kind not in POOLINGS:
+        raise ModelError(
+            f"{hp.architecture}.pooling_type is {kind}, not 1 (mean), 2 (the first token) or "
+            "3 (the last)"
+        )
+    return kind, POOLINGS[kind]
 
 
 def encoder_of(
@@ -165,12 +188,6 @@ def encoder_of(
     Raises:
         ModelError: an unknown way of pooling.
     """
-    kind = hp.integer("pooling_type", 1)
-    if kind not in POOLINGS:
-        raise ModelError(
-            f"{hp.architecture}.pooling_type is {kind}, not 1 (mean), 2 (the first token) or "
-            "3 (the last)"
-        )
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length"),
@@ -178,7 +195,7 @@ def encoder_of(
         "heads": hp.integer("attention.head_count"),
         "eps": hp.number("attention.layer_norm_epsilon"),
         "layers": tuple(layers),
-        "pooling": POOLINGS[kind],
+        "pooling": _pooling(hp)[1],
         "normalize": hp.flag("pooling_normalize", True),
     }
     return EncoderDescription(**read | changes)

@@ -6,11 +6,14 @@ Here: the public object. Not here: loading (loading.py), the computation (speech
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from aggml import InvalidArgument
+from aggml.models.arguments import flag, integer, number, one_text, recordings_of, shown
 from aggml.models.batching import Batcher
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
@@ -19,6 +22,7 @@ from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE
 from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
+from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -61,7 +65,7 @@ class SpeechModel(Model):
         self._model = model
         self._decoder = decoder
         self._windows: Windows | None = None
-        self._turn = anyio.Lock()
+        self._turn = SlotPool(1)
 
     @property
     def width(self) -> int:
@@ -99,7 +103,7 @@ class SpeechModel(Model):
         """
         raise self._cannot("embed_ids", "transcribes speech, and makes no vectors of texts")
 
-    async def transcribe(  # type: ignore[override]  # its options by name
+    def transcribe(  # type: ignore[override]  # its options by name
         self,
         samples: npt.ArrayLike,
         rate: int = RATE,
@@ -131,19 +135,17 @@ class SpeechModel(Model):
             Each segment as soon as its window of 30 s is decoded.
 
         Raises:
-            InvalidArgument: ``samples`` is no audio; an unknown language or task; an invalid rate
-                or temperature.
+            InvalidArgument: an unknown language or task, an argument of another type or out of its
+                range. By the first segment: ``samples`` is no audio.
             ModelError: the file has no vocabulary.
+            InvalidState: the model is closed.
 
         Cancellation, and closing the generator: aborts the window that is being decoded.
         """
-        found = self.segments(
+        return self.segments(
             self._one, samples, rate, language=language, task=task, timestamps=timestamps,
             temperature=temperature, prompt=prompt, previous=previous, seed=seed,
         )  # fmt: skip
-        async with contextlib.aclosing(found):
-            async for segment in found:
-                yield segment
 
     async def transcribe_all(
         self,
@@ -163,12 +165,13 @@ class SpeechModel(Model):
 
         Cancellation: aborts the computation.
         """
-        found: list[list[Segment]] = [[] for _ in recordings]
+        samples = recordings_of("transcribe_all", recordings)
+        found: list[list[Segment]] = [[] for _ in samples]
         failed: list[Exception] = []
 
         async def one(i: int, say: Callable[[Window], Awaitable[Said]]) -> None:
-            parts = self.segments(say, recordings[i], rate, **options)
             try:
+                parts = self.segments(say, samples[i], rate, **options)
                 async with contextlib.aclosing(parts):
                     async for segment in parts:
                         found[i].append(segment)
@@ -180,7 +183,7 @@ class SpeechModel(Model):
             Batcher(self.say, full=self.slots) as together,
             anyio.create_task_group() as tasks,
         ):
-            for i in range(len(recordings)):
+            for i in range(len(samples)):
                 tasks.start_soon(one, i, together.submit)
         if failed:
             raise failed[0]
@@ -191,11 +194,12 @@ class SpeechModel(Model):
 
         Cancellation: aborts the computation.
         """
-        async with self._turn:
-            self._check_open("SpeechModel")
-            return await self._ready().say(windows)
+        self._check_open("transcribe")
+        async with self._turn.slot():
+            with self._open("transcribe"):
+                return await self._ready().say(windows)
 
-    async def segments(
+    def segments(
         self,
         say: Callable[[Window], Awaitable[Said]],
         samples: npt.ArrayLike,
@@ -210,8 +214,30 @@ class SpeechModel(Model):
         seed: int | None = None,
     ) -> AsyncGenerator[Segment]:
         """`transcribe` with a function ``say`` that decodes windows, also of other recordings."""
+        place = "transcribe"
+        self._check_open(place)
         asked = self._asked(language, task, timestamps, temperature, seed)
-        self._check_open("SpeechModel")
+        if isinstance(samples, (str, bytes, os.PathLike)):
+            raise InvalidArgument(
+                f"[{place}] samples is {shown(samples)}, expected an array: read_wav(bytes of a "
+                "file) gives samples and rate"
+            )
+        if (hertz := integer(place, "rate", rate, -(1 << 63))) < 1:
+            raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
+        return self._segments(
+            say, samples, hertz, asked,
+            one_text(place, "prompt", prompt), flag(place, "previous", previous),
+        )  # fmt: skip
+
+    async def _segments(
+        self,
+        say: Callable[[Window], Awaitable[Said]],
+        samples: npt.ArrayLike,
+        rate: int,
+        asked: Asked,
+        prompt: str,
+        previous: bool,
+    ) -> AsyncGenerator[Segment]:
         words = self.tokenizer
         length = self._listener.frames
         recording = await Recording.of(samples, rate, self._model.bands, length)
@@ -255,8 +281,14 @@ class SpeechModel(Model):
                 "[transcribe] task is 'translate', but this model knows English alone: load a "
                 "multilingual one"
             )
-        given = (temperature,) if isinstance(temperature, (int, float)) else temperature
-        heats = tuple(float(x) for x in given)
-        if not heats or min(heats) < 0:
-            raise InvalidArgument(f"[transcribe] temperature is {temperature}, must not be below 0")
-        return Asked(language, task == "translate", timestamps, heats, seed)
+        place = "transcribe"
+        given: Any = temperature
+        if isinstance(given, Iterable) and not isinstance(given, str):
+            heats = [number(place, f"temperature[{i}]", x, 0) for i, x in enumerate(given)]
+        else:
+            heats = [number(place, "temperature", given, 0)]
+        if not heats:
+            raise InvalidArgument(f"[{place}] temperature is empty, expected at least one number")
+        times = flag(place, "timestamps", timestamps)
+        start = None if seed is None else integer(place, "seed", seed, 0)
+        return Asked(language, task == "translate", times, tuple(heats), start)

@@ -1,27 +1,39 @@
 """TextModel: a model that continues text: logits, generation, vectors.
 
-Here: the public object, the slots of concurrent generations. Not here: loading (loading.py), the
-steps (decoding/), the tokenizers (tokenizers/).
+Here: the public object, the slots of concurrent generations. Not here: loading (loading.py), one
+generation (token_stream.py), the steps (decoding/), the tokenizers (tokenizers/).
 """
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-from typing import TYPE_CHECKING
+import gc
+import weakref
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import numpy as np
 
-from aggml import InvalidArgument, InvalidState
-from aggml.models.decoding import generating
+from aggml import InvalidArgument, InvalidState, Unsupported
+from aggml.models.arguments import (
+    flag,
+    integer,
+    number,
+    prompt_of,
+    sequences_of,
+    stop_ids_of,
+    text_list,
+    token_ids,
+)  # fmt: skip
 from aggml.models.decoding.sampling import Sampler
-from aggml.models.model import Model, Token
+from aggml.models.model import Model
+from aggml.models.token_stream import TokenStream
 from aggml.models.tokenizers.template import ChatTemplate
 from aggml.stream.reactor import current_task
+from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
+    from types import TracebackType
 
     from aggml.models.decoding.decoder import F32
     from aggml.models.decoding.interface import Decoding
@@ -29,6 +41,13 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["TextModel"]
+
+# Seconds to wait for a slot that a generation of the same task has. The generation may be inside a
+# generator of the program that was left and that its event loop has still to finish: that takes
+# some turns of the loop, or as long as its `finally` takes. The first wait comes before Python's
+# collector is asked, because a generation in a cycle of references ends only then.
+AT_ONCE: Final = 0.02
+PATIENCE: Final = 1.0
 
 
 class TextModel(Model):
@@ -41,7 +60,10 @@ class TextModel(Model):
         tokenizer: text to token ids and back: ``encode``, ``decode``.
         ctx: positions that a sequence may have, prompt and answer together.
         slots: sequences at a time; further generations wait, first come, first served.
+        asked_ctx: the ``ctx`` that `load` was given, before it was rounded up; None: as ``ctx``.
     """
+
+    asked_ctx: int | None = None
 
     def __init__(
         self,
@@ -58,9 +80,9 @@ class TextModel(Model):
         self._decoder = decoder
         self._template_source = template
         self._template: ChatTemplate | None = None
-        self._free = list(range(self.slots))
-        self._holders: dict[int, object] = {}  # slot: the task that uses it
-        self._admission = anyio.Semaphore(self.slots)
+        self._pool = SlotPool(self.slots)
+        self._holders: dict[int, weakref.ref[object] | None] = {}  # slot: the task that uses it
+        self._fed: dict[int, list[int]] = {}  # free slot: the tokens that its caches hold
 
     @property
     def template(self) -> ChatTemplate:
@@ -87,10 +109,10 @@ class TextModel(Model):
         return self._decoder.vocabulary
 
     def __repr__(self) -> str:
-        state = (
-            "closed" if self._closed else f"{self.slots - len(self._free)} of {self.slots} slots"
-        )
-        return f"<TextModel {self.architecture}, ctx {self.ctx}, {state}>"
+        used = self.slots - self._pool.free
+        state = "closed" if self._closed else f"{used} of {self.slots} slots"
+        rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
+        return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
     async def logits(self, ids: Sequence[int]) -> F32:
         """The logits after each token of a sequence.
@@ -104,13 +126,16 @@ class TextModel(Model):
         Raises:
             InvalidArgument: no token, or an id that is not in the vocabulary.
             ModelError: more tokens than ``ctx``.
+            InvalidState: the model is closed.
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        async with self._slot() as slot:
-            return await self._decoder.logits(list(ids), slot)
+        self._check_open("logits")
+        tokens = token_ids("logits", "ids", ids, self.vocabulary_size)
+        async with _Slot(self, "logits") as slot:
+            return await self._decoder.logits(tokens, slot)
 
-    async def generate(  # type: ignore[override]  # its options by name
+    def generate(  # type: ignore[override]  # its options by name
         self,
         prompt: str | Sequence[int],
         *,
@@ -121,8 +146,11 @@ class TextModel(Model):
         min_p: float = 0.0,
         seed: int | None = None,
         stop_ids: Sequence[int] | None = None,
-    ) -> AsyncGenerator[Token]:
-        """Continue a prompt, token by token.
+        reuse_prefix: bool = False,
+    ) -> TokenStream:
+        """Continue a prompt, token by token: ``async for token in model.generate(...)``.
+
+        Leaving the loop early, by ``break`` or an exception, ends the generation.
 
         Args:
             prompt: text, to which the tokens that begin and end a text are added as the model
@@ -134,41 +162,45 @@ class TextModel(Model):
             min_p: draw among tokens whose probability is at least this times that of the best.
             seed: of the draws; None: a different seed each time.
             stop_ids: tokens that end the text and are not yielded; None: those that the file names.
+            reuse_prefix: keep what is computed, so that a later prompt that begins with the same
+                tokens, such as the next turn of a conversation, computes only its new tokens. The
+                numbers may differ in their last bits from those of the whole prompt. Models with
+                recurrent states compute the whole prompt.
 
-        Yields:
-            Each token as soon as it is known.
+        Returns:
+            An asynchronous iterator: each token as soon as it is known. Why the text ended is in
+            its ``finish_reason``, and in that of the last token.
 
         Raises:
-            InvalidArgument: an empty prompt, an id that is not in the vocabulary, max_tokens < 0.
-            ModelError: the prompt is longer than ``ctx``; text without a vocabulary.
+            InvalidArgument: an argument of another type or out of its range; an empty prompt, an id
+                that is not in the vocabulary. An argument raises here, the empty text by the first
+                token.
+            ModelError: text without a vocabulary. By the first token: the prompt is longer than
+                ``ctx``. By any token: all logits are NaN or -inf.
+            InvalidState: the model is closed.
 
         Cancellation, and closing the generator: aborts the running step and frees the slot.
         """
-        if max_tokens < 0:
-            raise InvalidArgument(f"[generate] max_tokens is {max_tokens}, must not be negative")
-        ids = await self._ids(prompt)
-        ends = frozenset(stop_ids) if stop_ids is not None else self._ends()
-        sampler = Sampler(temperature, top_k, top_p, seed, min_p)
-        n = min(max_tokens, self.ctx - len(ids) + 1)
-        text = codecs.getincrementaldecoder("utf-8")("replace")
-        async with self._slot() as slot:
-            steps = generating.generate(
-                self._decoder, ids, [sampler], n_predict=n, ends=ends, slot=slot
-            )
-            async with contextlib.aclosing(steps):
-                made = 0
-                async for (token,) in steps:
-                    if token is None:
-                        return
-                    made += 1
-                    piece = b"" if self._tokenizer is None else self._tokenizer.bytes_of(token)
-                    yield Token(token, text.decode(piece, final=made == n))
-                    self._holders[slot] = current_task()
+        self._check_open("generate")
+        given = prompt_of("generate", prompt, self.vocabulary_size)
+        if isinstance(given, str):
+            _ = self.tokenizer  # raises if there is none
+        elif not given:
+            raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
+        return TokenStream(
+            self, given, _sampler(temperature, top_k, top_p, min_p, seed),
+            max_tokens=integer("generate", "max_tokens", max_tokens, 0),
+            ends=self._ends() if stop_ids is None
+            else stop_ids_of("generate", stop_ids, self.vocabulary_size),
+            reuse=flag("generate", "reuse_prefix", reuse_prefix),
+        )  # fmt: skip
 
     async def embed(self, texts: Sequence[str]) -> F32:
-        """A vector for each text: the mean of its tokens' hidden states, scaled to length 1.
+        """A vector for each text, scaled to length 1.
 
-        A hidden state is the normalised output of the last layer.
+        It is made of hidden states, the normalised outputs of the last layer, as the file says in
+        its ``pooling_type``: their mean over all tokens, or that of the first or of the last token.
+        If the file says nothing it is the mean.
 
         Args:
             texts: each of them must have at least one token.
@@ -177,11 +209,15 @@ class TextModel(Model):
             float32 (len(texts), width).
 
         Raises:
+            InvalidArgument: ``texts`` is no list of texts.
             ModelError: no vocabulary; a text longer than ``ctx``.
+            Unsupported: the file's ``pooling_type`` is 4, scores of a reranker.
+            InvalidState: the model is closed.
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        return await self.embed_ids(await self._encoded(texts))
+        self._check_open("embed")
+        return await self._vectors(await self._encoded(text_list("embed", "texts", texts)), "embed")
 
     async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
         """`embed` for texts that are given as token ids.
@@ -192,37 +228,105 @@ class TextModel(Model):
         Returns:
             float32 (len(sequences), width).
 
+        Raises:
+            InvalidArgument: ``sequences`` is no list of lists of ids in the vocabulary.
+            ModelError, Unsupported, InvalidState: as `embed`.
+
         Cancellation: aborts the computation; the model stays usable.
         """
+        self._check_open("embed_ids")
+        ids = sequences_of("embed_ids", "sequences", sequences, self.vocabulary_size)
+        return await self._vectors(ids, "embed_ids")
+
+    async def _vectors(self, sequences: Sequence[Sequence[int]], what: str) -> F32:
+        pooling = self._decoder.model.pooling
+        if pooling == "rank":
+            raise Unsupported(
+                f"[{what}] the file's {self.architecture}.pooling_type is 4 (rank): it gives "
+                "scores, and no vectors"
+            )
         found = np.empty((len(sequences), self.width), np.float32)
         for i, ids in enumerate(sequences):
-            async with self._slot() as slot:
-                mean = (await self._decoder.hidden(list(ids), slot)).mean(axis=0)
-            found[i] = mean / max(float(np.linalg.norm(mean)), 1e-12)
+            async with _Slot(self, what) as slot:
+                hidden = await self._decoder.hidden(list(ids), slot)
+            if pooling == "mean":
+                vector = hidden.mean(axis=0)
+            else:
+                vector = hidden[0 if pooling == "cls" else -1]
+            found[i] = vector / max(float(np.linalg.norm(vector)), 1e-12)
         return found
 
-    @contextlib.asynccontextmanager
-    async def _slot(self) -> AsyncGenerator[int]:
-        """A free slot for the time of the block; waits until there is one.
+    # -- slots
+
+    async def _take(self, prompt: Sequence[int] | None = None) -> tuple[int, int]:
+        """A free slot; waits until there is one.
+
+        Args:
+            prompt: to be computed after its beginning that a slot holds; None: from its first token
+                on.
+
+        Returns:
+            The slot, and how many first tokens of the prompt its caches hold.
 
         Raises:
             InvalidState: the current task itself holds all slots, so it would wait for ever.
         """
+        wanted = None if prompt is None else self._longest(prompt)
         task = current_task()
-        if not self._free and all(x is task for x in self._holders.values()):
-            raise InvalidState(
-                f"[TextModel] a generation under way in this task has all {self.slots} sequences "
-                f"of the model: load it with slots={self.slots + 1}, or let it end first"
-            )
-        async with self._admission:
+        slot: int | None = None
+        if self._has_all(task):
+            with anyio.move_on_after(AT_ONCE):
+                slot = await self._pool.take(wanted)
+            if slot is None:
+                gc.collect()
+                with anyio.move_on_after(PATIENCE):
+                    slot = await self._pool.take(wanted)
+            if slot is None and self._has_all(task):
+                raise InvalidState(
+                    f"[TextModel] a generation under way in this task has all {self.slots} "
+                    f"sequences of the model: load it with slots={self.slots + 1}, or let it end "
+                    "first"
+                )
+        if slot is None:
+            slot = await self._pool.take(wanted)
+        self._keep(slot)
+        fed = self._fed.pop(slot, ())
+        if self._closed:
+            self._give(slot)
             self._check_open("TextModel")
-            slot = self._free.pop(0)
-            self._holders[slot] = task
-            try:
-                yield slot
-            finally:
-                del self._holders[slot]
-                self._free.append(slot)
+        if prompt is None:
+            return slot, 0
+        common = _common(prompt, fed)
+        return slot, self._decoder.reusable(min(common, len(prompt) - 1), len(fed))
+
+    def _has_all(self, task: object | None) -> bool:
+        holders = list(self._holders.values())
+        return (
+            task is not None
+            and len(holders) == self.slots
+            and all(x is not None and x() is task for x in holders)
+        )
+
+    def _longest(self, prompt: Sequence[int]) -> int | None:
+        """The free slot that holds the longest beginning of a prompt."""
+        held = [(_common(prompt, fed), slot) for slot, fed in list(self._fed.items())]
+        return max(held, default=(0, None))[1]
+
+    def _keep(self, slot: int) -> None:
+        task = current_task()
+        self._holders[slot] = None if task is None else weakref.ref(task)
+
+    def _give(self, slot: int, fed: Sequence[int] = ()) -> None:
+        """Give a slot back, from any thread.
+
+        Args:
+            slot: as `_take` gave it.
+            fed: the tokens that its caches hold.
+        """
+        self._holders.pop(slot, None)
+        if fed:
+            self._fed[slot] = list(fed)
+        self._pool.give(slot)
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         if not isinstance(prompt, str):
@@ -231,3 +335,55 @@ class TextModel(Model):
 
     def _ends(self) -> frozenset[int]:
         return frozenset() if self._tokenizer is None else self._tokenizer.ends
+
+    def _bytes_of(self, token: int) -> bytes:
+        return b"" if self._tokenizer is None else self._tokenizer.bytes_of(token)
+
+
+class _Slot:
+    """``async with``: a slot of a model for one computation.
+
+    A class, because leaving the block must not depend on an event loop, see `SlotPool`.
+    """
+
+    def __init__(self, model: TextModel, what: str) -> None:
+        self._model = model
+        self._open = model._open(what)
+
+    async def __aenter__(self) -> int:
+        self._open.__enter__()
+        try:
+            self._slot, _ = await self._model._take()
+        except BaseException as error:
+            self._open.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self._slot
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._model._give(self._slot)
+        self._open.__exit__(kind, error, trace)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many first elements are equal."""
+    n = min(len(one), len(other))
+    return next((i for i in range(n) if one[i] != other[i]), n)
+
+
+def _sampler(
+    temperature: float, top_k: int, top_p: float, min_p: float, seed: int | None
+) -> Sampler:
+    """The sampler of one generation, from checked arguments."""
+    place = "generate"
+    return Sampler(
+        temperature=number(place, "temperature", temperature, 0),
+        top_k=integer(place, "top_k", top_k, 0),
+        top_p=number(place, "top_p", top_p, 0, 1, above=True),
+        seed=None if seed is None else integer(place, "seed", seed, 0),
+        min_p=number(place, "min_p", min_p, 0, 1),
+    )

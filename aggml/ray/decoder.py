@@ -18,6 +18,7 @@ from aggml.models.cache.rows import rounded
 from aggml.models.decoding.batch import check
 from aggml.models.decoding.decoder import CHUNK, Best
 from aggml.models.errors import ModelError
+from aggml.models.lifetime import Lifetime
 from aggml.ray.dispatch import Dispatcher, Form
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import result
@@ -97,6 +98,7 @@ class PipelineDecoder:
         self._dispatcher = Dispatcher(stages, micro_batches)
         self._slots = [_Slot() for _ in range(sequences)]
         self._followed: dict[int, Following] = {}  # first sequence: the last result of `follow`
+        self.lifetime = Lifetime(self._forget)
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
         """As `aggml.models.decoding.Decoder.prefill`; several pieces are under way at a time.
@@ -150,8 +152,16 @@ class PipelineDecoder:
         following = self._followed[slot] = Following(self, positions, ids, slot, before)
         return following
 
+    def reusable(self, common: int, processed: int) -> int:
+        """0: a stage that was restarted has lost its caches, so each prompt is processed whole."""
+        return 0
+
     def close(self) -> None:
-        """Does nothing: the stages are closed by `PipelineModel.aclose`."""
+        """Forget the last steps; the stages are closed by `PipelineModel.aclose`."""
+        self.lifetime.close()
+
+    def _forget(self) -> None:
+        self._followed.clear()
 
     async def share(self, n: int) -> None:
         """Copy the first ``n`` positions of sequence 0 to all others."""

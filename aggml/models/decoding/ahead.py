@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.cache.rows import ROWS_STEP
+from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ class Ahead:
     def __init__(self, most: int) -> None:
         self._most = most
         self._next: dict[Kind, tuple[Step, deque[tuple[list[int], Inputs]]]] = {}
+        self._lock = new_lock()  # for `_next`; each kind belongs to one task at a time
 
     def take(self, kind: Kind, positions: Sequence[int]) -> tuple[Step, Inputs, bool] | None:
         """The step at these positions, its inputs, and whether more follow; None: none were made.
@@ -49,7 +51,8 @@ class Ahead:
             kind: of the step.
             positions: of one token of each sequence, a list.
         """
-        found = self._next.get(kind)
+        with self._lock:
+            found = self._next.get(kind)
         if found is None or not found[1] or found[1][0][0] != positions:
             return None
         _, inputs = found[1].popleft()
@@ -73,17 +76,22 @@ class Ahead:
             positions: of one token of each sequence.
             group_of: the given number of tokens of each sequence, from positions and a slot on.
         """
-        before = self._next.pop(kind, None)
+        with self._lock:
+            before = self._next.pop(kind, None)
         n = MOST if before is not None and before[0] is step and not before[1] else 1
         n = min(n, -(max(positions) + 1) % ROWS_STEP)  # the next graph begins there
         inputs: deque[tuple[list[int], Inputs]] = deque()
         if n:
             group = group_of([position + 1 for position in positions], n, kind[1])
             inputs.extend(zip(group.positions.T.tolist(), step.inputs_in_turn(group), strict=True))
-        self._next[kind] = step, inputs
-        if len(self._next) > self._most:
-            del self._next[next(iter(self._next))]
+        with self._lock:
+            self._next[kind] = step, inputs
+            oldest = next(iter(self._next)) if len(self._next) > self._most else None
+            dropped = None if oldest is None else self._next.pop(oldest)
+        del dropped  # its arrays are freed here, without the lock
 
     def clear(self) -> None:
         """Forget all steps."""
-        self._next.clear()
+        with self._lock:
+            found, self._next = self._next, {}
+        found.clear()

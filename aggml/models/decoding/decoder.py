@@ -13,21 +13,23 @@ import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
 
-from aggml import DType, Graph, Tensor
+from aggml import DType, Future, Graph, Tensor
 from aggml.models.cache.caches import CHUNK, Caches, sizes
 from aggml.models.cache.reached import Reached
 from aggml.models.cache.rows import rounded
 from aggml.models.decoding.ahead import Ahead
 from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, check, piece, some_of_each
+from aggml.models.decoding.sampling import check_drawable
 from aggml.models.decoding.step import Builder
 from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
+from aggml.models.lifetime import Lifetime
 from aggml.models.site import site_of, unplace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml import Backend, Future, Scheduler
+    from aggml import Backend, Scheduler
     from aggml.models.decoding.ahead import Kind
     from aggml.models.decoding.batch import Group, Shape
     from aggml.models.decoding.drawing import Draws
@@ -41,7 +43,8 @@ class Decoder:
     """A model on a backend, and the caches of ``sequences`` sequences of up to ``ctx`` positions.
 
     `prefill` each sequence, then `decode` them together as often as wanted. The caller awaits each
-    step before it asks for the next one. Only steps queued by `follow` may overlap.
+    step before it asks for the next one. Only steps queued by `follow` may overlap. Tasks of other
+    event loops and threads may use other sequences at the same time.
 
     Args:
         backend: where to compute; must stay open while the model is used. A scheduler computes each
@@ -85,6 +88,7 @@ class Decoder:
         self._memory = self._allocate()
         builder = Builder(model, weights, self.caches, self.ctx)
         self._steps = Steps(self.site, builder, self.graphs if max_graphs is None else max_graphs)
+        self.lifetime = Lifetime(self._free)
 
     @classmethod
     def sizes(
@@ -111,8 +115,13 @@ class Decoder:
     def close(self) -> None:
         """Free caches, graphs and weights; later steps raise InvalidState.
 
-        The memory that a running step uses is freed when that step ends.
+        The memory that a running step uses is freed when that step ends. If another task is
+        building or queueing a step, all memory is freed when that is done.
         """
+        self._steps.closed = True
+        self.lifetime.close()
+
+    def _free(self) -> None:
         self._steps.close()
         self._ahead.clear()
         self._memory = ()
@@ -123,6 +132,23 @@ class Decoder:
     def vocabulary(self) -> int:
         """How many tokens there are."""
         return self.weights["token_embd.weight"].ne[1]
+
+    def reusable(self, common: int, processed: int) -> int:
+        """From which position on a sequence has to be processed again, for another end.
+
+        Args:
+            common: how many first tokens stay the same.
+            processed: how many tokens the sequence has processed. Two more steps may have been
+                queued and aborted.
+
+        Returns:
+            ``common``; or 0 if there are states, which cannot go back, or a ring whose rows have
+            been written again since then.
+        """
+        if self._reached is not None:
+            return 0
+        rings = any(length != self.ctx for length in self.caches.lengths.values())
+        return 0 if rings and processed + 2 - common >= CHUNK else common
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
         """Process ``ids`` at positions ``start ..`` of sequence ``slot``.
@@ -190,7 +216,7 @@ class Decoder:
         ids: Sequence[int] | None = None,
         slot: int = 0,
         draws: Draws | None = None,
-    ) -> Future[npt.NDArray[np.int32]]:
+    ) -> Followed:
         """Queue one more token of each sequence from ``slot`` on; the device chooses the next ones.
 
         The chosen tokens also stay on the device, as inputs of the next step. So the next step can
@@ -204,13 +230,14 @@ class Decoder:
             draws: how tokens are drawn; None: the best token, among equal ones the first.
 
         Returns:
-            A Future of the token chosen for each sequence, (sequences,) int32.
+            A Future of the token chosen for each sequence, (sequences,) int32. Its result raises
+            ModelError if the logits of a sequence are all NaN or -inf.
 
         Cancellation: nothing is queued. Cancelling the await of the Future aborts the computation
         if nobody else awaits it. Then these positions are undefined, and steps queued after it fail
         or give meaningless tokens: abort them too, and give ``ids`` to the next step.
         """
-        return await self._one_more(positions, CHAINED, slot, ids, draws)
+        return Followed(await self._one_more(positions, CHAINED, slot, ids, draws))
 
     async def _one_more(
         self,
@@ -221,21 +248,24 @@ class Decoder:
         draws: Draws | None = None,
     ) -> Future[Any]:
         """Queue a step for one token of each sequence; ids None: those the previous step chose."""
-        kind = (best, slot, len(positions), None if draws is None else draws.room)
-        found = self._ahead.take(kind, positions)
-        step, inputs, more = found or (*await self._first(positions, kind, draws), False)
-        if step.drawing is not None and draws is not None:
-            inputs |= step.drawing.inputs(draws)
-        if ids is not None:
-            inputs[step.tokens] = np.array(ids, np.int32)
-        if self._reached is None:
-            future = await self.site.submit(step.graph, inputs, step.result)
-        else:
-            taken = [(slot + i, position, 1) for i, position in enumerate(positions)]
-            future = await self._submitted(step, inputs, step.result, taken, chained=ids is None)
-        if not more:
-            self._ahead.make(kind, step, positions, self._ones)
-        return future
+        with self.lifetime.use("Decoder"):
+            kind = (best, slot, len(positions), None if draws is None else draws.room)
+            found = self._ahead.take(kind, positions)
+            step, inputs, more = found or (*await self._first(positions, kind, draws), False)
+            if step.drawing is not None and draws is not None:
+                inputs |= step.drawing.inputs(draws)
+            if ids is not None:
+                inputs[step.tokens] = np.array(ids, np.int32)
+            if self._reached is None:
+                future = await self.site.submit(step.graph, inputs, step.result)
+            else:
+                taken = [(slot + i, position, 1) for i, position in enumerate(positions)]
+                future = await self._submitted(
+                    step, inputs, step.result, taken, chained=ids is None
+                )
+            if not more:
+                self._ahead.make(kind, step, positions, self._ones)
+            return future
 
     async def _first(
         self, positions: Sequence[int], kind: Kind, draws: Draws | None
@@ -276,20 +306,21 @@ class Decoder:
 
         Cancellation: aborts the copy; the other sequences are undefined.
         """
-        others = range(1, self.sequences)
-        nodes: list[Tensor] = []
-        for slot in others:
-            nodes += self.caches.copies(0, slot, n)
-            await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
-        if self._reached is not None:
-            await self._reached.check(0, n)
-            self._reached.lose(others)
-        if nodes:
-            graph = Graph(*nodes)
-            await self.site.prepare(graph)
-            await (await self.site.submit(graph))
-        if self._reached is not None:
-            self._reached.copied(0, others)
+        with self.lifetime.use("Decoder"):
+            others = range(1, self.sequences)
+            nodes: list[Tensor] = []
+            for slot in others:
+                nodes += self.caches.copies(0, slot, n)
+                await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
+            if self._reached is not None:
+                await self._reached.check(0, n)
+                self._reached.lose(others)
+            if nodes:
+                graph = Graph(*nodes)
+                await self.site.prepare(graph)
+                await (await self.site.submit(graph))
+            if self._reached is not None:
+                self._reached.copied(0, others)
 
     async def _submitted(
         self,
@@ -384,10 +415,11 @@ class Decoder:
         if nobody else awaits it; then the rows of the batch are undefined.
         """
         shape = replace(batch.shape(best, every=every), hidden=hidden)
-        step, inputs = await self._fed(batch, shape, draws)
-        if values is not None:
-            inputs[step.tokens] = values
-        return await self._submitted(step, inputs, step.results, batch.taken)
+        with self.lifetime.use("Decoder"):
+            step, inputs = await self._fed(batch, shape, draws)
+            if values is not None:
+                inputs[step.tokens] = values
+            return await self._submitted(step, inputs, step.results, batch.taken)
 
     async def _fed(
         self, batch: Batch, shape: Shape, draws: Draws | None
@@ -398,3 +430,23 @@ class Decoder:
         if step.drawing is not None and draws is not None:
             inputs |= step.drawing.inputs(draws)
         return step, inputs
+
+
+class Followed(Future[npt.NDArray[np.int32]]):
+    """The Future of a step queued by `Decoder.follow`: of the tokens alone, (sequences,).
+
+    Args:
+        future: of the step: the tokens and their logits.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, future: Future[Any]) -> None:
+        super().__init__(future._ops, future._value, future.what, abortable=True)
+
+    def _told(self, problem: Exception | None) -> npt.NDArray[np.int32]:
+        found: Any = super()._told(problem)
+        tokens, logits = found
+        check_drawable(logits)
+        chosen: npt.NDArray[np.int32] = tokens.reshape(-1)
+        return chosen

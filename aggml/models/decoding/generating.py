@@ -6,7 +6,6 @@ choice of the next token (sampling.py).
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml.models.decoding.drawing import Draws
-from aggml.models.decoding.sampling import Sampler, choose
+from aggml.models.decoding.sampling import Sampler, check_drawable, choose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from aggml.models.decoding.decoder import F32
     from aggml.models.decoding.interface import Chosen, Decoding
 
-__all__ = ["FEW", "Timing", "generate"]
+__all__ = ["FEW", "Continuation", "Timing", "generate"]
 
 FEW: Final = 64  # if samplers look at no more logits than this, only so many are brought here
 
@@ -38,6 +37,131 @@ class Timing:
     tokens: int = 0  # tokens of all sequences in `steps`
 
 
+class Continuation:
+    """Continues one prompt once for each sampler; each step computes all continuations.
+
+    The device chooses the tokens if it can draw or if all samplers take the best token. It starts
+    the next step while the tokens of this step are on their way to the host. So at the end one step
+    may be computed in vain, and a sampler may have drawn one number too many.
+
+    It is no asynchronous generator: these end in their event loop, some time after they were
+    dropped, whereas `close` ends this object at once, in any thread.
+
+    Args:
+        model: has room for so many sequences.
+        prompt: token ids, at least one.
+        samplers: choose the tokens, one sampler for each sequence.
+        n_predict: how many tokens at most.
+        ends: tokens that end a sequence; they are not returned.
+        timing: is updated after each step.
+        slot: the sequence of the first sampler; with several samplers it must be 0.
+        start: how many first tokens of the prompt the sequence holds already.
+
+    Attributes:
+        stopped: whether every sequence ended with one of the tokens ``ends``.
+        fed: of the only sequence: the tokens whose steps have been computed.
+    """
+
+    def __init__(
+        self,
+        model: Decoding,
+        prompt: Sequence[int],
+        samplers: Sequence[Sampler],
+        *,
+        n_predict: int,
+        ends: frozenset[int] = frozenset(),
+        timing: Timing | None = None,
+        slot: int = 0,
+        start: int = 0,
+    ) -> None:
+        self._model = model
+        self._prompt = prompt
+        self._samplers = samplers
+        self._left = n_predict
+        self._ends = ends
+        self._timing = timing or Timing()
+        self._slot = slot
+        self._start = start
+        self._chosen: list[int] | None = None  # the tokens that were returned last
+        self._alive = [True] * len(samplers)
+        self._more: _Chained | _Drawn | None = None
+        self._begin = 0.0
+        self.stopped = False
+        self.fed: list[int] = []
+
+    async def next(self) -> list[int | None] | None:
+        """The next token of each sequence, None for those that have ended; None: all have ended.
+
+        Cancellation: aborts the running steps. The sequences are undefined; new ones may begin in
+        their place.
+        """
+        try:
+            if self._chosen is None:
+                chosen = await self._first()
+            elif self._left < 1:
+                return None
+            else:
+                chosen = await self._following()
+        except BaseException:
+            self.close()
+            raise
+        if chosen is None:
+            return None
+        self._chosen = chosen
+        self._left -= 1
+        self._alive = [
+            was and x not in self._ends for was, x in zip(self._alive, chosen, strict=True)
+        ]
+        if not any(self._alive):
+            self.stopped = True
+            self._left = 0
+            self.close()
+            return None
+        if all(self._alive):
+            return [*chosen]
+        return [token if is_ else None for token, is_ in zip(chosen, self._alive, strict=True)]
+
+    async def _first(self) -> list[int] | None:
+        """Process the prompt, and choose the first tokens."""
+        model, prompt, samplers = self._model, self._prompt, self._samplers
+        begin = time.perf_counter()
+        start = self._start
+        logits = await model.prefill(self._slot, prompt[start:] if start else prompt, start)
+        self.fed = list(prompt)
+        if len(samplers) > 1:
+            await model.share(len(prompt))
+        self._timing.prompt = time.perf_counter() - begin
+        if self._left < 1:
+            return None
+        chosen = await _each(samplers, np.broadcast_to(logits, (len(samplers), logits.size)))
+        self._begin = time.perf_counter()
+        places = range(len(prompt), len(prompt) + self._left - 1)
+        if model.draws or all(sampler.temperature <= 0 for sampler in samplers):
+            self._more = _Chained(model, samplers, places, self._slot)
+        else:
+            self._more = _Drawn(model, samplers, places, self._slot)
+        return chosen
+
+    async def _following(self) -> list[int]:
+        """Compute one more step."""
+        before, more = self._chosen, self._more
+        assert before is not None
+        assert more is not None
+        chosen = await more.step(before)
+        self.fed.append(before[0])
+        self._timing.tokens += self._alive.count(True)
+        self._timing.steps = time.perf_counter() - self._begin
+        return chosen
+
+    def close(self) -> None:
+        """Abort the running steps: nobody needs their tokens. From any thread, any number of times.
+
+        The sequences are undefined; new ones may begin in their place.
+        """
+        if self._more is not None:
+            self._more.close()
+
+
 async def generate(
     model: Decoding,
     prompt: Sequence[int],
@@ -48,20 +172,7 @@ async def generate(
     timing: Timing | None = None,
     slot: int = 0,
 ) -> AsyncGenerator[list[int | None]]:
-    """Continue one prompt once for each sampler; each step computes all continuations.
-
-    The device chooses the tokens if it can draw or if all samplers take the best token. It starts
-    the next step while the tokens of this step are on their way to the host. So at the end one step
-    may be computed in vain, and a sampler may have drawn one number too many.
-
-    Args:
-        model: has room for so many sequences.
-        prompt: token ids, at least one.
-        samplers: choose the tokens, one sampler for each sequence.
-        n_predict: how many tokens at most.
-        ends: tokens that end a sequence; they are not yielded.
-        timing: is updated after each step.
-        slot: the sequence of the first sampler; with several samplers it must be 0.
+    """A `Continuation` as an asynchronous generator; the arguments are the same.
 
     Yields:
         The next token of each sequence, None for those that have ended.
@@ -69,86 +180,92 @@ async def generate(
     Cancellation, and closing the generator: aborts the running steps. The sequences are undefined;
     new ones may begin in their place.
     """
-    timing = timing or Timing()
-    begin = time.perf_counter()
-    logits = await model.prefill(slot, prompt)
-    if len(samplers) > 1:
-        await model.share(len(prompt))
-    timing.prompt = time.perf_counter() - begin
-    if n_predict < 1:
-        return
-    chosen = await _each(samplers, np.broadcast_to(logits, (len(samplers), logits.size)))
-    alive = [token not in ends for token in chosen]
-    begin = time.perf_counter()
-    first, last = len(prompt), len(prompt) + n_predict - 1
-    async with contextlib.aclosing(
-        _more(model, samplers, chosen, range(first, last), slot)
-    ) as more:
-        while any(alive):
-            if all(alive):
-                yield [*chosen]
-            else:
-                yield [token if is_ else None for token, is_ in zip(chosen, alive, strict=True)]
-            try:
-                chosen = await anext(more)
-            except StopAsyncIteration:
-                return
-            timing.tokens += alive.count(True)
-            timing.steps = time.perf_counter() - begin
-            if not ends.isdisjoint(chosen):
-                alive = [was and x not in ends for was, x in zip(alive, chosen, strict=True)]
-
-
-def _more(
-    model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
-) -> AsyncGenerator[list[int]]:
-    """Yields the tokens after ``ids``, which are put at the first of the positions ``places``."""
-    if model.draws or all(sampler.temperature <= 0 for sampler in samplers):
-        return _chained(model, samplers, ids, places, slot)
-    return _drawn(model, samplers, ids, places, slot)
-
-
-async def _chained(
-    model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
-) -> AsyncGenerator[list[int]]:
-    """The device chooses; while one step is awaited, the next one is queued already."""
-    under_way: deque[Chosen] = deque()
-    among = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
-
+    steps = Continuation(
+        model, prompt, samplers, n_predict=n_predict, ends=ends, timing=timing, slot=slot
+    )
     try:
-        for position in places:
-            here = [position] * len(ids)
-            if not under_way:
-                draws = Draws.of(samplers, among) if among > 1 else None
-                under_way.append(await model.follow(here, ids, slot, draws))
-            if position + 1 < min(places.stop, model.ctx):
-                after = [position + 1] * len(ids)
-                draws = Draws.of(samplers, among) if among > 1 else None
-                under_way.append(await model.follow(after, None, slot, draws))
-            chosen = await under_way[0]
-            under_way.popleft()
-            yield chosen.tolist()
+        while (chosen := await steps.next()) is not None:
+            yield chosen
     finally:
-        for step in under_way:
+        steps.close()
+
+
+class _Chained:
+    """The device chooses; while one step is awaited, the next one is queued already.
+
+    Args:
+        model: computes.
+        samplers: of the sequences.
+        places: the positions of the tokens that follow.
+        slot: the first sequence.
+    """
+
+    def __init__(
+        self, model: Decoding, samplers: Sequence[Sampler], places: range, slot: int
+    ) -> None:
+        self._model = model
+        self._samplers = samplers
+        self._position = places.start
+        self._stop = min(places.stop, model.ctx)
+        self._slot = slot
+        self._among = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
+        self._under_way: deque[Chosen] = deque()
+
+    async def step(self, ids: list[int]) -> list[int]:
+        """The tokens after ``ids``, which must be those that the last step returned."""
+        position, under_way = self._position, self._under_way
+        if not under_way:
+            here = [position] * len(ids)
+            under_way.append(await self._model.follow(here, ids, self._slot, self._draws()))
+        if position + 1 < self._stop:
+            after = [position + 1] * len(ids)
+            under_way.append(await self._model.follow(after, None, self._slot, self._draws()))
+        chosen = await under_way[0]
+        under_way.popleft()
+        self._position = position + 1
+        found: list[int] = chosen.tolist()
+        return found
+
+    def _draws(self) -> Draws | None:
+        return Draws.of(self._samplers, self._among) if self._among > 1 else None
+
+    def close(self) -> None:
+        """Abort the steps that are queued."""
+        for step in list(self._under_way):
             step.abort()
 
 
-async def _drawn(
-    model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
-) -> AsyncGenerator[list[int]]:
-    """The samplers choose on the host; only the best logits come there if that is enough."""
-    most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
-    few = most <= min(FEW, model.vocabulary) and all(
-        sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers
-    )
-    for position in places:
-        here = [position] * len(ids)
-        if few:
-            best = await model.decode_best(ids, here, most, slot)
-            ids = choose(samplers, best.ids, best.logits)
-        else:
-            ids = await _each(samplers, await model.decode(ids, here, slot))
-        yield ids
+class _Drawn:
+    """The samplers choose on the host; only the best logits come there if that is enough.
+
+    The arguments are those of `_Chained`.
+    """
+
+    def __init__(
+        self, model: Decoding, samplers: Sequence[Sampler], places: range, slot: int
+    ) -> None:
+        self._model = model
+        self._samplers = samplers
+        self._position = places.start
+        self._slot = slot
+        most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
+        few = most <= min(FEW, model.vocabulary) and all(
+            sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers
+        )
+        self._most = most if few else None
+
+    async def step(self, ids: list[int]) -> list[int]:
+        """The tokens after ``ids``."""
+        here = [self._position] * len(ids)
+        self._position += 1
+        if self._most is not None:
+            best = await self._model.decode_best(ids, here, self._most, self._slot)
+            check_drawable(np.fmax.reduce(best.logits, axis=1))  # fmax ignores NaN
+            return choose(self._samplers, best.ids, best.logits)
+        return await _each(self._samplers, await self._model.decode(ids, here, self._slot))
+
+    def close(self) -> None:
+        """Do nothing: between two calls of `step` nothing is queued."""
 
 
 async def _each(samplers: Sequence[Sampler], logits: F32) -> list[int]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aggml.models.decoding.decoder import F32, Best
     from aggml.models.decoding.drawing import Draws
     from aggml.models.description import Description
+    from aggml.models.lifetime import Lifetime
 
 __all__ = ["Chosen", "Decoding"]
 
@@ -41,12 +42,14 @@ class Decoding(Protocol):
         ctx: positions of each sequence.
         sequences: how many sequences there are.
         draws: whether `follow` takes draws.
+        lifetime: closed by `close`; frees the memory when no task is using it.
     """
 
     model: Description
     ctx: int
     sequences: int
     draws: ClassVar[bool]
+    lifetime: Lifetime
 
     @property
     def vocabulary(self) -> int:
@@ -55,6 +58,10 @@ class Decoding(Protocol):
 
     def close(self) -> None:
         """Free the caches and graphs: later steps raise InvalidState."""
+        ...
+
+    def reusable(self, common: int, processed: int) -> int:
+        """From which position on a sequence has to be processed again, for another end."""
         ...
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:

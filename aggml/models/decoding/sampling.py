@@ -15,10 +15,25 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator, default_rng  # else numpy loads it at the first draw, in 20 ms
 
+from aggml.models.errors import ModelError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Report", "Sampler", "choose", "report"]
+__all__ = ["Report", "Sampler", "check_drawable", "choose", "report"]
+
+
+def check_drawable(best: npt.NDArray[Any]) -> None:
+    """Check that a token can be drawn for each sequence, whose best logits are given.
+
+    Raises:
+        ModelError: one of them is NaN or -inf; then all logits of that sequence are.
+    """
+    if not (best > -np.inf).all():
+        raise ModelError(
+            "no token can be chosen, because all logits are NaN or -inf: the model's numbers "
+            "overflow, or its file is damaged"
+        )
 
 
 @dataclass
@@ -63,23 +78,47 @@ class Sampler:
         return 1 if self.temperature <= 0 else min(self.top_k or k, k)
 
     def __call__(self, logits: npt.NDArray[np.float32]) -> int:
-        """The next token, from all logits; at temperature 0 the first of equal logits wins."""
+        """The next token, from all logits; at temperature 0 the first of equal logits wins.
+
+        NaN is never drawn.
+
+        Raises:
+            ModelError: all logits are NaN or -inf.
+        """
         if self.temperature <= 0:
-            return int(np.argmax(logits))
+            token = int(np.argmax(logits))  # the first NaN, if there is one
+            return token if logits[token] > -np.inf else int(np.argmax(_without_nan(logits)))
         k = min(self.top_k, logits.size) if self.top_k > 0 else logits.size
-        best = np.argpartition(logits, logits.size - k)[logits.size - k :]
+        best = np.argpartition(logits, logits.size - k)[logits.size - k :]  # NaN counts as greatest
+        if np.isnan(logits[best]).any():
+            logits = _without_nan(logits)
+            best = np.argpartition(logits, logits.size - k)[logits.size - k :]
         best = best[np.argsort(-logits[best], kind="stable")]
+        check_drawable(logits[best[:1]])
         return self._draw(best, logits[best])
 
     def _draw(self, best: npt.NDArray[Any], logits: npt.NDArray[np.float32]) -> int:
         """Draw one of the tokens ``best``, which are sorted by their logits, the best first."""
-        kept = logits.astype(np.float64)
-        share = np.exp(kept - kept[0])
+        above = _above(logits, logits[:1])
+        share = np.exp(above)
         share /= share.sum()
         n = int(np.searchsorted(np.cumsum(share), self.top_p)) + 1  # at least the best one
         n = min(n, int(np.count_nonzero(share >= self.min_p * share[0])))
-        heat = np.exp((kept[:n] - kept[0]) / self.temperature)
+        heat = np.exp(above[:n] / self.temperature)
         return int(self.random.choice(best[:n], p=heat / heat.sum()))
+
+
+def _without_nan(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The logits with -inf in place of NaN, which is never drawn."""
+    found = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+    check_drawable(found.max())
+    return found
+
+
+def _above(logits: npt.NDArray[np.float32], best: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    """Logits minus the best one, which may be infinite."""
+    with np.errstate(invalid="ignore"):
+        return np.where(logits == best, 0.0, logits.astype(np.float64) - best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +163,18 @@ def choose(
     Args:
         samplers: one for each sequence.
         ids: the best tokens of each sequence in any order, (sequences, best).
-        logits: the logits of ``ids``.
+        logits: the logits of ``ids``; NaN is never drawn if there is another one. If all logits of
+            a sequence are NaN it gets any token, so that the others go on: see `check_drawable`.
     """
     n, k = logits.shape
-    best = np.fmax.reduce(logits, axis=1, keepdims=True)  # fmax ignores NaN
+    logits = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+    best = logits.max(axis=1, keepdims=True)
     if all(sampler.temperature <= 0 for sampler in samplers):
         none = np.iinfo(ids.dtype).max
-        first = np.where(logits == best, ids, none).min(axis=1)
-        return [int(x) for x in np.where(first == none, ids[:, 0], first)]
+        return [int(x) for x in np.where(logits == best, ids, none).min(axis=1)]
     order = np.lexsort((ids, -logits), axis=1)  # equal logits: the lowest token id first
     ids = np.take_along_axis(ids, order, axis=1)
-    above = np.take_along_axis(logits, order, axis=1).astype(np.float64) - best
+    above = _above(np.take_along_axis(logits, order, axis=1), best)
     most, share_kept, least, heat, drawn = (np.empty((n, 1)) for _ in range(5))
     for i, sampler in enumerate(samplers):
         greedy = sampler.temperature <= 0

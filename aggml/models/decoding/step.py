@@ -51,7 +51,7 @@ class Step:
     last: Tensor | None  # the tokens that go on after the last mixer; None: all
     logits: (
         Tensor | None
-    )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: chained
+    )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: drawn
     best: Tensor | None  # [best, ends] i32; chained: [ends], the `tokens` of the next step
     result: Tensor | list[Tensor]  # the only one of `results`, or all of them
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
@@ -189,7 +189,12 @@ class Builder:
                 best = drawing.tokens(logits)
             else:  # top_k takes the first of equal logits; argmax would take the last
                 best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
-            return None, (best if chosen is None else ops.cpy(best, chosen)).set_output(), None
+            if chosen is None:
+                return None, best.set_output(), None
+            # The logit of each chosen token: NaN or -inf if there was no other to choose.
+            each = ops.reshape_3d(logits, 1, logits.ne[0], shape.logits)
+            theirs = ops.get_rows(each, ops.reshape_2d(best, 1, shape.logits)).set_output()
+            return theirs, ops.cpy(best, chosen).set_output(), None
         if not shape.best:
             return logits.set_output(), None, None
         best = ops.top_k(logits, shape.best).set_output()

@@ -10,8 +10,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import aggml
-from aggml import DType, InvalidState
+from aggml import DType
+from aggml.models.lifetime import closed_error
 from aggml.models.site import free_with
+from aggml.process.locks import new_lock
+from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
     from aggml import Tensor
@@ -23,7 +26,7 @@ __all__ = ["Steps"]
 
 
 class Steps:
-    """Prepared steps by their shapes.
+    """Prepared steps by their shapes; for tasks of any event loop and thread.
 
     Args:
         site: where they are computed.
@@ -37,32 +40,49 @@ class Steps:
         self._most = most
         self._kept: OrderedDict[Shape, Step] = OrderedDict()
         self._chosen: dict[tuple[int, int], Tensor] = {}  # by first sequence and how many
-        self._closed = False
+        self._lock = new_lock()  # for `_kept`
+        self._building = SlotPool(1)  # one step at a time, so that none is built twice
+        self.closed = False  # whether steps that are being built will not be needed
 
     async def of(self, shape: Shape) -> Step:
         """The step of a shape; built and prepared if it is not kept.
 
         Raises:
-            InvalidState: `close` was called.
+            InvalidState: the model is closed.
         """
-        if self._closed:
-            raise InvalidState("[aggml.models] the model is closed: load it again")
-        step = self._kept.get(shape)
+        if self.closed:
+            raise closed_error("Decoder")
+        step = self._known(shape)
         if step is None:
-            chosen = await self._handed_on(shape) if shape.chained else None
-            step = await self._builder.build(shape, chosen)
-            await self._site.prepare(step.graph)
-            free_with(step, step.graph)
+            async with self._building.slot():
+                step = self._known(shape) or await self._build(shape)
+        return step
+
+    def _known(self, shape: Shape) -> Step | None:
+        with self._lock:
+            step = self._kept.get(shape)
+            if step is not None:
+                self._kept.move_to_end(shape)
+        return step
+
+    async def _build(self, shape: Shape) -> Step:
+        chosen = await self._handed_on(shape) if shape.chained else None
+        step = await self._builder.build(shape, chosen)
+        if self.closed:
+            raise closed_error("Decoder")
+        await self._site.prepare(step.graph)
+        free_with(step, step.graph)
+        dropped = None
+        with self._lock:
             self._kept[shape] = step
             if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end(shape)
+                dropped = self._kept.popitem(last=False)
+        del dropped  # its memory is freed here, without the lock
         return step
 
     def close(self) -> None:
-        """Free all steps; `of` makes no further ones."""
-        self._closed = True
+        """Free all steps; `of` makes no further ones. None may be under construction."""
+        self.closed = True
         for step in self._kept.values():
             self._site.forget(step.graph)
         self._kept.clear()

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml import InvalidArgument, InvalidState
+from aggml import InvalidArgument
 from aggml.models.encoding.graph import Program, build, mask_of
 from aggml.models.encoding.packing import F32, Ids, Packing, Shape, fill, pack
 from aggml.models.errors import ModelError
+from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.site import free_with, site_of, unplace
+from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ BATCH_TOKENS: Final = 4096  # the most tokens in a batch; a single text may be l
 
 
 class Encoder:
-    """A model like BERT on a backend.
+    """A model like BERT on a backend; tasks of any event loop and thread may use it.
 
     Args:
         backend: where to compute; must stay open while the model is used.
@@ -52,8 +53,8 @@ class Encoder:
         self.weights = weights
         self._max_graphs = max_graphs
         self._programs: OrderedDict[tuple[Shape, int, bool], Program] = OrderedDict()
-        self._closed = False
-        self._turn = anyio.Lock()  # a graph's inputs hold one batch at a time
+        self._turn = SlotPool(1)  # a graph's inputs hold one batch at a time
+        self.lifetime = Lifetime(self._free)
 
     @property
     def vocabulary(self) -> int:
@@ -68,9 +69,11 @@ class Encoder:
     def close(self) -> None:
         """Free graphs and weights; later batches raise InvalidState.
 
-        The memory that a running batch uses is freed when that batch ends.
+        If a batch is running, all memory is freed when it ends.
         """
-        self._closed = True
+        self.lifetime.close()
+
+    def _free(self) -> None:
         for program in self._programs.values():
             self.site.forget(program.graph)
         self._programs.clear()
@@ -131,24 +134,27 @@ class Encoder:
     async def _batch(self, texts: Sequence[Ids], *, rank: bool) -> F32:
         packing = pack([len(x) for x in texts])
         shape = packing.shape
-        async with self._turn:
-            program = await self._program(shape, len(texts), rank=rank)
-            ids, positions, member = fill(packing, texts)
-            await checkpoint()
-            inputs: dict[Tensor, Any] = {program.ids: ids.reshape(-1)}
-            if self.model.ordered:
-                inputs[program.positions] = positions.reshape(-1)
-            segments = np.where(member.any(axis=2), member.argmax(axis=2), -1).astype(np.int32)
-            alibi = self.model.distance_bias > 0
-            for window, mask in program.masks.items():
-                inputs[mask] = mask_of(segments, window, distances=alibi)
+        async with self._turn.slot():
+            with self.lifetime.use("Encoder"):
+                program = await self._program(shape, len(texts), rank=rank)
+                ids, positions, member = fill(packing, texts)
                 await checkpoint()
-            row, _, segment = (np.array(x) for x in zip(*packing.places, strict=True))
-            if program.member is not None:
-                inputs[program.member] = member / np.maximum(member.sum(axis=1, keepdims=True), 1)
-            if program.chosen is not None:
-                inputs[program.chosen] = self._chosen(packing, texts, rank=rank)
-            got = await (await self.site.submit(program.graph, inputs, program.vectors))
+                inputs: dict[Tensor, Any] = {program.ids: ids.reshape(-1)}
+                if self.model.ordered:
+                    inputs[program.positions] = positions.reshape(-1)
+                segments = np.where(member.any(axis=2), member.argmax(axis=2), -1).astype(np.int32)
+                alibi = self.model.distance_bias > 0
+                for window, mask in program.masks.items():
+                    inputs[mask] = mask_of(segments, window, distances=alibi)
+                    await checkpoint()
+                row, _, segment = (np.array(x) for x in zip(*packing.places, strict=True))
+                if program.member is not None:
+                    inputs[program.member] = member / np.maximum(
+                        member.sum(axis=1, keepdims=True), 1
+                    )
+                if program.chosen is not None:
+                    inputs[program.chosen] = self._chosen(packing, texts, rank=rank)
+                got = await (await self.site.submit(program.graph, inputs, program.vectors))
         if program.chosen is not None:
             found: F32 = np.asarray(got).reshape(len(texts), -1)
             return found[:, :1] if rank else found
@@ -167,11 +173,11 @@ class Encoder:
     async def _program(self, shape: Shape, texts: int, *, rank: bool) -> Program:
         chosen = rank or self.model.pooling != "mean"
         key = shape, texts if chosen else 0, rank
-        if self._closed:
-            raise InvalidState("[Encoder] the model is closed: load it again")
         program = self._programs.get(key)
         if program is None:
             program = await build(self.model, self.weights, shape, texts, rank=rank)
+            if self.lifetime.closed:
+                raise closed_error("Encoder")
             await self.site.prepare(program.graph)
             free_with(program, program.graph)
             self._programs[key] = program

@@ -18,6 +18,7 @@ from aggml import DType, Graph, ops
 from aggml.models.blocks.cross import CrossAttention
 from aggml.models.encoding.graph import Nodes
 from aggml.models.encoding.packing import Shape
+from aggml.models.lifetime import Lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,9 +89,16 @@ class Listener:
         self.frames = 2 * model.audio.context_length
         self._decoder = decoder
         self._programs: dict[int, _Program] = {}
+        self.lifetime = Lifetime(self._free)
 
     def close(self) -> None:
-        """Free the graphs and close the decoder; later windows raise InvalidState."""
+        """Free the graphs and close the decoder; later windows raise InvalidState.
+
+        If windows are being encoded, all memory is freed when that is done.
+        """
+        self.lifetime.close()
+
+    def _free(self) -> None:
         for program in self._programs.values():
             self._decoder.site.forget(program.graph)
         self._programs.clear()
@@ -102,13 +110,14 @@ class Listener:
         Cancellation: aborts the computation; the keys and values of these sequences are undefined.
         """
         n, kept = len(windows), self.model.audio.context_length
-        program = self._programs.get(n)
-        if program is None:
-            program = self._programs[n] = await self._program(n)
-        rows = np.arange(n * kept, dtype=np.int32)
-        mel = np.stack(list(windows))
-        site = self._decoder.site
-        await (await site.submit(program.graph, {program.mel: mel, program.rows: rows}))
+        with self.lifetime.use("Listener"):
+            program = self._programs.get(n)
+            if program is None:
+                program = self._programs[n] = await self._program(n)
+            rows = np.arange(n * kept, dtype=np.int32)
+            mel = np.stack(list(windows))
+            site = self._decoder.site
+            await (await site.submit(program.graph, {program.mel: mel, program.rows: rows}))
 
     async def _program(self, n: int) -> _Program:
         weights = self._decoder.weights

@@ -106,7 +106,10 @@ def mono(samples: npt.ArrayLike) -> F32:
     Raises:
         InvalidArgument: another type or shape of array, or samples that are not finite.
     """
-    given = np.asarray(samples)
+    try:
+        given = np.asarray(samples)
+    except (TypeError, ValueError) as error:  # lists of different lengths
+        raise InvalidArgument(f"[audio] samples are no array: {error}") from None
     if given.ndim not in (1, 2) or given.dtype.kind not in "fi":
         raise InvalidArgument(
             f"[audio] samples must be floats or integers of the shape (samples,) or (samples, "

@@ -1,0 +1,214 @@
+"""Arguments of the public calls of models: checked at the call, and refused by name.
+
+Here: numbers, texts, token ids, paths. Each function returns the value in the form in which it is
+used. Not here: limits that depend on the context (decoding/batch.py).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aggml import InvalidArgument
+
+__all__ = [
+    "file_path", "flag", "integer", "number", "one_text", "prompt_of", "recordings_of",
+    "sequences_of", "shown",
+    "stop_ids_of", "text_list", "token_ids",
+]  # fmt: skip
+
+SHOWN = 60  # characters of a wrong value in a message
+
+
+def shown(value: object) -> str:
+    """A value for a message: short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = "a value that cannot be shown"
+    text = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return text if isinstance(value, str) or value is None else f"{text} ({type(value).__name__})"
+
+
+def integer(
+    place: str, name: str, value: Any, least: int, most: int | None = None  # noqa: ANN401
+) -> int:  # fmt: skip
+    """A whole number of Python or numpy within ``least`` and ``most``; True is none."""
+    found: int | None = None
+    if not isinstance(value, (bool, np.bool_)):
+        try:
+            found = operator.index(value)
+        except TypeError:
+            found = None
+    if found is None:
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a whole number")
+    if found < least or (most is not None and found > most):
+        if most is not None:
+            wanted = f"within {least} and {most}"
+        else:
+            wanted = "not negative" if least == 0 else f"at least {least}"
+        raise InvalidArgument(f"[{place}] {name} is {found}, must be {wanted}")
+    return found
+
+
+def number(
+    place: str, name: str, value: Any, least: float, most: float = math.inf, *,  # noqa: ANN401
+    above: bool = False,
+) -> float:  # fmt: skip
+    """A finite number within ``least`` and ``most``; with ``above``, greater than ``least``."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a number")
+    found = float(value)
+    if not math.isfinite(found):
+        raise InvalidArgument(f"[{place}] {name} is {found}, expected a finite number")
+    if found < least or found > most or (above and found == least):
+        if most < math.inf:
+            begin = f"above {least:g} and at most" if above else f"within {least:g} and"
+            wanted = f"{begin} {most:g}"
+        else:
+            wanted = "not negative" if least == 0 else f"at least {least:g}"
+        raise InvalidArgument(f"[{place}] {name} is {found:g}, must be {wanted}")
+    return found
+
+
+def flag(place: str, name: str, value: Any) -> bool:  # noqa: ANN401
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected True or False")
+    return bool(value)
+
+
+def one_text(place: str, name: str, value: Any) -> str:  # noqa: ANN401
+    """A text that can be encoded as UTF-8."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected a text (str)")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"[{place}] {name} has a lone surrogate at character {error.start}, which is no text"
+        ) from None
+    return value
+
+
+def text_list(place: str, name: str, value: Any) -> list[str]:  # noqa: ANN401
+    """A list of texts. A single text is refused: its characters would become a list of texts."""
+    if isinstance(value, str):
+        raise InvalidArgument(
+            f"[{place}] {name} is one text, {shown(value)}, expected a list of texts: put brackets "
+            "around it"
+        )
+    return [one_text(place, f"{name}[{i}]", x) for i, x in enumerate(_items(place, name, value))]
+
+
+def _items(place: str, name: str, value: Any, what: str = "a list of texts") -> list[Any]:  # noqa: ANN401
+    """The elements of a list, a tuple, an array or the like."""
+    if (
+        isinstance(value, (bytes, bytearray, memoryview, Mapping))
+        or not isinstance(value, Iterable)
+        or (isinstance(value, np.ndarray) and value.ndim == 0)
+    ):
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected {what}")
+    return list(value)
+
+
+def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]:  # noqa: ANN401
+    """Token ids of one sequence, each within the vocabulary."""
+    if isinstance(value, str):
+        raise InvalidArgument(
+            f"[{place}] {name} is the text {shown(value)}, expected a list of token ids: "
+            "model.tokenizer.encode(text) makes one"
+        )
+    items = _items(place, name, value, "a list of token ids")
+    if isinstance(value, np.ndarray) and (value.ndim != 1 or value.dtype.kind not in "iu"):
+        raise InvalidArgument(
+            f"[{place}] {name} is an array of {value.dtype} with the shape {value.shape}, expected "
+            "token ids: integers in one dimension"
+        )
+    for i, x in enumerate(items):
+        if type(x) is int:
+            continue
+        try:
+            items[i] = integer(place, f"{name}[{i}]", x, -(1 << 63))
+        except InvalidArgument:
+            raise InvalidArgument(
+                f"[{place}] {name}[{i}] is {shown(x)}, expected a token id"
+            ) from None
+    if items and not 0 <= min(items) <= max(items) < vocabulary:
+        raise InvalidArgument(
+            f"[{place}] token ids are 0 to {vocabulary - 1}, "
+            f"given were {min(items)} to {max(items)}"
+        )
+    return items
+
+
+def sequences_of(place: str, name: str, value: Any, vocabulary: int) -> list[list[int]]:  # noqa: ANN401
+    """A list of sequences of token ids."""
+    if isinstance(value, str):
+        token_ids(place, name, value, vocabulary)  # raises
+    items = _items(place, name, value, "a list of lists of token ids")
+    for i, x in enumerate(items):
+        if isinstance(x, (int, np.integer)):
+            raise InvalidArgument(
+                f"[{place}] {name}[{i}] is {shown(x)}, expected a list of token ids: for one "
+                "sequence put brackets around it"
+            )
+    return [token_ids(place, f"{name}[{i}]", x, vocabulary) for i, x in enumerate(items)]
+
+
+def prompt_of(place: str, value: Any, vocabulary: int) -> str | list[int]:  # noqa: ANN401
+    """A prompt: a text, or token ids."""
+    if isinstance(value, str):
+        return one_text(place, "prompt", value)
+    wanted = "a text or a list of token ids"
+    items = _items(place, "prompt", value, wanted)
+    first = items[0] if items else None
+    if isinstance(first, Mapping):
+        raise InvalidArgument(
+            f"[{place}] prompt is a list of messages, expected {wanted}: "
+            "model.template.render(messages) makes a text of them"
+        )
+    if isinstance(first, str):
+        raise InvalidArgument(
+            f"[{place}] prompt is a list of texts, expected {wanted}: continue each in a task of "
+            "its own"
+        )
+    return token_ids(place, "prompt", items if not isinstance(value, np.ndarray) else value,
+                     vocabulary)  # fmt: skip
+
+
+def file_path(place: str, name: str, value: Any) -> Path:  # noqa: ANN401
+    """A path; ``~`` at its beginning is the home directory."""
+    try:
+        given = os.fspath(value)
+    except TypeError:
+        given = None
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}, expected the path of a file")
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:  # there is no such user
+        raise InvalidArgument(f"[{place}] {name} is {shown(value)}: {error}") from None
+
+
+def stop_ids_of(place: str, value: Any, vocabulary: int) -> frozenset[int]:  # noqa: ANN401
+    """Tokens that end a text."""
+    return frozenset(token_ids(place, "stop_ids", value, vocabulary))
+
+
+def recordings_of(place: str, value: Any) -> list[Any]:  # noqa: ANN401
+    """A list of recordings. The samples of a single one are refused."""
+    items = _items(place, "recordings", value, "a list of recordings")
+    if any(isinstance(x, (numbers.Number, np.generic)) for x in items):
+        raise InvalidArgument(
+            f"[{place}] recordings holds numbers, expected a list of recordings: for one recording "
+            "put brackets around it"
+        )
+    return items
