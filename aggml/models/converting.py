@@ -134,9 +134,12 @@ async def convert(
     with await open_model(Path(source)) as opened:
         total = opened.nbytes
         align = opened.alignment if isinstance(opened, GGUFFile) else 32
+        metadata = opened.metadata
+        if isinstance(opened, ModelFolder):
+            metadata = await anyio.to_thread.run_sync(opened.file_metadata)
         writer = GGUFWriter(where, alignment=align)
         try:
-            for key, value in opened.metadata.items():
+            for key, value in metadata.items():
                 if key != "general.alignment":
                     told = opened.types[key] if isinstance(opened, GGUFFile) else None
                     writer.add(key, value, told)

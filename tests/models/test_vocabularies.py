@@ -20,8 +20,9 @@ from tokenizers import pre_tokenizers as cutters
 
 from aggml.models import ModelError
 from aggml.models.checkpoints.config import Config
-from aggml.models.checkpoints.vocabularies import vocabulary_keys
+from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
 from aggml.models.tokenizers import Vocabulary, open_vocabulary
+from aggml.models.tokenizers.json_vocabulary import JSON_KEY
 
 CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LLAMA3: Final = (
@@ -75,6 +76,11 @@ def opened(metadata: dict[str, Any]) -> Vocabulary:
     return words
 
 
+def by_keys(metadata: dict[str, Any]) -> Vocabulary:
+    """The vocabulary as other programs read it from a GGUF file."""
+    return opened({key: x for key, x in metadata.items() if key != JSON_KEY})
+
+
 def different(words: Vocabulary, own: Tokenizer) -> list[str]:
     return [x for x in torture.TEXTS if words.encode(x) != own.encode(x).ids]
 
@@ -99,23 +105,30 @@ def test_byte_level_bpe(tmp_path: Path, name: str) -> None:
     assert found["tokenizer.ggml.eos_token_id"] == 0
     assert "tokenizer.ggml.bos_token_id" not in found
     assert found["tokenizer.ggml.token_type"][-2:] == [3, 4]
-    words = opened(found)
+    assert different(opened(found), own) == []
+    words = by_keys(found)
     assert len(different(words, own)) == DIFFERENT.get(name, 0)
+    assert (JSON_KEY in for_file(found)) is (name in DIFFERENT)
     text = "a<tool>b<|end|>c"
     assert words.encode(text) == own.encode(text).ids
+    assert opened(found).encode(text) == own.encode(text).ids
 
 
-def test_a_cut_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_a_cut_that_gguf_cannot_name_is_carried_out_but_not_written(tmp_path: Path) -> None:
     tokens, merges = torture.vocabulary()
     vocabulary = {x: i for i, x in enumerate(tokens)}
     pairs = [tuple(x.split(" ", 1)) for x in merges]
     own = Tokenizer(kinds.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
     own.pre_tokenizer = split(r"[aeiou]+|[^aeiou]+")
+    found = keys(tmp_path, own)
+    assert different(opened(found), own) == []
     with pytest.raises(ModelError, match="pre_tokenizer that cuts text as no known model does"):
-        keys(tmp_path, own)
+        for_file(found)
     own.normalizer = normalizers.NFKD()
+    found = keys(tmp_path, own)
+    assert different(opened(found), own) == []
     with pytest.raises(ModelError, match="only NFC, or none, is supported"):
-        keys(tmp_path, own)
+        for_file(found)
 
 
 def _characters() -> Tokenizer:
@@ -135,6 +148,10 @@ def _characters() -> Tokenizer:
     own.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
     )
+    own.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ])  # fmt: skip
     return own
 
 
@@ -146,9 +163,9 @@ def test_bpe_of_sentencepiece(tmp_path: Path) -> None:
     assert found["tokenizer.ggml.add_bos_token"] is True
     assert found["tokenizer.ggml.add_eos_token"] is False
     assert found["tokenizer.ggml.token_type"][:4] == [2, 3, 3, 6]
-    words = opened(found)
-    assert different(words, own) == []
-    assert words.decode(words.encode("a text, with 12 words")) == "a text, with 12 words"
+    for words in (opened(found), by_keys(found)):
+        assert different(words, own) == []
+        assert words.decode(words.encode("a text, with 12 words")) == "a text, with 12 words"
 
 
 def _message(number: int, value: bytes) -> bytes:
@@ -175,6 +192,7 @@ def test_tokenizer_model_says_the_same(tmp_path: Path) -> None:
     for key in ("tokens", "scores", "token_type", "bos_token_id", "eos_token_id"):
         assert found[f"tokenizer.ggml.{key}"] == given[f"tokenizer.ggml.{key}"], key
     assert different(opened(found), own) == []
+    assert JSON_KEY not in found
     for wrong in (raw[:-1], b"\x0f", raw[: len(raw) // 2]):
         (tmp_path / "tokenizer.model").write_bytes(wrong)
         with pytest.raises(ModelError):
@@ -193,11 +211,14 @@ def test_unigram(tmp_path: Path) -> None:
     )  # fmt: skip
     found = keys(tmp_path, own)
     assert found["tokenizer.ggml.model"] == "t5"
-    words = opened(found)
+    assert different(opened(found), own) == []
+    words = by_keys(found)
+    assert JSON_KEY in for_file(found)
     # spaces at an end of the text, which the normalizer removes
     spaces = [x for x in torture.TEXTS if x.strip() != x]
     assert [x for x in different(words, own) if x not in spaces] == []
-    assert words.encode_pair("two", "three") == own.encode("two", "three").ids
+    for words in (opened(found), by_keys(found)):
+        assert words.encode_pair("two", "three") == own.encode("two", "three").ids
 
 
 @pytest.fixture(scope="module")
@@ -216,9 +237,10 @@ def test_word_pieces(minilm: Path, tmp_path: Path) -> None:
     names = ("bos", "eos", "unknown", "seperator", "padding", "cls", "mask")
     special = [found[f"tokenizer.ggml.{x}_token_id"] for x in names]
     assert special == [101, 102, 100, 102, 0, 101, 103]
-    words = opened(found)
-    assert different(words, own) == []
-    assert words.encode_pair("a query", "a text") == own.encode("a query", "a text").ids
+    assert JSON_KEY not in for_file(found)
+    for words in (opened(found), by_keys(found)):
+        assert different(words, own) == []
+        assert words.encode_pair("a query", "a text") == own.encode("a query", "a text").ids
     vocabulary = own.get_vocab()
     lines = "\n".join(sorted(vocabulary, key=lambda x: vocabulary[x]))
     (tmp_path / "tokenizer.json").unlink()
@@ -231,7 +253,8 @@ def test_cased_word_pieces(minilm: Path, tmp_path: Path) -> None:
     told["normalizer"] |= {"lowercase": False, "strip_accents": None}
     told["padding"] = told["truncation"] = None
     own = Tokenizer.from_str(json.dumps(told))
-    assert different(opened(keys(tmp_path, own)), own) == []
+    found = keys(tmp_path, own)
+    assert different(opened(found), own) == different(by_keys(found), own) == []
     assert own.encode("Hello").ids != own.encode("hello").ids
 
 

@@ -41,8 +41,13 @@ FINE: Final = (
 )
 
 
-def name_of_cut(library: Any, told: Mapping[str, Any], *, whole: bool) -> str:  # noqa: ANN401
-    """The value of ``tokenizer.ggml.pre``.
+def name_of_cut(
+    library: Any,  # noqa: ANN401 a module
+    told: Mapping[str, Any],
+    *,
+    whole: bool,
+) -> tuple[str, bool]:
+    """The value of ``tokenizer.ggml.pre``, and whether it cuts all texts that are tried alike.
 
     Args:
         library: the module `tokenizers`.
@@ -80,7 +85,7 @@ def name_of_cut(library: Any, told: Mapping[str, Any], *, whole: bool) -> str:  
         if tried[cut] > best:
             best, name = tried[cut], pre
     if best < 0 and whole:  # `whole` matters only for tokens to which merges do not lead
-        return name_of_cut(library, told, whole=False)
+        return name_of_cut(library, told, whole=False)[0], False
     if best < 0:
         raise ModelError("tokenizer.json has a pre_tokenizer that cuts text as no known model does")
-    return name
+    return name, best == len(FINE)

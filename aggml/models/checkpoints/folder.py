@@ -20,7 +20,7 @@ from aggml.models.checkpoints.keys import rope_keys
 from aggml.models.checkpoints.planning import Translation, chosen
 from aggml.models.checkpoints.pooling import pooling_keys
 from aggml.models.checkpoints.shards import Shards
-from aggml.models.checkpoints.vocabularies import vocabulary_keys
+from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -84,6 +84,14 @@ class ModelFolder:
             )
         self.metadata |= vocabulary_keys(self.path, config, self._rows_of_embeddings())
         return self
+
+    def file_metadata(self) -> dict[str, Any]:
+        """The metadata of a GGUF file that is made of this folder.
+
+        Raises:
+            ModelError: GGUF cannot say how the folder's tokenizer works.
+        """
+        return for_file(self.metadata)
 
     @property
     def nbytes(self) -> int:

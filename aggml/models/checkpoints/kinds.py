@@ -7,6 +7,8 @@ Here: byte-level BPE, BPE of SentencePiece, WordPiece, unigram. Not here: tokeni
 from __future__ import annotations
 
 import base64
+import contextlib
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,18 +16,21 @@ import numpy as np
 
 from aggml.models.checkpoints.config import read_json
 from aggml.models.checkpoints.cutting import name_of_cut
+from aggml.models.checkpoints.unsaid import unsaid
 from aggml.models.errors import ModelError
-from aggml.models.tokenizers.vocabulary import BYTE, CONTROL, SPACE, USER_DEFINED
-from aggml.process.extras import install_command
+from aggml.models.tokenizers.json_vocabulary import guarded, open_library
+from aggml.models.tokenizers.roles import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from aggml.models.tokenizers.settings import parts_of, type_of_model
+from aggml.models.tokenizers.vocabulary import SPACE, is_byte, library
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Words", "of_tokenizer_json", "of_word_list"]
+__all__ = ["AddedToken", "Words", "form_of", "of_tokenizer_json", "of_word_list"]
 
-NORMAL: Final = 1
-UNKNOWN: Final = 2
+#: Ids that a folder may leave out before one of its tokens.
+MOST_FILLERS: Final = 10_000
 
 
 @dataclass
@@ -41,6 +46,8 @@ class Words:
         add_bos, add_eos: whether ``begins`` and ``ends`` are put around a text; None: unknown.
         begins, ends: the tokens that begin and end a text.
         special: ids of special tokens that the file itself gives, by transformers' names.
+        whole: the text of the tokenizer.json from which it comes; None for other files.
+        unsaid: settings of that file for which GGUF has no key.
     """
 
     model: str
@@ -55,6 +62,8 @@ class Words:
     begins: int | None = None
     ends: int | None = None
     special: dict[str, int] = field(default_factory=dict)
+    whole: str | None = None
+    unsaid: list[str] = field(default_factory=list)
 
     def add(self, i: int, content: str, kind: int) -> None:
         """Add a token; one that is there already stays as it is."""
@@ -98,77 +107,141 @@ def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) ->
     return Words("bert", tokens, kinds, special=_usual(ids))
 
 
-def of_tokenizer_json(path: Path) -> Words:
-    """Read a tokenizer.json of any known kind.
+def of_tokenizer_json(path: Path, more: Sequence[AddedToken] = ()) -> Words:
+    """Read a tokenizer.json of any kind.
+
+    Its tokens are in GGUF's form if there is one; `form_of` says what that form leaves out.
+
+    Args:
+        path: the file.
+        more: tokens that other files of the folder add.
 
     Raises:
-        ModelError: it cannot be read, or is of an unknown kind.
+        ModelError: it cannot be read, or has an unknown setting.
     """
+    name = str(path)
     told = read_json(path)
-    model = told.get("model") or {}
-    kind = model.get("type") or _guessed(model)
-    if kind not in KINDS:
-        raise ModelError(
-            f"{str(path)!r} has a model of the type {kind!r}; known are {', '.join(KINDS)}"
-        )
-    special = {x["id"] for x in told.get("added_tokens") or () if x.get("special")}
-    words = KINDS[kind](told, special)
+    own = open_library(json.dumps(told, ensure_ascii=False), name)
+    if _add_tokens(own, more, name):
+        told = json.loads(own.to_str())
+    special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
+    kind = str(type_of_model(told["model"]))
+    words = _of_any(told, special)
+    with contextlib.suppress(ModelError):  # GGUF cannot say it: see `form_of`
+        words = KINDS[kind](told, special)
+    words.whole = json.dumps(told, ensure_ascii=False)
     for token in told.get("added_tokens") or ():
         i = token["id"]
+        if token["content"] == filler(i):
+            words.tokens.pop(i, None)
+            continue
         if words.tokens.get(i) != token["content"] and (i not in words.tokens or i in special):
             words.tokens[i] = token["content"]
         if i in special:
             words.kinds[i] = CONTROL if words.kinds.get(i) != UNKNOWN else UNKNOWN
         elif words.kinds.get(i) in (None, NORMAL):
             words.tokens[i], words.kinds[i] = token["content"], USER_DEFINED
-    _ends(path, words)
+    _ends(own, words)
     return words
 
 
-def _guessed(model: dict[str, Any]) -> str | None:
-    """The type of the model, for older files that do not name it."""
-    if "merges" in model:
-        return "BPE"
-    return "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece" if model else None
+def filler(token: int) -> str:
+    """The text of a token for an id that a folder leaves out."""
+    return f"\0unused {token}\0"
 
 
-def _ends(path: Path, words: Words) -> None:
+def form_of(text: str) -> list[str]:
+    """The settings of a tokenizer.json that its form in GGUF leaves out.
+
+    Args:
+        text: of the file, from `Words.whole`.
+
+    Raises:
+        ModelError: there is no such form at all.
+    """
+    told = json.loads(text)
+    special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
+    words = KINDS[str(type_of_model(told["model"]))](told, special)
+    _ends(open_library(text), words)
+    return [*words.unsaid, *unsaid(told)]
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that tokenizer_config.json adds; its settings are those of a tokenizer.json.
+
+    Attributes:
+        id: None for a token that is only named: it must be in the vocabulary.
+    """
+
+    content: str
+    special: bool
+    id: int | None = None
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+
+def _add_tokens(own: Any, more: Sequence[AddedToken], name: str) -> bool:  # noqa: ANN401
+    """Add tokens that the library's tokenizer has not; whether there were any.
+
+    The library numbers tokens without gaps, so a gap is filled with tokens that no text has.
+    """
+    kind = library().AddedToken
+    known = {token.content for token in own.get_added_tokens_decoder().values()}
+    ids = own.get_vocab(with_added_tokens=True)
+    end = max(ids.values(), default=-1) + 1
+    changed = False
+    for token in more:
+        i = ids.get(token.content)
+        if token.content in known or (i is None and token.id is None):
+            continue
+        if i is None and token.id is not None:
+            if not end <= token.id < end + MOST_FILLERS:
+                raise ModelError(
+                    f"{name}: the token {token.content!r} has the id {token.id} in "
+                    f"tokenizer_config.json, and {end} is the next that is free"
+                )
+            own.add_special_tokens([filler(x) for x in range(end, token.id)])
+            end = token.id + 1
+        own.add_tokens([
+            kind(
+                token.content, special=token.special, lstrip=token.lstrip, rstrip=token.rstrip,
+                single_word=token.single_word, normalized=token.normalized,
+            )
+        ])  # fmt: skip
+        known.add(token.content)
+        changed = True
+    return changed
+
+
+def _of_any(told: Mapping[str, Any], special: set[int]) -> Words:
+    """Tokens as they are in the file, for a vocabulary of no kind that GGUF has."""
+    given = told["model"].get("vocab") or {}
+    pairs = given.items() if isinstance(given, dict) else ((x[0], i) for i, x in enumerate(given))
+    tokens = {i: piece for piece, i in pairs}
+    return Words("", tokens, {i: CONTROL if i in special else NORMAL for i in tokens})
+
+
+def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenizer
     """Ask the tokenizer itself which tokens it puts around a text."""
-    own = _library().Tokenizer.from_file(str(path))
-    own.no_padding()
-    own.no_truncation()
-    inner, whole = (own.encode("a", add_special_tokens=x).ids for x in (False, True))
+    words.add_bos = words.add_eos = False
+    try:
+        inner, whole = (
+            guarded(lambda x=x: own.encode("a", add_special_tokens=x), "a text").ids
+            for x in (False, True)
+        )
+    except ModelError:
+        return  # it has no token for the text
     at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), 0)
     before, after = whole[:at], whole[at + len(inner) :]
     if len(before) > 1 or len(after) > 1:
-        raise ModelError(
-            f"{str(path)!r} puts the tokens {before} before and {after} after each text; "
-            "at most one token on each side is supported"
+        words.unsaid.append(
+            f"the tokens {before} before and {after} after each text; GGUF has one on each side"
         )
     words.add_bos, words.add_eos = bool(before), bool(after)
-    words.begins, words.ends = (before or [None])[0], (after or [None])[0]
-
-
-def _library() -> Any:  # noqa: ANN401 a module
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ModelError(
-            f"the tokenizers package is not installed; get it with: {install_command('models')}"
-        ) from error
-    return tokenizers
-
-
-def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yields a normalizer or pre-tokenizer; if it is a sequence, each of its members."""
-    if part is None:
-        return
-    inner = part.get("normalizers") or part.get("pretokenizers")
-    if part.get("type") == "Sequence" and inner is not None:
-        for x in inner:
-            yield from _steps(x)
-    else:
-        yield part
+    words.begins, words.ends = (before or [None])[0], (after or [None])[-1]
 
 
 def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
@@ -176,8 +249,8 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
     model = told["model"]
     ids: dict[str, int] = model["vocab"]
     merges = [x.split(" ", 1) if isinstance(x, str) else list(x) for x in model["merges"]]
-    normalizers = list(_steps(told.get("normalizer")))
-    before = list(_steps(told.get("pre_tokenizer")))
+    normalizers = list(parts_of(told.get("normalizer")))
+    before = list(parts_of(told.get("pre_tokenizer")))
     spaces = any(x.get("content") == SPACE for x in normalizers if x["type"] == "Replace")
     spaces |= any(x["type"] == "Metaspace" for x in before)
     if spaces and model.get("byte_fallback"):
@@ -192,7 +265,9 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
     if kinds:
         words.more["normalizer.nfc"] = True
     words.merges = [" ".join(pair) for pair in merges]
-    words.pre = name_of_cut(_library(), told, whole=bool(model.get("ignore_merges")))
+    words.pre, same = name_of_cut(library(), told, whole=bool(model.get("ignore_merges")))
+    if not same:
+        words.unsaid.append("pre_tokenizer, of which GGUF has no exact name")
     return words
 
 
@@ -201,7 +276,7 @@ def _of_characters(
 ) -> Words:
     """SentencePiece's BPE: the earlier a pair is merged, the better is its score."""
     tokens = {i: piece for piece, i in ids.items()}
-    kinds = {i: BYTE if _is_byte(piece) else NORMAL for piece, i in ids.items()}
+    kinds = {i: BYTE if is_byte(piece) else NORMAL for piece, i in ids.items()}
     if ids.get("<unk>") is not None:
         kinds[ids["<unk>"]] = UNKNOWN
     scores = dict.fromkeys(tokens, 0.0)
@@ -216,15 +291,13 @@ def _of_characters(
     return Words("llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix})
 
 
-def _is_byte(piece: str) -> bool:
-    return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
-
-
 def _of_word_piece(told: dict[str, Any], special: set[int]) -> Words:
     model = told["model"]
     words = _word_pieces(model["vocab"], special, model["vocab"].get(model.get("unk_token")))
-    lower = [x for x in _steps(told.get("normalizer")) if x["type"] == "BertNormalizer"]
+    lower = [x for x in parts_of(told.get("normalizer")) if x["type"] == "BertNormalizer"]
     words.more["normalizer.lowercase"] = bool(lower and lower[0].get("lowercase", True))
+    if lower and lower[0].get("strip_accents") is not None:
+        words.more["normalizer.strip_accents"] = lower[0]["strip_accents"]
     return words
 
 
@@ -237,19 +310,24 @@ def _of_unigram(told: dict[str, Any], special: set[int]) -> Words:
         kinds[unknown] = UNKNOWN
     words = Words("t5", tokens, kinds)
     words.scores = {i: float(score) for i, (_, score) in enumerate(vocabulary)}
-    for step in _steps(told.get("normalizer")):
+    for step in parts_of(told.get("normalizer")):
         if step["type"] == "Precompiled" and step.get("precompiled_charsmap"):
             raw = base64.b64decode(step["precompiled_charsmap"])
             words.more["precompiled_charsmap"] = np.frombuffer(raw, np.uint8)
-    before = [x for x in _steps(told.get("pre_tokenizer")) if x["type"] == "Metaspace"]
+    before = [x for x in parts_of(told.get("pre_tokenizer")) if x["type"] == "Metaspace"]
     scheme = before[0].get("prepend_scheme", "always") if before else "never"
     words.more["add_space_prefix"] = scheme != "never"
     words.more["remove_extra_whitespaces"] = True
     return words
 
 
+def _of_words(told: dict[str, Any], special: set[int]) -> Words:
+    raise ModelError("tokenizer.json has a model of the type WordLevel, which GGUF cannot say")
+
+
 KINDS: Final[dict[str, Callable[[dict[str, Any], set[int]], Words]]] = {
     "BPE": _of_bpe,
     "WordPiece": _of_word_piece,
     "Unigram": _of_unigram,
+    "WordLevel": _of_words,
 }

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from aggml.models.checkpoints.kinds import Words
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.longest import escaped
-from aggml.models.tokenizers.vocabulary import CONTROL
+from aggml.models.tokenizers.roles import CONTROL, NORMAL
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["of_numbered_literals"]
-
-NORMAL = 1
 
 
 def of_numbered_literals(path: Path) -> Words:

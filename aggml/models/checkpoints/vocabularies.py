@@ -9,18 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.checkpoints.config import Config, read_json
-from aggml.models.checkpoints.kinds import Words, of_tokenizer_json, of_word_list
+from aggml.models.checkpoints.kinds import Words, form_of, of_tokenizer_json, of_word_list
 from aggml.models.checkpoints.sentencepiece import of_sentencepiece
+from aggml.models.checkpoints.tokenizer_config import added_tokens, check_tokenizer_config
 from aggml.models.checkpoints.trie import of_numbered_literals
 from aggml.models.errors import ModelError
-from aggml.models.tokenizers.vocabulary import CONTROL, USER_DEFINED
+from aggml.models.tokenizers.json_vocabulary import JSON_KEY
+from aggml.models.tokenizers.roles import CONTROL, UNUSED, USER_DEFINED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["vocabulary_keys"]
+__all__ = ["for_file", "vocabulary_keys"]
 
-UNUSED: Final = 5
 #: GGUF's names of special tokens, each with its names in tokenizer_config.json and config.json.
 SPECIAL: Final = {
     "bos": ("bos_token", "cls_token"),
@@ -42,14 +44,18 @@ def vocabulary_keys(folder: Path, config: Config, rows: int) -> dict[str, Any]:
         rows: of the embeddings; ids without a token in the vocabulary become unused tokens.
 
     Raises:
-        ModelError: the vocabulary is damaged, or of an unknown kind.
+        ModelError: the vocabulary is damaged, of an unknown kind, or has an unknown setting.
     """
     told = read_json(folder / "tokenizer_config.json")
+    check_tokenizer_config(told, folder)
     words = _words(folder, told)
     if words is None:
         return {"tokenizer.ggml.model": "no_vocab"}
-    for key, added in (told.get("added_tokens_decoder") or {}).items():
-        words.add(int(key), added["content"], CONTROL if added.get("special") else USER_DEFINED)
+    if words.whole is None:
+        for token in added_tokens(told, folder):
+            if token.id is not None:
+                kind = CONTROL if token.special else USER_DEFINED
+                words.add(token.id, token.content, kind)
     for content, i in read_json(folder / "added_tokens.json").items():
         words.add(int(i), content, USER_DEFINED)
     n = max(rows, *words.tokens) + 1 if words.tokens and max(words.tokens) >= rows else rows
@@ -60,11 +66,13 @@ def vocabulary_keys(folder: Path, config: Config, rows: int) -> dict[str, Any]:
         if i < n and kinds[i] == 1:
             kinds[i] = CONTROL
     found: dict[str, Any] = {
-        "tokenizer.ggml.model": words.model,
-        "tokenizer.ggml.pre": words.pre,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": kinds,
     }
+    if words.model:
+        found |= {"tokenizer.ggml.model": words.model, "tokenizer.ggml.pre": words.pre}
+    if words.whole is not None:
+        found[JSON_KEY] = words.whole
     if words.scores is not None:
         found["tokenizer.ggml.scores"] = [float(words.scores.get(i, -1e4)) for i in range(n)]
     if words.merges is not None:
@@ -79,12 +87,28 @@ def vocabulary_keys(folder: Path, config: Config, rows: int) -> dict[str, Any]:
     return found if template is None else found | {"tokenizer.chat_template": template}
 
 
+def for_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as a GGUF file gets it, from those of a folder.
+
+    The folder's tokenizer.json becomes a part of the file if GGUF's other keys cannot say all of
+    it: this package reads it from there, and other programs come as near as these keys allow.
+
+    Raises:
+        ModelError: GGUF has no keys for such a vocabulary at all.
+    """
+    found = dict(metadata)
+    text = found.get(JSON_KEY)
+    if text is not None and not form_of(text):
+        del found[JSON_KEY]
+    return found
+
+
 def _words(folder: Path, told: dict[str, Any]) -> Words | None:
     """The vocabulary, from the best of the files that the folder has."""
     whole = folder / "tokenizer.json"
     pieces = folder / "tokenizer.model"
     if whole.is_file():
-        words = of_tokenizer_json(whole)
+        words = of_tokenizer_json(whole, added_tokens(told, folder))
         if words.model == "llama" and pieces.is_file():  # it has the original scores
             words.scores = of_sentencepiece(pieces).scores
         return words

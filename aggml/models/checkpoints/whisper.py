@@ -19,7 +19,8 @@ from aggml.models.checkpoints.arrays import ArraysFile
 from aggml.models.checkpoints.pickled import read_pickled
 from aggml.models.errors import ModelError
 from aggml.models.speech.special import Special
-from aggml.models.tokenizers.vocabulary import CONTROL, letters
+from aggml.models.tokenizers.roles import CONTROL
+from aggml.models.tokenizers.vocabulary import letters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,6 +27,8 @@ class Cut:
         add_bos: whether a text begins with BOS if the file does not say.
         bytes: pieces are bytes, each written as a letter; else text, with spaces as U+2581.
         words: white space is part of no piece; only used without ``bytes``.
+        lines: line ends one after the other stay whole if they are a token together.
+        always_bos: a text begins with BOS even if the file says otherwise.
     """
 
     patterns: tuple[str, ...]
@@ -34,6 +36,8 @@ class Cut:
     add_bos: bool = False
     bytes: bool = True
     words: bool = False
+    lines: bool = False
+    always_bos: bool = False
 
 
 _GAPS: Final = r"\s+(?!\S)"
@@ -167,7 +171,10 @@ _NAMES_OF: Final[Mapping[Cut, tuple[str, ...]]] = {
         r"[\p{P}!-/:-@\[-`{-~]", _GPT2,
     ), add_bos=True): ("chameleon",),
     Cut((r"\S+",), bytes=False, words=True): ("whitespace",),
-    Cut((r"[^\n]+|[\n]+",), bytes=False): ("gemma4", "granite-embed-multi-311m", "sarvam-moe"),
+    Cut((r"[^\n]+|[\n]+",), bytes=False, lines=True, always_bos=True): (
+        "gemma4", "granite-embed-multi-311m",
+    ),
+    Cut((r"[^\n]+|[\n]+",), bytes=False): ("sarvam-moe",),
 }  # fmt: skip
 
 #: By the name in the file.

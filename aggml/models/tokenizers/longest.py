@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.models.tokenizers.vocabulary import CONTROL, Vocabulary, VocabularyError
+from aggml.models.tokenizers.roles import CONTROL, UNUSED
+from aggml.models.tokenizers.vocabulary import SILENT, GGUFVocabulary, VocabularyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["LongestMatch", "escaped", "unescaped"]
 
-UNUSED: Final = 5  # tokenizer.ggml.token_type
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _NAMED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
@@ -43,13 +43,12 @@ def unescaped(piece: str) -> bytes:
     return _ESCAPE.sub(one, whole)
 
 
-class LongestMatch(Vocabulary):
+class LongestMatch(GGUFVocabulary):
     """Goes from left to right and takes the longest token with which the rest begins."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=False)
-        unknown = metadata.get("tokenizer.ggml.unknown_token_id")
-        self.unknown = None if unknown is None else int(unknown)
+        self.add_bos = self.add_eos = False  # as in llama.cpp, whatever the file says
         self.bytes_: Sequence[bytes] = [unescaped(piece) for piece in self.pieces]
         self._ids: dict[bytes, int] = {}
         lengths: dict[bytes, set[int]] = {}
@@ -77,4 +76,6 @@ class LongestMatch(Vocabulary):
 
     def bytes_of(self, token: int) -> bytes:
         """Any bytes: a character may be spread over tokens."""
-        return b"" if self.kinds[token] in (CONTROL, UNUSED) else self.bytes_[token]
+        if self.kinds[token] in SILENT or token in self._roles.hidden:
+            return b""
+        return self.bytes_[token]

@@ -5,41 +5,25 @@ Not here: SentencePiece by scores and byte-level BPE (vocabulary.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from aggml.models.tokenizers.vocabulary import CONTROL, SPACE, Vocabulary, VocabularyError
-from aggml.process.extras import install_command
+from aggml.models.tokenizers.roles import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, special_id
+from aggml.models.tokenizers.vocabulary import SILENT, SPACE, GGUFVocabulary, library
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Unigram", "WordPiece"]
 
 
-class _Pair(Vocabulary):
-    """What both have in common: first and last token around a text, and pairs of texts."""
+class LibraryPieces(GGUFVocabulary):
+    """What both have in common: the library finds the pieces of a text."""
 
-    def __init__(self, metadata: Mapping[str, Any], *, first: int, last: int) -> None:
-        super().__init__(metadata, add_bos=True)
-        cls = metadata.get("tokenizer.ggml.cls_token_id", self.bos)
-        sep = metadata.get(
-            "tokenizer.ggml.seperator_token_id",
-            metadata.get("tokenizer.ggml.separator_token_id", self.eos),
-        )
-        self.bos = first if cls is None else int(cls)
-        self.eos = last if sep is None else int(sep)
-        self.add_eos = True
-        unknown = metadata.get("tokenizer.ggml.unknown_token_id")
-        self.unknown = None if unknown is None else int(unknown)
-        try:
-            import tokenizers
-        except ImportError as error:
-            raise VocabularyError(
-                f"the tokenizers package is not installed; get it with: {install_command('models')}"
-            ) from error
-        self._tokenizer = self._made(tokenizers, metadata)
+    def __init__(self, metadata: Mapping[str, Any], *, add_bos: bool, add_eos: bool) -> None:
+        super().__init__(metadata, add_bos=add_bos, add_eos=add_eos)
+        self._tokenizer = self._build(library(), metadata)
 
-    def _made(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    def _build(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
         raise NotImplementedError
 
     def _encode(self, text: str) -> list[int]:
@@ -47,60 +31,91 @@ class _Pair(Vocabulary):
 
     def bytes_of(self, token: int) -> bytes:
         """The token's text in UTF-8; nothing for a control token."""
-        if self.kinds[token] == CONTROL:
+        kind = self.kinds[token]
+        if kind in SILENT or token in self._roles.hidden:
             return b""
-        return self.pieces[token].replace(SPACE, " ").encode()
+        if kind == BYTE:
+            return bytes([int(self.pieces[token][3:5], 16)])
+        piece = self.pieces[token]
+        return (piece if kind == USER_DEFINED else piece.replace(SPACE, " ")).encode()
 
-    def decode(self, ids: Any) -> str:  # noqa: ANN401 as the base has it
+    def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without the space before the first word."""
         return super().decode(ids).removeprefix(" ")
 
 
-class WordPiece(_Pair):
-    """Cuts each word into the longest pieces of the vocabulary; lower case by default."""
+class WordPiece(LibraryPieces):
+    """Cuts each word into the longest pieces of the vocabulary; lower case by default.
+
+    Every text begins and ends with a token, whatever the file says, as in llama.cpp.
+    """
+
+    USUAL: ClassVar = {"bos": 101, "unknown": 100}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        super().__init__(metadata, first=101, last=102)
+        super().__init__(metadata, add_bos=True, add_eos=True)
+        cls, sep = special_id(metadata, "cls"), special_id(metadata, "seperator")
+        sep = special_id(metadata, "separator") if sep is None else sep
+        self.bos = self.bos if cls is None else cls
+        if sep is not None:
+            self.eos = sep
+        elif self.eos is None and len(self.pieces) > 102:
+            self.eos = 102
+        self.add_bos = self.add_eos = True
 
-    def _made(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        # A file marks the pieces that begin a word; the library marks the others.
-        marked = {
-            piece.removeprefix(SPACE)
-            if piece.startswith(SPACE) or self.kinds[i] != 1
-            else f"##{piece}": i
-            for i, piece in enumerate(self.pieces)
-        }
-        unknown = 100 if self.unknown is None else self.unknown
+    def _build(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        # A file marks the pieces that begin a word; the library marks the others. A piece with the
+        # mark alone begins words, too.
+        marked: dict[str, int] = {}
+        for i, piece in enumerate(self.pieces):
+            begins = len(piece) > 1 and piece.startswith(SPACE)
+            inner = piece[1:] if begins else piece if self.kinds[i] != NORMAL else f"##{piece}"
+            marked[inner] = i
+        unknown = self.unknown
         name = next((piece for piece, i in marked.items() if i == unknown), "[UNK]")
-        made = tokenizers.Tokenizer(
+        built = tokenizers.Tokenizer(
             tokenizers.models.WordPiece(marked, unk_token=name, max_input_chars_per_word=100)
         )
         lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", True))
-        made.normalizer = tokenizers.normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower
-        )
-        made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-        return made
+        strips = metadata.get("tokenizer.ggml.normalizer.strip_accents")
+        built.normalizer = tokenizers.normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, lowercase=lower,
+            strip_accents=None if strips is None else bool(strips),
+        )  # fmt: skip
+        built.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        return built
 
 
-class Unigram(_Pair):
+class Unigram(LibraryPieces):
     """The most probable pieces of a text, by the scores of the vocabulary."""
 
+    USUAL: ClassVar = {"eos": 1, "unknown": 2}
+
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        super().__init__(metadata, first=0, last=2)
+        super().__init__(metadata, add_bos=False, add_eos=True)
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Tokens of two texts as one: begin, the first, end, end, the second, end."""
         ids = super().encode_pair(first, second)
-        at = 1 + len(self._encode(first))
-        return [*ids[: at + 1], ids[at], *ids[at + 1 :]]
+        at = len(ids) - len(self._ids_of(self._checked(second), special=False, literal=False)) - 1
+        return ids if self.eos is None else [*ids[:at], self.eos, *ids[at:]]
 
-    def _made(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        scores = [float(x) for x in metadata["tokenizer.ggml.scores"]]
-        unknown = 3 if self.unknown is None else self.unknown
-        made = tokenizers.Tokenizer(
-            tokenizers.models.Unigram(list(zip(self.pieces, scores, strict=True)), unknown)
-        )
+    def _build(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        scores = metadata.get("tokenizer.ggml.scores")
+        scores = [0.0] * len(self.pieces) if scores is None else [float(x) for x in scores]
+        normal = [x for x, kind in zip(scores, self.kinds, strict=True) if kind == NORMAL]
+        worst = min(normal, default=0.0)
+        # Tokens that no text may give have texts that do not occur in one, and the worst score:
+        # that of unknown text is reckoned from it.
+        rows: list[tuple[str, float]] = []
+        for i, (piece, score, kind) in enumerate(zip(self.pieces, scores, self.kinds, strict=True)):
+            if kind in (NORMAL, UNUSED):
+                rows.append((piece, score))
+            elif kind == USER_DEFINED:
+                rows.append((piece, 0.0))
+            else:
+                rows.append((piece if kind == UNKNOWN else f"\0{i}\0", worst))
+        built = tokenizers.Tokenizer(tokenizers.models.Unigram(rows, self.unknown))
         steps: list[Any] = []
         charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and len(charsmap):
@@ -109,9 +124,9 @@ class Unigram(_Pair):
             steps.append(tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
             steps.append(tokenizers.normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""))
         if steps:
-            made.normalizer = tokenizers.normalizers.Sequence(steps)
-        prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
-        made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(
+            built.normalizer = tokenizers.normalizers.Sequence(steps)
+        prefix = metadata.get("tokenizer.ggml.add_space_prefix", False)
+        built.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(
             replacement=SPACE, prepend_scheme="always" if prefix else "never", split=False
         )
-        return made
+        return built

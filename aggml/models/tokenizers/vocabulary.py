@@ -1,8 +1,9 @@
 """Text to tokens and back, by the vocabulary in a GGUF file: SentencePiece or byte-level BPE.
 
 The `tokenizers` library does byte-level BPE. SentencePiece joins pieces by score, not by a list of
-merges; it is short, so it is written here. Not here: other kinds (pieces.py, longest.py), chat
-templates (template.py).
+merges; it is short, so it is written here. Not here: other kinds (pieces.py, longest.py), what
+tokens are for (roles.py), the vocabulary of a tokenizer.json (json_vocabulary.py), chat templates
+(template.py).
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import codecs
 import heapq
 import itertools
+import logging
+import operator
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from aggml import InvalidArgument
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
+from aggml.models.tokenizers.roles import BYTE, UNUSED, USER_DEFINED, roles_of, special_id
 from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
@@ -27,23 +32,27 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers.cuts import Cut
 
 __all__ = [
-    "BYTE",
-    "CONTROL",
     "SPACE",
-    "USER_DEFINED",
     "ByteLevel",
+    "GGUFVocabulary",
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
+    "bytes_of_letters",
+    "is_byte",
     "letters",
+    "library",
     "steps_of",
 ]
 
-CONTROL: Final = 3  # tokenizer.ggml.token_type
-USER_DEFINED: Final = 4
-BYTE: Final = 6
-
 SPACE: Final = "\u2581"
+#: White space that a token takes with it if its role says so.
+BLANKS: Final = " \t\n\v\f\r"
+#: Types of tokens that add nothing to a text.
+SILENT: Final = (0, UNUSED)
+
+_log = logging.getLogger("aggml")
+_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 class VocabularyError(ModelError):
@@ -53,84 +62,257 @@ class VocabularyError(ModelError):
 class Vocabulary(ABC):
     """What all vocabularies have in common: special tokens, begin and end, incremental text.
 
+    Attributes:
+        pieces: the text of each token, as the file has it.
+        kinds: the type of each token, as in ``tokenizer.ggml.token_type``.
+        ids: token ids by text.
+        bos, eos: the tokens that begin and end a text; None if there is none.
+        add_bos, add_eos: whether `encode` puts them around a text.
+        ends: the tokens that end an answer.
+
     Args:
         metadata: of a GGUF file.
-        add_bos: whether a prompt begins with BOS if the file does not say.
+        add_bos, add_eos: whether these tokens are put around a text if the file does not say.
+        by_text: whether tokens that are known by their text end an answer, too.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], *, add_bos: bool) -> None:
-        self.pieces: Sequence[str] = metadata["tokenizer.ggml.tokens"]
-        kinds = metadata.get("tokenizer.ggml.token_type")
-        self.kinds: Sequence[int] = [1] * len(self.pieces) if kinds is None else list(kinds)
-        self.bos: int | None = _token(metadata, "bos")
-        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
-        self.add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
-        self.eos: int | None = _token(metadata, "eos")
-        ends = {self.eos, _token(metadata, "eot"), _token(metadata, "eom")}
-        self.ends = frozenset(x for x in ends if x is not None)
-        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
-        special = [p for p, kind in zip(self.pieces, self.kinds, strict=True)
-                   if kind in (CONTROL, USER_DEFINED) and p]  # fmt: skip
-        special.sort(key=len, reverse=True)
-        self._special = (
-            re.compile("(" + "|".join(map(re.escape, special)) + ")") if special else None
-        )
+    #: Ids of special tokens for files that do not name them.
+    USUAL: ClassVar[Mapping[str, int]] = {}
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        *,
+        add_bos: bool,
+        add_eos: bool = False,
+        by_text: bool = True,
+    ) -> None:
+        given: Sequence[str] = metadata["tokenizer.ggml.tokens"]
+        self.pieces: Sequence[str] = [x or f"[EMPTY_{i}]" for i, x in enumerate(given)]
+        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
+        self.bos: int | None = self._named(metadata, "bos")
+        self.eos: int | None = self._named(metadata, "eos")
+        self.unknown: int | None = self._named(metadata, "unknown")
+        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
+        self.add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", add_eos))
+        roles = roles_of(metadata, self.ids, self.eos, by_text=by_text)
+        self.kinds: Sequence[int] = roles.kinds
+        self.ends = roles.ends
+        self._roles = roles
+
+    def _named(self, metadata: Mapping[str, Any], name: str) -> int | None:
+        """A special token's id, by the file or else as usual."""
+        found = special_id(metadata, name)
+        usual = self.USUAL.get(name)
+        if found is None and usual is not None and usual < len(self.pieces):
+            return usual
+        return found
+
+    def encode(self, text: str, *, special: bool = True, literal: bool = False) -> list[int]:
         """Tokens of ``text``.
+
+        If the text begins with the name of the BOS token and the model expects BOS, too, there are
+        two; a line of the log says so. `encode_prompt` adds no second one.
 
         Args:
             text: any text; names of special tokens in it become these tokens.
             special: put BOS before and EOS after the text, if the model expects them.
-        """
-        ids = [self.bos] if special and self.add_bos and self.bos is not None else []
-        for part in self._special.split(text) if self._special else [text]:
-            token = self.ids.get(part) if part else None
-            if token is not None and self.kinds[token] in (CONTROL, USER_DEFINED):
-                ids.append(token)
-            elif part:
-                ids += self._encode(part)
-        return [*ids, self.eos] if special and self.add_eos and self.eos is not None else ids
+            literal: take names of control tokens in the text as text, so that somebody else's text
+                cannot end a turn or begin another one. Tokens that users have defined are found.
 
+        Raises:
+            InvalidArgument: ``text`` is not a str.
+            VocabularyError: the vocabulary has no token for a part of the text, not even one that
+                stands for unknown text.
+        """
+        ids = self._ids_of(self._checked(text), special=special, literal=literal)
+        if special and self._doubled(ids):
+            _log.warning(
+                "[encode] the text begins with the name of the token %r, which is put before every "
+                "text: now there are two of them", self.pieces[ids[0]],
+            )  # fmt: skip
+        return ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Tokens of a prompt, as `encode` gives them, but with one BOS if the text has it, too."""
+        ids = self._ids_of(self._checked(text), special=True, literal=False)
+        return ids[1:] if self._doubled(ids) else ids
+
+    def _doubled(self, ids: Sequence[int]) -> bool:
+        return self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos
+
+    @abstractmethod
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """Tokens of two texts as one: begin, the first, end, the second, end."""
-        begin = [] if self.bos is None else [self.bos]
-        end = [] if self.eos is None else [self.eos]
-        return [*begin, *self._encode(first), *end, *self._encode(second), *end]
+        """Tokens of two texts as one, with the tokens that begin, part and end them."""
+
+    @abstractmethod
+    def special_token(self, text: str) -> int | None:
+        """The special token with this text, which no other tokens can give; None if none has it."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; bytes that are no UTF-8 become U+FFFD.
+
+        Raises:
+            InvalidArgument: an id that is not in the vocabulary.
+        """
         return "".join(self.stream(ids))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
-        """Yields the text of each token, as far as characters are complete; at the end the rest."""
+        """Yields the text of each token, as far as characters are complete; at the end the rest.
+
+        Raises:
+            InvalidArgument: an id that is not in the vocabulary.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in ids:
-            yield decoder.decode(self.bytes_of(token))
+            yield decoder.decode(self.bytes_of(self._index(token)))
         yield decoder.decode(b"", final=True)
 
     @abstractmethod
-    def _encode(self, text: str) -> list[int]:
-        """Tokens of text in which no special token occurs."""
+    def _ids_of(self, text: str, *, special: bool, literal: bool) -> list[int]:
+        """Tokens of a text of complete characters; the arguments are those of `encode`."""
 
     @abstractmethod
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for; none for a control token."""
 
+    def _checked(self, text: str) -> str:
+        """The text; halves of characters, which UTF-8 cannot say, become U+FFFD.
 
-def _token(metadata: Mapping[str, Any], name: str) -> int | None:
-    found = metadata.get(f"tokenizer.ggml.{name}_token_id")
-    return None if found is None else int(found)
+        Raises:
+            InvalidArgument: it is not a str.
+        """
+        if not isinstance(text, str):
+            raise InvalidArgument(
+                f"[Vocabulary.encode] text is {type(text).__name__}, must be a str: give each text "
+                "by itself"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
+
+    def _index(self, token: int) -> int:
+        """A token id.
+
+        Raises:
+            InvalidArgument: it is not in the vocabulary, or no integer.
+        """
+        try:
+            found = operator.index(token)
+        except TypeError as error:
+            raise InvalidArgument(f"[Vocabulary.decode] {token!r} is no token id") from error
+        if not 0 <= found < len(self.pieces):
+            raise InvalidArgument(
+                f"[Vocabulary.decode] there is no token {found}, the vocabulary has 0 to "
+                f"{len(self.pieces) - 1}"
+            )
+        return found
 
 
-class SentencePiece(Vocabulary):
+class GGUFVocabulary(Vocabulary):
+    """A vocabulary by GGUF's own keys: special tokens are found first, then the text between."""
+
+    def __init__(
+        self, metadata: Mapping[str, Any], *, add_bos: bool, add_eos: bool = False
+    ) -> None:
+        super().__init__(metadata, add_bos=add_bos, add_eos=add_eos)
+        for i, kind in enumerate(self.kinds):
+            if kind == BYTE and not is_byte(self.pieces[i]):
+                raise VocabularyError(
+                    f"tokenizer.ggml.tokens: token {i} is of the type byte, and its text is "
+                    f"{self.pieces[i]!r}, expected <0x00> to <0xFF>"
+                )
+        hidden = self._roles.hidden
+        found = [i for i, x in enumerate(self.kinds) if x == USER_DEFINED or i in hidden]
+        found = [i for i in found if self.ids[self.pieces[i]] == i]
+        found.sort(key=lambda i: (-len(self.pieces[i].encode("utf-8", "replace")), i))
+        self._special = found
+        self._literals = [i for i in found if i not in hidden]
+        self._finder = re.compile("|".join(re.escape(self.pieces[i]) for i in found) or "(?!)")
+
+    def special_token(self, text: str) -> int | None:
+        """The control, unknown or user-defined token with this text; None if there is none."""
+        found = self.ids.get(text)
+        special = found is not None and (
+            found in self._roles.hidden or self.kinds[found] == USER_DEFINED
+        )
+        return found if special else None
+
+    def _ids_of(self, text: str, *, special: bool, literal: bool) -> list[int]:
+        ids = [self.bos] if special and self.add_bos and self.bos is not None else []
+        for part in self._parts(text, literal=literal):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._encode(part)
+        return [*ids, self.eos] if special and self.add_eos and self.eos is not None else ids
+
+    def _parts(self, text: str, *, literal: bool) -> list[str | int]:
+        """Special tokens, and the texts between them.
+
+        The longest token is looked for first, in the whole text, and the others in what is left.
+        """
+        if not text:
+            return []
+        if self._finder.search(text) is None:
+            return [text]
+        parts: list[str | int] = [text]
+        for token in self._literals if literal else self._special:
+            name = self.pieces[token]
+            if name in text:
+                parts = [x for part in parts for x in self._split(part, token, name)]
+        return parts
+
+    def _split(self, part: str | int, token: int, name: str) -> list[str | int]:
+        """A text, cut where the name of a token stands."""
+        if isinstance(part, int):
+            return [part]
+        found: list[str | int] = []
+        while (at := part.find(name)) >= 0:
+            before, part = part[:at], part[at + len(name) :]
+            if token in self._roles.strips_before:
+                before = before.rstrip(BLANKS)
+            if token in self._roles.strips_after:
+                part = part.lstrip(BLANKS)
+            found += [before, token] if before else [token]
+        return [*found, part] if part else found
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Tokens of two texts as one: begin, the first, end, the second, end."""
+        begin = [] if self.bos is None else [self.bos]
+        end = [] if self.eos is None else [self.eos]
+        one, two = (
+            self._ids_of(self._checked(x), special=False, literal=False) for x in (first, second)
+        )
+        return [*begin, *one, *end, *two, *end]
+
+    @abstractmethod
+    def _encode(self, text: str) -> list[int]:
+        """Tokens of text in which no special token occurs."""
+
+
+def is_byte(piece: str) -> bool:
+    """Whether a token's text is that of a single byte, as ``<0x0A>``."""
+    return len(piece) == 6 and _BYTE.fullmatch(piece) is not None
+
+
+class SentencePiece(GGUFVocabulary):
     """Joins neighbouring pieces, best score first; text without a token is encoded as bytes."""
+
+    USUAL: ClassVar = {"bos": 1, "eos": 2, "unknown": 0}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True)
-        self.scores = [float(x) for x in metadata["tokenizer.ggml.scores"]]
+        scores = metadata.get("tokenizer.ggml.scores")
+        self.scores = [0.0] * len(self.pieces) if scores is None else [float(x) for x in scores]
         self.prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-        self.bytes_ = [self.ids.get(f"<0x{i:02X}>") for i in range(256)]
+        # A file without the token of a byte may have the character itself.
+        self.bytes_ = [
+            self.ids.get(f"<0x{i:02X}>", self.ids.get(chr(i)) if i < 128 else None)
+            for i in range(256)
+        ]
 
     def _encode(self, text: str) -> list[int]:
         if self.prefix:
@@ -165,16 +347,35 @@ class SentencePiece(Vocabulary):
             if token is not None:
                 ids.append(token)
             elif part:
-                ids += [x for x in map(self.bytes_.__getitem__, part.encode("utf-8", "replace"))
-                        if x is not None]  # fmt: skip
+                ids += self._unknown(part)
+        return ids
+
+    def _unknown(self, part: str) -> list[int]:
+        """Tokens of the bytes of a part that is no token; the one for unknown text without these.
+
+        Raises:
+            VocabularyError: there is no token for a byte, and none for unknown text.
+        """
+        ids: list[int] = []
+        for byte in part.encode():
+            token = self.bytes_[byte]
+            token = self.unknown if token is None else token
+            if token is None:
+                raise VocabularyError(
+                    f"the vocabulary has no token for the byte {byte} of {part!r}, and none for "
+                    "unknown text"
+                )
+            ids.append(token)
         return ids
 
     def bytes_of(self, token: int) -> bytes:
         """A single byte, or the token's text in UTF-8; nothing for a control token."""
         kind, piece = self.kinds[token], self.pieces[token]
+        if kind in SILENT or token in self._roles.hidden:
+            return b""
         if kind == BYTE:
             return bytes([int(piece[3:5], 16)])
-        return b"" if kind == CONTROL else piece.replace(SPACE, " ").encode()
+        return (piece if kind == USER_DEFINED else piece.replace(SPACE, " ")).encode()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without the space that `encode` put at its beginning."""
@@ -182,18 +383,26 @@ class SentencePiece(Vocabulary):
         return text.removeprefix(" ") if self.prefix else text
 
 
-class ByteLevel(Vocabulary):
+class ByteLevel(GGUFVocabulary):
     """BPE over bytes, after the text has been cut into pieces by the model's patterns (cuts.py)."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        pre = metadata.get("tokenizer.ggml.pre", "default")
+        pre = "gemma4" if metadata.get("tokenizer.ggml.model") == "gemma4" else None
+        pre = pre or metadata.get("tokenizer.ggml.pre")
+        if not pre:
+            _log.warning(
+                "[open_vocabulary] the file does not say how it cuts text into words "
+                "(tokenizer.ggml.pre): 'default' is used, and the model may answer badly"
+            )
+            pre = "default"
         if pre not in CUTS:
             known = ", ".join(sorted(CUTS))
             raise VocabularyError(f"tokenizer.ggml.pre is {pre!r}, known are {known}")
         self._cut = CUTS[pre]
         super().__init__(metadata, add_bos=self._cut.add_bos)
-        self._tokenizer = _joiner(metadata, self.ids, self._cut)
-        self._bytes = _bytes_by_letter()
+        self.add_bos |= self._cut.always_bos
+        self._joiner = Joiner(metadata, self.ids, self._cut)
+        self._bytes = bytes_of_letters()
         self._lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))
         self._composed = bool(metadata.get("tokenizer.ggml.normalizer.nfc", False))
 
@@ -201,23 +410,31 @@ class ByteLevel(Vocabulary):
         if self._composed:
             text = unicodedata.normalize("NFC", text)
         if self._cut.words:
-            if self._lower:
-                text = text.lower()
-            return [x for word in text.split() for x in self._tokenizer.encode(word).ids]
-        return list(
-            self._tokenizer.encode(text if self._cut.bytes else text.replace(" ", SPACE)).ids
-        )
+            if self._lower:  # one character for one: the capital I with a dot becomes i alone
+                text = "".join(x.lower()[0] for x in text)
+            words = _WHITE.split(text)
+            return [x for word in words if word for x in self._joiner.ids_of(word)]
+        if self._cut.bytes:
+            return self._joiner.ids_of(text)
+        text = text.replace(" ", SPACE)
+        if not self._cut.lines:
+            return self._joiner.ids_of(text)
+        ids: list[int] = []
+        for part in _LINES.split(text):
+            whole = self.ids.get(part) if part.startswith("\n") else None
+            ids += self._joiner.ids_of(part) if whole is None else [whole]
+        return ids
 
     def bytes_of(self, token: int) -> bytes:
         """Any bytes: a character may be spread over tokens."""
-        if self.kinds[token] == CONTROL:
+        kind, piece = self.kinds[token], self.pieces[token]
+        if kind in SILENT or token in self._roles.hidden:
             return b""
-        piece = self.pieces[token]
-        if self.kinds[token] == USER_DEFINED:
+        if kind == USER_DEFINED:
             return piece.encode()
+        if kind == BYTE:
+            return bytes([int(piece[3:5], 16)])
         if not self._cut.bytes:
-            if self.kinds[token] == BYTE:
-                return bytes([int(piece[3:5], 16)])
             return piece.replace(SPACE, " ").encode()
         try:
             return bytes(map(self._bytes.__getitem__, piece))
@@ -225,12 +442,17 @@ class ByteLevel(Vocabulary):
             return bytes(self._bytes[x] for x in piece if x in self._bytes)
 
 
+_LINES: Final = re.compile("(\n+)")
+#: White space as Unicode defines it; Python's also has the four separators below the space.
+_WHITE: Final = re.compile(r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+
+
 def letters() -> list[str]:
     """The letter of GPT-2's alphabet for each byte."""
-    return [letter for letter, _ in sorted(_bytes_by_letter().items(), key=lambda x: x[1])]
+    return [letter for letter, _ in sorted(bytes_of_letters().items(), key=lambda x: x[1])]
 
 
-def _bytes_by_letter() -> dict[str, int]:
+def bytes_of_letters() -> dict[str, int]:
     """GPT-2's alphabet: printable bytes stand for themselves, others are letters from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(x): x for x in printable}
@@ -238,22 +460,67 @@ def _bytes_by_letter() -> dict[str, int]:
     return letters | {chr(256 + i): x for i, x in enumerate(others)}
 
 
-def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Tokenizer:
-    """A tokenizer that cuts a text and joins the parts of each piece."""
+def library() -> Any:  # noqa: ANN401 a module
+    """The module `tokenizers`.
+
+    Raises:
+        VocabularyError: it is not installed.
+    """
     try:
         import tokenizers
-        from tokenizers import Tokenizer, models
     except ImportError as error:
         raise VocabularyError(
             f"the tokenizers package is not installed; get it with: {install_command('models')}"
         ) from error
-    pairs = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-    model = models.BPE(
-        vocab=ids, merges=pairs, ignore_merges=cut.whole, byte_fallback=not cut.bytes
-    )
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = steps_of(tokenizers, cut)
-    return tokenizer
+    return tokenizers
+
+
+class Joiner:
+    """Cuts a text and joins the parts of each piece by a list of merges.
+
+    A part that the file has no token for is one here, so that its neighbours stay apart; then its
+    bytes are looked up one by one, and left out if they are no tokens either.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], ids: Mapping[str, int], cut: Cut) -> None:
+        module = library()
+        self._ids = ids
+        self._cut = cut
+        known = dict(ids)
+        merges: dict[tuple[str, str], None] = {}  # in order, each once: the first counts
+        for merge in metadata["tokenizer.ggml.merges"]:
+            at = merge.find(" ", 1)
+            if 0 < at < len(merge) - 1:
+                merges[merge[:at], merge[at + 1 :]] = None
+        self._lacking: list[str] = []
+        parts = (x for a, b in merges for x in (a, b, a + b))
+        for part in itertools.chain(letters() if cut.bytes else (), parts):
+            if part not in known:
+                known[part] = len(ids) + len(self._lacking)
+                self._lacking.append(part)
+        base = len(ids)
+        if len(ids) and max(ids.values()) >= base:  # some texts are tokens twice
+            base = max(ids.values()) + 1
+            known |= {part: base + i for i, part in enumerate(self._lacking)}
+        self._base = base
+        model = module.models.BPE(
+            vocab=known, merges=list(merges), ignore_merges=cut.whole, byte_fallback=not cut.bytes
+        )
+        self._tokenizer: Tokenizer = module.Tokenizer(model)
+        self._tokenizer.pre_tokenizer = steps_of(module, cut)
+
+    def ids_of(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        ids: list[int] = list(self._tokenizer.encode(text).ids)
+        if not self._lacking:
+            return ids
+        return [x for i in ids for x in ([i] if i < self._base else self._in_bytes(i))]
+
+    def _in_bytes(self, token: int) -> list[int]:
+        """Tokens of the bytes of a part that the file has no token for."""
+        part = self._lacking[token - self._base]
+        names = (chr(x) if self._cut.bytes else f"<0x{x:02X}>" for x in part.encode())
+        return [self._ids[name] for name in names if name in self._ids and ord(name[0]) < 128]
 
 
 def steps_of(library: Any, cut: Cut) -> Any:  # noqa: ANN401 parts of the module tokenizers

@@ -1,0 +1,188 @@
+"""JsonVocabulary: the vocabulary of a tokenizer.json, as the library `tokenizers` applies it.
+
+Here: all that such a file may say (settings.py), token for token what that library gives. Not here:
+vocabularies by GGUF's own keys (vocabulary.py, pieces.py, longest.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.models.tokenizers.roles import BYTE, NORMAL, special_id
+from aggml.models.tokenizers.settings import check_settings, parts_of, type_of_model
+from aggml.models.tokenizers.vocabulary import (
+    Vocabulary,
+    VocabularyError,
+    bytes_of_letters,
+    is_byte,
+    library,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["JSON_KEY", "JsonVocabulary", "open_library", "same_type"]
+
+#: GGUF's key for the text of a tokenizer.json.
+JSON_KEY: Final = "tokenizer.huggingface.json"
+NAME: Final = "tokenizer.json"
+
+
+def guarded(call: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 what the library gives
+    """Call the library `tokenizers`.
+
+    Its errors are plain exceptions; a panic of its Rust code is not even one.
+
+    Raises:
+        VocabularyError: for any error of the library.
+    """
+    try:
+        return call()
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise VocabularyError(f"{what}: {error}") from error
+        raise
+
+
+def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenizers.Tokenizer
+    """The library's tokenizer for the text of a tokenizer.json, whose settings are all known.
+
+    It neither cuts texts nor fills them up.
+
+    Raises:
+        VocabularyError: the library is not installed.
+        ModelError: a setting is unknown, or the library refuses the file.
+    """
+    module = library()
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise VocabularyError(f"{name} is no JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise VocabularyError(f"{name} is no JSON object")
+    check_settings(told, name)
+    try:
+        found = guarded(lambda: module.Tokenizer.from_str(text), "tokenizers")
+    except VocabularyError as error:
+        part = _part_at_fault(told, module)
+        raise VocabularyError(f"{name}: {part} is refused by {error}") from error
+    same_type(told, found, name)
+    found.no_padding()
+    found.no_truncation()
+    return found
+
+
+def _part_at_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401 a module
+    """The part of a file without which the library reads it; the model if there is none."""
+    for part in told:
+        if part not in ("version", "model") and told[part] is not None:
+            without = json.dumps({**told, part: [] if part == "added_tokens" else None})
+            try:
+                guarded(lambda x=without: module.Tokenizer.from_str(x), part)
+            except VocabularyError:
+                continue
+            return part
+    return "model"
+
+
+def same_type(told: Mapping[str, Any], tokenizer: Any, name: str) -> None:  # noqa: ANN401
+    """Check that a model whose type the file does not say is what its settings say.
+
+    Raises:
+        VocabularyError: the library takes it for another type.
+    """
+    wanted, found = type_of_model(told["model"]), type(tokenizer.model).__name__
+    if wanted != found:
+        raise VocabularyError(
+            f"{name}: the model has no type; its settings are those of {wanted}, but tokenizers "
+            f'takes it for {found}: add "type"'
+        )
+
+
+class JsonVocabulary(Vocabulary):
+    """The tokens that the library `tokenizers` gives for a tokenizer.json.
+
+    Args:
+        metadata: the file's text under `JSON_KEY`; GGUF's keys for tokens, their types, and the
+            tokens that begin and end a text.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._text = str(metadata[JSON_KEY])
+        self._tokenizer = open_library(self._text)
+        # A folder that lists several tokens as ends has all of them in its list.
+        super().__init__(metadata, add_bos=False, by_text=special_id(metadata, "eot") is None)
+        spelt = {i: piece for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items()}
+        self.pieces = [spelt.get(i, piece) for i, piece in enumerate(self.pieces)]
+        self.ids = {piece: i for i, piece in spelt.items()}
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = {token.content: i for i, token in added.items()}
+        # By its text: the library shows a special token that its normalizer has changed.
+        special = {token.content for token in added.values() if token.special}
+        self._hidden = {i for i in added if self._tokenizer.id_to_token(i) in special}
+        steps = [x["type"] for x in parts_of(json.loads(self._text).get("decoder"))]
+        self._by_letters = steps == ["ByteLevel"]
+        self._by_bytes = "ByteFallback" in steps
+        self._letters = bytes_of_letters()
+        self._known: dict[int, bytes] = {}
+        #: A token in the middle of a text, before which another one's text is looked at.
+        self._anchor = next(
+            (i for i in range(len(self.pieces)) if i in spelt and i not in self._hidden
+             and self.kinds[i] == NORMAL and not is_byte(spelt[i])), None
+        )  # fmt: skip
+
+    @functools.cached_property
+    def _literal(self) -> Any:  # noqa: ANN401 a tokenizers.Tokenizer
+        """A tokenizer that takes names of special tokens as text; the setting is not per call."""
+        found = open_library(self._text)
+        found.encode_special_tokens = True
+        return found
+
+    def _ids_of(self, text: str, *, special: bool, literal: bool) -> list[int]:
+        own = self._literal if literal else self._tokenizer
+        what = f"tokens of {text[:40]!r}"
+        return list(guarded(lambda: own.encode(text, add_special_tokens=special), what).ids)
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Tokens of two texts as one, as the file's post-processor joins them."""
+        first, second = self._checked(first), self._checked(second)
+        what = f"tokens of {first[:40]!r} and {second[:40]!r}"
+        return list(guarded(lambda: self._tokenizer.encode(first, second), what).ids)
+
+    def special_token(self, text: str) -> int | None:
+        """The special or added token with this text; None if there is none."""
+        return self._added.get(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, as the file's decoder makes it, without special tokens."""
+        known = [self._index(x) for x in ids]
+        if self._hidden.issuperset(known):  # some of the library's decoders panic without tokens
+            return ""
+        return str(guarded(lambda: self._tokenizer.decode(known), "the text of tokens"))
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes for which a token stands in the middle of a text; none for a special token."""
+        found = self._known.get(token)
+        if found is None:
+            found = self._known[token] = self._bytes_of(self._index(token))
+        return found
+
+    def _bytes_of(self, token: int) -> bytes:
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None or token in self._hidden:
+            return b""
+        if self._by_letters:
+            letters = [self._letters.get(x) for x in piece]
+            whole = bytes(x for x in letters if x is not None)
+            return whole if len(whole) == len(letters) else piece.encode()
+        if self._by_bytes and (self.kinds[token] == BYTE or is_byte(piece)):
+            return bytes([int(piece[3:5], 16)])
+        try:
+            if self._anchor is None:
+                return self.decode([token]).encode()
+            before = self.decode([self._anchor])
+            return self.decode([self._anchor, token]).removeprefix(before).encode()
+        except VocabularyError:  # a decoder panics if another one leaves it no text
+            return b""
