@@ -94,8 +94,8 @@ async def check(file: Path, as_json: bool) -> None:
 
     Fails if a number is NaN or infinite, or if a tensor that the architecture needs is missing.
     """
-    from aggml.models import Hyperparameters, ModelError
-    from aggml.models.catalogue import describe
+    from aggml.models import ModelError
+    from aggml.models.checking import problems_of
 
     problems: list[str] = []
     with await anyio.to_thread.run_sync(GGUFFile.open, file) as opened, bar("checking") as progress:
@@ -108,8 +108,7 @@ async def check(file: Path, as_json: bool) -> None:
             if progress is not None:
                 progress(done, opened.nbytes)
         try:
-            needed = describe(Hyperparameters(opened.metadata)).needs()
-            problems += [f"{name} is missing" for name in needed if name not in opened.tensors]
+            problems += problems_of(opened.metadata, opened.tensors)
         except ModelError as error:
             problems.append(str(error))
         count = len(opened.tensors)

@@ -8,9 +8,10 @@ themselves (blocks/), the architectures (architectures/), the graph (decoding/st
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from aggml import InvalidArgument, Unsupported
+from aggml.models.forms import Form, Frame, demand, has_biased_norms, linear, norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = [
-    "Architecture", "Block", "Description", "Layer", "Mixer", "SpeechDescription", "mixer_in",
+    "VOCABULARY", "Architecture", "Block", "Description", "Layer", "Mixer", "SpeechDescription",
+    "mixer_in",
 ]  # fmt: skip
+
+
+VOCABULARY: Final = "vocabulary"  # the extent of embeddings and output that has this name
+CONVOLVED: Final = 3  # frames that each convolution of a model of speech uses
 
 
 class Block(Protocol):
@@ -32,6 +38,10 @@ class Block(Protocol):
 
     def needs(self) -> Iterable[str]:
         """Names of the tensors without which it cannot be built, as in "ffn_up.weight"."""
+        ...
+
+    def forms(self, of: Frame) -> Mapping[str, Form]:
+        """The forms of all tensors that it reads, optional ones included."""
         ...
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -44,6 +54,10 @@ class Mixer(Protocol):
 
     def needs(self) -> Iterable[str]:
         """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
+        ...
+
+    def forms(self, of: Frame) -> Mapping[str, Form]:
+        """The forms of all tensors that it reads, optional ones included."""
         ...
 
     def caches(self) -> Mapping[str, Cached | Memory | State]:
@@ -128,6 +142,21 @@ class Layer:
             norms.append(self.before_cross)
             parts += self.cross.needs()
         return [*(f"{norm}.weight" for norm in norms if norm is not None), *parts]
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """The forms of all tensors that it reads, optional ones included."""
+        found = dict(self.mixer.forms(of))
+        norms = [self.before_mixer, self.after_mixer]
+        if self.feed_forward is not None:
+            found |= self.feed_forward.forms(of)
+            norms += [self.before_feed_forward, self.after_feed_forward]
+        if self.cross is not None:
+            found |= self.cross.forms(of)
+            norms.append(self.before_cross)
+        for name in norms:
+            if name is not None:
+                found |= norm(name, of.width, centred=of.centred)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +249,37 @@ class Description:
             names += [f"blk.{i}.{part}" for part in layer.needs()]
         return names
 
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+        """The forms of all tensors that it reads, optional ones included.
+
+        Args:
+            tensors: of the file, by name.
+        """
+        width, centred = self.width, self.centred
+        found = linear("output", width, VOCABULARY)
+        found["output.weight"] = replace(found["output.weight"], optional=True)
+        found["token_embd.weight"] = Form((width, VOCABULARY), optional=not self.embeds)
+        if self.ends:
+            found |= norm("output_norm", width, centred=centred)
+        if self.embedding_norm:
+            found |= norm("token_embd_norm", width, centred=centred, optional=not self.embeds)
+        if has_biased_norms(tensors):
+            found |= demand(found, "output_norm.bias", "token_embd_norm.bias")
+        if self.position_table:
+            found["position_embd.weight"] = Form((width, self.context_length))
+        for layer in self.layers:
+            rope = getattr(layer.mixer, "rope", None)
+            if rope is not None:
+                demanded = rope.long_factors is not None and self.embeds and rope.stretched
+                for name in (rope.factors, rope.long_factors):
+                    if name is not None:
+                        found[name] = Form((rope.dims // 2,), not demanded, vector=True)
+        for i, layer in enumerate(self.layers, self.first):
+            prefix = f"blk.{i}."
+            of = layer.forms(Frame(width, centred, tensors, prefix))
+            found |= {prefix + name: form for name, form in of.items()}
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class SpeechDescription:
@@ -249,6 +309,18 @@ class SpeechDescription:
         for i in range(len(self.audio.layers)):
             names += [f"enc.blk.{i}.{part}.weight" for part in parts]
         return [*names, *self.text.needs()]
+
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+        """The forms of all tensors that it reads, optional ones included."""
+        width = self.audio.width
+        found = {
+            "enc.conv1.weight": Form((CONVOLVED, self.bands, width)),
+            "enc.conv2.weight": Form((CONVOLVED, width, width)),
+            **{f"enc.conv{i}.bias": Form((width,), vector=True, flat=True) for i in (1, 2)},
+            "enc.position_embd.weight": Form((width, self.audio.context_length), vector=True),
+            **norm("enc.output_norm", width, centred=True),
+        }
+        return found | self.audio.layer_forms(tensors, "enc.") | self.text.forms(tensors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,12 @@ import anyio.to_thread
 import aggml
 from aggml import Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
-from aggml.models.catalogue import describe
+from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.encoding import Encoder, EncoderDescription
 from aggml.models.errors import ModelError
-from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.model import Model
 from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
 
 __all__ = ["CACHES", "LONGEST", "D", "Loading", "described", "load", "load_decoder"]
@@ -161,8 +161,8 @@ async def _load(
     try:
         with await open_model(path) as file:
             template = file.metadata.get("tokenizer.chat_template")
-            tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             model = await described(file)
+            tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
                 layers = [0] * len(model.layers)
                 weights = await load_weights(at, file, model.needs(), progress, caches=layers)
@@ -190,15 +190,28 @@ async def _load(
 
 
 async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:
-    """The model that a file describes.
+    """The model that a file describes, after its hyperparameters and tensors were checked.
 
     In a thread: the first time it looks for architectures in all installed packages, which takes
     30 to 50 ms.
 
     Raises:
-        ModelError: as for `catalogue.describe`.
+        ModelError: an unknown architecture; a hyperparameter or a tensor that is wrong or missing.
     """
-    return await anyio.to_thread.run_sync(describe, Hyperparameters(file.metadata))
+    return await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
+
+
+def _vocabulary(file: ModelFile) -> Vocabulary | None:
+    """The vocabulary of a file, after it was checked; None if there is none.
+
+    Raises:
+        ModelError: something of it is wrong.
+    """
+    embeddings = file.tensors.get("token_embd.weight")
+    rows = None if embeddings is None else embeddings.ne[1]
+    for problem in vocabulary_problems(file.metadata, rows):
+        raise ModelError(problem)
+    return open_vocabulary(file.metadata)
 
 
 async def _load_speech(

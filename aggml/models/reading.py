@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.mamba2 import Mamba2
 from aggml.models.description import Description, Layer
 from aggml.models.encoding.description import EncoderDescription
 from aggml.models.errors import ModelError
+from aggml.models.hyperparameters import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,24 +27,47 @@ if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = [
+    "LARGEST_EPS",
     "POOLINGS",
     "attention_of",
     "centred_of",
     "description_of",
+    "divides",
     "encoder_of",
     "experts_of",
     "head_length",
+    "layers_of",
     "mamba2_of",
     "normed_after",
     "rope_of",
+    "window_of",
     "windowed",
 ]
 
+MOST_EXPERTS: Final = 1024  # a larger number is a mistake
+LARGEST_EPS: Final = 1.0  # of a norm; models have 1e-12 to 1e-3
+
 
 def head_length(hp: Hyperparameters) -> int:
-    """Elements of a head of queries."""
-    heads = hp.each_layer("attention.head_count", 1)[0]
-    return hp.integer("attention.key_length", hp.integer("embedding_length") // heads)
+    """Elements of a head of queries.
+
+    Raises:
+        ModelError: the width is no multiple of the heads, and the file gives no length.
+    """
+    width = hp.integer("embedding_length", least=1)
+    heads = hp.each_layer("attention.head_count", 1, least=1)[0]
+    told = hp.get("attention.key_length")
+    if told is None and width % heads:
+        raise ModelError(
+            f"{hp.architecture}.attention.head_count is {heads}, which does not divide "
+            f"{hp.architecture}.embedding_length = {width}"
+        )
+    return hp.integer("attention.key_length", width // heads, least=1)
+
+
+def layers_of(hp: Hyperparameters) -> int:
+    """How many layers the model has."""
+    return hp.integer("block_count", least=1, most=MOST_LAYERS)
 
 
 def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any) -> Rope:  # noqa: ANN401
@@ -51,24 +77,28 @@ def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any
         ModelError: an unknown way of extending the context.
     """
     head = head_length(hp)
-    kind = str(hp.get("rope.scaling.type", "none"))
-    if kind not in ("none", "linear", "yarn", "longrope"):
-        raise ModelError(
-            f"{hp.architecture}.rope.scaling.type is {kind!r}, not none, linear, yarn or longrope"
-        )
-    factor = hp.number("rope.scaling.factor", 1.0)
+    # as llama.cpp reads files: older ones give a factor alone, which is linear
+    kind = hp.text("rope.scaling.type", "linear", ("none", "linear", "yarn", "longrope"))
+    factor = hp.number(
+        "rope.scaling.factor", hp.number("rope.scale_linear", 1.0, least=0.0), least=0.0
+    )
     stretched = kind in ("linear", "yarn") and factor > 0
-    context = hp.integer("context_length")
+    context = hp.integer("context_length", least=1)
+    dims = hp.integer("rope.dimension_count", head, least=2, most=max(head, 2))
+    if dims % 2:
+        raise ModelError(
+            f"{hp.architecture}.rope.dimension_count is {dims}, expected was an even number"
+        )
     read: dict[str, Any] = {
-        "dims": hp.integer("rope.dimension_count", head),
+        "dims": dims,
         "mode": mode,
-        "base": hp.number("rope.freq_base", 10000.0),
+        "base": hp.number("rope.freq_base", 10000.0, above=0.0),
         "scale": 1.0 / factor if stretched else 1.0,
-        "original_context": hp.integer("rope.scaling.original_context_length", context),
+        "original_context": hp.integer("rope.scaling.original_context_length", context) or context,
         "extrapolation": 1.0 if kind == "yarn" else 0.0,
-        "attention_factor": hp.number("rope.scaling.attn_factor", 1.0),
-        "beta_fast": hp.number("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": hp.number("rope.scaling.yarn_beta_slow", 1.0),
+        "attention_factor": hp.number("rope.scaling.attn_factor", 1.0, above=0.0),
+        "beta_fast": hp.number("rope.scaling.yarn_beta_fast", 32.0, above=0.0),
+        "beta_slow": hp.number("rope.scaling.yarn_beta_slow", 1.0, above=0.0),
     }
     return Rope(**read | changes)
 
@@ -80,15 +110,21 @@ def attention_of(
     **changes: Any,  # noqa: ANN401
 ) -> Attention:
     """Attention of one layer."""
-    layers = hp.integer("block_count")
-    heads = hp.each_layer("attention.head_count", layers)
+    layers = layers_of(hp)
+    heads = hp.each_layer("attention.head_count", layers, least=1)
     kv_heads = hp.each_layer("attention.head_count_kv", layers, heads[0])
     head = head_length(hp)
+    # a layer without heads of keys has no attention: see granitehybrid
+    if kv_heads[layer] and heads[layer] % kv_heads[layer]:
+        raise ModelError(
+            f"{hp.architecture}.attention.head_count_kv is {kv_heads[layer]}, which does not "
+            f"divide {hp.architecture}.attention.head_count = {heads[layer]}"
+        )
     read: dict[str, Any] = {
         "heads": heads[layer],
         "kv_heads": kv_heads[layer],
         "key_length": head,
-        "value_length": hp.integer("attention.value_length", head),
+        "value_length": hp.integer("attention.value_length", head, least=1),
         "rope": rope,
     }
     return Attention(**read | changes)
@@ -96,9 +132,10 @@ def attention_of(
 
 def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
     """The experts of a layer; all layers have the same."""
+    count = hp.integer("expert_count", least=1, most=MOST_EXPERTS)
     read: dict[str, Any] = {
-        "count": hp.integer("expert_count"),
-        "used": hp.integer("expert_used_count"),
+        "count": count,
+        "used": hp.integer("expert_used_count", least=1, most=count),
         "scale": hp.number("expert_weights_scale", 1.0) or 1.0,
     }
     return Experts(**read | changes)
@@ -106,20 +143,52 @@ def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
 
 def mamba2_of(hp: Hyperparameters) -> Mamba2:
     """The scan of Mamba 2."""
-    return Mamba2(
-        inner=hp.integer("ssm.inner_size"),
-        heads=hp.integer("ssm.time_step_rank"),
-        groups=hp.integer("ssm.group_count"),
-        state=hp.integer("ssm.state_size"),
-        kernel=hp.integer("ssm.conv_kernel"),
+    found = Mamba2(
+        inner=hp.integer("ssm.inner_size", least=1),
+        heads=hp.integer("ssm.time_step_rank", least=1),
+        groups=hp.integer("ssm.group_count", least=1),
+        state=hp.integer("ssm.state_size", least=1),
+        kernel=hp.integer("ssm.conv_kernel", least=2),
     )
+    divides(hp, "ssm.time_step_rank", found.heads, "ssm.inner_size", found.inner)
+    divides(hp, "ssm.group_count", found.groups, "ssm.time_step_rank", found.heads)
+    return found
+
+
+def divides(hp: Hyperparameters, name: str, n: int, of: str, whole: int) -> None:
+    """Refuse two numbers of which the first must divide the second, if it does not.
+
+    Raises:
+        ModelError: it does not.
+    """
+    if whole % n:
+        raise ModelError(
+            f"{hp.architecture}.{name} is {n}, which does not divide {hp.architecture}.{of} = "
+            f"{whole}"
+        )
+
+
+def window_of(hp: Hyperparameters) -> int | None:
+    """The window of all layers, in positions; None: every layer sees all."""
+    return hp.integer("attention.sliding_window", 0) or None
 
 
 def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
-    """Which layers see only a window: as the file says, or all but every ``period``-th."""
-    pattern = hp.get("attention.sliding_window_pattern", period)
-    if isinstance(pattern, int):
-        return tuple(pattern == 0 or i % pattern < pattern - 1 for i in range(layers))
+    """Which layers see only a window: as the file says, or all but every ``period``-th.
+
+    Raises:
+        ModelError: the file has fewer values than layers.
+    """
+    name = "attention.sliding_window_pattern"
+    pattern = hp.get(name, period)
+    if not isinstance(pattern, (list, np.ndarray)):
+        period = hp.integer(name, period)
+        return tuple(period == 0 or i % period < period - 1 for i in range(layers))
+    if len(pattern) < layers or not all(x in (0, 1) for x in pattern):
+        raise ModelError(
+            f"{hp.architecture}.{name} has {len(pattern)} values for {layers} layers; expected was "
+            "true or false for each"
+        )
     return tuple(bool(x) for x in pattern[:layers])
 
 
@@ -141,19 +210,19 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     kind, pooling = _pooling(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
-        "width": hp.integer("embedding_length"),
-        "context_length": hp.integer("context_length"),
+        "width": hp.integer("embedding_length", least=1),
+        "context_length": hp.integer("context_length", least=1),
         "layers": tuple(layers),
         "pooling": "rank" if kind == RANK else pooling,
     }
     if "eps" not in changes:
-        read["eps"] = hp.number("attention.layer_norm_rms_epsilon")
+        read["eps"] = hp.number("attention.layer_norm_rms_epsilon", least=0.0, most=LARGEST_EPS)
     return Description(**read | changes)
 
 
 def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
     """A whole model with these layers, whose norms subtract the mean (LayerNorm)."""
-    eps = hp.number("attention.layer_norm_epsilon")
+    eps = hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS)
     return description_of(hp, layers, eps=eps, centred=True, **changes)
 
 
@@ -190,12 +259,13 @@ def encoder_of(
     """
     read: dict[str, Any] = {
         "architecture": hp.architecture,
-        "width": hp.integer("embedding_length"),
-        "context_length": hp.integer("context_length"),
-        "heads": hp.integer("attention.head_count"),
-        "eps": hp.number("attention.layer_norm_epsilon"),
+        "width": hp.integer("embedding_length", least=1),
+        "context_length": hp.integer("context_length", least=1),
+        "heads": hp.integer("attention.head_count", least=1),
+        "eps": hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS),
         "layers": tuple(layers),
         "pooling": _pooling(hp)[1],
         "normalize": hp.flag("pooling_normalize", True),
     }
+    head_length(hp)  # refuses heads that do not divide the width
     return EncoderDescription(**read | changes)

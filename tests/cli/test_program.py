@@ -179,7 +179,7 @@ def test_gguf_check_names_what_is_wrong(tmp_path: Path) -> None:
     text, _ = run("gguf", "check", path, status=1)
     assert text.splitlines() == [
         "blk.0.ffn_up.weight: 1 of its numbers are NaN or infinite",
-        "blk.1.attn_norm.weight is missing",
+        "the file has no tensor 'blk.1.attn_norm.weight'",
     ]
 
 

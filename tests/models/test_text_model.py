@@ -162,7 +162,7 @@ async def test_a_file_without_a_tensor_is_refused(tmp_path: Path) -> None:
     made = llama_files.weights("llama")
     del made["blk.1.ffn_up.weight"]
     path = llama_files.write(tmp_path / "short.gguf", tensors=made)
-    with pytest.raises(ModelError, match=r"no tensor 'blk.1.ffn_up.weight' \(1 are missing\)"):
+    with pytest.raises(ModelError, match=r"no tensor 'blk.1.ffn_up.weight'"):
         await aggml.models.load(path)
 
 

@@ -8,7 +8,10 @@ from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, without_first
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-from aggml.models.reading import encoder_of
+from aggml.models.reading import (
+    encoder_of,
+    layers_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -19,7 +22,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> EncoderDescription:
     """A model of this architecture."""
-    layers = [EncoderLayer(None, None, "gelu")] * hp.integer("block_count")
+    layers = [EncoderLayer(None, None, "gelu")] * layers_of(hp)
     return encoder_of(hp, layers, positions=True)
 
 

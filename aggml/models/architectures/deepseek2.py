@@ -13,7 +13,7 @@ from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERTS, number
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import description_of, experts_of, rope_of
+from aggml.models.reading import description_of, divides, experts_of, layers_of, rope_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +38,8 @@ def describe(hp: Hyperparameters) -> Description:
         ModelError: an unknown way of weighing experts.
     """
     gating = hp.integer("expert_gating_func", 0)
+    count, groups = hp.integer("expert_count", 0), hp.integer("expert_group_count", 1) or 1
+    divides(hp, "expert_group_count", groups, "expert_count", count)
     if gating not in GATINGS:
         raise ModelError(
             f"deepseek2.expert_gating_func is {gating}, not 1 (softmax) or 2 (sigmoid)"
@@ -46,13 +48,13 @@ def describe(hp: Hyperparameters) -> Description:
         hp,
         weights=GATINGS[gating],
         sum_to_one=hp.flag("expert_weights_norm", False),
-        groups=hp.integer("expert_group_count", 1) or 1,
-        groups_used=hp.integer("expert_group_used_count", 1) or 1,
-        group_best=hp.integer(GROUP_BEST, 2),
+        groups=groups,
+        groups_used=hp.integer("expert_group_used_count", 1, most=groups) or 1,
+        group_best=hp.integer(GROUP_BEST, 2, least=1, most=max(count // groups, 2)),
         shared=FeedForward(suffix="_shexp"),
     )
     mixer, dense = _attention(hp), hp.integer("leading_dense_block_count", 0)
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     return description_of(
         hp, [Layer(mixer, FeedForward() if i < dense else experts) for i in layers]
     )
@@ -65,8 +67,8 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
     """
     head = hp.integer("attention.key_length_mla", 0)
     folded = head > 0
-    head = head or hp.integer("attention.key_length")
-    turned = hp.integer("rope.dimension_count")
+    head = head or hp.integer("attention.key_length", least=1)
+    turned = hp.integer("rope.dimension_count", least=2, most=max(head - 1, 2))
     rope = rope_of(hp, "normal")
     whole = 1.0 + 0.1 * math.log(1.0 / rope.scale)
     multiplier = 10.0 * hp.number("rope.scaling.yarn_log_multiplier", 0.0)
@@ -77,11 +79,11 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
     stretched = factor * whole * (1.0 + 0.1 * multiplier * math.log(1.0 / rope.scale))
     value = "attention.value_length_mla" if folded else "attention.value_length"
     return LatentAttention(
-        heads=hp.each_layer("attention.head_count", 1)[0],
-        rank=hp.integer("attention.kv_lora_rank"),
+        heads=hp.each_layer("attention.head_count", 1, least=1)[0],
+        rank=hp.integer("attention.kv_lora_rank", least=1),
         plain=head - turned,
         turned=turned,
-        value_length=hp.integer(value),
+        value_length=hp.integer(value, least=1),
         rope=rope,
         scale=stretched * stretched / math.sqrt(head),
         query_rank=hp.integer("attention.q_lora_rank", 0),

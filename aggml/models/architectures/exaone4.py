@@ -20,7 +20,14 @@ from aggml.models.checkpoints.keys import (
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, description_of, normed_after, rope_of, windowed
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    layers_of,
+    normed_after,
+    rope_of,
+    windowed,
+)
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -33,11 +40,11 @@ LARGE: Final = 64  # layers of the 32B model
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    layers = hp.integer("block_count")
-    window = hp.integer("attention.sliding_window", 4096) if layers == LARGE else 0
+    layers = layers_of(hp)
+    window = hp.integer("attention.sliding_window", 4096, least=1) if layers == LARGE else 0
     rope = rope_of(hp, "neox")
     if window:
-        rope = replace(rope, base=hp.number("rope.freq_base_swa", rope.base))
+        rope = replace(rope, base=hp.number("rope.freq_base_swa", rope.base, above=0.0))
     near = windowed(hp, layers, 4) if window else (False,) * layers
     mixers = (
         attention_of(

@@ -9,7 +9,12 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, shifted
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -20,8 +25,9 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), FeedForward("gelu")
-    layers = [Layer(attention_of(hp, rope, i), net) for i in range(hp.integer("block_count"))]
-    return description_of(hp, layers, embedding_scale=math.sqrt(hp.integer("embedding_length")))
+    width = hp.integer("embedding_length", least=1)
+    layers = [Layer(attention_of(hp, rope, i), net) for i in range(layers_of(hp))]
+    return description_of(hp, layers, embedding_scale=math.sqrt(width))
 
 
 CHECKPOINT: Final = Checkpoint(

@@ -23,6 +23,7 @@ from aggml.models.reading import (
     attention_of,
     description_of,
     head_length,
+    layers_of,
     normed_after,
     rope_of,
     windowed,
@@ -38,15 +39,15 @@ LARGE: Final = 46  # layers of the 27B model, which scales products by (width / 
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    layers, width = hp.integer("block_count"), hp.integer("embedding_length")
-    heads = hp.integer("attention.head_count")
+    layers, width = layers_of(hp), hp.integer("embedding_length", least=1)
+    heads = hp.integer("attention.head_count", least=1)
     of = width // heads if layers == LARGE else head_length(hp)
-    window = hp.integer("attention.sliding_window", 4096)
+    window = hp.integer("attention.sliding_window", 4096, least=1)
     rope = rope_of(hp, "neox")
     mixers = (
         attention_of(
             hp, rope, i, scale=1 / math.sqrt(of), window=window if local else None,
-            soft_cap=hp.number("attn_logit_softcapping", 50.0),
+            soft_cap=hp.number("attn_logit_softcapping", 50.0, least=0.0),
         )
         for i, local in enumerate(windowed(hp, layers, 2))
     )  # fmt: skip
@@ -54,7 +55,7 @@ def describe(hp: Hyperparameters) -> Description:
         hp,
         [normed_after(mixer, FeedForward("gelu")) for mixer in mixers],
         embedding_scale=math.sqrt(width),
-        logit_soft_cap=hp.number("final_logit_softcapping", 30.0),
+        logit_soft_cap=hp.number("final_logit_softcapping", 30.0, least=0.0),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from aggml.models.reading import (
     attention_of,
     description_of,
     head_length,
+    layers_of,
     normed_after,
     rope_of,
     windowed,
@@ -39,12 +40,14 @@ LARGE: Final = 62  # layers of the 27B model, which scales products by (width / 
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    layers, width = hp.integer("block_count"), hp.integer("embedding_length")
-    heads = hp.integer("attention.head_count")
+    layers, width = layers_of(hp), hp.integer("embedding_length", least=1)
+    heads = hp.integer("attention.head_count", least=1)
     of = width // heads if layers == LARGE else head_length(hp)
     window = hp.integer("attention.sliding_window", 0)
     everywhere = rope_of(hp, "neox")
-    nearby = replace(everywhere, base=hp.number("rope.freq_base_swa", 10000.0), scale=1.0)
+    nearby = replace(
+        everywhere, base=hp.number("rope.freq_base_swa", 10000.0, above=0.0), scale=1.0
+    )
     local = windowed(hp, layers, 6) if window else (False,) * layers
     mixers = (
         attention_of(
@@ -57,7 +60,7 @@ def describe(hp: Hyperparameters) -> Description:
         hp,
         [normed_after(mixer, FeedForward("gelu")) for mixer in mixers],
         embedding_scale=math.sqrt(width),
-        logit_soft_cap=hp.number("final_logit_softcapping", 0.0),
+        logit_soft_cap=hp.number("final_logit_softcapping", 0.0, least=0.0),
     )  # fmt: skip
 
 

@@ -8,7 +8,13 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description
-from aggml.models.reading import attention_of, description_of, normed_after, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    layers_of,
+    normed_after,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -19,7 +25,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "normal")
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     return description_of(
         hp,
         [normed_after(attention_of(hp, rope, i), FeedForward(joined=True)) for i in layers],

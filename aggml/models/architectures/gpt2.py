@@ -8,7 +8,11 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, across
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of
+from aggml.models.reading import (
+    attention_of,
+    centred_of,
+    layers_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -18,7 +22,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    net, layers = FeedForward("gelu", gated=False), range(hp.integer("block_count"))
+    net, layers = FeedForward("gelu", gated=False), range(layers_of(hp))
     return centred_of(
         hp,
         [Layer(attention_of(hp, None, i, joined=True), net) for i in layers],

@@ -8,7 +8,14 @@ from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, wi
 from aggml.models.checkpoints.packed_experts import blocks, upright
 from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, experts_of, rope_of, windowed
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    experts_of,
+    layers_of,
+    rope_of,
+    windowed,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -18,7 +25,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    layers, window = hp.integer("block_count"), hp.integer("attention.sliding_window")
+    layers, window = layers_of(hp), hp.integer("attention.sliding_window", least=1)
     rope = rope_of(hp, "neox")
     net = experts_of(hp, activation="swiglu_oai", weights="chosen")
     mixers = (

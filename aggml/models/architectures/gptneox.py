@@ -8,7 +8,12 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    centred_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +33,7 @@ def describe(hp: Hyperparameters) -> Description:
         hp,
         [
             Layer(attention_of(hp, rope, i, joined=True), net, parallel=parallel)
-            for i in range(hp.integer("block_count"))
+            for i in range(layers_of(hp))
         ],
     )
 

@@ -8,7 +8,13 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, NEIGHBOURS, number
 from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, experts_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    experts_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.description import Block
@@ -27,7 +33,7 @@ def describe(hp: Hyperparameters) -> Description:
     rope = rope_of(hp, "normal") if hp.flag("rope.scaling.finetuned", True) else None
     scale = hp.number("attention.scale", 0.0) or None
     residual = hp.number("residual_scale", 1.0) or 1.0
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     return description_of(
         hp,
         [
@@ -35,7 +41,7 @@ def describe(hp: Hyperparameters) -> Description:
             for i in layers
         ],
         embedding_scale=hp.number("embedding_scale", 1.0) or 1.0,
-        logit_scale=1.0 / hp.number("logit_scale"),
+        logit_scale=1.0 / hp.number("logit_scale", above=0.0),
     )
 
 

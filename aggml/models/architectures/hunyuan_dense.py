@@ -9,7 +9,13 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, head_length, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    head_length,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -20,12 +26,14 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    rope, alpha, head = rope_of(hp, "neox"), hp.number("rope.scaling.alpha", 0.0), head_length(hp)
+    rope, alpha, head = (
+        rope_of(hp, "neox"),
+        hp.number("rope.scaling.alpha", 0.0, least=0.0),
+        head_length(hp),
+    )
     if alpha > 0:
         rope = replace(rope, base=rope.base * alpha ** (head / (head - 2)))
-    mixers = (
-        attention_of(hp, rope, i, norm="turned head") for i in range(hp.integer("block_count"))
-    )
+    mixers = (attention_of(hp, rope, i, norm="turned head") for i in range(layers_of(hp)))
     return description_of(hp, [Layer(mixer, FeedForward()) for mixer in mixers])
 
 

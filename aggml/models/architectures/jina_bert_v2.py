@@ -8,7 +8,10 @@ from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-from aggml.models.reading import encoder_of
+from aggml.models.reading import (
+    encoder_of,
+    layers_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.recipes import Rule
@@ -20,7 +23,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> EncoderDescription:
     """A model of this architecture."""
     layer = EncoderLayer(None, None, "gated gelu")
-    return encoder_of(hp, [layer] * hp.integer("block_count"), distance_bias=8.0)
+    return encoder_of(hp, [layer] * layers_of(hp), distance_bias=8.0)
 
 
 _TENSORS: Final[dict[str, Rule]] = {

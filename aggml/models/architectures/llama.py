@@ -17,7 +17,13 @@ from aggml.models.checkpoints.keys import (
 )
 from aggml.models.checkpoints.recipes import Checkpoint, stacked
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, experts_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    experts_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -30,7 +36,7 @@ def describe(hp: Hyperparameters) -> Description:
     rope = rope_of(hp, "normal")
     of_experts = hp.integer("expert_count", 0) > 0
     net = experts_of(hp, sum_to_one=True) if of_experts else FeedForward()
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     return description_of(hp, [Layer(attention_of(hp, rope, i), net) for i in layers])
 
 

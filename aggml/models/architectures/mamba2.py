@@ -13,7 +13,11 @@ from aggml.models.checkpoints.keys import (
 )
 from aggml.models.checkpoints.recipes import Checkpoint, shaped
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import description_of, mamba2_of
+from aggml.models.reading import (
+    description_of,
+    layers_of,
+    mamba2_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +31,7 @@ __all__ = ["ARCHITECTURE", "describe", "scan_tensors"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    return description_of(hp, [Layer(mamba2_of(hp), None)] * hp.integer("block_count"))
+    return description_of(hp, [Layer(mamba2_of(hp), None)] * layers_of(hp))
 
 
 def _by_group(source: str, groups: str) -> Recipe:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-from aggml.models.reading import encoder_of, rope_of
+from aggml.models.reading import encoder_of, layers_of, rope_of, windowed
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
@@ -22,14 +24,21 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> EncoderDescription:
     """A model of this architecture."""
     window = hp.integer("attention.sliding_window", 0)
-    net: Net = "joined silu" if hp.get("hidden_activation") == "silu" else "joined gelu"
+    silu = hp.text("hidden_activation", "gelu", ("gelu", "silu")) == "silu"
+    net: Net = "joined silu" if silu else "joined gelu"
     everywhere = rope_of(hp, "neox")
-    nearby = replace(everywhere, base=hp.number("rope.freq_base_swa", 10000.0), scale=1.0)
+    nearby = replace(
+        everywhere, base=hp.number("rope.freq_base_swa", 10000.0, above=0.0), scale=1.0
+    )
+    n, layers = layers_of(hp), []
     period = hp.get("attention.sliding_window_pattern", 3)
-    layers = []
-    for i in range(hp.integer("block_count")):
-        far = i % period == 0 if isinstance(period, int) else not period[i]
-        whole = far or not window
+    if isinstance(period, (list, np.ndarray)):
+        near = windowed(hp, n, 3)
+    else:  # unlike in decoders, the first layer of each period sees all
+        period = hp.integer("attention.sliding_window_pattern", 3, least=1)
+        near = tuple(i % period != 0 for i in range(n))
+    for i in range(n):
+        whole = not near[i] or not window
         layers.append(
             EncoderLayer(
                 everywhere if whole else nearby, None if whole else window, net, norms_first=True

@@ -8,7 +8,11 @@ from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-from aggml.models.reading import encoder_of, rope_of
+from aggml.models.reading import (
+    encoder_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -19,7 +23,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> EncoderDescription:
     """A model of this architecture."""
     layer = EncoderLayer(rope_of(hp, "neox"), None, "gated silu")
-    return encoder_of(hp, [layer] * hp.integer("block_count"))
+    return encoder_of(hp, [layer] * layers_of(hp))
 
 
 CHECKPOINT: Final = Checkpoint(

@@ -9,7 +9,14 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, window_pattern
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description
-from aggml.models.reading import attention_of, description_of, normed_after, rope_of, windowed
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    layers_of,
+    normed_after,
+    rope_of,
+    windowed,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -19,7 +26,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    layers, window = hp.integer("block_count"), hp.integer("attention.sliding_window", 0)
+    layers, window = layers_of(hp), hp.integer("attention.sliding_window", 0)
     everywhere = rope_of(hp, "neox")
     nearby = replace(everywhere, scale=1.0, extrapolation=0.0, attention_factor=1.0)
     local = windowed(hp, layers, 4) if window else (False,) * layers

@@ -8,7 +8,12 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, longrope_factors
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -19,9 +24,13 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(
-        hp, "neox", factors="rope_factors_short.weight", long_factors="rope_factors_long.weight"
+        hp,
+        "neox",
+        factors="rope_factors_short.weight",
+        long_factors="rope_factors_long.weight",
+        stretched=hp.get("rope.scaling.type") == "longrope",
     )
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     attention = (attention_of(hp, rope, i, joined=True) for i in layers)
     return description_of(hp, [Layer(mixer, FeedForward(joined=True)) for mixer in attention])
 

@@ -8,7 +8,13 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS
 from aggml.models.checkpoints.recipes import Checkpoint, flat
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, experts_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    experts_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -20,7 +26,7 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "neox")
     net = experts_of(hp, shared=FeedForward(suffix="_shexp"), shared_gate=True)
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     return description_of(hp, [Layer(attention_of(hp, rope, i), net) for i in layers])
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS, HEAD_NORMS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, experts_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    experts_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -18,7 +24,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), experts_of(hp, sum_to_one=True)
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     attention = (attention_of(hp, rope, i, norm="head") for i in layers)
     return description_of(hp, [Layer(mixer, net) for mixer in attention])
 

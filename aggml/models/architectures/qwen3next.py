@@ -21,7 +21,14 @@ from aggml.models.checkpoints.keys import (
 from aggml.models.checkpoints.recipes import Checkpoint, Recipe, flat, shifted
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import attention_of, description_of, experts_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    divides,
+    experts_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,17 +44,23 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     net = experts_of(hp, sum_to_one=True, shared=FeedForward(suffix="_shexp"), shared_gate=True)
     linear = DeltaNet(
-        key_heads=hp.integer("ssm.group_count"),
-        value_heads=hp.integer("ssm.time_step_rank"),
-        head=hp.integer("ssm.state_size"),
-        kernel=hp.integer("ssm.conv_kernel"),
+        key_heads=hp.integer("ssm.group_count", least=1),
+        value_heads=hp.integer("ssm.time_step_rank", least=1),
+        head=hp.integer("ssm.state_size", least=1),
+        kernel=hp.integer("ssm.conv_kernel", least=2),
     )
-    rope, layers = rope_of(hp, "neox"), hp.integer("block_count")
-    period = hp.integer("full_attention_interval", 4)
-    recurrent = hp.each_layer("attention.recurrent_layers", layers, -1)
+    divides(hp, "ssm.group_count", linear.key_heads, "ssm.time_step_rank", linear.value_heads)
+    rope, layers = rope_of(hp, "neox"), layers_of(hp)
+    period = hp.integer("full_attention_interval", 4, least=1)
+    told = hp.get("attention.recurrent_layers")
+    if told is not None and (len(told) < layers or not all(x in (0, 1) for x in told)):
+        raise ModelError(
+            f"qwen3next.attention.recurrent_layers has {len(told)} values for {layers} layers; "
+            "expected was true or false for each"
+        )
     mixers = (
         linear
-        if (recurrent[i] > 0 if recurrent[i] >= 0 else (i + 1) % period)
+        if ((i + 1) % period if told is None else told[i])
         else attention_of(hp, rope, i, norm="head", gated=True)
         for i in range(layers)
     )

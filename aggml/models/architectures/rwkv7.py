@@ -10,7 +10,7 @@ from aggml.models.checkpoints.keys import UNBOUNDED, number
 from aggml.models.checkpoints.recipes import Checkpoint, shaped
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import centred_of
+from aggml.models.reading import centred_of, divides, layers_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -26,7 +26,8 @@ def describe(hp: Hyperparameters) -> Description:
     """
     if hp.integer("token_shift_count", 2) != 2:
         raise ModelError(f"rwkv7.token_shift_count is {hp.integer('token_shift_count')}, not 2")
-    width, head = hp.integer("embedding_length"), hp.integer("wkv.head_size")
+    width, head = hp.integer("embedding_length", least=1), hp.integer("wkv.head_size", least=1)
+    divides(hp, "wkv.head_size", head, "embedding_length", width)
     return centred_of(
         hp,
         [
@@ -34,7 +35,7 @@ def describe(hp: Hyperparameters) -> Description:
                 TimeMix(width, head, first=i == 0), ChannelMix(width),
                 before_feed_forward="attn_norm_2",
             )
-            for i in range(hp.integer("block_count"))
+            for i in range(layers_of(hp))
         ],
         embedding_norm=True, entire=True,
     )  # fmt: skip

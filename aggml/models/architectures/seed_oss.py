@@ -8,7 +8,12 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, description_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    description_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -27,7 +32,7 @@ def describe(hp: Hyperparameters) -> Description:
                 FeedForward(),
                 before_feed_forward="post_attention_norm",
             )
-            for i in range(hp.integer("block_count"))
+            for i in range(layers_of(hp))
         ],
     )
 

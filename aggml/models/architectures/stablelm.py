@@ -8,7 +8,12 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
 from aggml.models.checkpoints.recipes import Checkpoint, stacked
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    centred_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -28,7 +33,7 @@ def describe(hp: Hyperparameters) -> Description:
                 before_feed_forward=None if parallel else "ffn_norm",
                 parallel=parallel,
             )
-            for i in range(hp.integer("block_count"))
+            for i in range(layers_of(hp))
         ],
     )
 

@@ -8,7 +8,12 @@ from aggml.models.blocks import FeedForward
 from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import attention_of, centred_of, rope_of
+from aggml.models.reading import (
+    attention_of,
+    centred_of,
+    layers_of,
+    rope_of,
+)
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -19,7 +24,7 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
-    layers = range(hp.integer("block_count"))
+    layers = range(layers_of(hp))
     return centred_of(hp, [Layer(attention_of(hp, rope, i, joined=None), net) for i in layers])
 
 

@@ -13,7 +13,8 @@ from aggml.models.blocks import CrossAttention, FeedForward
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Layer, SpeechDescription
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-from aggml.models.reading import attention_of, centred_of
+from aggml.models.hyperparameters import MOST_LAYERS
+from aggml.models.reading import LARGEST_EPS, attention_of, centred_of, divides, layers_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -23,24 +24,26 @@ __all__ = ["ARCHITECTURE", "describe"]
 
 def describe(hp: Hyperparameters) -> SpeechDescription:
     """A model of this architecture."""
-    width, heads = hp.integer("embedding_length"), hp.integer("attention.head_count")
-    frames = hp.integer("encoder.context_length")
+    width, heads = (hp.integer(x, least=1) for x in ("embedding_length", "attention.head_count"))
+    frames = hp.integer("encoder.context_length", least=1)
     layer = Layer(
         attention_of(hp, None),
         FeedForward("gelu_erf", gated=False),
         cross=CrossAttention(heads, width // heads, frames),
     )
-    text = centred_of(hp, [layer] * hp.integer("block_count"), position_table=True)
+    text = centred_of(hp, [layer] * layers_of(hp), position_table=True)
     heard = EncoderLayer(None, None, "gelu", norms_first=True)
+    audio_heads = hp.integer("encoder.attention.head_count", least=1)
+    divides(hp, "encoder.attention.head_count", audio_heads, "embedding_length", width)
     audio = EncoderDescription(
         architecture=hp.architecture,
         width=width,
         context_length=frames,
-        heads=hp.integer("encoder.attention.head_count"),
-        eps=hp.number("attention.layer_norm_epsilon"),
-        layers=(heard,) * hp.integer("encoder.block_count"),
+        heads=audio_heads,
+        eps=hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS),
+        layers=(heard,) * hp.integer("encoder.block_count", least=1, most=MOST_LAYERS),
     )
-    return SpeechDescription(audio, text, bands=hp.integer("encoder.mel_bands"))
+    return SpeechDescription(audio, text, bands=hp.integer("encoder.mel_bands", least=1))
 
 
 CHECKPOINT: Final = Checkpoint(

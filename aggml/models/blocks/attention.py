@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from aggml import ops
 from aggml.models.cache.room import Cached, Room
+from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import norm as norm_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,6 +40,7 @@ class Rope:
         beta_fast, beta_slow: YaRN's bounds.
         factors: the name in the file of the tensor by whose elements frequencies are divided.
         long_factors: used instead if sequences may be longer than ``original_context``.
+        stretched: whether the file must have these factors.
     """
 
     dims: int
@@ -51,6 +54,7 @@ class Rope:
     beta_slow: float = 1.0
     factors: str = "rope_freqs.weight"
     long_factors: str | None = None
+    stretched: bool = False
 
     def build(self, at: Scope, x: Tensor, offset: int = 0) -> Tensor:
         """``x`` [head, heads, tokens], rotated by its tokens' positions.
@@ -123,6 +127,29 @@ class Attention:
         norms = ["attn_q_norm", "attn_k_norm"] if self.norm else []
         names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
         return [*names, "attn_sinks.weight"] if self.sinks else names
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """Its matrices, norms and sinks, and the factors of its frequencies."""
+        q, k = self.heads * self.key_length, self.kv_heads * self.key_length
+        v, rows = self.kv_heads * self.value_length, q * (2 if self.gated else 1)
+        joined = self.joined
+        if joined is None:
+            joined = of.find("attn_qkv.weight") is not None
+        if joined:
+            found = linear("attn_qkv", of.width, rows + k + v)
+        else:
+            found = linear("attn_q", of.width, rows)
+            found |= linear("attn_k", of.width, k) | linear("attn_v", of.width, v)
+        for part, n, heads in (("q", q, self.heads), ("k", k, self.kv_heads)):
+            if self.norm == "width":
+                found |= norm_form(f"attn_{part}_norm", n, centred=of.centred)
+            elif self.norm is not None:
+                found |= norm_form(
+                    f"attn_{part}_norm", self.key_length, centred=of.centred, heads=heads
+                )
+        if self.sinks:
+            found["attn_sinks.weight"] = Form((self.heads,), vector=True)
+        return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:
         """Descriptions of the caches of keys and values."""

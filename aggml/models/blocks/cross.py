@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.attention import heads_of, queries_of
 from aggml.models.cache.room import Memory
+from aggml.models.forms import Form, Frame, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,6 +41,14 @@ class CrossAttention:
     def needs(self) -> Iterable[str]:
         """The matrices."""
         return [f"cross_attn_{part}.weight" for part in ("q", "k", "v", "output")]
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """The matrices."""
+        n = self.heads * self.head
+        found = linear("cross_attn_output", n, of.width)
+        for part in "qkv":
+            found |= linear(f"cross_attn_{part}", of.width, n)
+        return found
 
     def caches(self) -> Mapping[str, Memory]:
         """Descriptions of the memory's keys and values."""

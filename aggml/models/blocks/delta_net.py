@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
 from aggml.models.cache.room import State
+from aggml.models.forms import Form, Frame, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,6 +56,24 @@ class DeltaNet:
             "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_ba.weight", "ssm_norm.weight",
             "ssm_out.weight",
         )  # fmt: skip
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """The tensors of the layout that the file has."""
+        n, heads, values = 2 * self._keys + self._values, self.value_heads, self._values
+        if of.find("attn_qkv.weight") is not None:
+            found = linear("attn_qkv", of.width, n) | linear("attn_gate", of.width, values)
+        else:
+            found = linear("ssm_in", of.width, n + values)
+        return {
+            **found,
+            "ssm_conv1d.weight": Form((self.kernel, n), vector=True),
+            "ssm_conv1d.bias": Form((n,), optional=True, vector=True),
+            "ssm_dt.bias": Form((heads,), vector=True),
+            "ssm_a": Form((heads,), vector=True),
+            **linear("ssm_ba", of.width, 2 * heads),
+            "ssm_norm.weight": Form((self.head,), vector=True),
+            **linear("ssm_out", values, of.width),
+        }
 
     def caches(self) -> Mapping[str, State]:
         """Descriptions of the states: the convolution's last tokens, and a matrix of each head."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from aggml import ops
+from aggml.models.forms import Form, Frame, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,6 +61,18 @@ class FeedForward:
         """The matrices."""
         parts = ("up", "down") if self.joined or not self.gated else ("gate", "up", "down")
         return [f"ffn_{part}{self.suffix}.weight" for part in parts]
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """The matrices, whose inner size only the file gives."""
+        name = f"inner{self.suffix}"
+        found = linear(f"ffn_down{self.suffix}", name, of.width)
+        if self.joined:
+            down = of.find(f"ffn_down{self.suffix}.weight")
+            return found | linear(
+                f"ffn_up{self.suffix}", of.width, f"2 {name}" if down is None else 2 * down.ne[0]
+            )
+        found |= linear(f"ffn_up{self.suffix}", of.width, name)
+        return found | linear(f"ffn_gate{self.suffix}", of.width, name) if self.gated else found
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, n] -> [width, n]."""

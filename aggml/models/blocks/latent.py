@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.models.blocks.attention import Attention
+from aggml.models.forms import Form, Frame, linear, norm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,6 +69,24 @@ class LatentAttention:
         unfolding = ("attn_k_b", "attn_v_b") if self.folded else ("attn_kv_b",)
         parts = (*queries, "attn_kv_a_mqa", "attn_kv_a_norm", *unfolding, "attn_output")
         return [f"{part}.weight" for part in parts]
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """Its matrices and norms."""
+        q, short = self.heads * (self.plain + self.turned), self.rank + self.turned
+        found = linear("attn_kv_a_mqa", of.width, short)
+        found |= norm("attn_kv_a_norm", self.rank, centred=False)
+        if self.query_rank:
+            found |= linear("attn_q_a", of.width, self.query_rank)
+            found |= norm("attn_q_a_norm", self.query_rank, centred=False)
+            found |= linear("attn_q_b", self.query_rank, q)
+        else:
+            found |= linear("attn_q", of.width, q)
+        if self.folded:
+            found["attn_k_b.weight"] = Form((self.plain, self.rank, self.heads))
+            found["attn_v_b.weight"] = Form((self.rank, self.value_length, self.heads))
+        else:
+            found |= linear("attn_kv_b", self.rank, self.heads * (self.plain + self.value_length))
+        return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:
         """Descriptions of the caches: of keys and values, or of the short vectors."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
 from aggml.models.cache.room import State
+from aggml.models.forms import Form, Frame, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,6 +53,20 @@ class Mamba2:
             "ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d",
             "ssm_norm.weight", "ssm_out.weight",
         )  # fmt: skip
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """The matrices, kernels, rates and the norm."""
+        n, heads = self._channels, self.heads
+        return {
+            **linear("ssm_in", of.width, self.inner + n + heads),
+            "ssm_conv1d.weight": Form((self.kernel, n), vector=True),
+            "ssm_conv1d.bias": Form((n,), optional=True, vector=True),
+            "ssm_dt.bias": Form((heads,), vector=True),
+            "ssm_a": Form((1, heads), vector=True),
+            "ssm_d": Form((1, heads), vector=True),
+            "ssm_norm.weight": Form((self.inner // self.groups, self.groups), vector=True),
+            **linear("ssm_out", self.inner, of.width),
+        }
 
     def caches(self) -> Mapping[str, State]:
         """Descriptions of the states: the convolution's last tokens, and the state of the scan."""

@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from aggml.models.forms import Form, Frame, demand, has_biased_norms, linear, norm
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aggml import Tensor
     from aggml.models.blocks.attention import Rope
 
 __all__ = ["EncoderDescription", "EncoderLayer", "Net", "Pooling"]
@@ -34,6 +39,31 @@ class EncoderLayer:
     window: int | None
     net: Net
     norms_first: bool = False
+
+    def forms(self, of: Frame) -> dict[str, Form]:
+        """The forms of all tensors that it reads, optional ones included."""
+        n, found = of.width, dict[str, Form]()
+        if of.find("attn_qkv.weight") is not None:
+            found |= linear("attn_qkv", n, 3 * n)
+        else:
+            for part in "qkv":
+                found |= linear(f"attn_{part}", n, n)
+            for part in "qk":
+                found |= norm(f"attn_{part}_norm", n, centred=True, optional=True)
+        found |= linear("attn_output", n, n) | linear("ffn_down", "inner", n)
+        if self.net.startswith("joined"):
+            down = of.find("ffn_down.weight")
+            found |= linear("ffn_up", n, "2 inner" if down is None else 2 * down.ne[0])
+        else:
+            found |= linear("ffn_up", n, "inner")
+        if self.net.startswith("gated"):
+            found |= linear("ffn_gate", n, "inner")
+        if self.norms_first:
+            found |= norm("attn_norm", n, centred=True, optional=True)
+            return found | norm("ffn_norm", n, centred=True)
+        for name in ("attn_output_norm", "layer_output_norm"):
+            found |= norm(name, n, centred=True)
+        return found | norm("attn_norm_2", n, centred=True, optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +120,39 @@ class EncoderDescription:
         if self.layers and self.layers[-1].norms_first:
             names.append("output_norm.weight")
         return names
+
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+        """The forms of all tensors that it reads, optional ones included.
+
+        Args:
+            tensors: of the file, by name.
+        """
+        width = self.width
+        found = {
+            "token_embd.weight": Form((width, "vocabulary")),
+            "token_types.weight": Form((width, "types of tokens"), optional=True, vector=True),
+            **norm("token_embd_norm", width, centred=True),
+        }
+        if self.positions:
+            found["position_embd.weight"] = Form((width, self.context_length))
+        if self.layers and self.layers[-1].norms_first:
+            found |= norm("output_norm", width, centred=True)
+        if has_biased_norms(tensors):
+            found |= demand(found, "output_norm.bias", "token_embd_norm.bias")
+        found |= norm("cls.norm", width, centred=True, optional=True)
+        ranks = "ranks"
+        if "cls.output.weight" in tensors:
+            found |= linear("cls", width, width) | linear("cls.output", width, ranks)
+        else:
+            found |= linear("cls", width, ranks)
+        found["cls.weight"] = Form(found["cls.weight"].ne, optional=True)
+        return found | self.layer_forms(tensors, "")
+
+    def layer_forms(self, tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Form]:
+        """The forms of the tensors of all layers, whose names begin with ``prefix``."""
+        found: dict[str, Form] = {}
+        for i, layer in enumerate(self.layers):
+            at = f"{prefix}blk.{i}."
+            of = layer.forms(Frame(self.width, True, tensors, at))
+            found |= {at + name: form for name, form in of.items()}
+        return found
