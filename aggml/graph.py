@@ -18,7 +18,7 @@ from aggml.tensor import Tensor, change, describe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Gradients", "Graph", "Order", "graph_of"]
+__all__ = ["Gradients", "Graph", "Order", "build_forward_expand", "graph_of"]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
 _PARAM = 4
@@ -246,6 +246,36 @@ class Graph:
             f"<Graph {self.uid}: {len(self.nodes)} nodes, {len(self.leafs)} leafs, "
             f"for {ends}{more}>"
         )
+
+
+def build_forward_expand(graph: Graph, *tensors: Tensor) -> Graph:
+    """``graph``, and behind it the nodes that further tensors need (``ggml_build_forward_expand``).
+
+    ``graph`` stays as it is. The new graph has the ends of both and the gradients of ``graph``, so
+    the nodes that use gradients can be added to what `build_backward_expand` made:
+    ``build_forward_expand(back, ops.opt_step_sgd(w, back.grad(w), params))``.
+
+    Args:
+        graph: the first nodes, in their order.
+        tensors: the further ends, at least one.
+
+    Raises:
+        InvalidArgument: no tensor, or one that depends on itself.
+        InvalidHandle: ``graph`` is no Graph, or an end is no Tensor.
+    """
+    place = "build_forward_expand"
+    if not isinstance(graph, Graph):
+        raise InvalidHandle(f"[{place}] {graph!r} is no Graph")
+    if not tensors:
+        raise InvalidArgument(f"[{place}] no tensor to compute: give one or more ends")
+    for end in tensors:
+        if not isinstance(end, Tensor):
+            raise InvalidHandle(f"[{place}] {end!r} is no tensor")
+    order = Order(graph.nodes, graph.leafs)
+    order.expand(tensors)
+    order.freeze()
+    ends = dict.fromkeys((*graph.ends, *tensors))
+    return graph_of(order.nodes, order.leafs, [*ends], graph._gradients)
 
 
 def graph_of(
