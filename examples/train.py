@@ -28,8 +28,7 @@ async def main() -> None:
 
     def parameter(name: str, *ne: int) -> Tensor:
         tensor = aggml.new_tensor("f32", ne, name).set_param()
-        value = rng.normal(size=tensor.shape) / np.sqrt(ne[0]) if len(ne) > 1 else np.zeros(ne)
-        first[tensor] = value.astype(np.float32)
+        first[tensor] = (rng.normal(size=tensor.shape) / np.sqrt(2 * ne[0])).astype(np.float32)
         return tensor
 
     x = aggml.new_tensor("f32", ne=(2, BATCH), name="points")
