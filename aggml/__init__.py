@@ -40,7 +40,7 @@ from aggml.errors import (
     Status,
     Unsupported,
 )
-from aggml.graph import Graph, build_forward_expand
+from aggml.graph import Graph, build_forward_expand, build_forward_order, build_forward_select
 from aggml.memory.allocator import HeapAllocator
 from aggml.memory.allocators import GraphAllocator, TensorAllocator
 from aggml.memory.arrays import empty
@@ -192,6 +192,8 @@ __all__ = [
     "best_device",
     "build_backward_expand",
     "build_forward_expand",
+    "build_forward_order",
+    "build_forward_select",
     "check_races",
     "compare_backends",
     "compile_plan",

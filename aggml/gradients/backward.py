@@ -290,4 +290,13 @@ def _finish(
     order.expand(sums.accs.values())  # also those that no node reads
     order.freeze()
     gradients = Gradients(MappingProxyType(sums.found), MappingProxyType(sums.accs), tuple(losses))
-    return graph_of(order.nodes, order.leafs, [*ends], gradients)
+    whole = None
+    if graph.whole is not graph:
+        nodes, leafs = order.nodes[len(graph.nodes) :], order.leafs[len(graph.leafs) :]
+        before = graph.whole
+        whole = graph_of(
+            [*dict.fromkeys((*before.nodes, *nodes))],
+            [*dict.fromkeys((*before.leafs, *leafs))],
+            [*dict.fromkeys((*before.ends, *ends))],
+        )
+    return graph_of(order.nodes, order.leafs, [*ends], gradients, whole)

@@ -1,4 +1,4 @@
-"""Training: data sets, losses, optimizers, and the loop over batches (``ggml-opt.h``).
+"""Training: data sets, losses, optimizers, and the loop over batches, as in ggml-opt.
 
 dataset.py has the data, losses.py the losses, optimizers.py AdamW and SGD, results.py what was
 measured, trainer.py one batch after the other, fitting.py epochs. Not here: the gradients

@@ -34,6 +34,10 @@ class Dataset:
         LayoutMismatch: not one label for each data point.
     """
 
+    data: Array
+    labels: Array | None
+    shard: int
+
     def __init__(self, data: object, labels: object = None, *, shard: int = 1) -> None:
         self.data = _array("data", data)
         self.labels = None if labels is None else _array("labels", labels)

@@ -36,14 +36,18 @@ class Results:
         n_correct: predictions that agree with their labels; None if the loss has no classes.
     """
 
+    n: int
+    losses: list[float]
+    n_correct: int | None
+
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Forget all batches."""
         self.n = 0
-        self.losses: list[float] = []
-        self.n_correct: int | None = None
+        self.losses = []
+        self.n_correct = None
         self._predictions: list[Array] = []
         self._per_datapoint = True
 

@@ -75,6 +75,14 @@ class Trainer:
         Unsupported: an op has no gradient, or a parameter is not f32.
     """
 
+    epoch: int
+    steps: int
+    pending: int
+    inputs: Tensor
+    outputs: Tensor
+    labels: Tensor | None
+    graphs: dict[str, Graph]
+
     def __init__(
         self,
         on: Backend | Scheduler,
