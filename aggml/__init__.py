@@ -40,7 +40,7 @@ from aggml.errors import (
     Status,
     Unsupported,
 )
-from aggml.graph import Graph
+from aggml.graph import Graph, build_forward_expand, build_forward_order, build_forward_select
 from aggml.memory.allocator import HeapAllocator
 from aggml.memory.allocators import GraphAllocator, TensorAllocator
 from aggml.memory.arrays import empty
@@ -74,6 +74,7 @@ if typing.TYPE_CHECKING:
     from aggml import gguf as gguf
     from aggml import gradients as gradients
     from aggml import models as models
+    from aggml import opt as opt
     from aggml import scheduler as scheduler
     from aggml import tracing as tracing
     from aggml.compare import (
@@ -190,6 +191,9 @@ __all__ = [
     "as_completed",
     "best_device",
     "build_backward_expand",
+    "build_forward_expand",
+    "build_forward_order",
+    "build_forward_select",
     "check_races",
     "compare_backends",
     "compile_plan",
@@ -240,7 +244,7 @@ _LATER = {
     "aggml.tracing.timeline": ("Trace", "TraceEvent", "trace"),
 }
 _LATER_BY_NAME = {name: room for room, names in _LATER.items() for name in names}
-_ROOMS = ("compare", "gguf", "gradients", "models", "ray", "scheduler", "serve", "tracing")
+_ROOMS = ("compare", "gguf", "gradients", "models", "opt", "ray", "scheduler", "serve", "tracing")
 
 
 def __getattr__(name: str) -> object:

@@ -18,7 +18,15 @@ from aggml.tensor import Tensor, change, describe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Gradients", "Graph", "Order", "graph_of"]
+__all__ = [
+    "Gradients",
+    "Graph",
+    "Order",
+    "build_forward_expand",
+    "build_forward_order",
+    "build_forward_select",
+    "graph_of",
+]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
 _PARAM = 4
@@ -69,6 +77,7 @@ class Graph:
         "_index",
         "_names",
         "_uses",
+        "_whole",
         "ends",
         "expected",
         "leafs",
@@ -89,6 +98,7 @@ class Graph:
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
     _names: dict[str, list[Tensor]] | None
     _uses: dict[Tensor, int] | None
+    _whole: Graph | None  # None: itself, which would be a cycle of references
 
     def __init__(self, *ends: Tensor) -> None:
         if not ends:
@@ -141,6 +151,14 @@ class Graph:
             self._uses = uses
         return self._uses.get(tensor, 0)
 
+    @property
+    def whole(self) -> Graph:
+        """This graph with the nodes that have a place and memory in it but are not computed.
+
+        It is the graph itself unless `build_forward_select` or `build_forward_order` made it.
+        """
+        return self if self._whole is None else self._whole
+
     # -- gradients: gradients/ adds them
 
     def grad(self, tensor: Tensor) -> Tensor | None:
@@ -179,24 +197,28 @@ class Graph:
         no deep stack.
         """
         sums, accs, losses = self._gradients
-        return _again, (self.leafs, self.nodes, self.ends, dict(sums), dict(accs), losses)
+        gradients = dict(sums), dict(accs), losses
+        return _again, (self.leafs, self.nodes, self.ends, *gradients, self._whole)
 
     # -- looking tensors up; the results are kept, since a graph does not change
 
     def _indexed(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
         if self._index is None:
             leafs = (*self.leafs, *[node for node in self.nodes if node.op == "none"])
-            self._index = frozenset(leafs), tuple([t for t in leafs if t._flags & _INPUT])
+            inputs = tuple([t for t in leafs if t._flags & _INPUT])
+            if self._whole is not None:
+                leafs = tuple(self._whole.leaf_set)
+            self._index = frozenset(leafs), inputs
         return self._index
 
     @property
     def leaf_set(self) -> frozenset[Tensor]:
-        """All leafs, including parameters."""
+        """All leafs, including parameters, and those of nodes that are not computed."""
         return self._indexed()[0]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The leafs flagged INPUT, in the order of the visit."""
+        """The leafs flagged INPUT that are read, in the order of the visit."""
         return self._indexed()[1]
 
     def computes(self, tensor: Tensor) -> bool:
@@ -219,7 +241,7 @@ class Graph:
         names = self._names
         if names is None:
             names = {}
-            for tensor in (*self.leafs, *self.nodes):
+            for tensor in (*self.whole.leafs, *self.nodes):
                 names.setdefault(tensor.name, []).append(tensor)
             self._names = names  # once it is full: another thread looks up what it finds there
         found = names.get(name, ())
@@ -249,11 +271,109 @@ class Graph:
         )
 
 
+def build_forward_expand(graph: Graph | None, *tensors: Tensor) -> Graph:
+    """``graph``, and behind it the nodes that further tensors need (``ggml_build_forward_expand``).
+
+    ``graph`` stays as it is. The new graph has the ends of both and the gradients of ``graph``, so
+    the nodes that use gradients can be added to what `build_backward_expand` made:
+    ``build_forward_expand(back, ops.opt_step_sgd(w, back.grad(w), params))``.
+
+    Args:
+        graph: the first nodes, in their order; None: none.
+        tensors: the further ends, at least one.
+
+    Raises:
+        InvalidArgument: no tensor, or one that depends on itself.
+        InvalidHandle: ``graph`` is no Graph, or an end is no Tensor.
+    """
+    return _extend("build_forward_expand", graph, tensors, tensors)
+
+
+def build_forward_order(graph: Graph | None, *tensors: Tensor) -> Graph:
+    """``graph``, in which further nodes have their place, but are not computed.
+
+    It is ``ggml_build_forward_order``. These nodes get memory. They are computed, in the place that
+    they have here, once a later `build_forward_expand` needs them. So this function decides about
+    the order of nodes alone.
+
+    Args:
+        graph: the first nodes, in their order; None: none.
+        tensors: at least one; all that they are computed from gets its place, too.
+
+    Raises:
+        As `build_forward_expand`.
+    """
+    return _extend("build_forward_order", graph, tensors, ())
+
+
+def build_forward_select(graph: Graph | None, tensors: Sequence[Tensor], idx: int) -> Graph:
+    """``graph``, and behind it what one of several tensors needs (``ggml_build_forward_select``).
+
+    The others are not computed but have their place and their memory. So the graphs for all ``idx``
+    need the same memory, at the same places: a `GraphAllocator` that reserved it for one of them
+    has it for all. A run may bring the inputs of all tensors, and needs those of the selected one.
+
+    Args:
+        graph: the first nodes, in their order; None: none.
+        tensors: at least one.
+        idx: which one is computed.
+
+    Returns:
+        A new graph, of which ``tensors[idx]`` is an end.
+
+    Raises:
+        As `build_forward_expand`.
+        OutOfBounds: there is no such tensor.
+    """
+    place = "build_forward_select"
+    try:
+        given, at = tuple(tensors), index(idx)
+    except TypeError:
+        raise InvalidHandle(f"[{place}] tensors = {tensors!r}, idx = {idx!r}") from None
+    if not 0 <= at < len(given):
+        raise OutOfBounds(f"[{place}] idx = {at} of {len(given)} tensors")
+    return _extend(place, graph, given, given[at : at + 1])
+
+
+def _extend(
+    place: str, graph: Graph | None, tensors: Sequence[Tensor], computed: Sequence[Tensor]
+) -> Graph:
+    """A graph in which ``tensors`` have their place behind ``graph``, and some are computed."""
+    if graph is not None and not isinstance(graph, Graph):
+        raise InvalidHandle(f"[{place}] {graph!r} is no Graph")
+    if not tensors:
+        raise InvalidArgument(f"[{place}] no tensor: give one or more")
+    for end in tensors:
+        if not isinstance(end, Tensor):
+            raise InvalidHandle(f"[{place}] {end!r} is no tensor")
+    first = graph.whole if graph is not None else graph_of((), ())
+    order = Order(first.nodes, first.leafs)
+    order.expand(tensors)
+    order.freeze()
+    needed = {*graph.nodes, *graph.leafs} if graph is not None else set[Tensor]()
+    path = [end for end in computed if end not in needed]
+    needed.update(path)
+    while path:
+        for source in path.pop().src:
+            if source is not None and source not in needed:
+                needed.add(source)
+                path.append(source)
+    nodes = [node for node in order.nodes if node in needed]
+    leafs = [leaf for leaf in order.leafs if leaf in needed]
+    ends = dict.fromkeys((*(graph.ends if graph is not None else ()), *computed))
+    whole = None
+    if len(nodes) < len(order.nodes) or len(leafs) < len(order.leafs):
+        whole = graph_of(order.nodes, order.leafs, [*dict.fromkeys((*first.ends, *tensors))])
+    gradients = graph._gradients if graph is not None else NO_GRADIENTS
+    return graph_of(nodes, leafs, [*ends], gradients, whole)
+
+
 def graph_of(
     nodes: Sequence[Tensor],
     leafs: Sequence[Tensor],
     ends: Sequence[Tensor] = (),
     gradients: Gradients = NO_GRADIENTS,
+    whole: Graph | None = None,
 ) -> Graph:
     """A graph of just these nodes, in this order, as a part of a larger one (a graph view).
 
@@ -262,9 +382,10 @@ def graph_of(
         leafs: the tensors that the nodes read and that are not among them.
         ends: the tensors whose bytes must last.
         gradients: what `Graph.grad` and its like find.
+        whole: the graph with the nodes that are not computed, if there are any.
     """
     graph = object.__new__(Graph)
-    _fill(graph, tuple(nodes), tuple(leafs), tuple(ends), gradients)
+    _fill(graph, tuple(nodes), tuple(leafs), tuple(ends), gradients, whole)
     return graph
 
 
@@ -275,9 +396,10 @@ def _again(
     sums: dict[Tensor, Tensor],
     accs: dict[Tensor, Tensor],
     losses: tuple[Tensor, ...],
+    whole: Graph | None,
 ) -> Graph:
     gradients = Gradients(MappingProxyType(sums), MappingProxyType(accs), losses)
-    return graph_of(nodes, leafs, ends, gradients)
+    return graph_of(nodes, leafs, ends, gradients, whole)
 
 
 def _fill(
@@ -286,6 +408,7 @@ def _fill(
     leafs: tuple[Tensor, ...],
     ends: tuple[Tensor, ...],
     gradients: Gradients = NO_GRADIENTS,
+    whole: Graph | None = None,
 ) -> None:
     graph.nodes = nodes
     graph.leafs = leafs
@@ -294,6 +417,7 @@ def _fill(
     graph.memory = graph.plans = None
     graph.expected = None
     graph._gradients = gradients
+    graph._whole = whole
     graph._index = graph._names = graph._uses = None
 
 

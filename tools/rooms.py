@@ -56,7 +56,7 @@ ROWS: list[dict[str, str]] = [
         "unsafe": "memory by address",
     },
     {"aggml": "the public API"},
-    {"pipeline": "stages"},
+    {"pipeline": "stages", "opt": "training"},
     {"models": "architectures"},
     {"serve": "the service"},
     {"ray": "many machines"},
@@ -89,7 +89,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 #: Modules above `aggml` that `aggml` imports for type checkers, and else only when they are used.
-NAMED: set[str] = {"aggml.models"}
+NAMED: set[str] = {"aggml.models", "aggml.opt"}
 
 
 def imports(package: Path) -> dict[str, set[str]]:

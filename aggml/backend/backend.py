@@ -78,6 +78,8 @@ class Backend(DataBackend, ComputingBackend):
             InvalidArgument: the graph has nothing to reset.
             InvalidHandle: ``graph`` is no Graph.
             NotAllocated: one of the tensors has no memory.
+
+        Cancellation: abandons the wait; the writes go on.
         """
         what = "Backend.graph_reset"
         self._check_open(what)

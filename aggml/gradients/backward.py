@@ -14,7 +14,7 @@ from aggml import ops
 from aggml.dtype import DType
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
 from aggml.gradients.rules import RULES, UNMOVED
-from aggml.gradients.step import Step, dense
+from aggml.gradients.step import BackwardStep, dense
 from aggml.graph import Gradients, Graph, Order, graph_of
 from aggml.tensor import Tensor, TensorFlag, cut, describe, new_tensor
 
@@ -85,7 +85,7 @@ def build_backward_expand(
                 raise InvalidArgument(f"[{_PLACE}] {name}: {describe(tensor)} is not in {graph!r}")
     _check_ends(graph, wanted, losses)
     needed = _needing(graph, {*wanted, *losses})
-    sums = _Sums(graph, needed)
+    sums = _FoundGradients(graph, needed)
     for tensor, acc in accs.items():
         if tensor in needed:
             sums.begin(tensor, _accumulator(tensor) if acc is None else acc, lasts=True)
@@ -192,7 +192,7 @@ def _needing(graph: Graph, ends: set[Tensor]) -> set[Tensor]:
     return needed
 
 
-class _Sums:
+class _FoundGradients:
     """The gradients found so far, and the order of the nodes that compute them."""
 
     def __init__(self, graph: Graph, needed: set[Tensor]) -> None:
@@ -244,7 +244,7 @@ class _Sums:
         self.order.expand([gradient])
 
 
-def _differentiate(node: Tensor, needed: set[Tensor], sums: _Sums) -> None:
+def _differentiate(node: Tensor, needed: set[Tensor], sums: _FoundGradients) -> None:
     grad = sums.get(node)
     if grad is None:
         return
@@ -257,7 +257,7 @@ def _differentiate(node: Tensor, needed: set[Tensor], sums: _Sums) -> None:
     )
     if not any(wants):
         return
-    step = Step(node, grad, wants, sums)
+    step = BackwardStep(node, grad, wants, sums)
     rule = RULES.get(node.op)
     if rule is None:
         raise step.refuse("the op cannot be differentiated")
@@ -273,7 +273,7 @@ def _differentiate(node: Tensor, needed: set[Tensor], sums: _Sums) -> None:
 
 def _finish(
     graph: Graph,
-    sums: _Sums,
+    sums: _FoundGradients,
     params: list[Tensor],
     losses: list[Tensor],
     kept: list[Tensor],
@@ -290,4 +290,13 @@ def _finish(
     order.expand(sums.accs.values())  # also those that no node reads
     order.freeze()
     gradients = Gradients(MappingProxyType(sums.found), MappingProxyType(sums.accs), tuple(losses))
-    return graph_of(order.nodes, order.leafs, [*ends], gradients)
+    whole = None
+    if graph.whole is not graph:
+        nodes, leafs = order.nodes[len(graph.nodes) :], order.leafs[len(graph.leafs) :]
+        before = graph.whole
+        whole = graph_of(
+            [*dict.fromkeys((*before.nodes, *nodes))],
+            [*dict.fromkeys((*before.leafs, *leafs))],
+            [*dict.fromkeys((*before.ends, *ends))],
+        )
+    return graph_of(order.nodes, order.leafs, [*ends], gradients, whole)

@@ -20,7 +20,7 @@ from aggml.tensor import new_node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aggml.gradients.step import Step
+    from aggml.gradients.step import BackwardStep
     from aggml.tensor import Tensor
 
 __all__ = ["DIFFERENTIABLE", "RULES", "UNMOVED", "WITHOUT_EFFECT"]
@@ -44,40 +44,40 @@ _PART = struct.Struct("<4q")
 _SEVEN = struct.Struct("<7i")
 
 
-def _dup(step: Step) -> None:
+def _dup(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, step.grad)
 
 
-def _add(step: Step) -> None:
+def _add(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, step.grad)
     if step.needs(1):
         step.add(1, sum_to(step.grad, step.source(1)))
 
 
-def _acc(step: Step) -> None:
+def _acc(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, step.grad)
     if step.needs(1):
         step.add(1, ops.cont(_part(step)))
 
 
-def _part(step: Step) -> Tensor:
+def _part(step: BackwardStep) -> Tensor:
     """The part of the gradient at which `acc` and `set` put their second operand."""
     b = step.source(1)
     nb1, nb2, nb3, offset = _PART.unpack_from(step.node.op_params)
     return ops.view_4d(step.grad, *b.ne, nb1, nb2, nb3, offset)
 
 
-def _sub(step: Step) -> None:
+def _sub(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, step.grad)
     if step.needs(1):
         step.add(1, sum_to(ops.neg(step.grad), step.source(1)))
 
 
-def _mul(step: Step) -> None:
+def _mul(step: BackwardStep) -> None:
     a, b = step.source(0), step.source(1)
     if step.needs(0):
         step.add(0, ops.mul(step.grad, value_of(b)))
@@ -85,7 +85,7 @@ def _mul(step: Step) -> None:
         step.add(1, sum_to(ops.mul(value_of(a), step.grad), b))
 
 
-def _div(step: Step) -> None:
+def _div(step: BackwardStep) -> None:
     b = step.source(1)
     if step.needs(0):
         step.add(0, ops.div(step.grad, value_of(b)))
@@ -94,54 +94,54 @@ def _div(step: Step) -> None:
         step.add(1, sum_to(ops.neg(quotient), b))
 
 
-def _sqr(step: Step) -> None:
+def _sqr(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.scale(ops.mul(value_of(step.source(0)), step.grad), 2.0))
 
 
-def _sqrt(step: Step) -> None:
+def _sqrt(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.scale(ops.div(step.grad, value_of(step.node)), 0.5))
 
 
-def _log(step: Step) -> None:
+def _log(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.div(step.grad, value_of(step.source(0))))
 
 
-def _sin(step: Step) -> None:
+def _sin(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.mul(step.grad, ops.cos(value_of(step.source(0)))))
 
 
-def _cos(step: Step) -> None:
+def _cos(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.neg(ops.mul(step.grad, ops.sin(value_of(step.source(0))))))
 
 
-def _sum(step: Step) -> None:
+def _sum(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.repeat(step.grad, step.source(0)))
 
 
-def _mean(step: Step) -> None:
+def _mean(step: BackwardStep) -> None:
     if step.needs(0):
         a = step.source(0)
         step.add(0, ops.repeat(ops.scale(step.grad, 1.0 / max(a.ne[0], 1)), a))
 
 
-def _repeat(step: Step) -> None:
+def _repeat(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, sum_to(step.grad, step.source(0)))
 
 
-def _rms_norm(step: Step) -> None:
+def _rms_norm(step: BackwardStep) -> None:
     if step.needs(0):
         (eps,) = _FLOAT.unpack_from(step.node.op_params)
         step.add(0, ops.rms_norm_back(step.grad, value_of(step.source(0)), eps))
 
 
-def _mul_mat(step: Step) -> None:
+def _mul_mat(step: BackwardStep) -> None:
     a, b = step.source(0), step.source(1)  # a [k, m, x, y], b [k, n, x * r, y * s]
     if step.needs(0):
         product = ops.out_prod(value_of(b), step.grad)  # [k, m, x * r, y * s]
@@ -168,13 +168,13 @@ def _sum_groups(product: Tensor, a: Tensor) -> Tensor:
     return product if product.ne == a.ne else ops.reshape(product, a)
 
 
-def _scale(step: Step) -> None:
+def _scale(step: BackwardStep) -> None:
     if step.needs(0):
         (factor,) = _FLOAT.unpack_from(step.node.op_params)
         step.add(0, ops.scale(step.grad, factor))
 
 
-def _set(step: Step) -> None:
+def _set(step: BackwardStep) -> None:
     if step.needs(0):
         nb1, nb2, nb3, offset = _PART.unpack_from(step.node.op_params)
         step.add(0, ops.acc(step.grad, ops.neg(ops.cont(_part(step))), nb1, nb2, nb3, offset))
@@ -182,46 +182,46 @@ def _set(step: Step) -> None:
         step.add(1, ops.cont(_part(step)))
 
 
-def _reshape(step: Step) -> None:
+def _reshape(step: BackwardStep) -> None:
     if step.needs(0):
         a = step.source(0)
         step.add(0, step.grad if step.grad.ne == a.ne else ops.reshape(step.grad, a))
 
 
-def _view(step: Step) -> None:
+def _view(step: BackwardStep) -> None:
     if step.needs(0):
         add_view(step)
 
 
-def _permute(step: Step) -> None:
+def _permute(step: BackwardStep) -> None:
     if step.needs(0):
         axes = struct.unpack_from("<4i", step.node.op_params)
         back = [axes.index(i) for i in range(4)]
         step.add(0, ops.permute(step.grad, *back))
 
 
-def _transpose(step: Step) -> None:
+def _transpose(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.transpose(step.grad))
 
 
-def _get_rows(step: Step) -> None:
+def _get_rows(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.get_rows_back(step.grad, step.source(1), step.source(0)))
 
 
-def _get_rows_back(step: Step) -> None:
+def _get_rows_back(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.get_rows(step.grad, step.source(1)))
 
 
-def _diag_mask(step: Step) -> None:
+def _diag_mask(step: BackwardStep) -> None:
     if step.needs(0):
         (past,) = _INT.unpack_from(step.node.op_params)
         step.add(0, ops.diag_mask_zero(step.grad, past))
 
 
-def _soft_max(step: Step) -> None:
+def _soft_max(step: BackwardStep) -> None:
     step.refuse_needed(1, "the mask")
     step.refuse_needed(2, "the sinks")
     if step.needs(0):
@@ -230,14 +230,14 @@ def _soft_max(step: Step) -> None:
         step.add(0, ops.soft_max_ext_back(step.grad, step.node, factor))
 
 
-def _rope(step: Step) -> None:
+def _rope(step: BackwardStep) -> None:
     step.refuse_needed(2, "the factors of the frequencies")
     if step.needs(0):
         src = (step.grad, *step.node.src[1:])
         step.add(0, new_node("rope_back", DType.F32, step.node.ne, src, step.node.op_params))
 
 
-def _im2col(step: Step) -> None:
+def _im2col(step: BackwardStep) -> None:
     if step.needs(1):
         s0, s1, p0, p1, d0, d1, _ = _SEVEN.unpack_from(step.node.op_params)
         plane = bool(step.node.op_params[24])
@@ -246,56 +246,56 @@ def _im2col(step: Step) -> None:
         step.add(1, grad)
 
 
-def _pool_2d(step: Step) -> None:
+def _pool_2d(step: BackwardStep) -> None:
     if step.needs(0):
         kind, k0, k1, s0, s1, p0, p1 = _SEVEN.unpack_from(step.node.op_params)
         a = step.source(0)
         step.add(0, ops.pool_2d_back(step.grad, a, kind, k0, k1, s0, s1, p0, p1))
 
 
-def _abs(step: Step) -> None:
+def _abs(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.mul(ops.sgn(value_of(step.source(0))), step.grad))
 
 
-def _neg(step: Step) -> None:
+def _neg(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.neg(step.grad))
 
 
-def _relu(step: Step) -> None:
+def _relu(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.mul(ops.step(value_of(step.source(0))), step.grad))
 
 
-def _silu(step: Step) -> None:
+def _silu(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.silu_back(step.grad, value_of(step.source(0))))
 
 
-def _exp(step: Step) -> None:
+def _exp(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.mul(value_of(step.node), step.grad))
 
 
-def _expm1(step: Step) -> None:
+def _expm1(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.mul(step.grad, ops.exp(value_of(step.source(0)))))
 
 
-def _softplus(step: Step) -> None:
+def _softplus(step: BackwardStep) -> None:
     if step.needs(0):
         step.add(0, ops.mul(step.grad, ops.sigmoid(value_of(step.source(0)))))
 
 
-def _cross_entropy_loss(step: Step) -> None:
+def _cross_entropy_loss(step: BackwardStep) -> None:
     step.refuse_needed(1, "the labels")
     if step.needs(0):
         logits, labels = value_of(step.source(0)), value_of(step.source(1))
         step.add(0, ops.cross_entropy_loss_back(step.grad, logits, labels))
 
 
-def _swiglu(step: Step) -> None:
+def _swiglu(step: BackwardStep) -> None:
     if len(step.node.src) < 2 or step.node.src[1] is None:
         raise step.refuse("only the form of two operands has one: ops.swiglu_split")
     gate, value = value_of(step.source(0)), value_of(step.source(1))
@@ -305,12 +305,12 @@ def _swiglu(step: Step) -> None:
         step.add(1, ops.mul(ops.silu(gate), step.grad))
 
 
-def _nothing(step: Step) -> None:
+def _nothing(step: BackwardStep) -> None:
     """The result does not change where the operand does."""
 
 
 #: The rules by the name of the op.
-RULES: Final[dict[str, Callable[[Step], None]]] = {
+RULES: Final[dict[str, Callable[[BackwardStep], None]]] = {
     "abs": _abs,
     "acc": _acc,
     "add": _add,

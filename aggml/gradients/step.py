@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Tensor
 
-__all__ = ["Step", "Sums", "dense", "shape_of", "sum_to", "value_of"]
+__all__ = ["BackwardStep", "GradientSums", "dense", "shape_of", "sum_to", "value_of"]
 
 
-class Sums(Protocol):
+class GradientSums(Protocol):
     """The gradients found so far; each is the sum of what the users of its tensor contribute."""
 
     def add(self, tensor: Tensor, gradient: Tensor) -> None:
@@ -36,7 +36,7 @@ class Sums(Protocol):
         ...
 
 
-class Step(NamedTuple):
+class BackwardStep(NamedTuple):
     """A node through which the chain rule is taken.
 
     Attributes:
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     node: Tensor
     grad: Tensor
     needed: tuple[bool, ...]
-    sums: Sums
+    sums: GradientSums
 
     def needs(self, i: int) -> bool:
         """Whether a gradient in source ``i`` is needed."""

@@ -15,7 +15,7 @@ from aggml.gradients.step import shape_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.gradients.step import Step
+    from aggml.gradients.step import BackwardStep
     from aggml.tensor import Tensor
 
 __all__ = ["add_view"]
@@ -23,7 +23,7 @@ __all__ = ["add_view"]
 _BYTES = 4  # of an element of a gradient
 
 
-class _Part(NamedTuple):
+class _ViewedPart(NamedTuple):
     """Where the elements of a view lie in the gradient of its source.
 
     Attributes:
@@ -35,7 +35,7 @@ class _Part(NamedTuple):
     start: int
 
 
-def add_view(step: Step) -> None:
+def add_view(step: BackwardStep) -> None:
     """Add the gradient in a view to that in its source.
 
     Raises:
@@ -85,7 +85,7 @@ def _zeros(ne: Sequence[int]) -> Tensor:
     return ops.repeat(ops.arange(0, 1, 1), shape_of(*ne))
 
 
-def _part_of(view: Tensor, source: Tensor, order: Sequence[int]) -> _Part | None:
+def _part_of(view: Tensor, source: Tensor, order: Sequence[int]) -> _ViewedPart | None:
     """The part in a dense tensor with the axes of ``source`` in that order; None: there is none."""
     element = source.dtype.type_size
     offset = view.view_offs - source.view_offs
@@ -95,7 +95,7 @@ def _part_of(view: Tensor, source: Tensor, order: Sequence[int]) -> _Part | None
     for n in ne[:-1]:
         packed.append(packed[-1] * n)
     if all(n == 1 or s == p for n, s, p in zip(ne, given, packed, strict=True)):
-        return _Part(tuple([nb // element for nb in view.nb]), offset // element)
+        return _ViewedPart(tuple([nb // element for nb in view.nb]), offset // element)
     left = offset // element
     at = [0, 0, 0, 0]
     for k in (3, 2, 1, 0):
@@ -120,7 +120,7 @@ def _part_of(view: Tensor, source: Tensor, order: Sequence[int]) -> _Part | None
                 break
         else:
             return None
-    return _Part(tuple(steps), start)
+    return _ViewedPart(tuple(steps), start)
 
 
 def _overlap(axes: Sequence[tuple[int, int]]) -> bool:

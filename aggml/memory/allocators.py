@@ -173,8 +173,9 @@ class GraphAllocator:
 
         Args:
             graph: usually the largest graph that will be placed.
-            node_ids: for each of ``graph.nodes`` the index of its buffer type; all 0 if not given.
-            leaf_ids: likewise for ``graph.leafs``.
+            node_ids: for each of ``graph.whole.nodes`` the index of its buffer type; all 0 if not
+                given.
+            leaf_ids: likewise for ``graph.whole.leafs``.
 
         Raises:
             AllocFailed: no memory; the buffers are as before.
@@ -182,7 +183,7 @@ class GraphAllocator:
         """
         with placing:  # else a thread could put smaller buffers in place of larger ones
             self._grow(self._layout(graph, node_ids, leaf_ids))
-            self._reserved = (_fingerprint(graph), node_ids, leaf_ids)
+            self._reserved = (_fingerprint(graph.whole), node_ids, leaf_ids)
 
     def alloc_graph(self, graph: Graph) -> None:
         """Place all tensors of ``graph`` that have no memory (``ggml_gallocr_alloc_graph``).
@@ -204,7 +205,7 @@ class GraphAllocator:
         node_ids = leaf_ids = None
         several = len(self.types) > 1
         if several:
-            if self._reserved is None or self._reserved[0] != _fingerprint(graph):
+            if self._reserved is None or self._reserved[0] != _fingerprint(graph.whole):
                 raise InvalidState(
                     f"[GraphAllocator.alloc_graph] call reserve first with ids for {graph!r}"
                 )
@@ -221,7 +222,7 @@ class GraphAllocator:
         for tensor, _ in former:
             change(tensor, "placement", None)
         placed: list[Tensor] = []
-        kept = kept_storages(graph, reuse_inputs=False)
+        kept = kept_storages(graph.whole, reuse_inputs=False)
         try:
             where = {id(buffer_type): i for i, buffer_type in reversed(list(enumerate(self.types)))}
             for tensor, slot in layout.slots.items():
@@ -263,7 +264,7 @@ class GraphAllocator:
     ) -> GraphLayout:
         _check_graph(graph, "GraphAllocator")
         return lay_out_graph(
-            graph,
+            graph.whole,
             _ids(node_ids, "node_ids"),
             _ids(leaf_ids, "leaf_ids"),
             types=self.types,

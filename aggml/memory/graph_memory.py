@@ -397,10 +397,11 @@ def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
     then = Snapshot(graph)
     buffer_type = backend.buffer_type
     alignment = buffer_type.alignment
-    lasting, scratch = _sort(graph)
+    whole = graph.whole  # memory also for nodes that are not computed
+    lasting, scratch = _sort(whole)
     yield
     inside = yield from laying_out_scratch(
-        graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size, linger=_LINGER
+        whole, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size, linger=_LINGER
     )
     offsets, size = [], 0
     for tensor in lasting:
