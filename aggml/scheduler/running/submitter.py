@@ -142,11 +142,12 @@ class Submitter:
             raise InvalidState(
                 "[Scheduler.graph_compute] another graph_compute is under way: await it first"
             )
-        check_written(graph, "Scheduler.graph_compute")
+        marks = check_written(graph, "Scheduler.graph_compute")
         if not self.planner.is_placed(graph):
             self.planner.place(graph)
         layout = finish(self.planner.all(graph, ()))
         future = self.runner.enqueue(layout, Job(graph, None, (), graph.inputs))
+        marks.note()
         future._value = None
         return future
 
