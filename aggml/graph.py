@@ -48,6 +48,7 @@ class Graph:
     __slots__ = (
         "__weakref__",
         "_index",
+        "_members",
         "_names",
         "_uses",
         "ends",
@@ -67,6 +68,7 @@ class Graph:
     plans: Any  # the GraphPlans that come with the memory, or None
     expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # kept by backend/inputs.py
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
+    _members: frozenset[Tensor] | None
     _names: dict[str, list[Tensor]] | None
     _uses: dict[Tensor, int] | None
 
@@ -158,6 +160,13 @@ class Graph:
         """Whether ``tensor`` is a node of this graph."""
         return any(node is tensor for node in self.nodes)
 
+    @property
+    def members(self) -> frozenset[Tensor]:
+        """All leafs and nodes."""
+        if self._members is None:
+            self._members = frozenset((*self.leafs, *self.nodes))
+        return self._members
+
     def find(self, name: str, what: str = "Graph.find") -> Tensor:
         """The leaf or node of that name.
 
@@ -232,7 +241,7 @@ def _fill(
     graph.uid = next(_uids)
     graph.memory = graph.plans = None
     graph.expected = None
-    graph._index = graph._names = graph._uses = None
+    graph._index = graph._members = graph._names = graph._uses = None
 
 
 def _expand(ends: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -13,7 +13,8 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 
-from aggml.errors import Aborted, InvalidState
+from aggml.backend.inputs import check_output
+from aggml.errors import Aborted, InvalidHandle, InvalidState
 from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Compute
 from aggml.scheduler.running.unit import Output
@@ -196,7 +197,12 @@ class Evaluation:
         elif callable(wanted):
             self._ask = wanted
         else:
-            self._ask = frozenset(wanted).__contains__
+            given = frozenset(wanted)
+            for node in given:
+                if not isinstance(node, Tensor):
+                    raise InvalidHandle(f"[Scheduler.evaluate] {node!r} is no tensor")
+                check_output(job.graph, node, "Scheduler.evaluate")
+            self._ask = given.__contains__
         self._stream: AsyncIterator[tuple[Tensor, Array]] | None = None
         self._done = False
 
