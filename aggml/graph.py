@@ -75,6 +75,7 @@ class Graph:
         "__weakref__",
         "_gradients",
         "_index",
+        "_members",
         "_names",
         "_uses",
         "_whole",
@@ -96,6 +97,7 @@ class Graph:
     expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # kept by backend/inputs.py
     _gradients: Gradients
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
+    _members: frozenset[Tensor] | None
     _names: dict[str, list[Tensor]] | None
     _uses: dict[Tensor, int] | None
     _whole: Graph | None  # None: itself, which would be a cycle of references
@@ -224,6 +226,13 @@ class Graph:
     def computes(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is a node of this graph."""
         return any(node is tensor for node in self.nodes)
+
+    @property
+    def members(self) -> frozenset[Tensor]:
+        """All leafs and nodes."""
+        if self._members is None:
+            self._members = frozenset((*self.leafs, *self.nodes))
+        return self._members
 
     def find(self, name: str, what: str = "Graph.find") -> Tensor:
         """The leaf or node of that name.
@@ -418,7 +427,7 @@ def _fill(
     graph.expected = None
     graph._gradients = gradients
     graph._whole = whole
-    graph._index = graph._names = graph._uses = None
+    graph._index = graph._members = graph._names = graph._uses = None
 
 
 class Order:

@@ -244,15 +244,29 @@ class BackendBase(ABC):
                 "Backend.copy it to another tensor"
             )
 
-    @staticmethod
-    def _wrote(tensor: Tensor) -> None:
-        """Note that a lasting write was queued: an INPUT leaf counts as written from now on."""
+    def _wrote(self, tensor: Tensor, other: BackendBase | None = None) -> None:
+        """Note that a lasting write was queued: an INPUT leaf counts as written from now on.
+
+        In a batch it does so for later calls of the batch, and for all once that is enqueued.
+        ``other`` is the backend whose batch the call may have joined.
+        """
         placement = tensor.root.placement
         if placement is not None:
-            fill(placement, KEPT)
+            batch = self.stream.open_batch()
+            if batch is None and other is not None:
+                batch = other.stream.open_batch()
+            if batch is None:
+                fill(placement, KEPT)
+            else:
+                batch.mark(placement, KEPT)
 
     def _unit(self, future: Future[T]) -> Future[T]:
         """Count one submission, for `ready`."""
         if self._admission.limit is not None:
-            self._admission.note(future, self.stream.open_batch())
+            batch = self.stream.open_batch()
+            if batch is None:
+                self._admission.note(future, None)
+            elif not batch.counted:  # until then nobody can wait for it
+                batch.counted = True
+                batch.once_enqueued(lambda: self._admission.note(future, None))
         return future

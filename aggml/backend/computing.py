@@ -30,6 +30,7 @@ from aggml.stream.prepared import Prepared
 from aggml.stream.slices import ATTEMPTS, IN_SLICES, finish, give_way
 from aggml.tensor import checking
 from aggml.tensor.inputs import check_due
+from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["ComputingBackend", "GraphPlan"]
 
 _COMPUTE = ("graph_compute",)  # key of the run that `graph_compute` prepared; no other key is equal
+
+
+class _Moved(Exception):
+    """A thread placed a tensor elsewhere while a run was put together."""
 
 
 class GraphPlan:
@@ -279,11 +284,13 @@ class ComputingBackend(BackendBase):
         self._check_open(what)
         compiled = self._compiled(graph, what)
         plan: Any = compiled.plan
-        marks = check_written(graph, what)
+        batch = self.stream.open_batch()
+        marks = check_written(graph, what, {} if batch is None else batch.states)
         arena = self.memory.arena(plan.arena_size)
         future = self._compute(plan, arena)
-        marks.note()
-        if self._direct(plan):
+        marks.note(batch)
+        # The leafs have values for good once it is enqueued, so a prepared run does not look again.
+        if batch is None and self._direct(plan):
             prepared = Prepared(
                 self.stream, plan, self.memory, None, what, marks=marks, abortable=False
             )
@@ -371,21 +378,32 @@ class ComputingBackend(BackendBase):
         """`run` with arguments that were not used before, or that cannot be prepared."""
         what = "Backend.run"
         self._check_open(what)
-        compiled = self._compiled(graph, what)
-        plan: Any = compiled.plan
         shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
-        arena = self.memory.arena(plan.arena_size)
         asked = ask(graph, inputs, outputs, reuse, what)
-        sets = self._checked(asked)
-        if not observers and not self.stream._batches and self._direct(plan):
-            prepared = Prepared(
-                self.stream, plan, self.memory, asked, what, marks=asked.marks, shapes=shapes
-            )
-            compiled.keep(words, prepared)
-            return self._unit(prepared.run(dict(sets)))
-        future = self._run_by_hooks(asked, sets, plan, arena)
-        asked.marks.note()
-        return self._unit(future if shapes is None else reshaped(future, shapes))
+        for _ in range(ATTEMPTS):
+            compiled = self._compiled(graph, what)
+            plan: Any = compiled.plan
+            arena = self.memory.arena(plan.arena_size)
+            sets = self._checked(asked)
+            if not observers and not self.stream._batches and self._direct(plan):
+                prepared = Prepared(
+                    self.stream, plan, self.memory, asked, what, marks=asked.marks, shapes=shapes
+                )
+                if (
+                    compiled.epoch != PlacementEpoch.value and not compiled.holds()
+                ):  # a thread moved a tensor: the plan has its old place
+                    asked = ask(graph, inputs, outputs, reuse, what)
+                    continue
+                compiled.keep(words, prepared)
+                return self._unit(prepared.run(dict(sets)))
+            try:
+                future = self._run_by_hooks(asked, sets, compiled, arena)
+            except _Moved:
+                asked = ask(graph, inputs, outputs, reuse, what)
+                continue
+            asked.marks.note(self.stream.open_batch())
+            return self._unit(future if shapes is None else reshaped(future, shapes))
+        raise _restless(graph, what)
 
     def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
         """The inputs with their arrays, after checking that all inputs and outputs are usable."""
@@ -395,27 +413,28 @@ class ComputingBackend(BackendBase):
             sets.append((tensor, checking.incoming(x, tensor, "Backend.run")))
         for tensor in asked.outputs:
             self._check_tensor(tensor, "Backend.run")
-        check_due(asked.due, "Backend.run")
+        batch = self.stream.open_batch()
+        check_due(asked.due, "Backend.run", (), {} if batch is None else batch.states)
         return sets
 
     def _run_by_hooks(
         self,
         asked: Asked,
         sets: list[tuple[Tensor, Array]],
-        plan: Any,  # noqa: ANN401 - as `_compile` gave it
+        compiled: CompiledGraph,
         arena: Buffer | None,
     ) -> Future[Any]:
         gets = [(t, *checking.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
         results = [result for _, result, _ in gets]
         value = results[0] if asked.single else results
         future: Future[Any] = Future(None, value, "run", abortable=True)
-        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        self._run(future, compiled, arena, sets, [(tensor, view) for tensor, _, view in gets])
         return future
 
     def _run(
         self,
         future: Future[Any],
-        plan: Any,  # noqa: ANN401 - as `_compile` gave it
+        compiled: CompiledGraph,
         arena: Buffer | None,
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
@@ -423,8 +442,10 @@ class ComputingBackend(BackendBase):
         """Enqueue sets, one compute and gets as one unit; ``future`` is done when all are."""
         with self.stream.unit():
             parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
-            parts.append(self._compute(plan, arena))
+            parts.append(self._compute(compiled.plan, arena))
             parts.extend([self._get(tensor, view) for tensor, view in gets])
+            if compiled.epoch != PlacementEpoch.value and not compiled.holds():
+                raise _Moved  # so none of them is enqueued
         batch = self.stream.open_batch()
         if batch is None:
             future.join(parts)

@@ -310,7 +310,7 @@ class DataBackend(BackendBase):
             future = self._copy_to(src, dst, other)
         else:
             future = self.stream.mark("copy") if src is dst else self._copy(src, dst)
-        self._wrote(dst)
+        self._wrote(dst, other)
         return self._unit(future)
 
     def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:

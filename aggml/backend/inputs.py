@@ -9,9 +9,11 @@ copies themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
+from aggml.ops.table import VIEWS
 from aggml.plan import written_leafs
 from aggml.stream.prepared import Asked
 from aggml.tensor import Tensor, describe
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from aggml.graph import Graph
     from aggml.stream.future import Future
+    from aggml.tensor.placement import Placement
 
 __all__ = [
     "Inputs",
@@ -32,6 +35,7 @@ __all__ = [
     "Shapes",
     "Words",
     "ask",
+    "check_output",
     "check_written",
     "reshaped",
     "shapes_of",
@@ -113,6 +117,10 @@ def ask(
         raise InvalidHandle(f"[{what}] outputs={outputs!r} is no tensor and no list")
     wanted: Iterable[object] = (outputs,) if single else outputs  # type: ignore[assignment]
     found = tuple([_tensor(graph, output, what) for output in wanted])
+    members = graph._members or graph.members
+    for tensor in found:
+        if tensor not in members:
+            check_output(graph, tensor, what)
     due = _due(graph, given, reuse, what)
     brought = dict.fromkeys([tensor.root for tensor in given])
     marks = Marks([leaf for leaf in brought if leaf._flags & _INPUT], _sorted(graph)[1])
@@ -187,6 +195,26 @@ def _check_input(graph: Graph, tensor: Tensor, what: str) -> None:
     )
 
 
+def check_output(graph: Graph, tensor: Tensor, what: str) -> None:
+    """Refuse to read what a run of this graph neither computes nor reads.
+
+    Its memory may hold what another graph left there, for somebody else, or nothing at all.
+
+    Raises:
+        InvalidArgument, NotAllocated: it is no tensor of the graph, and no view of one.
+    """
+    shown: Tensor | None = tensor
+    while shown is not None:
+        if shown in graph.members:
+            return
+        shown = shown.src[0] if shown.op in VIEWS and shown.src else None
+    error = NotAllocated if tensor.root.placement is None else InvalidArgument
+    raise error(
+        f"[{what}] {describe(tensor)} is no tensor of {graph!r} and no view of one, so it cannot "
+        "be an output: this graph does not compute it"
+    )
+
+
 def _due(graph: Graph, given: Mapping[Tensor, object], reuse: object, what: str) -> Due:
     if isinstance(reuse, (str, bytes, Tensor)) or not isinstance(reuse, Iterable):
         raise InvalidHandle(f"[{what}] reuse={reuse!r} is no list of tensors or names")
@@ -218,8 +246,15 @@ def _sorted(graph: Graph) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     return found
 
 
-def check_written(graph: Graph, what: str) -> Marks:
+def check_written(
+    graph: Graph, what: str, states: Mapping[Placement, int] = MappingProxyType({})
+) -> Marks:
     """Refuse to compute from inputs that were never written. A leaf with a value keeps one.
+
+    Args:
+        graph: which.
+        what: for messages.
+        states: what earlier calls of an open batch leave in places.
 
     Returns:
         What the run does to inputs: it may write some of them itself.
@@ -230,7 +265,7 @@ def check_written(graph: Graph, what: str) -> Marks:
     reads, writes = _sorted(graph)
     for leaf in reads:
         place = leaf.placement  # of a leaf: it is no view
-        if place is None or place.filled == EMPTY:
+        if place is None or states.get(place, place.filled) == EMPTY:
             raise NotAllocated(
                 f"[{what}] input {describe(leaf)} was never written: set it before, or give it to "
                 "run"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.errors import AlreadyAllocated
+from aggml.errors import AggmlError, AlreadyAllocated, InvalidState
 from aggml.scheduler.deciding.assign import Question
-from aggml.scheduler.deciding.match import Ground, comparing, ground, outline
+from aggml.scheduler.deciding.match import Ground, comparing, ground, outline, usages
 from aggml.scheduler.deciding.program import building
-from aggml.scheduler.layout.layout import laying_out
+from aggml.scheduler.layout.layout import laying_out, placing_for_good
 from aggml.scheduler.layout.memory import Memory
-from aggml.stream.slices import finish
+from aggml.stream.slices import ATTEMPTS, IN_SLICES, finish
 from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ __all__ = ["Known", "OfGraph", "Planner"]
 # How many programs are kept although their graph may be gone, since an equivalent graph may come
 # again: a decoder that builds each step anew has a handful of shapes.
 _REMEMBERED: Final = 16
+
+
+class _Moved(Exception):
+    """A tensor was placed elsewhere while something was planned."""
 
 
 class _Shared:
@@ -64,6 +68,56 @@ class _Shared:
         return all(t.placement is p for t, p in zip(tensors, then, strict=True))
 
 
+class Moment:
+    """The facts on which planning rests, as they are before the first slice of it.
+
+    Other tasks may change them between two slices, and other threads at any time. So whatever is
+    planned is kept only if it still `stands` afterwards. It keeps the memory of all tensors alive.
+
+    Attributes:
+        epoch: the epoch of the placements.
+        ground: where the tensors of the graph lie, and which of them are pinned.
+    """
+
+    __slots__ = ("_changes", "_planner", "_tensors", "epoch", "ground")
+
+    def __init__(self, planner: Planner, graph: Graph) -> None:
+        # Read first: if a tensor moves right after that, the epoch is known to be an old one.
+        self.epoch = PlacementEpoch.value
+        self._planner = planner
+        self._changes = planner.changes
+        self._tensors = (*graph.leafs, *graph.nodes)
+        self.ground = ground(graph, dict(planner.pins))
+
+    def stands(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
+        """Whether all facts are the same.
+
+        Args:
+            graph: the same as before.
+            placed: tensors that may have got memory since then.
+        """
+        return self._planner.changes == self._changes and self.unmoved(graph, placed)
+
+    def unmoved(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
+        """Whether all tensors lie where they lay, in buffers of the same use."""
+        pairs = zip(self._tensors, self.ground.placements, strict=True)
+        if not all(t.placement is then or (then is None and t in placed) for t, then in pairs):
+            return False
+        if self.epoch == PlacementEpoch.value:  # else the use of a buffer may have changed
+            return True
+        return all(
+            now == then or then is None
+            for now, then in zip(usages(graph), self.ground.usages, strict=True)
+        )
+
+    def lost(self) -> Tensor | None:
+        """A tensor that had memory and has no longer, or lies elsewhere; None: there is none."""
+        for tensor, place in zip(self._tensors, self.ground.placements, strict=True):
+            if place is not None and tensor.placement is not place:
+                return tensor
+        return None
+
+
 class Known:
     """A graph whose program is known.
 
@@ -72,13 +126,14 @@ class Known:
         twins: for each tensor that of the program; None: they are the same.
         floating: leafs that each run brings.
         brought: whether a run brought them.
+        then: the places of its tensors on which the program rests.
     """
 
     def __init__(
         self,
-        graph: Graph,
         floating: tuple[Tensor, ...],
         shared: _Shared,
+        then: Moment,
         twins: dict[Tensor, Tensor] | None = None,
     ) -> None:
         self.floating = floating
@@ -87,25 +142,22 @@ class Known:
         self.program = shared.program
         self.layouts = shared.layouts
         self.twins = twins
-        self._ground: Ground
-        self._epoch: int
-        self.remember(graph)
+        self.then = then
+        self._epoch = then.epoch
 
     def holds(self, graph: Graph) -> bool:
         """Whether no tensor has moved."""
-        if self._epoch != PlacementEpoch.value:
-            now = ground(graph, {})
-            if now.usages != self._ground.usages or any(
-                a is not b for a, b in zip(now.placements, self._ground.placements, strict=True)
-            ):
+        epoch = PlacementEpoch.value  # read first: tensors may move meanwhile
+        if self._epoch != epoch:
+            if not self.then.unmoved(graph):
                 return False
-            self._epoch = PlacementEpoch.value
+            self._epoch = epoch
         return True
 
-    def remember(self, graph: Graph) -> None:
-        """Record the present places of all tensors as valid."""
-        self._ground = ground(graph, {})
-        self._epoch = PlacementEpoch.value
+    def remember(self, then: Moment) -> None:
+        """Record the places that all tensors had then as valid."""
+        self.then = then
+        self._epoch = then.epoch
 
     def backend_of(self, tensor: Tensor) -> int | None:
         """The backend that computes, or holds, a tensor of the graph."""
@@ -145,6 +197,8 @@ class Planner:
         side: as given.
         last: what was looked at last.
         graphs: what is known of each, by `Graph.uid`.
+        pins: backends that tensors are pinned to, by index.
+        changes: how often pins or memory were changed; plans that were begun before are dropped.
     """
 
     def __init__(
@@ -162,8 +216,9 @@ class Planner:
         self.memory = Memory()
         self.last: Known | None = None
         self.graphs: dict[int, OfGraph] = {}
+        self.changes = 0
         # Weak: a tensor that is gone is in no graph, and each step may pin new ones.
-        self._pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
+        self.pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
         self._remembered: dict[_Shared, tuple[object, ...]] = {}
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
 
@@ -171,18 +226,20 @@ class Planner:
 
     def pin(self, tensor: Tensor, b: int) -> None:
         """Have a tensor be on backend ``b``."""
-        if self._pins.get(tensor) != b:
-            self._pins[tensor] = b
+        if self.pins.get(tensor) != b:
+            self.pins[tensor] = b
+            self.changes += 1
             self.graphs.clear()
 
     def backend_of(self, tensor: Tensor) -> int | None:
         """The backend that a tensor was pinned to, or assigned to with its graph; by index."""
-        b = self._pins.get(tensor)
+        b = self.pins.get(tensor)
         return self.last.backend_of(tensor) if b is None and self.last is not None else b
 
     def forget(self) -> None:
         """Forget all, and unplace the graphs that `place` placed."""
-        self._pins.clear()
+        self.changes += 1
+        self.pins.clear()
         self.graphs.clear()
         self._remembered.clear()
         self.last = None
@@ -227,9 +284,7 @@ class Planner:
     ) -> Sliced[Program]:
         """A program that is not kept; ``cuts`` as `splitting` takes them."""
         q = Question(self._backends, self._types, frozenset(floating))
-        return building(
-            graph, q, dict(self._pins), floating, op_offload=self._op_offload, cuts=cuts
-        )
+        return building(graph, q, dict(self.pins), floating, op_offload=self._op_offload, cuts=cuts)
 
     def program(
         self, graph: Graph, floating: tuple[Tensor, ...], *, own: bool = False
@@ -241,31 +296,43 @@ class Planner:
             floating: leafs that each run brings.
             own: the program has to be of this graph itself, and not of one that is like it.
         """
-        known = self.known_of(graph, floating)
-        if known is None or (own and known.twins is not None):
-            known = None if own else (yield from self._like(graph, floating))
-            if known is None:
-                program = yield from self.building(graph, floating)
-                shared = _Shared(program, ground(graph, dict(self._pins)))
-                known = Known(graph, floating, shared)
-                # Leafs that only this graph has, and their values, must not be another graph's.
-                if not program.fixed:
-                    while len(self._remembered) >= _REMEMBERED:
-                        del self._remembered[next(iter(self._remembered))]
-                    self._remembered[shared] = outline(graph, floating)
-            self._keep(graph, known)
-        self.last = known
+        for attempt in range(ATTEMPTS):
+            known = self.known_of(graph, floating)
+            if known is None or (own and known.twins is not None):
+                then = Moment(self, graph)
+                try:
+                    steps = self._making(graph, floating, then, own=own)
+                    known = (yield from steps) if attempt < IN_SLICES else finish(steps)
+                except AggmlError:
+                    if then.stands(graph):
+                        raise
+                    continue  # it may have failed only because a tensor moved
+                if not then.stands(graph):
+                    continue
+                self._keep(graph, known)
+            self.last = known
+            return known
+        raise _restless(graph)
+
+    def _making(
+        self, graph: Graph, floating: tuple[Tensor, ...], then: Moment, *, own: bool
+    ) -> Sliced[Known]:
+        """The program of a graph, or of one that is like it; nothing is kept."""
+        known = None if own else (yield from self._like(graph, floating, then))
+        if known is None:
+            program = yield from self.building(graph, floating)
+            known = Known(floating, _Shared(program, then.ground), then)
         return known
 
-    def _like(self, graph: Graph, floating: tuple[Tensor, ...]) -> Sliced[Known | None]:
+    def _like(
+        self, graph: Graph, floating: tuple[Tensor, ...], then: Moment
+    ) -> Sliced[Known | None]:
         key = outline(graph, floating)
-        pins = dict(self._pins)
-        for shared in [s for s, other in self._remembered.items() if other == key]:
+        pins = then.ground.pins
+        for shared in [s for s, other in list(self._remembered.items()) if other == key]:
             twins = yield from comparing(graph, floating, pins, shared.program, shared.ground)
             if twins is not None and shared in self._remembered:
-                del self._remembered[shared]  # to the end: it was used last
-                self._remembered[shared] = key
-                return Known(graph, floating, shared, twins)
+                return Known(floating, shared, then, twins)
         return None
 
     def _keep(self, graph: Graph, known: Known) -> None:
@@ -275,22 +342,80 @@ class Planner:
             kept = graphs[uid] = OfGraph(weakref.ref(graph, lambda _: graphs.pop(uid, None)))
         kept.prepared.clear()  # they depend on the earlier program
         kept.known[known.floating] = known
+        # Leafs that only this graph has, and their values, must not be another graph's.
+        if not known.program.fixed:
+            self._remembered.pop(known.shared, None)  # to the end: it was used last
+            for oldest in list(self._remembered)[: 1 - _REMEMBERED]:
+                self._remembered.pop(oldest, None)
+            self._remembered[known.shared] = outline(graph, known.floating)
 
     # -- layouts
 
     def layout(self, graph: Graph, known: Known, slot: int | None) -> Sliced[Layout]:
         """The layout with that memory; None: the compact one."""
-        layout = known.layouts.get(slot)
-        if layout is None or not layout.is_current(self.memory):
+        for attempt in range(ATTEMPTS):
+            layout = known.layouts.get(slot)
+            if layout is not None and layout.is_current(self.memory):
+                return layout
             if known.twins is not None and not known.shared.stands():
                 # The equivalent graph was placed by the user meanwhile.
                 self._remembered.pop(known.shared, None)
                 known = yield from self.program(graph, known.floating, own=True)
-            layout = yield from laying_out(known.program, slot, self.memory, self.side)
+            then, fixed = known.then, known.program.fixed
+            try:
+                if fixed:
+                    placing = placing_for_good(known.program)
+                    (yield from placing) if attempt < IN_SLICES else finish(placing)
+                if not then.stands(graph, fixed):
+                    raise _Moved
+                if fixed:
+                    then = Moment(self, graph)
+                steps = laying_out(known.program, slot, self.memory, self.side)
+                layout = (yield from steps) if attempt < IN_SLICES else finish(steps)
+                if not then.stands(graph):
+                    raise _Moved
+            except (AggmlError, _Moved) as error:
+                # An error may have no other cause than that a tensor moved.
+                if not isinstance(error, _Moved) and known.then.stands(graph, fixed):
+                    raise
+                kept = self.graphs.get(graph.uid)
+                if kept is not None and kept.known.get(known.floating) is known:
+                    del kept.known[known.floating]
+                known = yield from self.program(graph, known.floating, own=known.twins is None)
+                continue
             known.layouts[slot] = layout
             known.shared.apart = known.shared.apart or slot is not None
-            known.remember(graph)
-        return layout
+            known.remember(then)
+            return layout
+        raise _restless(graph)
+
+    def node_by_node(
+        self, graph: Graph, floating: tuple[Tensor, ...]
+    ) -> Sliced[tuple[Layout, Moment]]:
+        """A layout in which each node is a split of its own, and the places on which it rests."""
+        for attempt in range(ATTEMPTS):
+            before = Moment(self, graph)
+            steps = self._each_apart(graph, floating, before)
+            try:
+                found = (yield from steps) if attempt < IN_SLICES else finish(steps)
+            except AggmlError:
+                if before.stands(graph):
+                    raise
+                continue
+            if found is not None:
+                return found
+        raise _restless(graph)
+
+    def _each_apart(
+        self, graph: Graph, floating: tuple[Tensor, ...], before: Moment
+    ) -> Sliced[tuple[Layout, Moment] | None]:
+        program = yield from self.building(graph, floating, range(len(graph.nodes)))
+        yield from placing_for_good(program)
+        then = Moment(self, graph)
+        if not before.stands(graph, program.fixed):
+            return None
+        layout = yield from laying_out(program, None, self.memory, self.side)
+        return (layout, then) if then.stands(graph) else None
 
     def all(self, graph: Graph, floating: tuple[Tensor, ...]) -> Sliced[Layout]:
         """Program and compact layout."""
@@ -315,6 +440,7 @@ class Planner:
                 f"[Scheduler.alloc_graph] {graph!r} has memory already: call Scheduler.reset first"
             )
         known = finish(self.program(graph, (), own=True))
+        before = Moment(self, graph)
         program = known.program
         groups: dict[int, dict[Tensor, None]] = {}
         for tensor in (*program.fixed, *program.kept):
@@ -324,10 +450,19 @@ class Planner:
         try:
             for b, group in groups.items():
                 buffers.append(self._types[b].alloc_tensors(group))
-            known.remember(graph)
+            if not before.stands(graph, [t for group in groups.values() for t in group]):
+                raise _restless(graph)
+            known.remember(Moment(self, graph))
             finish(self.layout(graph, known, None))
         except BaseException:
             for buffer in buffers:
                 buffer.close()
             raise
         self._placed[graph] = buffers
+
+
+def _restless(graph: Graph) -> InvalidState:
+    return InvalidState(
+        f"[Scheduler] tensors of {graph!r} were placed elsewhere each time that it was planned: "
+        "order the calls that close their buffers and allocate them"
+    )

@@ -125,11 +125,15 @@ class StreamBase:
 
     @contextmanager
     def unit(self) -> Iterator[None]:
-        """`batch` for code that never awaits; it joins the batch of this thread if one is open."""
+        """`batch` for code that never awaits; it joins the batch of this thread if one is open.
+
+        If the block raises, none of its calls is enqueued, then as well.
+        """
         batch = self._batches.get(threading.get_ident()) if self._batches else None
         if batch is not None:
             batch.check()
-            yield
+            with batch.whole():
+                yield
             return
         with Batch(self, guarded=False):
             yield

@@ -1,21 +1,27 @@
 """Batch: the calls of one thread on a stream, enqueued in one step.
 
-Here: collecting, committing and dropping calls. Not here: the calls themselves (stream.py).
+Here: collecting, committing and dropping calls, with all that they change besides: what others may
+see only once the calls are enqueued, and what goes back if they are dropped. Not here: the calls
+themselves (stream.py).
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from aggml.errors import Aborted, InvalidState
 from aggml.stream.observe import submit
 from aggml.stream.reactor import current_task
+from aggml.tensor.placement import fill
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from aggml.native import _native
-    from aggml.stream.event import Event
     from aggml.stream.future import Future
+    from aggml.tensor.placement import Placement
 
 __all__ = ["Batch", "Collecting"]
 
@@ -31,11 +37,29 @@ class Collecting(Protocol):
         ...
 
 
+class _Position(NamedTuple):
+    """How much a batch had collected at one moment."""
+
+    groups: int
+    last: int  # operations of the last group
+    spans: int
+    joins: int
+    undo: int
+    hooks: int
+    counted: bool
+    calls: bool
+
+
 class Batch:
     """Operations of one thread that are enqueued in one step, at the end of a ``with`` block.
 
     No lock is held during the block. If the body raises, nothing is enqueued and the Futures raise
     Aborted.
+
+    A call may change more than the queue. If all threads must see the change at the moment at which
+    the calls are enqueued, it is made by `once_enqueued`. If this thread needs it earlier, it is
+    made at the call, and `on_drop` takes it back. There is no third way: what a dropped call has
+    left behind would be found by somebody else's.
 
     Args:
         stream: the stream whose calls are collected.
@@ -52,7 +76,10 @@ class Batch:
         self._joins: list[tuple[Future[Any], list[Future[Any]]]] = []
         self.counted = False  # as one submission, for back-pressure
         self.calls = False  # whether functions in Python are among it
-        self._events: list[tuple[Event, Future[None], Future[None] | None]] = []
+        #: What will be in places of INPUT leafs once the batch is enqueued (see tensor/inputs.py).
+        self.states: dict[Placement, int] = {}
+        self._undo: list[Callable[[], object]] = []
+        self._hooks: list[Callable[[], object]] = []
 
     def check(self) -> None:
         """Refuse a call by another task of this thread: somebody awaited inside the batch.
@@ -88,9 +115,68 @@ class Batch:
         """Make ``future`` stand for all ``parts`` once they are queued."""
         self._joins.append((future, parts))
 
+    # -- what calls change besides
+
+    def once_enqueued(self, change: Callable[[], object]) -> None:
+        """Call ``change`` when the batch was enqueued; in the order of these calls."""
+        self._hooks.append(change)
+
+    def on_drop(self, undo: Callable[[], object]) -> None:
+        """Call ``undo`` if this call is dropped; what was done last is undone first."""
+        self._undo.append(undo)
+
+    def mark(self, place: Placement, state: int) -> None:
+        """Note what a call leaves in a place: EMPTY, KEPT or BROUGHT."""
+        states, before = self.states, self.states.get(place)
+        states[place] = state
+        if before is None:
+            self.on_drop(lambda: states.pop(place, None))
+        else:
+            self.on_drop(lambda: states.update({place: before}))
+
+    # -- the end
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """All calls of the block are collected; if the block raises, none of them is."""
+        groups = self._groups
+        before = _Position(
+            len(groups),
+            len(groups[-1][1]) if groups else 0,
+            len(self._spans),
+            len(self._joins),
+            len(self._undo),
+            len(self._hooks),
+            self.counted,
+            self.calls,
+        )
+        try:
+            yield
+        except BaseException:
+            self._back_to(before, "a later part of its call raised, so nothing was enqueued")
+            raise
+
+    def _back_to(self, position: _Position, why: str) -> None:
+        """Abort the Futures of all later calls, and take back all that these have changed."""
+        futures = [f for f, _ in (*self._spans[position.spans :], *self._joins[position.joins :])]
+        del self._groups[position.groups :]
+        if self._groups:
+            del self._groups[-1][1][position.last :]
+        del self._spans[position.spans :]
+        del self._joins[position.joins :]
+        del self._hooks[position.hooks :]
+        self.counted, self.calls = position.counted, position.calls
+        for future in futures:
+            problem = Aborted(f"[batch] {future.what}: {why}")
+            problem.device, problem.operation = self._stream.name, future.what
+            future._problem = problem
+        while len(self._undo) > position.undo:
+            self._undo.pop()()
+
     def commit(self) -> list[list[_native.Op]]:
         """Enqueue all collected operations, attach them to their Futures; on error `drop` all."""
         if not self._groups:
+            self._applied()
             return []
         try:
             ops = self._enqueue()
@@ -101,26 +187,30 @@ class Batch:
             future._ops = tuple(ops[group][at : at + n])
         for future, parts in self._joins:
             future.join(parts)
+        self._applied()
         return ops
 
     def _enqueue(self) -> list[list[_native.Op]]:
         return submit(self._groups)
 
-    def drop(self, why: str) -> None:
-        """Abort all Futures; events that were recorded in the batch get their old marks back."""
-        for future in [*(f for f, _ in self._spans), *(f for f, _ in self._joins)]:
-            problem = Aborted(f"[batch] {future.what}: {why}")
-            problem.device, problem.operation = self._stream.name, future.what
-            future._problem = problem
-        for event, mark, before in self._events:
-            if event._mark is mark:
-                event._mark = before
+    def _applied(self) -> None:
+        """Make the changes that wait for the calls to be enqueued; the batch is empty then."""
+        states, hooks = self.states, self._hooks
+        self.states, self._hooks, self._undo = {}, [], []
+        self._groups, self._spans, self._joins = [], [], []
+        self.counted = self.calls = False
+        for place, state in states.items():
+            fill(place, state)
+        for change in hooks:
+            change()
 
-    def note_event(self, event: Event, mark: Future[None]) -> None:
-        """Remember what ``event`` marked before ``mark``; to be called before it moves."""
-        self._events.append((event, mark, event._mark))
+    def drop(self, why: str) -> None:
+        """Abort all Futures, and take back all that their calls have changed."""
+        self._back_to(_Position(0, 0, 0, 0, 0, 0, counted=False, calls=False), why)
 
     def __enter__(self) -> Self:
+        self._thread = threading.get_ident()
+        self._task = current_task() if self._guarded else None
         self._stream._open(self)
         return self
 

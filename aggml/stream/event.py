@@ -6,9 +6,11 @@ is reached, which are operations of a backend (backend.py).
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from aggml.process.alive import note
+from aggml.process.locks import new_rlock
 from aggml.stream.waits import checkpoint
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Event"]
 
 
+_marking = new_rlock()  # reentrant: the garbage collector may end a batch in between
+
+
 class Event:
     """Marks "all that was queued before" on the backend that recorded it last.
 
@@ -29,16 +34,47 @@ class Event:
     Cancellation: abandons the wait.
     """
 
-    __slots__ = ("__weakref__", "_mark", "device")
+    __slots__ = ("__weakref__", "_marks", "device")
 
     def __init__(self, device: Named) -> None:
         self.device = device
         note(device, self)
-        self._mark: Future[None] | None = None
+        # The mark that was enqueued last, and behind it marks of open batches, each with the thread
+        # of its batch. Only that thread sees them until the batch is enqueued.
+        self._marks: tuple[tuple[Future[None], int | None], ...] = ()
+
+    @property
+    def _mark(self) -> Future[None] | None:
+        """The latest mark as this thread sees it."""
+        me = threading.get_ident()
+        for mark, thread in reversed(self._marks):
+            if thread is None or thread == me:
+                return mark
+        return None
+
+    def _move(self, mark: Future[None], *, queued: bool) -> None:
+        """Take a new mark; if it is not queued yet, `_queued` or `_dropped` follows."""
+        with _marking:
+            if queued:
+                self._marks = ((mark, None),)
+            else:
+                self._marks = (*self._marks, (mark, threading.get_ident()))
+
+    def _queued(self, mark: Future[None]) -> None:
+        """The batch of a mark was enqueued, so the mark is the latest."""
+        with _marking:
+            waiting = [m for m in self._marks if m[0] is not mark and m[1] is not None]
+            self._marks = ((mark, None), *waiting)
+
+    def _dropped(self, mark: Future[None]) -> None:
+        """The batch of a mark was dropped: the mark was never made."""
+        with _marking:
+            self._marks = tuple([m for m in self._marks if m[0] is not mark])
 
     def done(self) -> bool:
         """Whether the latest mark is reached."""
-        return self._mark is None or self._mark.done()
+        mark = self._mark
+        return mark is None or mark.done()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the mark is reached (ggml_backend_event_synchronize).
@@ -49,13 +85,15 @@ class Event:
         Returns:
             Whether it is reached.
         """
-        return self._mark is None or self._mark.wait(timeout)
+        mark = self._mark
+        return mark is None or mark.wait(timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        if self._mark is None:
+        mark = self._mark
+        if mark is None:
             yield from checkpoint()
         else:
-            yield from self._mark.__await__()
+            yield from mark.__await__()
 
     def __repr__(self) -> str:
         state = "never recorded" if self._mark is None else "reached" if self.done() else "pending"

@@ -121,9 +121,11 @@ class Stream(DataStream, CallStream):
     def record(self, event: Event) -> Future[None]:
         """Mark this point of the stream with the event."""
         future: Future[None] = self._put([_native.mark("record", ())], None, "record")
-        if future._ops is None:
-            self._batches[threading.get_ident()].note_event(event, future)
-        event._mark = future
+        batch = self.open_batch() if future._ops is None else None
+        event._move(future, queued=batch is None)
+        if batch is not None:
+            batch.once_enqueued(lambda: event._queued(future))
+            batch.on_drop(lambda: event._dropped(future))
         return future
 
     def mark(

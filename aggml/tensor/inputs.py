@@ -9,14 +9,15 @@ graph has (backend/inputs.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 from aggml.errors import NotAllocated
 from aggml.tensor.layout import describe
 from aggml.tensor.placement import BROUGHT, EMPTY, KEPT, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from aggml.tensor.placement import Placement
     from aggml.tensor.tensor import Tensor
@@ -27,20 +28,26 @@ __all__ = ["Due", "Marks", "check_due"]
 Due = tuple[tuple["Tensor", bool], ...]
 
 
-def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
+def check_due(
+    due: Due,
+    what: str,
+    floating: Container[Tensor] = (),
+    states: Mapping[Placement, int] = MappingProxyType({}),
+) -> None:
     """Refuse a run that would read a leaf that was never written, or only by an earlier run.
 
     Args:
         due: the leafs to check; call this each time, because the contents of leafs change.
         what: for messages.
         floating: leafs without memory of their own that an earlier run brought.
+        states: what earlier calls of an open batch leave in places.
 
     Raises:
         NotAllocated: there is such a leaf; the text names it.
     """
     for leaf, again in due:
         place = leaf.root.placement
-        state = EMPTY if place is None else place.filled
+        state = EMPTY if place is None else states.get(place, place.filled)
         if state == KEPT or (again and state == BROUGHT):
             continue
         earlier = (
@@ -56,6 +63,14 @@ def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
         raise NotAllocated(
             f"[{what}] input {describe(leaf)} was never written: give it to run, or set it before"
         )
+
+
+class Noting(Protocol):
+    """The part of a batch that this file uses; the whole is in stream/batch.py."""
+
+    def mark(self, place: Placement, state: int) -> None:
+        """Note what a call leaves in a place, to be applied when the batch is enqueued."""
+        ...
 
 
 class Marks:
@@ -76,12 +91,13 @@ class Marks:
         self.brought = _places(brought)
         self.written = _places(written)
 
-    def note(self) -> None:
-        """Apply the effects, after the run was enqueued."""
+    def note(self, batch: Noting | None = None) -> None:
+        """Apply the effects, after the run was enqueued; if it is in a batch, with the batch."""
+        mark = fill if batch is None else batch.mark
         for place in self.brought:
-            fill(place, BROUGHT)
+            mark(place, BROUGHT)
         for place in self.written:
-            fill(place, KEPT)
+            mark(place, KEPT)
 
 
 def _places(tensors: Iterable[Tensor]) -> list[Placement]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
     from aggml.tensor.placement import BufferUsage, Placement
 
-__all__ = ["Ground", "comparing", "ground", "outline"]
+__all__ = ["Ground", "comparing", "ground", "outline", "usages"]
 
 
 class Ground(NamedTuple):
@@ -31,7 +31,7 @@ class Ground(NamedTuple):
     """
 
     placements: list[Placement | None]
-    usages: list[tuple[BufferUsage, bool] | None]
+    usages: list[tuple[BufferUsage, bool, bool] | None]
     pins: dict[Tensor, int]
 
 
@@ -40,14 +40,15 @@ def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
     tensors = (*graph.leafs, *graph.nodes)
     return Ground(
         [t.placement for t in tensors],
-        _usages(graph),
+        usages(graph),
         {t: pins[t] for t in tensors if t in pins} if pins else {},
     )
 
 
-def _usages(graph: Graph) -> list[tuple[BufferUsage, bool] | None]:
+def usages(graph: Graph) -> list[tuple[BufferUsage, bool, bool] | None]:
+    """See `Ground.usages`."""
     places = [t.placement for t in graph.leafs]
-    return [None if p is None else (p.buffer.usage, p.exported) for p in places]
+    return [None if p is None else (p.buffer.usage, p.buffer.exclusive, p.exported) for p in places]
 
 
 def outline(graph: Graph, floating: Collection[Tensor]) -> tuple[object, ...]:
@@ -76,7 +77,7 @@ def comparing(
     wanted = frozenset(floating)
     if len(wanted) != len(program.floating):
         return None
-    if _usages(graph) != known.usages:
+    if usages(graph) != known.usages:
         return None
     twins: dict[Tensor, Tensor] = {}
     before = (*program.leafs[: len(graph.leafs)], *program.nodes)

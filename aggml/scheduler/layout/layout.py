@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Layout", "laying_out", "measure"]
+__all__ = ["Layout", "laying_out", "measure", "placing_for_good"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
     Raises:
         AllocFailed: no memory; the earlier buffers are unchanged.
     """
-    yield from _placing_for_good(program)
+    yield from placing_for_good(program)
     rewritten = yield from rewriting(program, apart=slot is not None)
     placed = yield from placing(rewritten, slot, memory)
     yield
@@ -91,7 +91,7 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
     return Layout(program, slot, script, rewritten.twins, placed.buffers)
 
 
-def _placing_for_good(program: Program) -> Sliced[None]:
+def placing_for_good(program: Program) -> Sliced[None]:
     """Give permanent memory to leafs that have none and that no run brings."""
     for b, buffer_type in enumerate(program.q.types):
         while group := [

@@ -13,10 +13,10 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 
-from aggml.errors import Aborted
+from aggml.backend.inputs import check_output
+from aggml.errors import Aborted, InvalidHandle, InvalidState
 from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Compute
-from aggml.scheduler.layout.layout import laying_out
 from aggml.scheduler.running.unit import Output
 from aggml.stream.future import Future
 from aggml.stream.slices import give_way
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.planner import Planner
+    from aggml.scheduler.planner import Moment, Planner
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.run import Runner
 
@@ -52,15 +52,15 @@ class _Walk:
         self.runner = runner
         self.job = job
         self.layout: Layout | None = None
+        self.then: Moment
         self.first = True
 
     async def prepare(self) -> None:
         """Plan the graph with each node as a split of its own."""
         planner, job = self.planner, self.job
-        cuts = range(len(job.graph.nodes))
-        program = await give_way(planner.building(job.graph, job.floating, cuts))
-        self.layout = await give_way(laying_out(program, None, planner.memory, planner.side))
-        self.outputs = job.outputs_of(self.layout)
+        layout, self.then = await give_way(planner.node_by_node(job.graph, job.floating))
+        self.layout = layout
+        self.outputs = job.outputs_of(layout)
 
     def nodes(self) -> Iterator[tuple[int, Tensor]]:
         """(split, node) in order."""
@@ -75,6 +75,12 @@ class _Walk:
         """Enqueue the copies, or the plan, of one split, then reads."""
         layout, job = self.layout, self.job
         assert layout is not None
+        moved = self.then.lost()  # the plans read and write where it lay before
+        if moved is not None:
+            raise InvalidState(
+                f"[Scheduler.evaluate] {moved!r} was placed elsewhere while {job.graph!r} was "
+                "evaluated: close its buffer afterwards"
+            )
         script = [
             a
             for a in layout.script.actions
@@ -82,10 +88,11 @@ class _Walk:
         ]
         program = layout.program
         placed = [(program.at(t), t, array) for t, array in job.placed] if self.first else []
+        future = self.runner.part(layout, script, job.values, placed, outputs)
         if self.first:
             job.request.marks.note()
         self.first = False
-        return self.runner.part(layout, script, job.values, placed, outputs)
+        return future
 
     def read(self, node: Tensor, split: int, array: Array) -> list[Output]:
         assert self.layout is not None
@@ -190,7 +197,12 @@ class Evaluation:
         elif callable(wanted):
             self._ask = wanted
         else:
-            self._ask = frozenset(wanted).__contains__
+            given = frozenset(wanted)
+            for node in given:
+                if not isinstance(node, Tensor):
+                    raise InvalidHandle(f"[Scheduler.evaluate] {node!r} is no tensor")
+                check_output(job.graph, node, "Scheduler.evaluate")
+            self._ask = given.__contains__
         self._stream: AsyncIterator[tuple[Tensor, Array]] | None = None
         self._done = False
 

@@ -16,6 +16,7 @@ from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
 from aggml.scheduler.running.prepared import Prepared, prepare
+from aggml.scheduler.running.unit import check_no_batch
 from aggml.stream.observe import observers
 from aggml.stream.slices import finish, give_way
 from aggml.stream.waits import CHECKPOINT
@@ -92,6 +93,7 @@ class Submitter:
         kept = self.planner.graphs.get(graph.uid)
         prepared: Prepared | None = None if kept is None else kept.prepared.get(words)
         if prepared is None:
+            check_no_batch(self.runner.backends, "Scheduler.submit")
             job = Job(graph, inputs, outputs, reuse, brought=self.brought)
             await CHECKPOINT
         else:
@@ -99,11 +101,15 @@ class Submitter:
             if request.due:
                 request.check(self.brought)
             arrays = request.arrays(inputs) if inputs else []
+            for backend in self.runner.backends:
+                if backend.stream._batches:
+                    check_no_batch((backend,), "Scheduler.submit")
             await CHECKPOINT
             if self._admission.free():
                 future = self._again(graph, prepared, arrays)
                 if future is not None:
                     return future
+            check_no_batch(self.runner.backends, "Scheduler.submit")
             job = Job(graph, request.by_tensor(arrays), outputs, reuse, brought=self.brought)
         await self._admission.admit()
         try:
@@ -138,15 +144,17 @@ class Submitter:
         Raises:
             InvalidState: an evaluation is under way.
         """
+        check_no_batch(self.runner.backends, "Scheduler.graph_compute")
         if self.turn.locked():
             raise InvalidState(
                 "[Scheduler.graph_compute] another graph_compute is under way: await it first"
             )
-        check_written(graph, "Scheduler.graph_compute")
+        marks = check_written(graph, "Scheduler.graph_compute")
         if not self.planner.is_placed(graph):
             self.planner.place(graph)
         layout = finish(self.planner.all(graph, ()))
         future = self.runner.enqueue(layout, Job(graph, None, (), graph.inputs))
+        marks.note()
         future._value = None
         return future
 

@@ -6,13 +6,17 @@ Here: collecting them, and which array each transfer is from or to, so that they
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aggml.errors import InvalidState
 from aggml.native import _native
 from aggml.stream.batch import Batch
 from aggml.stream.observe import submit_in_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
 
     from aggml.backend import Backend
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     #: Whose array: a leaf that is brought, or ("placed", i), ("output", i); None: nobody's.
     Source: TypeAlias = Tensor | tuple[str, int] | None
 
-__all__ = ["Output", "Unit"]
+__all__ = ["Output", "Unit", "check_no_batch"]
 
 
 class Output:
@@ -41,6 +45,30 @@ class Output:
         self.array = array
         self.split = split
         self.backend = backend
+
+
+def check_no_batch(backends: Iterable[Backend], what: str, own: Batch | None = None) -> None:
+    """Refuse a submission within a batch of one of its backends.
+
+    The batch is enqueued at its end, but a submission at once, on several streams: it would come
+    before calls that were made earlier.
+
+    Args:
+        backends: of the submission.
+        what: for messages.
+        own: the batch of the submission itself, if there is one already.
+
+    Raises:
+        InvalidState: this thread has a batch open.
+    """
+    for backend in backends:
+        batches = backend.stream._batches
+        batch = batches.get(threading.get_ident()) if batches else None
+        if batch is not None and batch is not own:
+            raise InvalidState(
+                f"[{what}] this thread has a batch open on {backend!r}, which is enqueued later: "
+                "submit after it"
+            )
 
 
 class Unit(Batch):
@@ -71,8 +99,9 @@ class Unit(Batch):
         """Have calls on the backend's stream by this thread become part of the unit."""
         if backend in self.backends:
             return
-        self.backends[backend] = backend._repeats()
         stream = backend.stream
+        check_no_batch((backend,), "Scheduler", self)
+        self.backends[backend] = backend._repeats()
         if self._thread not in stream._batches:
             stream._batches[self._thread] = self
             self._shared.append(stream)
