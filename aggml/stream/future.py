@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aggml.errors import InvalidState
 from aggml.native import _native
+from aggml.process.foreign import report, show
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import Waiting, calling, check_may_wait
 from aggml.stream.failures import exception_of
@@ -309,8 +310,10 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._leave(cancelled=False)
             try:
                 callback(self)
-            except Exception:
-                _log_callback(self, callback)
+            except (KeyboardInterrupt, SystemExit):  # which end the loop
+                raise
+            except BaseException as error:
+                report(f"[Future] callback {show(callback)} of {self!r} failed", error)
 
         self._enter()
         if last is None or last.done() or reactor.arm(last, call) is None:
@@ -353,12 +356,6 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         else:
             state = "done"
         return f"<Future {self.what}, {state}>"
-
-
-def _log_callback(future: Future[Any], callback: object) -> None:
-    import logging
-
-    logging.getLogger("aggml").exception("[Future] callback %r of %r failed", callback, future)
 
 
 class _Op:
