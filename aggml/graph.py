@@ -229,9 +229,9 @@ class Graph:
 
     @property
     def members(self) -> frozenset[Tensor]:
-        """All leafs and nodes."""
+        """All leafs, also those of nodes that are not computed, and the nodes that are."""
         if self._members is None:
-            self._members = frozenset((*self.leafs, *self.nodes))
+            self._members = frozenset((*self.whole.leafs, *self.nodes))
         return self._members
 
     def find(self, name: str, what: str = "Graph.find") -> Tensor:

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 import sys
 from types import FrameType, FunctionType, TracebackType
+from typing import Final
 
 __all__ = ["make_bare"]
+
+
+# The descriptors of the builtin classes: a foreign class may forbid to set attributes, and may have
+# attributes of these names.
+_TRACEBACK: Final = BaseException.__dict__["__traceback__"]
+_CAUSE: Final = BaseException.__dict__["__cause__"]
+_CONTEXT: Final = BaseException.__dict__["__context__"]
+_EXCEPTIONS: Final = BaseExceptionGroup.__dict__["exceptions"]
 
 
 def make_bare(exception: BaseException) -> None:
@@ -23,26 +32,29 @@ def make_bare(exception: BaseException) -> None:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        places = _places(one.__traceback__)
-        one.__traceback__ = None
+        places = _places(_TRACEBACK.__get__(one))
+        bare: TracebackType | None = None
         while places:
             name, qualified, file, module, line = places.pop()
             frame = _frame(name, qualified, file, module)
-            one.__traceback__ = TracebackType(one.__traceback__, frame, -1, line)
+            bare = TracebackType(bare, frame, -1, line)
             del frame
-        todo += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
-        del one
+        _TRACEBACK.__set__(one, bare)
+        todo += [_CAUSE.__get__(one), _CONTEXT.__get__(one)]
+        if issubclass(type(one), BaseExceptionGroup):
+            todo += _EXCEPTIONS.__get__(one)
+        del one, bare
 
 
 def _places(trace: TracebackType | None) -> list[tuple[str, str, str, str, int]]:
     """(function, its qualified name, file, module, line) of each entry."""
     places = []
     while trace is not None:
-        code, module = trace.tb_frame.f_code, trace.tb_frame.f_globals.get("__name__", "")
+        code, module = trace.tb_frame.f_code, dict.get(trace.tb_frame.f_globals, "__name__")
         name, qualified, file = code.co_name, code.co_qualname, code.co_filename
-        places.append((name, qualified, file, str(module), trace.tb_lineno))
+        places.append(
+            (name, qualified, file, module if type(module) is str else "", trace.tb_lineno)
+        )
         trace = trace.tb_next
     return places
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.backend.family import API_VERSION
+from aggml.process.foreign import describe as describe_error
 from aggml.registry import list_devices, list_families, search_path
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ def _attempt(ask: Callable[[], Any]) -> tuple[Any, str | None]:
     """(answer, None), or (None, what went wrong): one broken device must not hide the others."""
     try:
         return ask(), None
-    except Exception as error:  # a plug-in may raise anything
-        return None, f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plug-in may raise anything
+        return None, describe_error(error)
 
 
 def _device(device: Device) -> Data:

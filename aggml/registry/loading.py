@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aggml.backend.family import Family
 from aggml.errors import AggmlError, BackendLoadError, InvalidHandle
+from aggml.process.foreign import describe, show, text_of
 from aggml.registry import candidates
 from aggml.registry.report import LoadReport, LoadResult
 from aggml.registry.table import table
@@ -44,10 +45,10 @@ def _refuse(
 def _imported(candidate: Candidate) -> Any:  # noqa: ANN401 - a module, or what an entry point names
     try:
         return candidate.open()
-    except BackendLoadError:
+    except (BackendLoadError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # its code may raise anything
-        raise _refuse(candidate, f"{type(error).__name__}: {error}", error) from error
+    except BaseException as error:  # its code may raise anything
+        raise _refuse(candidate, describe(error), error) from error
 
 
 def _score(candidate: Candidate, module: object) -> int | None:
@@ -57,10 +58,12 @@ def _score(candidate: Candidate, module: object) -> int | None:
         return None
     try:
         score = ask()
-    except (Exception, SystemExit) as error:
-        raise _refuse(candidate, f"aggml_backend_score: {error!r}", error) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _refuse(candidate, f"aggml_backend_score: {show(error)}", error) from error
     if not isinstance(score, int):
-        raise _refuse(candidate, f"aggml_backend_score returned {score!r}, not an integer")
+        raise _refuse(candidate, f"aggml_backend_score returned {show(score)}, not an integer")
     return score
 
 
@@ -70,15 +73,19 @@ def _registered(candidate: Candidate, module: object) -> Family:
         raise _refuse(candidate, "it exports no aggml_backend_init")
     try:
         family = init()
-    except (Exception, SystemExit) as error:
-        told = str(error) if isinstance(error, AggmlError) else f"{type(error).__name__}: {error}"
-        raise _refuse(candidate, told, error) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        told = text_of(error) if issubclass(type(error), AggmlError) else ""
+        raise _refuse(candidate, told or describe(error), error) from error
     if not isinstance(family, Family):
-        raise _refuse(candidate, f"aggml_backend_init returned {family!r}, not a Family")
+        raise _refuse(candidate, f"aggml_backend_init returned {show(family)}, not a Family")
     try:
         table.add_family(family, candidate.rank)
-    except Exception as error:  # its `devices` may raise, too
-        raise _refuse(candidate, str(error), error) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # its `devices` may raise, too
+        raise _refuse(candidate, text_of(error), error) from error
     table.sources[candidate.key] = family
     _modules[id(family)] = module
     return family

@@ -6,7 +6,6 @@ Not here: what can be enqueued (data.py, calls.py, stream.py), running (native/r
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import weakref
 from contextlib import contextmanager
@@ -21,9 +20,10 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.native import _native
+from aggml.process.foreign import report, show, text_of
 from aggml.process.locks import new_lock
 from aggml.stream.batch import Batch
-from aggml.stream.call_thread import CallThread, foreign_error, stop_callers
+from aggml.stream.call_thread import CallThread, foreign_error, join_callers, stop_callers
 from aggml.stream.failures import exception_of
 from aggml.stream.future import Future
 from aggml.stream.observe import observers, submit
@@ -36,14 +36,12 @@ __all__ = ["StreamBase", "at_exit"]
 
 T = TypeVar("T")
 
-_log = logging.getLogger("aggml")
-
 _native.set_exceptions(InvalidState, AllocFailed, InvalidArgument, Unsupported)
 
 
 def _tell_unseen(name: str, errors: Sequence[_native.Error]) -> None:
     for error in errors:
-        _log.error("[Stream] %s is gone, and nobody saw %s", name, exception_of(error))
+        report(f"[Stream] {name} is gone, and nobody saw {text_of(exception_of(error))}")
 
 
 _native.set_unseen(_tell_unseen)
@@ -192,7 +190,7 @@ class StreamBase:
     def tell_failures(self, where: str) -> None:
         """Log the failures that nobody has seen; from now on they count as seen."""
         for failure in self.failures():
-            _log.error("[%s] %s: nobody saw %s", where, self.name, failure)
+            report(f"[{where}] {self.name}: nobody saw {text_of(failure)}")
 
     def abort(self) -> None:
         """Abort the plans, delays and calls that are queued."""
@@ -221,15 +219,19 @@ def _shut_down() -> None:
     """Abort what runs, end the Python threads, join the workers: no thread is left behind.
 
     This includes streams, threads and pools that no Python object refers to any more. Failures that
-    nobody has seen are logged.
+    nobody has seen are logged. Functions that a stream still runs are given 2 s, all together.
     """
-    _native.end_streams()
-    callers = stop_callers()
-    _native.stop_pools()
-    for function in _endings:
-        function()
-    for thread in callers:
-        thread.join(2.0)
-    for name, errors in _native.take_unseen():
-        _tell_unseen(name, errors)
-    _native.shutdown()
+    try:
+        _native.end_streams()
+        callers = stop_callers()
+        _native.stop_pools()
+        for function in _endings:
+            try:
+                function()
+            except Exception as error:
+                report(f"[exit] {show(function)} failed", error)
+        join_callers(callers, 2.0)
+        for name, errors in _native.take_unseen():
+            _tell_unseen(name, errors)
+    finally:  # also after Ctrl-C: threads that come back later must not touch Python any more
+        _native.shutdown()

@@ -7,6 +7,7 @@ would never end. Not here: queueing calls (calls.py), the functions of a graph (
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,12 @@ from aggml.errors import InvalidState
 from aggml.native import _native
 from aggml.process.alive import there
 from aggml.process.bare_trace import make_bare
+from aggml.process.foreign import show
 from aggml.process.locks import in_child, new_lock
 from aggml.process.signals import signals_blocked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "CallThread",
@@ -26,6 +28,7 @@ __all__ = [
     "calling",
     "check_may_wait",
     "foreign_error",
+    "join_callers",
     "stop_callers",
 ]
 
@@ -105,15 +108,22 @@ class CallThread:
 
     def _serve(self) -> None:
         native = self.native
+        # For a call of which not even the failure can be described: nothing may be left that fails.
+        unknown = _native.Error.make(_FOREIGN, native.name, "call", "", "its failure is not known")
         try:
             while True:
                 if native.next_call(1.0) is not None:
-                    error = self._call()
-                    if error is not None:  # here `_call` is over: it is part of the traceback
-                        assert error.exception is not None
-                        make_bare(error.exception)
-                    native.finish_call(error)
-                    del error
+                    error: _native.Error | None = unknown
+                    try:
+                        error = self._call()
+                        if error is not None:  # here `_call` is over: it is part of the traceback
+                            assert error.exception is not None
+                            make_bare(error.exception)
+                    except BaseException:  # no memory, or an exception sent from outside
+                        pass  # `error` says that the call failed
+                    finally:  # whatever happened: all later work waits for this
+                        native.finish_call(error)
+                        del error
                 elif _stopping or (native.closed and native.completed == native.submitted):
                     return
         finally:
@@ -153,11 +163,22 @@ def stop_callers() -> list[threading.Thread]:
     return [caller.thread for caller in callers if caller.thread.is_alive()]
 
 
+def join_callers(
+    threads: Sequence[threading.Thread],
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait until these threads have ended, at most ``seconds`` for all of them together."""
+    end = clock() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - clock()))
+
+
 def foreign_error(
     exception: BaseException, device: str, operation: str, tensor: str = "", op: str = ""
 ) -> _native.Error:
     """A native error that stands for an exception of Python; ``op``: of the node that raised it."""
     about = f"({op}) " if op else ""
-    error = _native.Error.make(_FOREIGN, device, operation, tensor, about + repr(exception))
+    error = _native.Error.make(_FOREIGN, device, operation, tensor, about + show(exception))
     error.exception = exception
     return error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from aggml.errors import InvalidHandle, InvalidState
 from aggml.native import _native
+from aggml.process.foreign import report, show
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import Waiting, calling, check_may_wait
 from aggml.stream.failures import exception_of
@@ -312,8 +313,10 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._leave(cancelled=False)
             try:
                 callback(self)
-            except Exception:
-                _log_callback(self, callback)
+            except (KeyboardInterrupt, SystemExit):  # which end the loop
+                raise
+            except BaseException as error:
+                report(f"[Future] callback {show(callback)} of {self!r} failed", error)
 
         self._enter()
         if last is None or last.done() or reactor.arm(last, call) is None:
@@ -405,12 +408,6 @@ _REFUSED = (
 )
 for _name in map("__{}__".format, _REFUSED):
     setattr(Future, _name, _refuse(_name))
-
-
-def _log_callback(future: Future[Any], callback: object) -> None:
-    import logging
-
-    logging.getLogger("aggml").exception("[Future] callback %r of %r failed", callback, future)
 
 
 class _Op:

@@ -13,7 +13,6 @@ closed, the reactor goes with it, and so do all waits.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import weakref
 from functools import partial
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.errors import InvalidState
 from aggml.native import _native
+from aggml.process.foreign import report
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ __all__ = [
     "retire",
     "running_asyncio",
 ]
-
-_log = logging.getLogger("aggml")
 
 
 class Reactor:
@@ -137,7 +135,7 @@ class Reactor:
 
 
 def _log_failed(error: BaseException) -> None:
-    _log.error("[Reactor] a callback failed", exc_info=error)
+    report("[Reactor] a callback failed", error)
 
 
 # -- which loop runs here

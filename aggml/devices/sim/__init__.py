@@ -359,7 +359,8 @@ class SimDevice(Device):
         """
         if k < 0:
             raise InvalidArgument(f"[SimDevice.fail_at] k={k} is negative")
-        cause = cause or DeviceError(f"[{self.name}] injected fault ({kind})")
+        if cause is None:
+            cause = DeviceError(f"[{self.name}] injected fault ({kind})")
         self._faults.add(k, kind, cause)
 
     def _take(self, size: int) -> None:

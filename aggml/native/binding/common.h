@@ -55,6 +55,9 @@ struct Exceptions {
 extern Exceptions exceptions;
 [[noreturn]] void raise(nb::handle type, const std::string &message);
 
+// Text of native code for Python. Names and messages have room for so many bytes, so the last character may be cut.
+nb::str text_of(const char *text);
+
 struct BufferView {
     Py_buffer b;
     BufferView(nb::handle object, int flags)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <iterator>
 #include <thread>
 
@@ -33,8 +34,15 @@ bool finished()
 
 [[noreturn]] void raise(nb::handle type, const std::string &message)
 {
-    PyErr_SetString(type.is_valid() ? type.ptr() : PyExc_RuntimeError, message.c_str());
+    PyErr_SetObject(type.is_valid() ? type.ptr() : PyExc_RuntimeError, text_of(message.c_str()).ptr());
     throw nb::python_error();
+}
+
+nb::str text_of(const char *text)
+{
+    nb::object out = nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strlen(text)), "ignore"));
+    if (!out.is_valid()) throw nb::python_error();
+    return nb::borrow<nb::str>(out);
 }
 
 void shutdown()

@@ -70,7 +70,7 @@ nb::list take_unseen()
     nb::list out;
     for (ag_stream *stream : streams) {
         nb::list failures = take_failures(stream);
-        if (nb::len(failures) != 0) out.append(nb::make_tuple(std::string(ag_stream_name(stream)), failures));
+        if (nb::len(failures) != 0) out.append(nb::make_tuple(text_of(ag_stream_name(stream)), failures));
         ag_stream_unref(stream);
     }
     return out;
@@ -83,7 +83,7 @@ static void tell_unseen(ag_stream *stream)
     nb::error_scope scope; // a destructor may run while an exception is under way
     try {
         nb::list failures = take_failures(stream);
-        if (nb::len(failures) != 0) unseen(ag_stream_name(stream), failures);
+        if (nb::len(failures) != 0) unseen(text_of(ag_stream_name(stream)), failures);
     } catch (nb::python_error &error) {
         error.discard_as_unraisable(unseen);
     }

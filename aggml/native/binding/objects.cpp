@@ -136,10 +136,10 @@ void bind_objects(nb::module_ &m)
             },
             "code"_a, "device"_a, "operation"_a, "tensor"_a, "text"_a, nb::rv_policy::take_ownership)
         .def_prop_ro("code", [](Error &e) { return static_cast<int>(e.error->code); })
-        .def_prop_ro("device", [](Error &e) { return std::string(e.error->device); })
-        .def_prop_ro("operation", [](Error &e) { return std::string(e.error->operation); })
-        .def_prop_ro("tensor", [](Error &e) { return std::string(e.error->tensor); })
-        .def_prop_ro("text", [](Error &e) { return std::string(e.error->text); })
+        .def_prop_ro("device", [](Error &e) { return text_of(e.error->device); })
+        .def_prop_ro("operation", [](Error &e) { return text_of(e.error->operation); })
+        .def_prop_ro("tensor", [](Error &e) { return text_of(e.error->tensor); })
+        .def_prop_ro("text", [](Error &e) { return text_of(e.error->text); })
         .def_prop_rw(
             "seen", [](Error &e) { return e.error->seen.load(); },
             [](Error &e, bool seen) { e.error->seen.store(seen); })
@@ -156,7 +156,7 @@ void bind_objects(nb::module_ &m)
 
     nb::class_<Storage>(m, "Storage")
         .def(nb::init<const char *, uintptr_t, size_t, int>(), "name"_a, "address"_a = 0, "size"_a = 0, "backing"_a = 0)
-        .def_prop_ro("name", [](Storage &s) { return std::string(s.storage->name); })
+        .def_prop_ro("name", [](Storage &s) { return text_of(s.storage->name); })
         .def("poison", [](Storage &s) { return wrap_error(ag_storage_poison(s.storage)); });
 
     nb::class_<Memory>(m, "Memory", nb::type_slots(memory_slots))
@@ -188,7 +188,7 @@ void bind_objects(nb::module_ &m)
                 Unlocked unlocked;
                 closed = ag_pool_close(p.pool, name, &pending);
             }
-            return closed ? nb::none() : nb::object(nb::make_tuple(std::string(name), pending));
+            return closed ? nb::none() : nb::object(nb::make_tuple(text_of(name), pending));
         });
 }
 

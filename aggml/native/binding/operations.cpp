@@ -349,7 +349,7 @@ static nb::object desc_waits(Desc &desc)
 void bind_operations(nb::module_ &m)
 {
     nb::class_<Desc>(m, "Desc")
-        .def_prop_ro("operation", [](Desc &d) { return std::string(d.slot.operation); })
+        .def_prop_ro("operation", [](Desc &d) { return text_of(d.slot.operation); })
         .def_prop_ro("has_array", [](Desc &d) { return d.span.is_valid(); })
         .def(
             "set_pace",

@@ -91,7 +91,7 @@ static nb::object plan_add(Plan &self, int op, const char *name, nb::tuple dst, 
     agk_status status = ag_plan_add(self.plan, &node, name, writes_leaf,
                                     weights.is_none() ? nullptr : nb::cast<Storage &>(weights).storage, message);
     if (status == AGK_OK) return nb::none();
-    return nb::make_tuple(static_cast<int>(status), std::string(message));
+    return nb::make_tuple(static_cast<int>(status), text_of(message));
 }
 
 std::vector<ag_storage *> storages_of(nb::handle sequence)
@@ -123,8 +123,7 @@ static nb::list plan_steps(Plan &self)
     for (size_t i = 0; i < self.plan->n_steps; ++i) {
         const ag_step &step = self.plan->steps[i];
         while (self.plan->nodes[index] != step.node) index = (index + 1) % self.plan->n_nodes; // mostly the next one
-        out.append(
-            nb::make_tuple(std::string(self.plan->names[index]), label_of(*step.node), step.n_chunks, together > 0));
+        out.append(nb::make_tuple(text_of(self.plan->names[index]), label_of(*step.node), step.n_chunks, together > 0));
         together = together > 0 ? together - 1 : step.n_together > 1 ? step.n_together - 1 : 0;
     }
     return out;

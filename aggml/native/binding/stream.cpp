@@ -264,7 +264,7 @@ void bind_stream(nb::module_ &m)
         .def_prop_ro(
             "derived", [](Op &op) { return op.settle() && op.end.derived; }, nb::lock_self())
         .def_prop_ro(
-            "operation", [](Op &op) { return std::string(op.settle() ? op.end.operation : op.slot().operation); },
+            "operation", [](Op &op) { return text_of(op.settle() ? op.end.operation : op.slot().operation); },
             nb::lock_self())
         .def("times", op_times, nb::lock_self())
         .def_prop_ro(
@@ -286,7 +286,7 @@ void bind_stream(nb::module_ &m)
                 new (self) Stream(stream, pool);
             },
             "name"_a, "pool"_a, "n_threads"_a)
-        .def_prop_ro("name", [](Stream &s) { return std::string(ag_stream_name(s.stream)); })
+        .def_prop_ro("name", [](Stream &s) { return text_of(ag_stream_name(s.stream)); })
         .def_prop_ro("key", [](Stream &s) { return reinterpret_cast<uintptr_t>(s.stream); })
         .def_prop_ro("submitted", [](Stream &s) { return ag_stream_submitted(s.stream); })
         .def_prop_ro("completed", [](Stream &s) { return ag_stream_completed(s.stream); })

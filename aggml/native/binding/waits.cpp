@@ -110,8 +110,8 @@ void call_due(nb::object notifier, nb::object failed)
         }
         if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
         nb::python_error error;
+        called(self); // first: `failed` may fail as well, and then this callback must not come again for ever
         failed(error.value());
-        called(self);
     }
 }
 

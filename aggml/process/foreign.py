@@ -1,0 +1,67 @@
+"""Foreign exceptions: of other people's classes, any method of which may raise.
+
+Here: what they say, what they are, and logging them, without trusting one of their methods. Not
+here: exceptions of ours that stand for them (stream/failures.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["UNTOLD", "describe", "kind_of", "report", "show", "text_of"]
+
+_log = logging.getLogger("aggml")
+
+#: In the place of what a foreign object failed to say.
+UNTOLD: Final = "which cannot be shown"
+
+# The classes' own descriptors: neither a metaclass nor an attribute of the class is in between.
+_NAME: Final = type.__dict__["__name__"]
+
+
+def kind_of(thing: object) -> str:
+    """The name of the class of an object."""
+    name: str = _NAME.__get__(type(thing))
+    return name
+
+
+def show(thing: object) -> str:
+    """The ``repr`` of an object, or the name of its class; Unicode without surrogates."""
+    return _said(repr, thing)
+
+
+def text_of(exception: BaseException) -> str:
+    """The ``str`` of an exception, or the name of its class; as `show`."""
+    return _said(str, exception)
+
+
+def describe(exception: BaseException) -> str:
+    """Class and text of an exception, as the last line of a traceback has them."""
+    text = text_of(exception)
+    return text if UNTOLD in text else f"{kind_of(exception)}: {text}"
+
+
+def report(words: str, exception: BaseException | None = None) -> None:
+    """Log what nobody else will hear of. If logging fails as well, nothing more is done.
+
+    Handlers and filters of the program's loggers are foreign code, too. The caller has others to
+    tell, work to finish, or memory to release.
+    """
+    try:
+        _log.error("%s", words, exc_info=exception)
+    except Exception:  # the traceback of a foreign exception, or a handler
+        with suppress(Exception):  # there is no other place to say it
+            _log.error("%s: %s", words, show(exception))
+
+
+def _said(ask: Callable[[Any], str], thing: object) -> str:
+    try:
+        # What it gives may be of a class derived from `str`, with methods of its own.
+        return str.encode(ask(thing), "utf-8", "backslashreplace").decode()
+    except BaseException:  # as Python does where it prints a traceback
+        return f"<{kind_of(thing)}, {UNTOLD}>"
