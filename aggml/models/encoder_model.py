@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aggml import Backend
     from aggml.models.encoding.encoder import Encoder
     from aggml.models.encoding.packing import F32
+    from aggml.models.model import TokenIds
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["EncoderModel"]
@@ -86,7 +87,7 @@ class EncoderModel(Model):
 
     async def embed_ids(
         self,
-        sequences: Sequence[Sequence[int]],
+        sequences: Sequence[TokenIds],
         *,
         dimensions: int | None = None,
         normalize: bool | None = None,
@@ -153,7 +154,7 @@ class EncoderModel(Model):
         """Whether the file has a rank head, so that `rerank` works."""
         return self._encoder.ranks
 
-    async def rerank_ids(self, pairs: Sequence[Sequence[int]]) -> F32:
+    async def rerank_ids(self, pairs: Sequence[TokenIds]) -> F32:
         """`rerank` for pairs that are given as token ids, from ``tokenizer.encode_pair``.
 
         Raises:

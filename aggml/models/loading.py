@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import anyio.to_thread
 
 import aggml
-from aggml import Backend, DType, InvalidArgument, Scheduler
+from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.decoding.decoder import Decoder
@@ -95,9 +95,12 @@ def load(
 def _cache_type(cache: DType | str) -> DType:
     """The element type of keys and values."""
     known = ", ".join(CACHES)
-    if not isinstance(cache, (str, DType)):
+    try:
+        element = DType.parse(cache) if isinstance(cache, (str, DType)) else None
+    except AggmlError:  # there is no such type
+        element = None
+    if element is None:
         raise InvalidArgument(f"[load] cache is {shown(cache)}, not one of {known}")
-    element = DType.parse(cache)
     if element.name.lower() not in CACHES:
         raise InvalidArgument(f"[load] cache is {element.name.lower()!r}, not one of {known}")
     return element

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.speech import Segment
+    from aggml.models.token_stream import TokenStream
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.tokenizers.template import ChatTemplate
 
     F32 = npt.NDArray[np.float32]
+    TokenIds = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 __all__ = ["LONG_TEXT", "Closing", "Computer", "FinishReason", "Model", "Token"]
 
@@ -125,7 +127,7 @@ class Model(ABC):
         """The chat template, from messages to text; only models that continue text have one."""
         raise self._cannot("template", "does not continue text, so it has no chat template")
 
-    async def logits(self, ids: Sequence[int]) -> F32:
+    async def logits(self, ids: TokenIds) -> F32:
         """The logits after each token, float32 (len(ids), vocabulary).
 
         Raises:
@@ -133,7 +135,7 @@ class Model(ABC):
         """
         raise self._cannot("logits", "does not continue text")
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGenerator[Token]:  # noqa: ANN401
+    def generate(self, prompt: str | TokenIds, **options: Any) -> TokenStream:  # noqa: ANN401
         """Continue a prompt, token by token; the options are those of `TextModel.generate`.
 
         Raises:
@@ -159,7 +161,7 @@ class Model(ABC):
         """A vector for each text: float32 (len(texts), width)."""
 
     @abstractmethod
-    async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
+    async def embed_ids(self, sequences: Sequence[TokenIds]) -> F32:
         """A vector for each sequence of token ids: float32 (len(sequences), width)."""
 
     async def rerank(self, query: str, documents: Sequence[str]) -> F32:
@@ -185,9 +187,10 @@ class Model(ABC):
             try:
                 self._computer.close()
             finally:
-                if self._owned is not None:
+                owned, self._owned = self._owned, None  # a backend has scratch memory
+                if owned is not None:
                     with anyio.CancelScope(shield=True):
-                        await self._owned.aclose()
+                        await owned.aclose()
         await self._computer.lifetime.freed()
 
     async def __aenter__(self) -> Self:

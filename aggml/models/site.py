@@ -9,16 +9,17 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
+from aggml.models.lifetime import closed_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from aggml import Future, Graph, Tensor
 
-__all__ = ["Site", "computing", "free_with", "site_of", "unplace"]
+__all__ = ["CLOSED", "Site", "computing", "free_with", "site_of", "unplace"]
 
 
 class Site(ABC):
@@ -104,6 +105,29 @@ class _Several(Site):
 
     def forget(self, graph: Graph) -> None:
         self._scheduler.forget(graph)
+
+
+class _Closed(Site):
+    """The place of a model that is closed: it keeps no backend, and no scratch memory of one."""
+
+    backends = ()
+
+    async def prepare(self, graph: Graph) -> None:
+        raise closed_error("aggml.models")
+
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any]:
+        raise closed_error("aggml.models")
+
+    def forget(self, graph: Graph) -> None:
+        pass
+
+
+CLOSED: Final = _Closed()
 
 
 def site_of(given: Backend | Scheduler) -> Site:

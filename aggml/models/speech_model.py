@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from aggml.models.decoding.decoder import F32, Decoder
     from aggml.models.description import SpeechDescription
-    from aggml.models.model import Closing
+    from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["SpeechModel"]
@@ -95,7 +95,7 @@ class SpeechModel(Model):
         """
         raise self._cannot("embed", "transcribes speech, and makes no vectors of texts")
 
-    async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
+    async def embed_ids(self, sequences: Sequence[TokenIds]) -> F32:
         """A model of speech makes no vectors of texts.
 
         Raises:
@@ -271,19 +271,19 @@ class SpeechModel(Model):
                 "the model has no vocabulary: put gpt2.tiktoken, or multilingual.tiktoken, of "
                 "Whisper's package beside its file"
             )
-        if language is not None and language not in self.languages:
+        place = "transcribe"
+        if language is not None and one_text(place, "language", language) not in self.languages:
             known = ", ".join(self.languages)
-            raise InvalidArgument(f"[transcribe] language is {language!r}, not one of {known}")
-        if task not in ("transcribe", "translate"):
-            raise InvalidArgument(f"[transcribe] task is {task!r}, not transcribe or translate")
+            raise InvalidArgument(f"[{place}] language is {language!r}, not one of {known}")
+        if one_text(place, "task", task) not in ("transcribe", "translate"):
+            raise InvalidArgument(f"[{place}] task is {task!r}, not transcribe or translate")
         if task == "translate" and len(self.languages) == 1:
             raise InvalidArgument(
                 "[transcribe] task is 'translate', but this model knows English alone: load a "
                 "multilingual one"
             )
-        place = "transcribe"
         given: Any = temperature
-        if isinstance(given, Iterable) and not isinstance(given, str):
+        if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
             heats = [number(place, f"temperature[{i}]", x, 0) for i, x in enumerate(given)]
         else:
             heats = [number(place, "temperature", given, 0)]

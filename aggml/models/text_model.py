@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aggml.models.decoding.decoder import F32
     from aggml.models.decoding.interface import Decoding
-    from aggml.models.model import Closing
+    from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["TextModel"]
@@ -114,7 +114,7 @@ class TextModel(Model):
         rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
         return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
-    async def logits(self, ids: Sequence[int]) -> F32:
+    async def logits(self, ids: TokenIds) -> F32:
         """The logits after each token of a sequence.
 
         Args:
@@ -137,7 +137,7 @@ class TextModel(Model):
 
     def generate(  # type: ignore[override]  # its options by name
         self,
-        prompt: str | Sequence[int],
+        prompt: str | TokenIds,
         *,
         max_tokens: int = 24,
         temperature: float = 0.0,
@@ -219,7 +219,7 @@ class TextModel(Model):
         self._check_open("embed")
         return await self._vectors(await self._encoded(text_list("embed", "texts", texts)), "embed")
 
-    async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
+    async def embed_ids(self, sequences: Sequence[TokenIds]) -> F32:
         """`embed` for texts that are given as token ids.
 
         Args:

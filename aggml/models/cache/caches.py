@@ -71,6 +71,11 @@ class Caches:
                     self.rows.append((made[name], length))
             self.layers.append(made)
 
+    def clear(self) -> None:
+        """Forget all tensors, when the model is closed."""
+        for kept in (self.layers, self.rows, self.states, self.memories):
+            kept.clear()
+
     @property
     def all(self) -> list[Tensor]:
         """Every tensor."""

@@ -24,7 +24,7 @@ from aggml.models.decoding.step import Builder
 from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime
-from aggml.models.site import site_of, unplace
+from aggml.models.site import CLOSED, site_of, unplace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,6 +80,8 @@ class Decoder:
         self.ctx = rounded(ctx)
         self.sequences = sequences
         self.weights = weights
+        embeddings = weights.get("token_embd.weight")  # a stage may have none
+        self._vocabulary = 0 if embeddings is None else embeddings.ne[1]
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
         self._ahead = Ahead(sequences + 1)
         element = DType.parse(cache)
@@ -125,13 +127,16 @@ class Decoder:
         self._steps.close()
         self._ahead.clear()
         self._memory = ()
-        unplace(cache for layer in self.caches.layers for cache in layer.values())
+        unplace(self.caches.all)
         unplace(self.weights.values())
+        self.caches.clear()
+        self.weights = {}
+        self.site = CLOSED  # the backend has scratch memory
 
     @property
     def vocabulary(self) -> int:
         """How many tokens there are."""
-        return self.weights["token_embd.weight"].ne[1]
+        return self._vocabulary
 
     def reusable(self, common: int, processed: int) -> int:
         """From which position on a sequence has to be processed again, for another end.

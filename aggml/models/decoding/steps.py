@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import aggml
 from aggml import DType
 from aggml.models.lifetime import closed_error
-from aggml.models.site import free_with
+from aggml.models.site import CLOSED, free_with
 from aggml.process.locks import new_lock
 from aggml.stream.slot_pool import SlotPool
 
@@ -87,6 +87,8 @@ class Steps:
             self._site.forget(step.graph)
         self._kept.clear()
         self._chosen.clear()
+        del self._builder  # it has weights and caches
+        self._site = CLOSED
 
     async def _handed_on(self, shape: Shape) -> Tensor:
         """The tensor in which chained steps of the shape's sequences leave their tokens."""

@@ -16,7 +16,7 @@ from aggml.models.encoding.graph import Program, build, mask_of
 from aggml.models.encoding.packing import F32, Ids, Packing, Shape, fill, pack
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
-from aggml.models.site import free_with, site_of, unplace
+from aggml.models.site import CLOSED, free_with, site_of, unplace
 from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class Encoder:
         model: the description of the model.
         weights: by their names in the file, where `load_weights` has put them.
         max_graphs: how many graphs are kept.
+
+    Attributes:
+        vocabulary: how many tokens there are.
+        ranks: whether the file has a rank head.
     """
 
     def __init__(
@@ -51,20 +55,12 @@ class Encoder:
         self.site = site_of(backend)
         self.model = model
         self.weights = weights
+        self.vocabulary = weights["token_embd.weight"].ne[1]
+        self.ranks = "cls.output.weight" in weights or "cls.weight" in weights
         self._max_graphs = max_graphs
         self._programs: OrderedDict[tuple[Shape, int, bool], Program] = OrderedDict()
         self._turn = SlotPool(1)  # a graph's inputs hold one batch at a time
         self.lifetime = Lifetime(self._free)
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens there are."""
-        return self.weights["token_embd.weight"].ne[1]
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the file has a rank head."""
-        return "cls.output.weight" in self.weights or "cls.weight" in self.weights
 
     def close(self) -> None:
         """Free graphs and weights; later batches raise InvalidState.
@@ -78,6 +74,8 @@ class Encoder:
             self.site.forget(program.graph)
         self._programs.clear()
         unplace(self.weights.values())
+        self.weights = {}
+        self.site = CLOSED  # the backend has scratch memory
 
     async def vectors(self, texts: Sequence[Ids]) -> F32:
         """The pooled vector of each text, not normalised: (len(texts), width) float32.

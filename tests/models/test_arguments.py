@@ -1,0 +1,389 @@
+"""Every argument of a model's calls is checked at the call and refused by name; answers and ends.
+
+Not here: requests over HTTP (tests/serve).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from models import random_models, speech_file
+
+import aggml
+from aggml.models import EncoderModel, Model, ModelError, SpeechModel, TextModel
+from aggml.models.decoding.sampling import Sampler, choose
+from examples import llama_files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+ODD: dict[str, Any] = {
+    "None": None, "text": "0.5", "bytes": b"1", "list": [1], "dict": {"a": 1}, "object": object(),
+    "nan": math.nan, "inf": math.inf, "-1": -1, "-0.5": -0.5, "2.5": 2.5, "True": True,
+    "complex": 1j, "huge": 10**30, "array": np.ones(2), "np.nan": np.float32("nan"),
+    "unshowable": Unshowable(), "np.bool": np.True_,
+}  # fmt: skip
+
+#: What is right among ODD.
+RIGHT = {
+    "max_tokens": {"huge"},
+    "temperature": {"2.5", "huge"},
+    "top_k": {"huge"},
+    "top_p": set(),
+    "min_p": set(),
+    "seed": {"None", "huge"},
+    "stop_ids": {"None", "list"},
+    "reuse_prefix": {"True", "np.bool"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+async def model(folder: Path) -> AsyncIterator[Model]:
+    path = llama_files.write(folder / "llama.gguf")
+    async with aggml.models.load(path, ctx=256) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+async def encoder(folder: Path) -> AsyncIterator[Model]:
+    path = random_models.write(folder / "bert.gguf", "bert", random_models.words("▁a"))
+    async with aggml.models.load(path) as loaded:
+        yield loaded
+
+
+def test_the_table_has_every_option_of_generate() -> None:
+    assert set(RIGHT) == set(inspect.signature(TextModel.generate).parameters) - {"self", "prompt"}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+async def test_odd_options_of_generate(model: Model, name: str) -> None:
+    for what, value in ODD.items():
+        if what in RIGHT[name]:
+            assert [t async for t in model.generate([1], **{"max_tokens": 2, name: value})]
+            continue
+        with pytest.raises(aggml.InvalidArgument, match=rf"^\[generate\] {name}\W"):
+            model.generate([1], **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("seed", -1, "seed is -1, must be not negative"),
+        ("temperature", math.nan, "temperature is nan, expected a finite number"),
+        ("temperature", "0.5", "temperature is '0.5', expected a number"),
+        ("top_p", 5, r"top_p is 5, must be above 0 and at most 1"),
+        ("top_p", 0, r"top_p is 0, must be above 0 and at most 1"),
+        ("min_p", 1.5, r"min_p is 1.5, must be within 0 and 1"),
+        ("max_tokens", 2.5, r"max_tokens is 2.5 \(float\), expected a whole number"),
+        ("top_k", -3, "top_k is -3"),
+        ("top_k", True, r"top_k is True \(bool\), expected a whole number"),
+        ("stop_ids", [1, 99999], "given were 1 to 99999"),
+        ("stop_ids", ["</s>"], r"stop_ids\[0\] is '</s>', expected a token id"),
+    ],
+)
+async def test_what_is_said(model: Model, name: str, value: Any, said: str) -> None:
+    with pytest.raises(aggml.InvalidArgument, match=said):
+        model.generate("he", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        (None, "prompt is None, expected a text or a list of token ids"),
+        (5, "prompt is 5 "),
+        (b"bytes", "prompt is b'bytes'"),
+        ([{"role": "user", "content": "hi"}], r"list of messages.*model.template.render"),
+        ({"role": "user", "content": "hi"}, "expected a text or a list of token ids"),
+        (["one", "two"], "prompt is a list of texts"),
+        ([1, 2.5], r"prompt\[1\] is 2.5"),
+        ([1, True], r"prompt\[1\] is True"),
+        ([1, 10**30], "given were 1 to 1000000000000000000000000000000"),
+        ([[1, 2]], r"prompt\[0\] is \[1, 2\]"),
+        ([], "there must be at least one token"),
+        ([1, -1], "token ids are 0 to"),
+        (np.ones((2, 2), int), "shape \\(2, 2\\)"),
+        (np.ones(2), "array of float64"),
+        ("a lone \ud800 surrogate", "lone surrogate at character 7"),
+        (Unshowable(), "a value that cannot be shown"),
+    ],
+)
+async def test_prompts_that_are_none(model: Model, prompt: Any, said: str) -> None:
+    with pytest.raises(aggml.InvalidArgument, match=said):
+        model.generate(prompt)
+
+
+async def test_ids_may_be_of_numpy(model: Model) -> None:
+    ids = np.array([1, 40], np.int64)
+    wanted = [t.id async for t in model.generate([1, 40], max_tokens=3)]
+    assert [t.id async for t in model.generate(ids, max_tokens=np.int8(3))] == wanted
+    assert [t.id async for t in model.generate(tuple(ids), max_tokens=3)] == wanted
+    np.testing.assert_array_equal(await model.logits(ids), await model.logits([1, 40]))
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "said"),
+    [
+        ("embed", "one text", "texts is one text, 'one text', expected a list of texts"),
+        ("embed", [1, 2], r"texts\[0\] is 1 \(int\), expected a text"),
+        ("embed", None, "texts is None, expected a list of texts"),
+        ("embed", 5, "texts is 5"),
+        ("embed", ["a", None], r"texts\[1\] is None"),
+        ("embed", {"a": "b"}, "expected a list of texts"),
+        ("embed", b"a", "expected a list of texts"),
+        ("embed_ids", [1, 2], r"sequences\[0\] is 1 .* put brackets around it"),
+        ("embed_ids", "text", r"model.tokenizer.encode\(text\)"),
+        ("embed_ids", [["a"]], r"sequences\[0\]\[0\] is 'a', expected a token id"),
+        ("embed_ids", [[1, 99999]], "given were 1 to 99999"),
+        ("embed_ids", None, "sequences is None"),
+        ("logits", "text", r"ids is the text 'text'.*model.tokenizer.encode\(text\)"),
+        ("logits", None, "ids is None"),
+        ("logits", [1, None], r"ids\[1\] is None"),
+        ("logits", [[1]], r"ids\[0\] is \[1\]"),
+    ],
+)
+async def test_texts_and_ids_that_are_none(
+    model: Model, encoder: Model, call: str, given: Any, said: str
+) -> None:
+    for of in (model, encoder) if call != "logits" else (model,):
+        with pytest.raises(aggml.InvalidArgument, match=said):
+            await getattr(of, call)(given)
+
+
+@pytest.mark.parametrize(
+    ("query", "documents", "said"),
+    [
+        (None, ["a"], "query is None"),
+        (["a"], ["a"], r"query is \['a'\]"),
+        ("a", "document", "documents is one text"),
+        ("a", [None], r"documents\[0\] is None"),
+        ("a", None, "documents is None"),
+    ],
+)
+async def test_pairs_that_are_none(encoder: Model, query: Any, documents: Any, said: str) -> None:
+    with pytest.raises(aggml.InvalidArgument, match=rf"\[rerank\] {said}"):
+        await encoder.rerank(query, documents)
+
+
+async def test_options_of_an_encoder(encoder: Model) -> None:
+    assert isinstance(encoder, EncoderModel)
+    for name in ("dimensions", "normalize"):
+        for what, value in ODD.items():
+            if what == "None" or (name == "normalize" and what in {"True", "np.bool"}):
+                continue
+            options: dict[str, Any] = {name: value}
+            for call, given in ((encoder.embed, ["a"]), (encoder.embed_ids, [[1]])):
+                with pytest.raises(aggml.InvalidArgument, match=name):
+                    await call(given, **options)  # type: ignore[arg-type]
+
+
+async def test_options_of_transcribe(folder: Path) -> None:
+    speech_file.write_bin(path := folder / "random.bin")
+    right = {
+        "rate": {"huge"}, "temperature": {"2.5", "huge", "list", "array"}, "prompt": {"text"},
+        "timestamps": {"True", "np.bool"}, "previous": {"True", "np.bool"},
+        "seed": {"None", "huge"}, "language": {"None"}, "task": set(),
+    }  # fmt: skip
+    async with aggml.models.load(path) as model:
+        assert isinstance(model, SpeechModel)
+        known = set(inspect.signature(SpeechModel.transcribe).parameters)
+        assert set(right) == known - {"self", "samples"}
+        sound = speech_file.sound(1)
+        for name, fine in right.items():
+            for what, value in ODD.items():
+                if what in fine:
+                    model.transcribe(sound, **{name: value})
+                    continue
+                with pytest.raises(aggml.InvalidArgument, match=name):
+                    model.transcribe(sound, **{name: value})
+        for wrong in ("a.wav", b"RIFF", path):
+            with pytest.raises(aggml.InvalidArgument, match=r"samples is .*read_wav"):
+                model.transcribe(wrong)  # type: ignore[arg-type]
+        for odd in ([[1.0], [1.0, 2.0]], [None], {"a": 1}):
+            with pytest.raises(aggml.InvalidArgument, match="samples"):
+                await anext(model.transcribe(odd))  # type: ignore[arg-type]
+        with pytest.raises(aggml.InvalidArgument, match="recordings holds numbers"):
+            await model.transcribe_all(sound)  # type: ignore[arg-type]
+
+
+async def test_options_of_load(folder: Path) -> None:
+    path = llama_files.write(folder / "llama.gguf")
+    right = {
+        "ctx": {"None"}, "slots": set(), "cache": set(), "progress": {"None"}, "path": {"text"},
+    }  # fmt: skip
+    for name, fine in right.items():
+        for what, value in ODD.items():
+            if what in fine or (what == "huge" and name in {"ctx", "slots"}):
+                continue
+            given: dict[str, Any] = {"path": path, name: value}
+            with pytest.raises(aggml.InvalidArgument, match=rf"^\[load\] {name} is"):
+                aggml.models.load(**given)
+    with pytest.raises(aggml.InvalidArgument, match="path"):
+        aggml.models.load("a\0b")
+    for wrong in (5, "CPU"):
+        with pytest.raises(aggml.InvalidHandle):
+            aggml.models.load(path, wrong)  # type: ignore[arg-type]
+
+
+# -- why a text ended
+
+
+async def test_the_last_token_says_why_the_text_ended(model: Model) -> None:
+    tokens = model.generate([1, 40], max_tokens=4, stop_ids=[])
+    made = [t async for t in tokens]
+    assert [t.finish_reason for t in made] == [None, None, None, "length"]
+    assert tokens.finish_reason == "length"
+    end = made[2].id
+    first = [t.id for t in made].index(end)
+    tokens = model.generate([1, 40], max_tokens=40, stop_ids=[end])
+    again = [t async for t in tokens]
+    assert [t.id for t in again] == [t.id for t in made[:first]]
+    assert tokens.finish_reason == "stop"
+    if again:
+        assert [t.finish_reason for t in again] == [None] * (first - 1) + ["stop"]
+    assert made[0] == again[0] if first else True
+
+
+async def test_a_text_without_a_token_says_why_it_ended(model: Model) -> None:
+    (first,) = [t.id async for t in model.generate([1, 40], max_tokens=1, stop_ids=[])]
+    tokens = model.generate([1, 40], max_tokens=8, stop_ids=[first])
+    assert [t async for t in tokens] == []
+    assert tokens.finish_reason == "stop"
+    tokens = model.generate([1, 40], max_tokens=0)
+    assert [t async for t in tokens] == []
+    assert tokens.finish_reason == "length"
+    tokens = model.generate([1, 40], max_tokens=8)
+    assert tokens.finish_reason is None
+    await tokens.aclose()
+    assert tokens.finish_reason is None
+
+
+async def test_a_full_context_is_a_length(model: Model) -> None:
+    ids = [1, *[60] * (model.ctx - 3)]
+    made = [t async for t in model.generate(ids, max_tokens=100, stop_ids=[])]
+    assert len(made) == 3
+    assert made[-1].finish_reason == "length"
+
+
+# -- logits that are no numbers
+
+
+def bad(folder: Path, name: str, value: float, rows: Any = slice(None)) -> Path:
+    """A model of which some tokens get logits that are no numbers."""
+    made = llama_files.weights("llama")  # it has an output matrix of its own
+    made["output.weight"] = made["output.weight"].copy()
+    made["output.weight"][rows] = value
+    return llama_files.write(folder / f"{name}.gguf", "llama", tensors=made)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "top_k": 0}]
+)
+async def test_nan_is_never_drawn(folder: Path, options: dict[str, Any]) -> None:
+    rows = slice(None, None, 2)
+    async with aggml.models.load(bad(folder, "some", math.nan, rows), ctx=256) as model:
+        logits = await model.logits([1, 41])
+        assert np.isnan(logits[-1, ::2]).all()
+        assert np.isfinite(logits[-1, 1::2]).all()
+        made = [t.id async for t in model.generate([1, 41], max_tokens=20, stop_ids=[], **options)]
+        assert len(made) == 20
+        assert all(i % 2 for i in made)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "top_k": 0}]
+)
+async def test_a_model_whose_logits_are_all_nan(folder: Path, options: dict[str, Any]) -> None:
+    async with aggml.models.load(bad(folder, "all", math.nan), ctx=256) as model:
+        with pytest.raises(ModelError, match="all logits are NaN or -inf"):
+            [t async for t in model.generate([1, 41], **options)]
+        assert "0 of 1 slots" in repr(model)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 1}])
+async def test_logits_that_become_nan_later(folder: Path, options: dict[str, Any]) -> None:
+    """A token whose embedding is NaN: the step after it has no number, and the prompt has."""
+    async with aggml.models.load(llama_files.write(folder / "q.gguf"), ctx=256) as model:
+        ids = [t.id async for t in model.generate([1, 41], max_tokens=4, stop_ids=[], **options)]
+    made = llama_files.weights("llama")
+    made["token_embd.weight"] = made["token_embd.weight"].copy()
+    made["token_embd.weight"][ids[0]] = math.nan
+    path = llama_files.write(folder / "later.gguf", "llama", tensors=made)
+    async with aggml.models.load(path, ctx=256) as model:
+        found = []
+
+        async def run() -> None:
+            async for token in model.generate([1, 41], max_tokens=8, stop_ids=[], **options):
+                found.append(token.id)  # noqa: PERF401 those before the error are kept
+
+        with pytest.raises(ModelError, match="all logits are NaN or -inf"):
+            await run()
+        assert found == ids[:1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_draws_from_random_rows_with_nan_and_infinities(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.standard_normal(300).astype(np.float32)
+    row[rng.random(300) < 0.6] = np.nan
+    row[rng.random(300) < 0.2] = -np.inf
+    if seed % 3 == 0:
+        row[rng.integers(0, 300, 2)] = np.inf
+    allowed = set(np.flatnonzero(row > -np.inf).tolist())
+    ids = np.arange(300, dtype=np.int32)[None]
+    for options in ({"temperature": 0.0}, {"top_k": 5}, {"top_k": 0}, {"top_p": 0.1, "min_p": 0.2}):
+        sampler = Sampler(**{"temperature": 1.5, "seed": seed, **options})  # type: ignore[arg-type]
+        for _ in range(10):
+            assert sampler(row) in allowed
+            assert choose([sampler], ids, row[None])[0] in allowed
+    for none in (np.nan, -np.inf):
+        with pytest.raises(ModelError, match="all logits"):
+            Sampler(0.0)(np.full(9, none, np.float32))
+        with pytest.raises(ModelError, match="all logits"):
+            Sampler(1.0)(np.full(9, none, np.float32))
+
+
+# -- how a file wants its vectors made
+
+
+@pytest.mark.parametrize(
+    ("kind", "of"), [(None, "mean"), (0, "mean"), (1, "mean"), (2, "cls"), (3, "last")]
+)
+async def test_vectors_are_pooled_as_the_file_says(folder: Path, kind: int | None, of: str) -> None:
+    more = {} if kind is None else {"llama.pooling_type": kind}
+    path = random_models.write(folder / f"pooled{kind}.gguf", "llama", more)
+    texts = [[1, 2, 3], [7], [5, 6, 7, 8, 9]]
+    async with aggml.models.load(path, ctx=256) as model:
+        assert isinstance(model, TextModel)
+        found = await model.embed_ids(texts)
+        for ids, vector in zip(texts, found, strict=True):
+            hidden = (await model._decoder.hidden(ids)).astype(np.float64)
+            wanted = {"mean": hidden.mean(axis=0), "cls": hidden[0], "last": hidden[-1]}[of]
+            np.testing.assert_allclose(
+                vector, wanted / np.linalg.norm(wanted), rtol=1e-4, atol=1e-5
+            )
+
+
+async def test_a_decoder_that_ranks_gives_no_vectors(folder: Path) -> None:
+    path = random_models.write(folder / "ranks.gguf", "llama", {"llama.pooling_type": 4})
+    async with aggml.models.load(path, ctx=256) as model:
+        with pytest.raises(aggml.Unsupported, match=r"llama.pooling_type is 4 \(rank\)"):
+            await model.embed_ids([[1]])
+    path = random_models.write(folder / "new.gguf", "llama", {"llama.pooling_type": 9})
+    with pytest.raises(ModelError, match="pooling_type is 9"):
+        await aggml.models.load(path)
