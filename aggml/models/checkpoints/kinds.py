@@ -16,7 +16,7 @@ import numpy as np
 
 from aggml.models.checkpoints.config import read_json
 from aggml.models.checkpoints.cutting import name_of_cut
-from aggml.models.checkpoints.unsaid import unsaid
+from aggml.models.checkpoints.unsaid import marks_spaces, unsaid
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.json_vocabulary import guarded, open_library
 from aggml.models.tokenizers.roles import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
@@ -251,9 +251,7 @@ def _of_bpe(told: dict[str, Any], special: set[int]) -> Words:
     merges = [x.split(" ", 1) if isinstance(x, str) else list(x) for x in model["merges"]]
     normalizers = list(parts_of(told.get("normalizer")))
     before = list(parts_of(told.get("pre_tokenizer")))
-    spaces = any(x.get("content") == SPACE for x in normalizers if x["type"] == "Replace")
-    spaces |= any(x["type"] == "Metaspace" for x in before)
-    if spaces and model.get("byte_fallback"):
+    if marks_spaces(told) and model.get("byte_fallback"):
         return _of_characters(ids, merges, normalizers, before)
     tokens = {i: piece for piece, i in ids.items()}
     words = Words("gpt2", tokens, {i: CONTROL if i in special else NORMAL for i in tokens})

@@ -15,7 +15,7 @@ from aggml.models.tokenizers.vocabulary import SPACE, is_byte, letters
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["unsaid"]
+__all__ = ["marks_spaces", "unsaid"]
 
 #: Flags of added tokens; GGUF finds their text, wherever it stands.
 FLAGS: Final = ("lstrip", "rstrip", "single_word")
@@ -32,6 +32,15 @@ DECODERS: Final[Mapping[str, tuple[list[dict[str, Any]], ...]]] = {
         [_TEXT, {"type": "ByteFallback"}, {"type": "Fuse"}, _STRIP],
     ),
 }
+
+
+def marks_spaces(told: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer's pieces have a mark for spaces, as those of SentencePiece."""
+    replaces = any(
+        x["type"] == "Replace" and x.get("content") == SPACE
+        for x in parts_of(told.get("normalizer"))
+    )
+    return replaces or any(x["type"] == "Metaspace" for x in parts_of(told.get("pre_tokenizer")))
 
 
 def unsaid(told: Mapping[str, Any]) -> list[str]:
@@ -74,10 +83,7 @@ def _of_bpe(told: Mapping[str, Any]) -> Iterator[str]:
         if model.get(name):
             yield f"model.{name}"
     normalizers = _steps(told, "normalizer")
-    spaces = _SPACES in normalizers or any(
-        x["type"] == "Metaspace" for x in _steps(told, "pre_tokenizer")
-    )
-    if spaces and model.get("byte_fallback"):
+    if marks_spaces(told) and model.get("byte_fallback"):
         yield from _of_characters(told, normalizers)
         return
     if any(x not in model["vocab"] for x in letters()):

@@ -69,9 +69,36 @@ def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenize
         part = _part_at_fault(told, module)
         raise VocabularyError(f"{name}: {part} is refused by {error}") from error
     same_type(told, found, name)
+    _check_normalized(found, name)
     found.no_padding()
     found.no_truncation()
     return found
+
+
+def _check_normalized(tokenizer: Any, name: str) -> None:  # noqa: ANN401
+    """Check that no two added tokens become the same text.
+
+    The library takes any of the two, in one process the one, in another the other.
+
+    Raises:
+        VocabularyError: names them.
+    """
+    if tokenizer.normalizer is None:
+        return
+    seen: dict[str, str] = {}
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if not token.normalized:
+            continue
+        text = guarded(
+            lambda x=token: tokenizer.normalizer.normalize_str(x.content),
+            f"{name}: added_tokens: {token.content!r} cannot be normalized",
+        )
+        if text in seen:
+            raise VocabularyError(
+                f"{name}: added_tokens: {seen[text]!r} and {token.content!r} are normalized, and "
+                f"become the same text, {text!r}"
+            )
+        seen[text] = token.content
 
 
 def _part_at_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401 a module

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.models.tokenizers.roles import CONTROL, UNUSED
 from aggml.models.tokenizers.vocabulary import SILENT, GGUFVocabulary, VocabularyError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class LongestMatch(GGUFVocabulary):
         self._ids: dict[bytes, int] = {}
         lengths: dict[bytes, set[int]] = {}
         for i, token in enumerate(self.bytes_):
-            if token and self.kinds[i] not in (CONTROL, UNUSED):
+            if token and i not in self._roles.hidden:
                 self._ids[token] = i
                 lengths.setdefault(token[:2], set()).add(len(token))
         self._lengths = {begin: sorted(n, reverse=True) for begin, n in lengths.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from aggml.models.tokenizers.roles import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, special_id
+from aggml.models.tokenizers.roles import BYTE, NORMAL, UNUSED, USER_DEFINED, special_id
 from aggml.models.tokenizers.vocabulary import SILENT, SPACE, GGUFVocabulary, library
 
 if TYPE_CHECKING:
@@ -101,32 +101,34 @@ class Unigram(LibraryPieces):
         return ids if self.eos is None else [*ids[:at], self.eos, *ids[at:]]
 
     def _build(self, tokenizers: Any, metadata: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        scores = metadata.get("tokenizer.ggml.scores")
-        scores = [0.0] * len(self.pieces) if scores is None else [float(x) for x in scores]
-        normal = [x for x, kind in zip(scores, self.kinds, strict=True) if kind == NORMAL]
+        self._prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
+        self._merges = bool(metadata.get("tokenizer.ggml.remove_extra_whitespaces", False))
+        given = metadata.get("tokenizer.ggml.scores")
+        scores = [0.0] * len(self.pieces) if given is None else [float(x) for x in given]
+        told = metadata.get("tokenizer.ggml.token_type")
+        kinds = self.kinds if told is None else [int(x) for x in told]
+        normal = [x for x, kind in zip(scores, kinds, strict=True) if kind == NORMAL]
         worst = min(normal, default=0.0)
         # Tokens that no text may give have texts that do not occur in one, and the worst score:
         # that of unknown text is reckoned from it.
         rows: list[tuple[str, float]] = []
-        for i, (piece, score, kind) in enumerate(zip(self.pieces, scores, self.kinds, strict=True)):
-            if kind in (NORMAL, UNUSED):
-                rows.append((piece, score))
-            elif kind == USER_DEFINED:
-                rows.append((piece, 0.0))
+        for i, (piece, score, kind) in enumerate(zip(self.pieces, scores, kinds, strict=True)):
+            if i in self._roles.hidden or kind not in (NORMAL, UNUSED, USER_DEFINED):
+                rows.append((f"\0{i}\0", worst))
             else:
-                rows.append((piece if kind == UNKNOWN else f"\0{i}\0", worst))
-        built = tokenizers.Tokenizer(tokenizers.models.Unigram(rows, self.unknown))
-        steps: list[Any] = []
+                rows.append((piece, 0.0 if kind == USER_DEFINED else score))
         charsmap = metadata.get("tokenizer.ggml.precompiled_charsmap")
+        self._normalizer = None
         if charsmap is not None and len(charsmap):
-            steps.append(tokenizers.normalizers.Precompiled(bytes(bytearray(charsmap))))
-        if metadata.get("tokenizer.ggml.remove_extra_whitespaces", False):
-            steps.append(tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
-            steps.append(tokenizers.normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""))
-        if steps:
-            built.normalizer = tokenizers.normalizers.Sequence(steps)
-        prefix = metadata.get("tokenizer.ggml.add_space_prefix", False)
-        built.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(
-            replacement=SPACE, prepend_scheme="always" if prefix else "never", split=False
-        )
-        return built
+            self._normalizer = tokenizers.normalizers.Precompiled(bytes(bytearray(charsmap)))
+        return tokenizers.Tokenizer(tokenizers.models.Unigram(rows, self.unknown))
+
+    def _encode(self, text: str) -> list[int]:
+        if self._normalizer is not None:
+            text = self._normalizer.normalize_str(text)
+        if self._merges:
+            text = "".join(f" {word}" for word in text.split(" ") if word)
+        elif self._prefix:
+            word = text.lstrip(" ")
+            text = f"{text[: len(text) - len(word)]} {word}" if word else text
+        return super()._encode(text.replace(" ", SPACE)) if text else []

@@ -228,6 +228,8 @@ class GGUFVocabulary(Vocabulary):
         found = [i for i, x in enumerate(self.kinds) if x == USER_DEFINED or i in hidden]
         found = [i for i in found if self.ids[self.pieces[i]] == i]
         found.sort(key=lambda i: (-len(self.pieces[i].encode("utf-8", "replace")), i))
+        #: Ids of the tokens that a text can give: a control token comes from its name alone.
+        self._plain = {piece: i for piece, i in self.ids.items() if i not in hidden}
         self._special = found
         self._literals = [i for i in found if i not in hidden]
         self._finder = re.compile("|".join(re.escape(self.pieces[i]) for i in found) or "(?!)")
@@ -310,7 +312,7 @@ class SentencePiece(GGUFVocabulary):
         self.prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
         # A file without the token of a byte may have the character itself.
         self.bytes_ = [
-            self.ids.get(f"<0x{i:02X}>", self.ids.get(chr(i)) if i < 128 else None)
+            self._plain.get(f"<0x{i:02X}>", self._plain.get(chr(i)) if i < 128 else None)
             for i in range(256)
         ]
 
@@ -324,7 +326,7 @@ class SentencePiece(GGUFVocabulary):
 
         def offer(left: int, right: int) -> None:
             joined = parts[left] + parts[right]
-            token = self.ids.get(joined)
+            token = self._plain.get(joined)
             if token is not None:
                 heapq.heappush(queue, (-self.scores[token], left, right, joined))
 
@@ -343,7 +345,7 @@ class SentencePiece(GGUFVocabulary):
                 offer(before[left], left)
         ids: list[int] = []
         for part in parts:
-            token = self.ids.get(part) if part else None
+            token = self._plain.get(part) if part else None
             if token is not None:
                 ids.append(token)
             elif part:
@@ -401,7 +403,7 @@ class ByteLevel(GGUFVocabulary):
         self._cut = CUTS[pre]
         super().__init__(metadata, add_bos=self._cut.add_bos)
         self.add_bos |= self._cut.always_bos
-        self._joiner = Joiner(metadata, self.ids, self._cut)
+        self._joiner = Joiner(metadata, self._plain, len(self.pieces), self._cut)
         self._bytes = bytes_of_letters()
         self._lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))
         self._composed = bool(metadata.get("tokenizer.ggml.normalizer.nfc", False))
@@ -421,7 +423,7 @@ class ByteLevel(GGUFVocabulary):
             return self._joiner.ids_of(text)
         ids: list[int] = []
         for part in _LINES.split(text):
-            whole = self.ids.get(part) if part.startswith("\n") else None
+            whole = self._plain.get(part) if part.startswith("\n") else None
             ids += self._joiner.ids_of(part) if whole is None else [whole]
         return ids
 
@@ -438,8 +440,8 @@ class ByteLevel(GGUFVocabulary):
             return piece.replace(SPACE, " ").encode()
         try:
             return bytes(map(self._bytes.__getitem__, piece))
-        except KeyError:  # a letter of no byte, in a file that was damaged or made by hand
-            return bytes(self._bytes[x] for x in piece if x in self._bytes)
+        except KeyError:  # a letter of no byte: the token is a text, not letters of bytes
+            return piece.encode()
 
 
 _LINES: Final = re.compile("(\n+)")
@@ -482,27 +484,30 @@ class Joiner:
     bytes are looked up one by one, and left out if they are no tokens either.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], ids: Mapping[str, int], cut: Cut) -> None:
+    def __init__(
+        self, metadata: Mapping[str, Any], ids: Mapping[str, int], base: int, cut: Cut
+    ) -> None:
+        """Make it.
+
+        Args:
+            metadata: of the file, with its merges.
+            ids: of the tokens that a text can give, by text.
+            base: how many tokens the file has.
+            cut: how a text is cut.
+        """
         module = library()
         self._ids = ids
         self._cut = cut
-        known = dict(ids)
+        self._base = base
         merges: dict[tuple[str, str], None] = {}  # in order, each once: the first counts
         for merge in metadata["tokenizer.ggml.merges"]:
             at = merge.find(" ", 1)
             if 0 < at < len(merge) - 1:
                 merges[merge[:at], merge[at + 1 :]] = None
-        self._lacking: list[str] = []
         parts = (x for a, b in merges for x in (a, b, a + b))
-        for part in itertools.chain(letters() if cut.bytes else (), parts):
-            if part not in known:
-                known[part] = len(ids) + len(self._lacking)
-                self._lacking.append(part)
-        base = len(ids)
-        if len(ids) and max(ids.values()) >= base:  # some texts are tokens twice
-            base = max(ids.values()) + 1
-            known |= {part: base + i for i, part in enumerate(self._lacking)}
-        self._base = base
+        every = itertools.chain(letters() if cut.bytes else (), parts)
+        self._lacking = [x for x in dict.fromkeys(every) if x not in ids]
+        known = {**ids, **{part: base + i for i, part in enumerate(self._lacking)}}
         model = module.models.BPE(
             vocab=known, merges=list(merges), ignore_merges=cut.whole, byte_fallback=not cut.bytes
         )
