@@ -170,7 +170,8 @@ def divides(hp: Hyperparameters, name: str, n: int, of: str, whole: int) -> None
 
 def window_of(hp: Hyperparameters) -> int | None:
     """The window of all layers, in positions; None: every layer sees all."""
-    return hp.integer("attention.sliding_window", 0) or None
+    window = hp.integer("attention.sliding_window", 0)
+    return window if 0 < window < hp.integer("context_length", least=1) else None
 
 
 def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:

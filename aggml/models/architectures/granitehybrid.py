@@ -98,6 +98,7 @@ CHECKPOINT: Final = Checkpoint(
         "ssm.group_count": "mamba_n_groups",
         "ssm.time_step_limit": steps_without_limit,
     },
+    harmless={"num_experts_per_tok": "it is read if there are experts"},
     expects={"hidden_act": ("silu",), "mamba_proj_bias": (False,)},
 )
 

@@ -14,6 +14,7 @@ from aggml.models.checkpoints.keys import (
     EXPERT_KEYS,
     NEIGHBOURS,
     scaled_frequencies,
+    window_of_folder,
 )
 from aggml.models.checkpoints.recipes import Checkpoint, stacked
 from aggml.models.description import Architecture, Description, Layer
@@ -23,9 +24,11 @@ from aggml.models.reading import (
     experts_of,
     layers_of,
     rope_of,
+    window_of,
 )
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -37,7 +40,16 @@ def describe(hp: Hyperparameters) -> Description:
     of_experts = hp.integer("expert_count", 0) > 0
     net = experts_of(hp, sum_to_one=True) if of_experts else FeedForward()
     layers = range(layers_of(hp))
-    return description_of(hp, [Layer(attention_of(hp, rope, i), net) for i in layers])
+    window = window_of(hp)
+    mixers = (attention_of(hp, rope, i, window=window) for i in layers)
+    return description_of(hp, [Layer(mixer, net) for mixer in mixers])
+
+
+def _window(config: Config) -> int | None:
+    """The window, which models of transformers' class Llama do not have."""
+    if config.model_type not in ("mistral", "mixtral"):
+        return None
+    return window_of_folder(default=4096 if config.model_type == "mistral" else None)(config)
 
 
 CHECKPOINT: Final = Checkpoint(
@@ -49,7 +61,10 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.ffn_down_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w2"),
         "blk.{i}.ffn_up_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w3"),
     },
-    {**DECODER_KEYS, **EXPERT_KEYS, "expert_feed_forward_length": lambda _: None},
+    {
+        **DECODER_KEYS, **EXPERT_KEYS, "expert_feed_forward_length": lambda _: None,
+        "attention.sliding_window": _window,
+    },
     expects={"hidden_act": ("silu",)},
 )  # fmt: skip
 

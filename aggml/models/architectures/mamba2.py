@@ -88,6 +88,7 @@ CHECKPOINT: Final = Checkpoint(
         "vocab_size": "vocab_size",
     },
     prefixes=("backbone.",),
+    harmless={"num_attention_heads": "there is no attention"},
     expects={"hidden_act": ("silu",), "use_bias": (False,)},
 )
 

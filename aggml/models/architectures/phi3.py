@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, longrope_factors
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, longrope_factors, window_of_folder
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import (
-    attention_of,
-    description_of,
-    layers_of,
-    rope_of,
-)
+from aggml.models.reading import attention_of, description_of, layers_of, rope_of, window_of
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -31,8 +27,14 @@ def describe(hp: Hyperparameters) -> Description:
         stretched=hp.get("rope.scaling.type") == "longrope",
     )
     layers = range(layers_of(hp))
-    attention = (attention_of(hp, rope, i, joined=True) for i in layers)
+    window = window_of(hp)
+    attention = (attention_of(hp, rope, i, joined=True, window=window) for i in layers)
     return description_of(hp, [Layer(mixer, FeedForward(joined=True)) for mixer in attention])
+
+
+def _window(config: Config) -> int:
+    """The window; 0: there is none. llama.cpp needs the number in any case."""
+    return window_of_folder()(config) or 0
 
 
 CHECKPOINT: Final = Checkpoint(
@@ -43,7 +45,7 @@ CHECKPOINT: Final = Checkpoint(
         "rope_factors_short.weight": longrope_factors("short_factor"),
         "rope_factors_long.weight": longrope_factors("long_factor"),
     },
-    DECODER_KEYS | {"attention.sliding_window": lambda _: 0},  # none, as in llama.cpp
+    DECODER_KEYS | {"attention.sliding_window": _window},
     expects={"hidden_act": ("silu",)},
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS, UNUSED_WINDOW
 from aggml.models.checkpoints.recipes import Checkpoint, flat
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
@@ -40,6 +40,7 @@ CHECKPOINT: Final = Checkpoint(
     },
     DECODER_KEYS | EXPERT_KEYS
     | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+    harmless=UNUSED_WINDOW,
     expects={
         "hidden_act": ("silu",), "use_sliding_window": (False,), "norm_topk_prob": (False,),
         "decoder_sparse_step": (1,), "mlp_only_layers": ([],),

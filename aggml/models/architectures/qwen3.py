@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, UNUSED_WINDOW
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
@@ -31,6 +31,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 CHECKPOINT: Final = Checkpoint(
     ("qwen3",), DECODER | HEAD_NORMS, DECODER_KEYS,
+    harmless=UNUSED_WINDOW,
     expects={"hidden_act": ("silu",), "use_sliding_window": (False,)},
 )  # fmt: skip
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS, HEAD_NORMS
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    EXPERT_KEYS,
+    EXPERTS,
+    HEAD_NORMS,
+    UNUSED_WINDOW,
+)
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
@@ -31,6 +38,7 @@ def describe(hp: Hyperparameters) -> Description:
 
 CHECKPOINT: Final = Checkpoint(
     ("qwen3_moe",), DECODER | HEAD_NORMS | EXPERTS, DECODER_KEYS | EXPERT_KEYS,
+    harmless=UNUSED_WINDOW,
     expects={
         "hidden_act": ("silu",), "use_sliding_window": (False,), "norm_topk_prob": (True,),
         "decoder_sparse_step": (1,), "mlp_only_layers": ([],),

@@ -45,6 +45,7 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.attn_k_norm": stacked("layers.{i}.self_attn.k_layernorm.norms.{e}"),
     },
     CENTRED_KEYS | {"use_parallel_residual": "use_parallel_residual"},
+    harmless={"qk_layernorm": "the file has these norms or not"},
     expects={"hidden_act": ("silu",)},
 )  # fmt: skip
 

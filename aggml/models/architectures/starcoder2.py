@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
+from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER, window_of_folder
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
-from aggml.models.reading import (
-    attention_of,
-    centred_of,
-    layers_of,
-    rope_of,
-)
+from aggml.models.reading import attention_of, centred_of, layers_of, rope_of, window_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -24,8 +19,10 @@ __all__ = ["ARCHITECTURE", "describe"]
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
-    layers = range(layers_of(hp))
-    return centred_of(hp, [Layer(attention_of(hp, rope, i, joined=None), net) for i in layers])
+    layers, window = range(layers_of(hp)), window_of(hp)
+    return centred_of(
+        hp, [Layer(attention_of(hp, rope, i, joined=None, window=window), net) for i in layers]
+    )
 
 
 CHECKPOINT: Final = Checkpoint(
@@ -33,7 +30,7 @@ CHECKPOINT: Final = Checkpoint(
     DECODER | {
         "blk.{i}.ffn_up": "layers.{i}.mlp.c_fc", "blk.{i}.ffn_down": "layers.{i}.mlp.c_proj",
     },
-    CENTRED_KEYS,  # without the window, which llama.cpp does not apply either
+    CENTRED_KEYS | {"attention.sliding_window": window_of_folder()},
     expects={"hidden_act": ("gelu_pytorch_tanh", "gelu_new")},
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from aggml.models.checkpoints.settings import check_rope, check_types
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelError: the file is no JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(
+            path.read_text(encoding="utf-8-sig")
+        )  # some begin with a byte order mark
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {str(path)!r}: {error}") from error
     if not isinstance(found, dict):
         raise ModelError(f"{str(path)!r} is no JSON object")
@@ -35,16 +38,28 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Config:
-    """The values of a config.json; for a model of text and images, those of its text part."""
+    """The values of a config.json; for a model of text and images, those of its text part.
+
+    Attributes:
+        values: by name.
+        read: the names of all values that were looked for.
+        model_type, classes: the kind of model, and transformers' names of its class.
+
+    Raises:
+        ModelError: a value is of another type than it must be.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         inner = values.get("text_config")
         self.values = {**values, **inner} if isinstance(inner, dict) else dict(values)
+        check_types(self.values)
+        self.read: set[str] = set()
         self.model_type = str(self.values.get("model_type", ""))
         self.classes = [str(x) for x in values.get("architectures") or ()]
 
     def get(self, *names: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
         """The value of the first of these names that has one, or ``default``."""
+        self.read.update(names)
         for name in names:
             if self.values.get(name) is not None:
                 return self.values[name]
@@ -78,7 +93,15 @@ class Config:
 
         Args:
             layers: the type of layer, used if types of layers have different settings.
+
+        Raises:
+            ModelError: a setting that is not known, or of another type than it must be.
         """
+        found = self._rope(layers)
+        check_rope(found)
+        return found
+
+    def _rope(self, layers: str) -> dict[str, Any]:
         found = self.get("rope_parameters", default={})
         if layers in found:
             return dict(found[layers])

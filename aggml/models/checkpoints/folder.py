@@ -7,7 +7,7 @@ Here: metadata, making tensors and bringing them to a device. Not here: which te
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio.to_thread
 import numpy as np
@@ -16,9 +16,10 @@ from anyio.lowlevel import checkpoint as breath
 import aggml
 from aggml import Tensor
 from aggml.models.checkpoints.config import Config, read_json
-from aggml.models.checkpoints.keys import rope_keys
+from aggml.models.checkpoints.keys import Number, rope_keys
 from aggml.models.checkpoints.planning import Translation, chosen
 from aggml.models.checkpoints.pooling import pooling_keys
+from aggml.models.checkpoints.settings import refuse_unread
 from aggml.models.checkpoints.shards import Shards
 from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
 from aggml.models.errors import ModelError
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.recipes import Array, Checkpoint
 
 __all__ = ["ModelFolder"]
+
+#: Keys without which no architecture can be built, if its map has them.
+NEEDED: Final = (
+    "context_length", "embedding_length", "block_count", "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+)  # fmt: skip
 
 
 class ModelFolder:
@@ -82,7 +89,14 @@ class ModelFolder:
             self.metadata["tokenizer.ggml.token_type_count"] = (
                 1 if kinds is None else kinds.shape[0]
             )
-        self.metadata |= vocabulary_keys(self.path, config, self._rows_of_embeddings())
+        rows = self._rows_of_embeddings()
+        told = config.get("vocab_size")
+        if told is not None and rows and told != rows:
+            raise ModelError(
+                f"config.json has vocab_size = {told}, but the embeddings have {rows} rows"
+            )
+        self.metadata |= vocabulary_keys(self.path, config, rows)
+        refuse_unread(config.values, config.read, self._map.harmless, name)
         return self
 
     def file_metadata(self) -> dict[str, Any]:
@@ -112,13 +126,17 @@ class ModelFolder:
                 value = self._config.get(*((where,) if isinstance(where, str) else where))
             if value is not None:
                 found[key] = value
+            elif key in NEEDED and not (callable(where) and not isinstance(where, Number)):
+                names = where.names if isinstance(where, Number) else where
+                one = (names,) if isinstance(names, str) else names
+                raise ModelError(f"config.json has no {' or '.join(one)}")
         ranks = any(name.startswith("cls.") for name in self._made)
         pooled = (
             pooling_keys(self.path, self._config, ranks=ranks)
             if not found.get("attention.causal", True)
             else {}
         )
-        return rope_keys(self._config) | found | pooled
+        return rope_keys(self._config, self._map.tensors) | found | pooled
 
     def array(self, name: str) -> Array:
         """A tensor's elements, or its quantized blocks as bytes, in numpy's order.
@@ -130,7 +148,11 @@ class ModelFolder:
         """
         made = self._made[name]
         arrays = [self._shards[source] for source in made.sources]
-        found = arrays[0] if made.recipe is None else made.recipe.make(arrays, self._config)
+        try:
+            found = arrays[0] if made.recipe is None else made.recipe.make(arrays, self._config)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            shapes = ", ".join(f"{x!r} {list(self._shards[x].shape)}" for x in made.sources)
+            raise ModelError(f"tensor {name!r} cannot be made of {shapes}: {error}") from error
         assert found is not None
         if made.dtype.is_quantized:
             return np.ascontiguousarray(found)

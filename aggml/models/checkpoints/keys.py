@@ -8,6 +8,7 @@ rotary positions. Not here: the recipes in them (recipes.py), one architecture's
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,27 +17,64 @@ from aggml.models.checkpoints.recipes import Key, Rule, made, shaped, shifted, s
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aggml.models.checkpoints.config import Config
     from aggml.models.checkpoints.recipes import Array, Recipe
 
 __all__ = [
-    "CENTRED_KEYS", "DECODER", "DECODER_KEYS", "ENCODER_KEYS", "EXPERTS", "EXPERT_KEYS",
-    "HEAD_NORMS", "NEIGHBOURS", "UNBOUNDED", "decay_rates", "gemma_norms", "kernels",
-    "longrope_factors", "number", "rope_keys", "same_as_heads", "scaled_frequencies",
-    "steps_without_limit", "window_pattern",
+    "CENTRED_KEYS",
+    "DECODER",
+    "DECODER_KEYS",
+    "ENCODER_KEYS",
+    "EXPERTS",
+    "EXPERT_KEYS",
+    "HEAD_NORMS",
+    "NEIGHBOURS",
+    "UNBOUNDED",
+    "UNUSED_WINDOW",
+    "Number",
+    "decay_rates",
+    "gemma_norms",
+    "kernels",
+    "longrope_factors",
+    "number",
+    "rope_keys",
+    "same_as_heads",
+    "scaled_frequencies",
+    "steps_without_limit",
+    "window_of_folder",
+    "window_pattern",
 ]  # fmt: skip
 
 
-def number(*names: str, default: float | None = None) -> Callable[[Config], float | None]:
-    """A value as a float, even if config.json writes it as an integer."""
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Reads a value as a float, even if config.json writes it as an integer.
 
-    def read(config: Config) -> float | None:
-        found = config.get(*names, default=default)
+    Attributes:
+        names: under one of which the value is.
+        default: if there is none.
+    """
+
+    names: tuple[str, ...]
+    default: float | None
+
+    def __call__(self, config: Config) -> float | None:
+        """The value in a config.json."""
+        found = config.get(*self.names, default=self.default)
         return None if found is None else float(found)
 
-    return read
+
+def number(*names: str, default: float | None = None) -> Number:
+    """A value as a float, even if config.json writes it as an integer."""
+    return Number(names, default)
+
+
+#: For models that have a window only if use_sliding_window is true, which is refused.
+UNUSED_WINDOW: Final = dict.fromkeys(
+    ("sliding_window", "max_window_layers"), "use_sliding_window is false, so there is no window"
+)
 
 
 def _rotated(config: Config) -> int:
@@ -120,12 +158,17 @@ NEIGHBOURS: Final[dict[str, Rule]] = {
 }
 
 
-def rope_keys(config: Config) -> dict[str, Any]:
+def rope_keys(config: Config, tensors: Mapping[str, Rule]) -> dict[str, Any]:
     """GGUF's keys for the bases of the frequencies and for the extension of the context.
+
+    Args:
+        config: of the folder.
+        tensors: the architecture's map; it tells which ways of extending the context it has.
 
     Raises:
         ModelError: an unknown way of extending the context.
     """
+    _refuse_rope(config, tensors)
     rope, found = config.rope(), {}
     base = rope.get("rope_theta")
     if base is not None:
@@ -160,6 +203,45 @@ def rope_keys(config: Config) -> dict[str, Any]:
             usual = 0.1 * math.log(float(rope["factor"])) + 1
             found["rope.scaling.attn_factor"] = float(told) / usual
     return found
+
+
+def _refuse_rope(config: Config, tensors: Mapping[str, Rule]) -> None:
+    """Refuse settings of rotary positions that this architecture does not carry out.
+
+    Raises:
+        ModelError: for the first one.
+    """
+    for name in ("rope_parameters", "rope_scaling"):
+        for part, value in config.get(name, default={}).items():
+            if isinstance(value, dict) and part not in ("full_attention", "sliding_attention"):
+                raise ModelError(
+                    f"config.json has {name} for layers of the type {part!r}, which is not known"
+                )
+    rope = config.rope()
+    kind = rope.get("rope_type")
+    factors = {"llama3": "rope_freqs.weight"}
+    factors |= dict.fromkeys(("longrope", "su"), "rope_factors_long.weight")
+    if kind in factors and factors[kind] not in tensors:
+        raise ModelError(
+            f"config.json has the rope_type {kind!r}, which is not carried out for a "
+            f"{config.model_type!r} model"
+        )
+    latent = "blk.{i}.attn_kv_a_mqa" in tensors
+    if not latent or rope.get("mscale") != rope.get("mscale_all_dim"):
+        for name in ("mscale", "mscale_all_dim"):
+            if rope.get(name) is not None:
+                raise ModelError(
+                    f"config.json has {name} = {rope[name]} among its settings of rotary "
+                    "positions, which is not carried out"
+                )
+    if rope.get("alpha") is not None and config.model_type != "hunyuan_v1_dense":
+        raise ModelError(
+            f"config.json has alpha = {rope['alpha']} among its settings of rotary positions, "
+            "which is not carried out"
+        )
+    # YaRN's bounds are rounded to whole dimensions, as in llama.cpp, which gpt-oss is run with.
+    if rope.get("truncate") not in (None, True) and config.model_type != "gpt_oss":
+        raise ModelError("config.json has truncate = false for YaRN, which is not carried out")
 
 
 def _long_rope_keys(config: Config, rope: dict[str, Any]) -> dict[str, Any]:
@@ -197,13 +279,43 @@ def _llama3_frequencies(config: Config) -> Array | None:
 scaled_frequencies: Final = made(_llama3_frequencies)
 
 
+def window_of_folder(*, default: int | None = None) -> Callable[[Config], int | None]:
+    """The window of all layers, in positions; None: there is none.
+
+    Args:
+        default: of folders that do not have the setting at all, as transformers has it.
+    """
+
+    def read(config: Config) -> int | None:
+        if "sliding_window" not in config.values:
+            return default
+        found = config.get("sliding_window")
+        return None if found is None else int(found)
+
+    return read
+
+
 def window_pattern(period: int) -> Callable[[Config], Any]:
     """Which layers see a window; None if it is all but every ``period``-th, the usual pattern."""
 
     def read(config: Config) -> list[bool] | None:
         kinds = config.get("layer_types")
+        layers = int(config.need("num_hidden_layers"))
+        told = config.get("sliding_window_pattern", "_sliding_window_pattern", default=period)
         if kinds is None:
-            return None
+            if told == period or config.get("sliding_window") is None:
+                return None
+            if not isinstance(told, int) or told < 1:
+                raise ModelError(
+                    f"config.json has sliding_window_pattern = {told!r}, expected was a number"
+                )
+            return [i % told < told - 1 for i in range(layers)]
+        known = ("sliding_attention", "full_attention")
+        if len(kinds) != layers or not set(kinds) <= set(known):
+            raise ModelError(
+                f"config.json has layer_types = {kinds!r:.60} for {layers} layers; expected was "
+                f"{' or '.join(known)} for each"
+            )
         near = [kind == "sliding_attention" for kind in kinds]
         usual = [i % period < period - 1 for i in range(len(near))]
         return None if near == usual else near

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml import DType
 from aggml.models.errors import ModelError
+from aggml.models.hyperparameters import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,19 @@ IN_F32: Final = re.compile(
     r"|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
 )
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
+#: Models whose output is the embeddings if config.json does not say, as transformers has it.
+TIED: Final = (
+    "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "smollm3", "starcoder2",
+)  # fmt: skip
+#: Settings that say whether these tensors have biases.
+_QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
+_NET: Final = ("ffn_up", "ffn_down", "ffn_gate")
+BIASES: Final = {
+    "attention_bias": _QKV, "qkv_bias": _QKV, "use_qkv_bias": _QKV, "mlp_bias": _NET,
+    "attention_out_bias": ("attn_output",), "use_bias": (*_QKV, *_NET, "ssm_in"),
+    "norm_bias": ("attn_norm", "ffn_norm", "output_norm"), "mamba_conv_bias": ("ssm_conv1d",),
+    "use_conv_bias": ("ssm_conv1d",), "mamba_proj_bias": ("ssm_in",),
+}  # fmt: skip
 BOTH: Final = (".weight", ".bias")
 WHOLE: Final = (*BOTH, ".ssm_a", ".ssm_d")  #: Ends of names that stand for one tensor.
 #: Buffers that older folders contain and nobody needs.
@@ -80,7 +94,12 @@ class Translation:
         found: dict[str, Made] = {}
         used: set[str] = set()
         layers = int(self.config.need("num_hidden_layers", "n_layer", "n_layers"))
-        tied = bool(self.config.get("tie_word_embeddings", default=False))
+        if layers > MOST_LAYERS:
+            raise ModelError(
+                f"config.json has num_hidden_layers = {layers}, at most {MOST_LAYERS} make sense"
+            )
+        default = self.config.model_type in TIED
+        tied = bool(self.config.get("tie_word_embeddings", default=default))
         for target, rule in self.map.tensors.items():
             for i in range(layers) if "{i}" in target else (0,):
                 for suffix in ("",) if target.endswith(WHOLE) else BOTH:
@@ -101,7 +120,30 @@ class Translation:
                 f"the folder has {len(rest)} tensors that its architecture lacks, for example "
                 f"{min(rest)!r}"
             )
+        if "output" in self.map.tensors and not tied and "output.weight" not in found:
+            raise ModelError(
+                "the folder has no tensor 'lm_head.weight', and config.json does not have "
+                "tie_word_embeddings = true"
+            )
+        self._check_biases(found)
         return found
+
+    def _check_biases(self, found: Mapping[str, Made]) -> None:
+        """Refuse biases that config.json denies, and their lack where it demands them.
+
+        Raises:
+            ModelError: for the first setting.
+        """
+        for setting, parts in BIASES.items():
+            told = self.config.get(setting)
+            there = [x for x in found if x.endswith(".bias") and x.split(".")[-2] in parts]
+            if told is True and not there:
+                raise ModelError(f"config.json has {setting} = true, but there are no biases")
+            if told is False and there:
+                raise ModelError(
+                    f"config.json has {setting} = false, but the folder has "
+                    f"{found[there[0]].sources[0]!r}"
+                )
 
     def _first(
         self, named: Mapping[str, str], rule: Rule, i: int, suffix: str, target: str
@@ -125,9 +167,17 @@ class Translation:
         arrays = [self.shards[name] for name in sources]
         if isinstance(rule, str):
             return Made(tuple(sources), None, _kind(arrays, sources, target), arrays[0].shape)
-        shape = rule.shape([x.shape for x in arrays], self.config)
+        try:
+            shape = rule.shape([x.shape for x in arrays], self.config)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            shapes = ", ".join(
+                f"{x!r} {list(a.shape)}" for x, a in zip(sources, arrays, strict=True)
+            )
+            raise ModelError(f"tensor {target!r} cannot be made of {shapes}: {error}") from error
         if shape == ():
             return None
+        if min(shape) < 1:
+            raise ModelError(f"tensor {target!r} would have the shape {list(shape)}")
         if rule.dtype is not None:
             return Made(tuple(sources), rule, rule.dtype, shape)
         return Made(tuple(sources), rule, _kind(arrays, sources, target, len(shape)), shape)

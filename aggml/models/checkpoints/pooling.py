@@ -44,7 +44,7 @@ def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]
         labels = config.get("id2label", default={"0": "LABEL_0"})
         return {"pooling_type": RANK, "classifier.output_labels": [str(x) for x in labels.values()]}
     try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {"pooling_type": MEAN}
     except (OSError, ValueError) as error:

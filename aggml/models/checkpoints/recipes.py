@@ -69,6 +69,7 @@ class Checkpoint:
         expects: allowed values of entries of config.json; with others the model would be built
             differently. An entry may be missing.
         classes: if not empty, a name in ``architectures`` must begin with one of these.
+        harmless: settings of config.json that need not be read, each with the reason.
     """
 
     model_types: tuple[str, ...]
@@ -79,6 +80,7 @@ class Checkpoint:
     ignored: tuple[str, ...] = ()
     expects: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    harmless: Mapping[str, str] = field(default_factory=dict)
 
 
 def _same(shapes: Sequence[Shape], _: Config) -> Shape:

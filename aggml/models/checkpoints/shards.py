@@ -93,7 +93,7 @@ def _paths(folder: Path) -> list[Path]:
     if found.suffix != ".json":
         return [found]
     try:
-        named = json.loads(found.read_text(encoding="utf-8"))["weight_map"].values()
+        named = json.loads(found.read_text(encoding="utf-8-sig"))["weight_map"].values()
         # Names with "/" are dropped: an index must not lead out of its folder.
         paths = [folder / name for name in sorted({*named}) if "/" not in name]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
