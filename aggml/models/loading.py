@@ -24,6 +24,7 @@ from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
+from aggml.models.tokenizers.template import sources_of
 from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ async def load(
     assert at is not None
     try:
         with await open_model(Path(path)) as file:
-            template = file.metadata.get("tokenizer.chat_template")
+            template = sources_of(file.metadata)
             tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             model = await described(file)
             if isinstance(model, EncoderDescription):
@@ -107,9 +108,7 @@ async def load(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    return TextModel(
-        decoder, tokenizer, owned=own, template=template if isinstance(template, str) else None
-    )
+    return TextModel(decoder, tokenizer, owned=own, template=template)
 
 
 async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:

@@ -21,7 +21,7 @@ from aggml.models.tokenizers.template import ChatTemplate
 from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from aggml.models.decoding.decoder import F32
     from aggml.models.decoding.interface import Decoding
@@ -49,7 +49,7 @@ class TextModel(Model):
         tokenizer: Vocabulary | None,
         *,
         owned: Closing | None = None,
-        template: str | None = None,
+        template: Mapping[str, str] | None = None,
     ) -> None:
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx

@@ -11,11 +11,13 @@ are stored (prefixes.py), and when they are copied (keeping.py).
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio
+import numpy as np
 from anyio.lowlevel import checkpoint
 
 import aggml
@@ -40,6 +42,10 @@ _log = logging.getLogger("serve")
 
 BEST: Final = 64  # the next token is chosen among so many; other logits stay on the device
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
+NO_TOKEN: Final = (
+    "no token can be chosen, because all logits are NaN or -inf: the model's numbers overflow, or "
+    "its file is damaged"
+)
 WAKE: Final = 4  # streams that are woken in one turn of the loop
 
 
@@ -391,11 +397,14 @@ class Engine:
         for job, _ in chunk:
             await self._reuse(job)
         step = steps.planned(running, chunk, beside, self._rows)
-        best, tokens = await self._computed(step)
+        best, tokens, logits = await self._computed(step)
         for job, piece in chunk:
             self._taken_in(job, len(piece.ids))
-        for (job, row), token in zip(step.follows, tokens, strict=True):
-            if not job.over:
+        for (job, row), token, logit in zip(step.follows, tokens, logits, strict=True):
+            if not logit > -math.inf:  # NaN is not, either
+                self._fail([job], EngineError(NO_TOKEN))
+                job.kept = None  # the keys and values that led to this are not stored
+            elif not job.over:
                 self._take(job, token, best, row)
         self._news.set()
         await self._keeper.keep([*running, *(job for job, _ in chunk)])
@@ -408,14 +417,19 @@ class Engine:
             await self._keeper.done()
             await self.model.copy_rows(copies)
 
-    async def _computed(self, step: Intake) -> tuple[Best | None, list[int]]:
-        """The next token of each job of a step; and the logits, if a job tells of them."""
+    async def _computed(self, step: Intake) -> tuple[Best | None, list[int], list[float]]:
+        """The best logits, if a job tells of them; each job's next token, and its logit.
+
+        Where no token can be chosen the logit is NaN or -inf.
+        """
+        rows = [row for _, row in step.follows]
         if step.every:
             best = await self.model.best_of(step.batch, self._best, every=True)
-            return best, chosen(step.follows, best)
+            tokens = chosen(step.follows, best)
+            return best, tokens, np.fmax.reduce(best.logits[rows], axis=1).tolist()
         drawn = draws(step.follows, step.batch.shape(0).logits, self._best)
-        (tokens,) = await (await self.model.queue(step.batch, draws=drawn))
-        return None, [int(tokens.reshape(-1)[row]) for _, row in step.follows]
+        tokens, logits = await (await self.model.queue(step.batch, draws=drawn))
+        return None, tokens.reshape(-1)[rows].tolist(), logits.reshape(-1)[rows].tolist()
 
     def _taken_in(self, job: Job, n: int) -> None:
         """Note that ``n`` more tokens of the job's prompt are processed."""
