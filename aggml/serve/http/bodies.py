@@ -1,7 +1,7 @@
 """The body of a request: received within limits, decompressed, and as JSON in UTF-8.
 
-Here: Content-Encoding, byte order marks, charsets. Not here: the fields of a body (fields.py), forms
-with a recording (speech.py).
+Here: Content-Encoding, byte order marks, charsets. Not here: the fields of a body (fields.py),
+forms with a recording (speech.py).
 """
 
 from __future__ import annotations
