@@ -378,8 +378,8 @@ class Decoder:
         Returns:
             A Future of (tokens, best) int32 and float32, and (tokens, vocabulary) if ``every``; of
             (tokens, vocabulary) if ``best`` is 0; of (tokens, width) if ``hidden`` or if the model
-            is a stage without logits; of (tokens,) int32 and float32 if ``draws``. The arrays have the shapes
-            of the graph's tensors: reshape them.
+            is a stage without logits; of (tokens,) int32 and float32 if ``draws``. The arrays have
+            the shapes of the graph's tensors: reshape them.
 
         Cancellation: nothing is queued. Cancelling the await of the Future aborts the computation
         if nobody else awaits it; then the rows of the batch are undefined.
