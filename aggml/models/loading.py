@@ -26,6 +26,7 @@ from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
+from aggml.models.tokenizers.template import sources_of
 from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ async def _load(
     assert at is not None
     try:
         with await open_model(path) as file:
-            template = file.metadata.get("tokenizer.chat_template")
+            template = sources_of(file.metadata)
             model = await described(file)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
@@ -181,9 +182,7 @@ async def _load(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    text = TextModel(
-        decoder, tokenizer, owned=own, template=template if isinstance(template, str) else None
-    )
+    text = TextModel(decoder, tokenizer, owned=own, template=template)
     text.asked_ctx = ctx
     if ctx is not None and ctx != text.ctx:
         logging.getLogger("aggml").warning(

@@ -32,7 +32,7 @@ from aggml.stream.reactor import current_task
 from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from aggml.models.decoding.decoder import F32
@@ -71,7 +71,7 @@ class TextModel(Model):
         tokenizer: Vocabulary | None,
         *,
         owned: Closing | None = None,
-        template: str | None = None,
+        template: Mapping[str, str] | None = None,
     ) -> None:
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx

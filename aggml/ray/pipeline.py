@@ -20,6 +20,7 @@ from aggml.models.dividing import SHARE
 from aggml.models.loading import LONGEST, described
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
+from aggml.models.tokenizers.template import sources_of
 from aggml.models.weights import open_model
 from aggml.ray.cutting import cut
 from aggml.ray.decoder import PipelineDecoder
@@ -186,11 +187,11 @@ def _openers(
 
 async def _read(
     path: Path, costs: _Costs | str
-) -> tuple[Description, Vocabulary | None, str | None, _Task]:
+) -> tuple[Description, Vocabulary | None, dict[str, str] | None, _Task]:
     """Read what the driver needs of a model file: description, vocabulary, template, costs."""
     with await open_model(path) as file:
         tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
-        template = file.metadata.get("tokenizer.chat_template")
+        template = sources_of(file.metadata)
         model = await described(file)
         if not isinstance(model, Description):
             raise Unsupported(
@@ -198,7 +199,7 @@ async def _read(
                 "stages: load it on one machine with aggml.models.load"
             )
         task = _task(file, model, costs)
-    return model, tokenizer, template if isinstance(template, str) else None, task
+    return model, tokenizer, template, task
 
 
 @dataclass(frozen=True, slots=True)

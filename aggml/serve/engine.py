@@ -11,11 +11,13 @@ are stored (prefixes.py), and when they are copied (keeping.py).
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio
+import numpy as np
 from anyio.lowlevel import checkpoint
 
 import aggml
@@ -40,6 +42,10 @@ _log = logging.getLogger("serve")
 
 BEST: Final = 64  # the next token is chosen among so many; other logits stay on the device
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
+NO_TOKEN: Final = (
+    "no token can be chosen, because all logits are NaN or -inf: the model's numbers overflow, or "
+    "its file is damaged"
+)
 WAKE: Final = 4  # streams that are woken in one turn of the loop
 
 
@@ -391,14 +397,56 @@ class Engine:
         for job, _ in chunk:
             await self._reuse(job)
         step = steps.planned(running, chunk, beside, self._rows)
-        best, tokens = await self._computed(step)
+        best, tokens, logits = await self._computed(step)
+        none = {id(job) for (job, _), logit in zip(step.follows, logits, strict=True)
+                if not logit > -math.inf}  # fmt: skip  # NaN is not, either
+        again = await self._isolate(none, running, chunk) if none else set()
         for job, piece in chunk:
-            self._taken_in(job, len(piece.ids))
+            if id(job) not in again:
+                self._taken_in(job, len(piece.ids))
         for (job, row), token in zip(step.follows, tokens, strict=True):
-            if not job.over:
+            if not job.over and id(job) not in none | again:
                 self._take(job, token, best, row)
         self._news.set()
         await self._keeper.keep([*running, *(job for job, _ in chunk)])
+
+    async def _isolate(
+        self, none: set[int], running: list[Job], chunk: list[tuple[Job, Piece]]
+    ) -> set[int]:
+        """Fail jobs for which no token can be chosen, once it is sure that they are the reason.
+
+        Keys and values that are NaN reach all prompts of a chunk: where a mask hides them they are
+        multiplied by 0, which gives NaN. So all prompts of the chunk begin again, each alone. NaN
+        is also removed from the rows, because other sequences will have them.
+
+        Args:
+            none: ids of the jobs whose logits are all NaN or -inf.
+            running: jobs of which the step has computed a token.
+            chunk: prompts of which the step has computed a piece.
+
+        Returns:
+            Ids of the jobs that begin again.
+        """
+        await self._keeper.done()
+        prompts = [job for job, _ in chunk]
+        again: list[Job] = []
+        if len(chunk) > 1 and any(id(job) in none for job in prompts):
+            again = [job for job in self._taking_in if job.staged is not None]
+        ended = [x for x in (*running, *prompts) if id(x) in none and x not in again]
+        for job in (*again, *ended):
+            assert job.slot is not None
+            length = len(job.prompt) + job.n_predict
+            spoilt = [(job.slot * self.model.ctx, length)]
+            if job.staged is not None and job.taken_in < len(job.prompt):
+                spoilt.append((self._slots * self.model.ctx + job.staged, len(job.prompt)))
+            for first, n in spoilt:
+                await self.model.clear_rows(first, n)
+        for job in again:
+            job.begin_again()
+        self._fail(ended, EngineError(NO_TOKEN))
+        for job in ended:
+            job.kept = None  # keys and values that led to this are not stored
+        return {id(job) for job in again}
 
     async def _reuse(self, job: Job) -> None:
         """Copy the stored beginning of a job's prompt to its slot."""
@@ -408,14 +456,19 @@ class Engine:
             await self._keeper.done()
             await self.model.copy_rows(copies)
 
-    async def _computed(self, step: Intake) -> tuple[Best | None, list[int]]:
-        """The next token of each job of a step; and the logits, if a job tells of them."""
+    async def _computed(self, step: Intake) -> tuple[Best | None, list[int], list[float]]:
+        """The best logits, if a job tells of them; each job's next token, and its logit.
+
+        Where no token can be chosen the logit is NaN or -inf.
+        """
+        rows = [row for _, row in step.follows]
         if step.every:
             best = await self.model.best_of(step.batch, self._best, every=True)
-            return best, chosen(step.follows, best)
+            tokens = chosen(step.follows, best)
+            return best, tokens, np.fmax.reduce(best.logits[rows], axis=1).tolist()
         drawn = draws(step.follows, step.batch.shape(0).logits, self._best)
-        (tokens,) = await (await self.model.queue(step.batch, draws=drawn))
-        return None, [int(tokens.reshape(-1)[row]) for _, row in step.follows]
+        ids, logits = await (await self.model.queue(step.batch, draws=drawn))
+        return None, ids.reshape(-1)[rows].tolist(), logits.reshape(-1)[rows].tolist()
 
     def _taken_in(self, job: Job, n: int) -> None:
         """Note that ``n`` more tokens of the job's prompt are processed."""

@@ -83,6 +83,7 @@ class Job:
     reason: Reason | None = None
     error: BaseException | None = None
     left: bool = False  # its client has gone
+    alone: bool = False  # no other prompt is in a chunk with its prompt
     queued: float = 0.0
     news: anyio.Event = field(default_factory=anyio.Event)
 
@@ -95,6 +96,11 @@ class Job:
     def written(self) -> int:
         """Positions whose keys and values are complete; those of the last token are not."""
         return self.taken_in if not self.made else len(self.prompt) + len(self.made) - 1
+
+    def begin_again(self) -> None:
+        """Note that the prompt has to be processed again from its first token on, alone."""
+        self.taken_in = self.cached = self.kept = 0
+        self.staged, self.copies, self.alone = None, [], True
 
     def tell(self) -> None:
         """Wake the task that waits for this job."""

@@ -100,7 +100,8 @@ def next_prompts(
 
     A prompt for which there is no place waits until prompts that have one are complete. Younger
     prompts get no place before it, or it might wait for ever; those that have one go on, because
-    it waits for them. So if there is any prompt, the chunk is not empty.
+    it waits for them. So if there is any prompt, the chunk is not empty. If there is a prompt that
+    has to be alone, the chunk has no other.
 
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
@@ -109,6 +110,7 @@ def next_prompts(
         prefixes: the stored pages.
     """
     jobs = list(taking_in)
+    jobs = [job for job in jobs if job.alone][:1] or jobs
     held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
     chunk: list[tuple[Job, Piece]] = []
     coming: set[bytes] = set()

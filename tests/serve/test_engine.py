@@ -279,8 +279,9 @@ async def test_the_device_draws_and_penalizes_as_the_host_does(
         del brought[:]
         assert await all_of(engine, job(None)) == here
     assert brought
-    # only tokens are brought from the device
-    assert all(x == [(np.int32, x[0][1])] and x[0][1] <= 8 for x in brought)
+    # only tokens and their logits are brought from the device
+    assert all(x == [(np.int32, x[0][1]), (np.float32, x[0][1])] for x in brought)
+    assert all(x[0][1] <= 8 for x in brought)
 
 
 async def together(engine: Engine, jobs: Sequence[Job]) -> list[list[int] | str]:

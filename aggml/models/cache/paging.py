@@ -14,6 +14,7 @@ import mmap
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
+import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml import Graph
@@ -216,6 +217,27 @@ class PagedDecoder(Decoder):
                 begin = offset + first * cache.nb[1]
                 _give_back(memory, begin, begin + n * cache.nb[1])
             await checkpoint()
+
+    async def clear_rows(self, first: int, n: int) -> None:
+        """Fill ``n`` rows from ``first`` on with zeros, in the caches of all layers.
+
+        No step may use them meanwhile. Unlike `forget_rows` it leaves no byte of them as it is.
+
+        Cancellation: on devices with memory of their own some rows may be left as they are.
+        """
+        mapped = set()
+        for memory, places in self._row_maps():
+            held = np.frombuffer(memory, np.uint8)
+            for cache, offset in places:
+                begin = offset + first * cache.nb[1]
+                held[begin : begin + n * cache.nb[1]] = 0
+                mapped.add(id(cache))
+            await checkpoint()
+        for backend, caches in self._homes():
+            for cache in caches:
+                if id(cache) not in mapped and any(cache is x for x, _ in self.caches.rows):
+                    begin, size = first * cache.nb[1], n * cache.nb[1]
+                    await backend.set(cache, np.zeros(size, np.uint8), offset=begin, size=size)
 
     def _row_maps(self) -> list[tuple[mmap.mmap, list[tuple[Tensor, int]]]]:
         """Each mapped memory with its caches of keys and values, and where each of them begins."""

@@ -83,8 +83,7 @@ def vocabulary_keys(folder: Path, config: Config, rows: int) -> dict[str, Any]:
         adds = default if default is not None else told.get(f"add_{name}_token")
         if adds is not None:
             found[f"tokenizer.ggml.add_{name}_token"] = bool(adds)
-    template = _template(folder, told)
-    return found if template is None else found | {"tokenizer.chat_template": template}
+    return found | _templates(folder, told)
 
 
 def for_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,13 +155,50 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
     return found | dict(zip(("eot", "eom"), others, strict=False))
 
 
-def _template(folder: Path, told: dict[str, Any]) -> str | None:
-    """The chat template; if there are several, the one called "default"."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
+def _templates(folder: Path, told: dict[str, Any]) -> dict[str, str]:
+    """The chat templates by GGUF's keys: one of the name "default", and others.
+
+    Files of their own come before tokenizer_config.json, as in transformers. The file
+    chat_template.json belongs to the processors of models that also take pictures or sound; it is
+    read if there is nothing else.
+
+    Raises:
+        ModelError: a template is no text, or has no name.
+    """
+    files = {"default": folder / "chat_template.jinja"}
+    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    files |= {file.stem: file for file in more}
+    found = {name: _text(file) for name, file in files.items() if file.is_file()}
+    for name, given in (
+        ("tokenizer_config.json", told),
+        ("chat_template.json", read_json(folder / "chat_template.json")),
+    ):
+        if not found and (listed := given.get("chat_template")) is not None:
+            found = _listed(listed, f"{name}: chat_template")
+    key = "tokenizer.chat_template"
+    return {key if k == "default" else f"{key}.{k}": x for k, x in found.items()}
+
+
+def _text(file: Path) -> str:
+    try:
         return file.read_text(encoding="utf-8")
-    found = told.get("chat_template")
-    if isinstance(found, list):
-        named = {x.get("name"): x.get("template") for x in found}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"cannot read {str(file)!r}: {error}") from error
+
+
+def _listed(given: object, place: str) -> dict[str, str]:
+    """Templates by name: of one text, of an object, or of a list of objects with their names."""
+    if isinstance(given, str):
+        return {"default": given}
+    pairs: list[tuple[object, object]] = []
+    if isinstance(given, dict):
+        pairs = [*given.items()]
+    elif isinstance(given, list) and all(isinstance(x, dict) for x in given):
+        pairs = [(x.get("name"), x.get("template")) for x in given]
+    found = {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+    if not pairs or len(found) < len(pairs):
+        raise ModelError(
+            f"{place} is {given!r:.64}, must be a text, or a list of objects that have a 'name' "
+            "and a 'template', both of them texts and no name twice"
+        )
+    return found

@@ -408,13 +408,14 @@ class Decoder:
             hidden: whether to bring what `hidden` returns, instead of logits.
             values: replaces the tokens if the model is a stage without embeddings: the output of
                 the previous stage, (tokens, width).
-            draws: draw one token for each row of logits, and bring only these tokens.
+            draws: draw one token for each row of logits, and bring only these tokens and their
+                logits. A logit is NaN or -inf only if all logits of its row are.
 
         Returns:
             A Future of (tokens, best) int32 and float32, and (tokens, vocabulary) if ``every``; of
             (tokens, vocabulary) if ``best`` is 0; of (tokens, width) if ``hidden`` or if the model
-            is a stage without logits; of (tokens,) int32 if ``draws``. The arrays have the shapes
-            of the graph's tensors: reshape them.
+            is a stage without logits; of (tokens,) int32 and float32 if ``draws``. The arrays have
+            the shapes of the graph's tensors: reshape them.
 
         Cancellation: nothing is queued. Cancelling the await of the Future aborts the computation
         if nobody else awaits it; then the rows of the batch are undefined.

@@ -189,12 +189,10 @@ class Builder:
                 best = drawing.tokens(logits)
             else:  # top_k takes the first of equal logits; argmax would take the last
                 best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
-            if chosen is None:
-                return None, best.set_output(), None
             # The logit of each chosen token: NaN or -inf if there was no other to choose.
             each = ops.reshape_3d(logits, 1, logits.ne[0], shape.logits)
             theirs = ops.get_rows(each, ops.reshape_2d(best, 1, shape.logits)).set_output()
-            return theirs, ops.cpy(best, chosen).set_output(), None
+            return theirs, (best if chosen is None else ops.cpy(best, chosen)).set_output(), None
         if not shape.best:
             return logits.set_output(), None, None
         best = ops.top_k(logits, shape.best).set_output()

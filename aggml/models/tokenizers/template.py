@@ -1,6 +1,7 @@
 """ChatTemplate: messages to the text that a model was trained to answer.
 
-Here: the template of a model file, rendered in jinja2's sandbox. Not here: tokens (vocabulary.py).
+Here: the templates of a model file, what they get, their errors. Not here: what their code may do
+(sandbox.py), tokens (vocabulary.py).
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from aggml.process.extras import install_command
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from jinja2 import Template
     from jinja2.ext import Extension
     from jinja2.parser import Parser
 
     from aggml.models.tokenizers.vocabulary import Vocabulary
 
-__all__ = ["PLAIN", "ChatTemplate", "template_of"]
+__all__ = ["PLAIN", "ChatTemplate", "sources_of", "template_of"]
+
+KEY: Final = "tokenizer.chat_template"  # of the metadata; other templates: KEY.NAME
+DEFAULT: Final = "default"
+TOOLS: Final = "tool_use"
+LONGEST: Final = 500  # characters of an error
 
 #: For models that bring no template of their own.
 PLAIN: Final = (
@@ -32,37 +39,50 @@ PLAIN: Final = (
 class ChatTemplate:
     """Renders messages.
 
+    A model may have several templates, each with a name. Conversations with ``tools`` take the one
+    called "tool_use", others the one called "default".
+
     Args:
-        source: jinja2; None: one line for each message.
+        sources: jinja2: one template, or templates by name; None: one line for each message.
         tokens: texts of the tokens that the template may name: "bos_token", "eos_token".
 
+    Attributes:
+        environment: of jinja2; it has the filters of the templates.
+        names: the names of the templates.
+        source: the text of the template for conversations without tools; empty: there is none.
+
     Raises:
-        ModelError: the template is no jinja2, or that package is not installed.
+        ModelError: a template is no jinja2, or that package is not installed.
     """
 
-    def __init__(self, source: str | None, tokens: Mapping[str, str]) -> None:
+    def __init__(self, sources: str | Mapping[str, str] | None, tokens: Mapping[str, str]) -> None:
         try:
-            import jinja2
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
+            from aggml.models.tokenizers.sandbox import Bounded, limits
         except ImportError as error:
             raise ModelError(
                 f"chat templates need jinja2; get it with: {install_command('models')}"
             ) from error
-        self.source = PLAIN if source is None else source
-        environment = ImmutableSandboxedEnvironment(
+        sources = PLAIN if sources is None else sources
+        given = {DEFAULT: sources} if isinstance(sources, str) else dict(sources)
+        self.environment = environment = Bounded(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", _generation()],
         )
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
-        environment.filters["tojson"] = _json
+        environment.add_filter("tojson", _json)
+        self.names = tuple(given)
+        self.source = given.get(DEFAULT, "")
         self._tokens = dict(tokens)
-        self._errors = jinja2.TemplateError
-        try:
-            self._template = environment.from_string(self.source)
-        except jinja2.TemplateError as error:
-            raise ModelError(f"the chat template cannot be read: {error}") from error
+        self._limits = limits
+        self._templates = {}
+        for name, source in given.items():
+            try:
+                self._templates[name] = environment.read(source)
+            except Exception as error:  # of any class: Python reads what jinja2 has made of it
+                of = "" if len(given) == 1 else f" {name!r}"
+                raise ModelError(f"the chat template{of} cannot be read: {_why(error)}") from error
 
     def render(
         self,
@@ -73,36 +93,100 @@ class ChatTemplate:
     ) -> str:
         """The text of a conversation.
 
+        A template whose code fails, runs for more than 2 s, or makes a text of more than 16 million
+        characters is stopped.
+
         Args:
             messages: each with "role" and "content".
             add_generation_prompt: end where the model's answer begins.
             more: further names for the template, as ``tools``.
 
         Raises:
-            ModelError: the template refuses the messages, or names something that is not there.
+            ModelError: the template refuses the messages, names something that is not there, fails,
+                or takes too much; none of several templates is for this conversation.
         """
+        template = self._template(tools=more.get("tools") is not None)
         try:
             # Templates test these with "is none", which is false for a name that is not defined.
             usual: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
-            return self._template.render(
-                messages=list(messages),
-                add_generation_prompt=add_generation_prompt,
-                **usual | more,
-            )
-        except (self._errors, _RefusedError) as error:
-            raise ModelError(f"the chat template refuses the messages: {error}") from error
+            with self._limits():
+                context = template.new_context(
+                    {
+                        **usual,
+                        "messages": list(messages),
+                        "add_generation_prompt": add_generation_prompt,
+                        **more,
+                    }
+                )
+                text = self.environment.concat(template.root_render_func(context))
+            text.encode()
+        except Exception as error:  # of any class: the code of a template may do what it likes
+            raise ModelError(f"the chat template refuses the messages: {_why(error)}") from error
+        return str(text)
+
+    def _template(self, *, tools: bool) -> Template:
+        for name in (TOOLS,) * tools + (DEFAULT,):
+            if name in self._templates:
+                return self._templates[name]
+        if len(self._templates) == 1:
+            return next(iter(self._templates.values()))
+        names = ", ".join(repr(name[:64]) for name in self.names)
+        raise ModelError(
+            f"the model has the chat templates {names}, and none of them is called {DEFAULT!r}"
+        )
+
+
+def sources_of(metadata: Mapping[str, Any]) -> dict[str, str] | None:
+    """The chat templates of a model file by name; None: it brings none.
+
+    Raises:
+        ModelError: a template is no text.
+    """
+    found = {}
+    for key, value in metadata.items():
+        if key == KEY or key.startswith(KEY + "."):
+            if not isinstance(value, str):
+                raise ModelError(f"{key} is {type(value).__name__} {value!r:.64}, must be a text")
+            found[key.removeprefix(KEY).removeprefix(".") or DEFAULT] = value
+    return found or None
 
 
 def template_of(metadata: Mapping[str, Any], words: Vocabulary) -> ChatTemplate:
-    """The template of a model file, or the plain one if it brings none.
+    """The templates of a model file, or the plain one if it brings none.
 
     Raises:
         ModelError: as `ChatTemplate`.
     """
-    source = metadata.get("tokenizer.chat_template")
     names = {"bos_token": words.bos, "eos_token": words.eos}
     tokens = {k: "" if x is None else words.pieces[x] for k, x in names.items()}
-    return ChatTemplate(source if isinstance(source, str) else None, tokens)
+    return ChatTemplate(sources_of(metadata), tokens)
+
+
+def _why(error: Exception) -> str:
+    """An error of a template in one line."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    text = " ".join(text.split())
+    if isinstance(error, RecursionError):
+        text = "it calls itself too often"
+    elif isinstance(error, MemoryError):
+        text = "it takes too much memory"
+    elif isinstance(error, UnicodeEncodeError):
+        text = "it makes characters that are no Unicode text"
+    elif not _speaks(error):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+
+
+def _speaks(error: Exception) -> bool:
+    """Whether the text of an error is a sentence for the user."""
+    from jinja2 import TemplateError
+
+    from aggml.models.tokenizers.sandbox import TooMuchError
+
+    return isinstance(error, (TemplateError, TooMuchError, _RefusedError))
 
 
 class _RefusedError(Exception):

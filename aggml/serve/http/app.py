@@ -6,6 +6,7 @@ fields.py, forms.py), batching (engine.py), the models (service.py), starting a 
 
 from __future__ import annotations
 
+import math
 import secrets
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
+import numpy as np
 from anyio.lowlevel import checkpoint
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,6 +24,7 @@ from starlette.routing import Route
 
 from aggml.models import ModelError
 from aggml.models.ranking import ranked
+from aggml.serve.http.bodies import read_json
 from aggml.serve.http.choice import Choice
 from aggml.serve.http.fields import decoded
 from aggml.serve.http.forms import Failure, Form, as_json
@@ -43,12 +46,11 @@ from aggml.serve.http.speech import answered, events, form_of, options_of, sound
 from aggml.serve.http.streams import (
     EventStream,
     HungUpError,
-    body_of,
     first_of,
     hung_up_cancels,
 )
 from aggml.serve.http.vectors import base64_of, numbers_of, shortened
-from aggml.serve.jobs import FullError
+from aggml.serve.jobs import EngineError, FullError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["Routes", "application"]
 
 CHAT_TOKENS: Final = 1024  # at most in an answer, if the request sets no limit
+DAMAGED: Final = "the model's numbers overflow, or its file is damaged"
 RETRY: Final = 5  # seconds until a client should try again: another server may be up then
 
 Served = TypeVar("Served")
@@ -98,7 +101,7 @@ class Routes:
 
     async def embeddings(self, request: Request) -> Response:
         """Embed texts: one vector for each."""
-        given = decoded(await body_of(request), Embeddings)
+        given = decoded(await read_json(request), Embeddings)
         embedder = _named(given.model, self.service.embedders, "embeddings")
         width = embedder.model.width
         if given.dimensions is not None and given.dimensions > width:
@@ -124,6 +127,8 @@ class Routes:
                     tasks.start_soon(one, i)
         data = []
         for i, whole in enumerate(found):
+            if not np.isfinite(whole).all():
+                raise EngineError(f"the vector of input {i} is not finite: {DAMAGED}")
             vector = shortened(whole, given.dimensions)
             told = base64_of(vector) if given.encoding_format == "base64" else numbers_of(vector)
             data.append({"object": "embedding", "index": i, "embedding": told})
@@ -135,7 +140,7 @@ class Routes:
 
     async def rerank(self, request: Request) -> Response:
         """Sort documents by how well they answer a query."""
-        given = decoded(await body_of(request), Rerank)
+        given = decoded(await read_json(request), Rerank)
         embedder = _named(given.model, self.service.rankers, "rerank")
         texts = given.texts
         pairs = [await _pair(embedder, given.query, i, text) for i, text in enumerate(texts)]
@@ -148,6 +153,9 @@ class Routes:
             async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
                 for i in range(len(pairs)):
                     tasks.start_soon(one, i)
+        for i, score in enumerate(scores):
+            if not math.isfinite(score):
+                raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
         results: list[dict[str, object]] = []
         for found in ranked(scores, given.top_n):
             result: dict[str, object] = {"index": found.index, "relevance_score": found.score}
@@ -167,7 +175,7 @@ class Routes:
 
     async def completions(self, request: Request) -> Response:
         """Continue one or more prompts."""
-        given = decoded(await body_of(request), Completion)
+        given = decoded(await read_json(request), Completion)
         model = self._completions(given)
         text, most = model.text, model.model.engine.model.ctx - 1
         ids = []
@@ -181,7 +189,7 @@ class Routes:
 
     async def chat(self, request: Request) -> Response:
         """Write the next message of a conversation."""
-        given = decoded(await body_of(request), Chat)
+        given = decoded(await read_json(request), Chat)
         model = self._completions(given)
         ids = await model.text.encode_chat([message.for_template() for message in given.messages])
         limit = given.max_completion_tokens or given.max_tokens

@@ -16,6 +16,7 @@ import msgspec
 from starlette.responses import Response
 
 from aggml.models.batching import BatchError
+from aggml.serve.http.bodies import ENCODINGS
 from aggml.serve.http.choice import chat_logprobs, text_logprobs
 from aggml.serve.http.resuming import Note
 from aggml.serve.http.schema import RequestError
@@ -58,6 +59,8 @@ class Failure:
                 self.status, field, code = error.status, error.field, error.code
                 if self.status == 401:
                     self.headers["www-authenticate"] = "Bearer"
+                if self.status == 415:
+                    self.headers["accept-encoding"] = ", ".join(ENCODINGS)
             case TooLargeError():
                 self.status = 413
             case TooLongError():

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from aggml import InvalidArgument
 from aggml.models import ModelError, read_wav
 from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt
+from aggml.serve.http.bodies import read_body
 from aggml.serve.http.forms import as_json, event_of
 from aggml.serve.http.schema import RequestError
-from aggml.serve.http.streams import body_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -49,7 +49,7 @@ async def form_of(request: Request) -> tuple[bytes, bytes]:
         raise RequestError(
             400, "the body must be multipart/form-data with a field 'file'", field="file"
         )
-    body = await body_of(request, LARGEST_SOUND)
+    body = await read_body(request, LARGEST_SOUND)
 
     async def parts() -> AsyncGenerator[bytes]:
         yield body

@@ -85,7 +85,8 @@ class Text:
             RequestError: the model's template refuses the conversation.
         """
         try:
-            text = self._template.render(messages)
+            # in a thread: a template of a few lines may compute for 2 s before it is stopped
+            text = await anyio.to_thread.run_sync(self._template.render, messages)
         except ModelError as error:
             raise RequestError(400, f"messages: {error}", field="messages") from error
         words = self.vocabulary
