@@ -378,12 +378,12 @@ class ComputingBackend(BackendBase):
         """`run` with arguments that were not used before, or that cannot be prepared."""
         what = "Backend.run"
         self._check_open(what)
-        shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
-        asked = ask(graph, inputs, outputs, reuse, what)
         for _ in range(ATTEMPTS):
             compiled = self._compiled(graph, what)
             plan: Any = compiled.plan
+            shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
             arena = self.memory.arena(plan.arena_size)
+            asked = ask(graph, inputs, outputs, reuse, what)
             sets = self._checked(asked)
             if not observers and not self.stream._batches and self._direct(plan):
                 prepared = Prepared(
@@ -392,14 +392,12 @@ class ComputingBackend(BackendBase):
                 if (
                     compiled.epoch != PlacementEpoch.value and not compiled.holds()
                 ):  # a thread moved a tensor: the plan has its old place
-                    asked = ask(graph, inputs, outputs, reuse, what)
                     continue
                 compiled.keep(words, prepared)
                 return self._unit(prepared.run(dict(sets)))
             try:
                 future = self._run_by_hooks(asked, sets, compiled, arena)
             except _Moved:
-                asked = ask(graph, inputs, outputs, reuse, what)
                 continue
             asked.marks.note(self.stream.open_batch())
             return self._unit(future if shapes is None else reshaped(future, shapes))
