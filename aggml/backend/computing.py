@@ -426,13 +426,20 @@ class ComputingBackend(BackendBase):
         results = [result for _, result, _ in gets]
         value = results[0] if asked.single else results
         future: Future[Any] = Future(None, value, "run", abortable=True)
-        self._run(future, compiled, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        reads = [(tensor, view) for tensor, _, view in gets]
+        if type(self)._run is not ComputingBackend._run:  # a device that does it in its own way
+            self._run(future, compiled.plan, arena, sets, reads)
+            return future
+        with self.stream.unit():
+            self._run(future, compiled.plan, arena, sets, reads)
+            if compiled.epoch != PlacementEpoch.value and not compiled.holds():
+                raise _Moved  # so nothing is enqueued
         return future
 
     def _run(
         self,
         future: Future[Any],
-        compiled: CompiledGraph,
+        plan: Any,  # noqa: ANN401 - as `_compile` gave it
         arena: Buffer | None,
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
@@ -440,10 +447,8 @@ class ComputingBackend(BackendBase):
         """Enqueue sets, one compute and gets as one unit; ``future`` is done when all are."""
         with self.stream.unit():
             parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
-            parts.append(self._compute(compiled.plan, arena))
+            parts.append(self._compute(plan, arena))
             parts.extend([self._get(tensor, view) for tensor, view in gets])
-            if compiled.epoch != PlacementEpoch.value and not compiled.holds():
-                raise _Moved  # so none of them is enqueued
         batch = self.stream.open_batch()
         if batch is None:
             future.join(parts)
