@@ -378,12 +378,12 @@ class ComputingBackend(BackendBase):
         """`run` with arguments that were not used before, or that cannot be prepared."""
         what = "Backend.run"
         self._check_open(what)
-        shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
-        asked = ask(graph, inputs, outputs, reuse, what)
         for _ in range(ATTEMPTS):
             compiled = self._compiled(graph, what)
             plan: Any = compiled.plan
+            shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
             arena = self.memory.arena(plan.arena_size)
+            asked = ask(graph, inputs, outputs, reuse, what)
             sets = self._checked(asked)
             if not observers and not self.stream._batches and self._direct(plan):
                 prepared = Prepared(
@@ -392,14 +392,12 @@ class ComputingBackend(BackendBase):
                 if (
                     compiled.epoch != PlacementEpoch.value and not compiled.holds()
                 ):  # a thread moved a tensor: the plan has its old place
-                    asked = ask(graph, inputs, outputs, reuse, what)
                     continue
                 compiled.keep(words, prepared)
                 return self._unit(prepared.run(dict(sets)))
             try:
                 future = self._run_by_hooks(asked, sets, compiled, arena)
             except _Moved:
-                asked = ask(graph, inputs, outputs, reuse, what)
                 continue
             asked.marks.note(self.stream.open_batch())
             return self._unit(future if shapes is None else reshaped(future, shapes))
@@ -428,13 +426,20 @@ class ComputingBackend(BackendBase):
         results = [result for _, result, _ in gets]
         value = results[0] if asked.single else results
         future: Future[Any] = Future(None, value, "run", abortable=True)
-        self._run(future, compiled, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        reads = [(tensor, view) for tensor, _, view in gets]
+        if type(self)._run is not ComputingBackend._run:  # a device that does it in its own way
+            self._run(future, compiled.plan, arena, sets, reads)
+            return future
+        with self.stream.unit():
+            self._run(future, compiled.plan, arena, sets, reads)
+            if compiled.epoch != PlacementEpoch.value and not compiled.holds():
+                raise _Moved  # so nothing is enqueued
         return future
 
     def _run(
         self,
         future: Future[Any],
-        compiled: CompiledGraph,
+        plan: Any,  # noqa: ANN401 - as `_compile` gave it
         arena: Buffer | None,
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
@@ -442,10 +447,8 @@ class ComputingBackend(BackendBase):
         """Enqueue sets, one compute and gets as one unit; ``future`` is done when all are."""
         with self.stream.unit():
             parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
-            parts.append(self._compute(compiled.plan, arena))
+            parts.append(self._compute(plan, arena))
             parts.extend([self._get(tensor, view) for tensor, view in gets])
-            if compiled.epoch != PlacementEpoch.value and not compiled.holds():
-                raise _Moved  # so none of them is enqueued
         batch = self.stream.open_batch()
         if batch is None:
             future.join(parts)

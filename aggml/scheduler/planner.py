@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Known", "OfGraph", "Planner"]
+__all__ = ["Known", "Moment", "OfGraph", "Planner"]
 
 # How many programs are kept although their graph may be gone, since an equivalent graph may come
 # again: a decoder that builds each step anew has a handful of shapes.

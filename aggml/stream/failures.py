@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from aggml import errors
 from aggml.errors import Aborted, AggmlError, DeviceError
 from aggml.process.foreign import UNTOLD, show, text_of
+from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
     from aggml.native import _native
@@ -29,16 +30,20 @@ _CODES: dict[int, type[AggmlError]] = {
 _OURS: Final = frozenset(getattr(errors, name) for name in errors.__all__)
 
 
+_rooting = new_rlock()  # reentrant: a logged failure may be asked for by the garbage collector
+
+
 def root_cause(error: _native.Error) -> BaseException:
     """The one exception for a native failure; failures that follow from it share it as cause."""
-    if error.exception is None:
-        cls = _CODES.get(error.code, DeviceError)
-        about = f" '{error.tensor}'" if error.tensor else ""
-        root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
-        root.device, root.operation = error.device, error.operation
-        root.tensor = error.tensor or None
-        error.exception = root
-    return cast("BaseException", error.exception)
+    with _rooting:  # threads that ask at the same time get the same exception
+        if error.exception is None:
+            cls = _CODES.get(error.code, DeviceError)
+            about = f" '{error.tensor}'" if error.tensor else ""
+            root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
+            root.device, root.operation = error.device, error.operation
+            root.tensor = error.tensor or None
+            error.exception = root
+        return cast("BaseException", error.exception)
 
 
 def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.tensor.placement import Placement
     from aggml.tensor.tensor import Tensor
 
-__all__ = ["Due", "Marks", "check_due"]
+__all__ = ["Due", "Marks", "Noting", "check_due"]
 
 #: INPUT leafs that a run does not bring, each with whether it may use what the last run brought.
 Due = tuple[tuple["Tensor", bool], ...]

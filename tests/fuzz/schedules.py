@@ -10,10 +10,11 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 from fuzz.interleavings import Event, agree
 from fuzz.rounds import Failure, Report, draw
 from fuzz.schedule_graphs import HALF, OPS, Drawn, N, State, draw_graph, small
@@ -48,7 +49,13 @@ KINDS = {
     "prepare": 2,
     "settle": 3,
     "reset": 1,
+    "move": 4,  # a cell gets other memory and another value
+    "move meanwhile": 4,  # while another task submits, which plans if it is the first time
 }
+
+
+class Dropped(Exception):
+    """Raised by the body of a batch."""
 
 
 class World:
@@ -179,7 +186,25 @@ class World:
         acts = self.rng.sample(acts, self.rng.randint(2, 4))
         home = self.homes[i]
 
+        at = self.rng.randint(0, len(acts)) if self.rng.random() < 0.3 else None
+
+        def drop() -> Event:
+            done: list[Event] = []
+            with suppress(Dropped), home.batch():
+                for k, one in enumerate(acts):
+                    if k == at:
+                        raise Dropped
+                    done.append(one())
+                raise Dropped
+            for event in done:
+                for future in event.futures:
+                    assert isinstance(future.exception(), aggml.Aborted)
+            self.counts["dropped batches"] += 1
+            return Event(f"dropped batch of {', '.join(e.what for e in done)}", lambda _: [])
+
         def act() -> Event:
+            if at is not None:
+                return drop()
             with home.batch():
                 done = [one() for one in acts]
 
@@ -282,6 +307,38 @@ class World:
             for other in self.graphs:
                 self.check(other)
 
+    def move(self) -> Event:
+        """Give a cell other memory, and a value; what is queued goes on over the old memory."""
+        i = self.rng.randrange(len(self.cells))
+        cell, home, x = self.cells[i], self.homes[i], small(self.rng)
+        assert cell.placement is not None
+        cell.placement.buffer.close()
+        home.alloc([cell])
+        home.set(cell, x.copy(), copy=True)
+        self.counts["moves"] += 1
+
+        def apply(state: State) -> list[Array]:
+            state[i] = x.copy()
+            return []
+
+        return Event(f"move {cell.name} {x.astype(int).tolist()}", apply)
+
+    async def move_meanwhile(self) -> None:
+        """Move a cell while another task submits: the submission sees the old value or the new."""
+        pauses = self.rng.randint(0, 6)
+        self.new_graph()  # so that there is something to plan
+        theirs: list[Event] = []
+
+        async def submit() -> None:
+            theirs.append(await self.submit())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(submit)
+            for _ in range(pauses):
+                await anyio.lowlevel.checkpoint()
+            mine = self.move()
+        self.note(mine, theirs)
+
     async def settle(self) -> None:
         self.release()
         for future in self.flying:
@@ -314,6 +371,10 @@ class World:
             await self.settle()
         elif kind == "reset":
             self.sched.reset()
+        elif kind == "move":
+            self.note(self.move())
+        elif kind == "move meanwhile":
+            await self.move_meanwhile()
 
     async def play(self) -> None:
         for _ in range(self.rng.randint(8, 30)):

@@ -118,7 +118,11 @@ def test_an_input_that_only_a_dropped_batch_wrote_was_never_written(
         be.get(c.x)
         be.graph_compute(c.graph)  # within the batch the leaf has a value
         be.run(c.graph, None, c.y)
-    for call in (lambda: be.run(c.graph, None, c.y), lambda: be.graph_compute(c.graph)):
+    calls: list[Callable[[], object]] = [
+        lambda: be.run(c.graph, None, c.y),
+        lambda: be.graph_compute(c.graph),
+    ]
+    for call in calls:
         with pytest.raises(aggml.NotAllocated, match="never written"):
             call()
     way(be, c)

@@ -77,9 +77,10 @@ class Roofline:
             held = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 held.madvise(mmap.MADV_HUGEPAGE)
-            self._memory = np.frombuffer(held, np.uint8)
+            memory = np.frombuffer(held, np.uint8)
             numbers = np.arange(PART, dtype=np.uint8)
             for at in range(0, self._size, PART):
-                part = self._memory[at : at + PART]
+                part = memory[at : at + PART]
                 part[:] = numbers[: len(part)]
+            self._memory = memory
         return self._memory
