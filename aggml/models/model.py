@@ -62,7 +62,7 @@ class Computer(Protocol):
 
 
 class Model(ABC):
-    """A model: ``async with await aggml.models.load("model.gguf") as model: ...``.
+    """A model: ``async with aggml.models.load("model.gguf") as model: ...``.
 
     Attributes:
         architecture: as the file names it.
