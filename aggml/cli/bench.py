@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 import aggml
-from aggml.cli.shared import awaited, bar, device_options, opened, show
+from aggml.cli.shared import UserPath, awaited, bar, device_options, opened, show
 from aggml.cli.tune import search
 from aggml.devices.cpu import CPUBackend, Roofline
 from aggml.devices.cpu.tuning import save
@@ -85,7 +85,7 @@ def _unit(tensor: Tensor) -> str:
 
 
 @click.command
-@click.argument("model", required=False, type=click.Path(exists=True, path_type=Path))
+@click.argument("model", required=False, type=UserPath(exists=True, path_type=Path))
 @device_options
 @click.option(
     "-n", "--tokens", type=click.IntRange(2), default=64, show_default=True,

@@ -1,7 +1,8 @@
 """``aggml chat``: a conversation in the terminal, or as lines of JSON for a program.
 
 Here: reading lines, showing answers as they come, the history. Ctrl-C ends an answer, not the
-program. Not here: choosing tokens (aggml.models), loading (shared.py).
+program. The model keeps what it has computed of the conversation, so each answer computes the new
+tokens only. Not here: choosing tokens (aggml.models), loading (shared.py).
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
-import anyio.abc
 import click
 
-from aggml.cli.shared import awaited, model_options, opened, tell, without_group
+from aggml.cli.shared import awaited, model_options, opened, tell
 from aggml.cli.text import sampling_options
 from aggml.models import ModelError
+from aggml.stream.parker import post_here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from aggml.models import Model
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["chat"]
 
 Message = dict[str, str]
+
+HELP = """\
+/clear  forget the conversation
+/help   print these lines
+/quit   leave; so does Ctrl-D
+Ctrl-C  end an answer; twice at the prompt: leave"""
 
 
 @click.command
@@ -42,7 +50,7 @@ Message = dict[str, str]
     "--json", "as_json", is_flag=True,
     help="Print a line with a JSON object for each event: ready, token, answer, cleared, error.",
 )  # fmt: skip
-@sampling_options
+@sampling_options(max_tokens=128, temperature=0.8)
 @awaited
 async def chat(
     model: Path,
@@ -57,24 +65,31 @@ async def chat(
     """Talk with MODEL, a GGUF file or a folder of Hugging Face.
 
     Each line of standard input is a message. Ctrl-C ends an answer; /clear forgets the
-    conversation; /quit, Ctrl-D, or Ctrl-C at the prompt leave. With --json, a line that is a JSON
+    conversation; /help prints the commands; /quit, Ctrl-D, or Ctrl-C twice at the prompt leave.
+    With --json, a line that is a JSON
     string stands for the text in it, so that a message may have several lines. The status is 1 if
     the last message got no answer.
     """
     begin = [] if system is None else [{"role": "system", "content": system}]
     async with opened(model, device, threads, ctx, cache) as loaded:
         shown: _Shown = _Events() if as_json else _Terminal()
-        shown.ready(loaded)
+        shown.ready(loaded, ctx)
         messages, status = list(begin), 0
-        while (line := shown.line()) is not None and line.strip() != "/quit":
-            if line.strip() == "/clear":
-                messages = list(begin)
-                shown.cleared()
-            elif line.strip():
+        interrupts = _Interrupts(shown)
+        with interrupts:
+            while (line := interrupts.line()) is not None and line.strip() != "/quit":
+                if line.strip() == "/clear":
+                    messages = list(begin)
+                    shown.cleared()
+                    continue
+                if line.strip() == "/help":
+                    shown.helped()
+                    continue
+                if not line.strip():
+                    continue
                 asked = [*messages, {"role": "user", "content": line}]
                 try:
-                    with without_group():
-                        answer = await _answer(loaded, asked, sampling, shown)
+                    answer = await _answer(loaded, asked, sampling, shown, interrupts)
                 except ModelError as error:
                     status = 1
                     shown.failed(f"{error}; /clear forgets the conversation")
@@ -85,29 +100,30 @@ async def chat(
 
 
 async def _answer(
-    model: Model, messages: list[Message], sampling: dict[str, Any], shown: _Shown
+    model: Model,
+    messages: list[Message],
+    sampling: dict[str, Any],
+    shown: _Shown,
+    interrupts: _Interrupts,
 ) -> str:
     """Show the answer as it comes, and return it; after Ctrl-C the part that had come."""
     text = model.template.render(messages)
     pieces: list[str] = []
     ids = model.tokenizer.encode(text, special=not _begins(model, text))
-    first, begin, whole = 0.0, time.perf_counter(), False
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(_cancel_when_interrupted, tasks.cancel_scope)
-        async with contextlib.aclosing(model.generate(ids, **sampling)) as tokens:
+    first, begin = 0.0, time.perf_counter()
+    tokens = model.generate(ids, reuse_prefix=True, **sampling)
+    with anyio.CancelScope() as scope, interrupts.cancelling(scope):
+        async with contextlib.aclosing(tokens):
             async for token in tokens:
                 first = first or time.perf_counter()
                 pieces.append(token.text)
                 shown.token(token.text)
-        whole = True
-        tasks.cancel_scope.cancel()
     end = time.perf_counter()
     n, answer = len(pieces), "".join(pieces)
-    most = min(sampling["max_tokens"], model.ctx - len(ids) + 1)
     shown.answered(
         {
             "text": answer,
-            "finish": "interrupted" if not whole else "length" if n >= most else "stop",
+            "finish": tokens.finish_reason or "interrupted",
             "prompt_tokens": len(ids),
             "tokens": n,
             "seconds_to_first_token": first - begin if n else None,
@@ -120,14 +136,13 @@ async def _answer(
 class _Shown(Protocol):
     """The other side of the conversation: a terminal or a program. It gets each event of it."""
 
-    def ready(self, model: Model) -> None:
-        """Say that the model is loaded."""
+    def ready(self, model: Model, ctx: int | None) -> None:
+        """Say that the model is loaded; ``ctx`` is what was asked for."""
 
     def line(self) -> str | None:
         """Read the next message or command; None at the end of input.
 
-        Reading blocks the event loop. No other task runs meanwhile, so Ctrl-C ends the program at
-        once.
+        Reading blocks the event loop. No other task runs meanwhile.
         """
 
     def token(self, text: str) -> None:
@@ -139,6 +154,12 @@ class _Shown(Protocol):
     def cleared(self) -> None:
         """Show that the conversation starts again without history."""
 
+    def helped(self) -> None:
+        """Show the commands."""
+
+    def interrupted(self) -> None:
+        """Show that Ctrl-C at the prompt did nothing, and that a second one leaves."""
+
     def failed(self, why: str) -> None:
         """Show why the last message has no answer; the message is dropped from the history."""
 
@@ -146,11 +167,12 @@ class _Shown(Protocol):
 class _Terminal:
     """A person at a terminal."""
 
-    def ready(self, model: Model) -> None:
+    def ready(self, model: Model, ctx: int | None) -> None:
         """Print the model to standard error; standard output has the answers alone."""
+        rounded = "" if ctx in (None, model.ctx) else f" ({ctx} rounded up)"
         click.echo(
-            f"{model.architecture}, {model.ctx} positions. "
-            "/clear forgets what was said, /quit leaves",
+            f"{model.architecture}, {model.ctx} positions{rounded}. "
+            "/clear forgets what was said, /help explains, /quit leaves",
             err=True,
         )
 
@@ -166,12 +188,25 @@ class _Terminal:
         """Print the piece at once."""
         click.echo(text, nl=False)
 
-    def answered(self, _: dict[str, Any], /) -> None:
-        """End the line of the answer."""
+    def answered(self, told: dict[str, Any], /) -> None:
+        """End the line of the answer; say on standard error if it was cut."""
         click.echo()
+        if told["finish"] == "length":
+            click.echo(
+                f"(cut off after {told['tokens']} tokens, by --max-tokens or a full context)",
+                err=True,
+            )
 
     def cleared(self) -> None:
         """Print nothing."""
+
+    def helped(self) -> None:
+        """Print the commands to standard error."""
+        click.echo(HELP, err=True)
+
+    def interrupted(self) -> None:
+        """Print a hint to standard error."""
+        click.echo("\n(Ctrl-C again leaves; so does /quit)", err=True)
 
     def failed(self, why: str) -> None:
         """Print the reason in one line."""
@@ -181,7 +216,7 @@ class _Terminal:
 class _Events:
     """A program: it reads each event as one line of JSON."""
 
-    def ready(self, model: Model) -> None:
+    def ready(self, model: Model, ctx: int | None) -> None:
         """Write the event `ready`, which names the model."""
         tell({"event": "ready", "architecture": model.architecture, "ctx": model.ctx})
 
@@ -207,6 +242,13 @@ class _Events:
         """Write the event `cleared`, so that the program knows the order of events."""
         tell({"event": "cleared"})
 
+    def helped(self) -> None:
+        """Write the event `help`, with the commands."""
+        tell({"event": "help", "text": HELP})
+
+    def interrupted(self) -> None:
+        """Write nothing: no answer was being written."""
+
     def failed(self, why: str) -> None:
         """Write the event `error`; the conversation goes on."""
         tell({"event": "error", "message": why})
@@ -218,11 +260,53 @@ def _begins(model: Model, text: str) -> bool:
     return bos is not None and text.startswith(model.tokenizer.pieces[bos])
 
 
-async def _cancel_when_interrupted(
-    scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
-) -> None:
-    """Cancel a scope at Ctrl-C, instead of ending the program."""
-    with anyio.open_signal_receiver(signal.SIGINT) as interrupts:
-        task_status.started()
-        async for _ in interrupts:
-            scope.cancel()
+class _Interrupts:
+    """``with``: Ctrl-C ends an answer. At the prompt only a second one in a row leaves.
+
+    Somebody who wants to end an answer may press Ctrl-C when the answer has just ended by itself.
+    """
+
+    def __init__(self, shown: _Shown) -> None:
+        self._shown = shown
+        self._cancel: Callable[[], object] | None = None
+        self._reading = False
+        self._at_prompt = 0  # how often Ctrl-C was pressed since the last line or answer
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, *_: object) -> None:
+        if self._cancel is not None:
+            self._cancel()
+        elif self._reading:
+            self._at_prompt += 1
+            if self._at_prompt > 1 or sys.stdin.isatty():  # drops what was typed in the line
+                raise KeyboardInterrupt
+            self._shown.interrupted()
+
+    def line(self) -> str | None:
+        """Read the next line. Reading blocks the event loop, where no other task runs."""
+        self._at_prompt = 0
+        while True:
+            self._reading = True
+            try:
+                return self._shown.line()
+            except KeyboardInterrupt:
+                if self._at_prompt > 1:
+                    raise
+            finally:
+                self._reading = False
+            self._shown.interrupted()
+
+    @contextlib.contextmanager
+    def cancelling(self, scope: anyio.CancelScope) -> Generator[None]:
+        """A block during which Ctrl-C cancels a scope of this task."""
+        post = post_here()
+        self._cancel = lambda: post(scope.cancel)
+        try:
+            yield
+        finally:
+            self._cancel = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import aggml
-from aggml.cli.shared import awaited, bar, show, type_names
+from aggml.cli.shared import UserPath, awaited, bar, show, type_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             help="Tensors whose names match keep their element type. [default: none]",
         ),
         click.option(
-            "--imatrix", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            "--imatrix", type=UserPath(exists=True, dir_okay=False, path_type=Path),
             help="Importance matrix, which says how much each column matters: a .dat or .gguf that "
             "llama.cpp measured. [default: all columns matter equally]",
         ),
@@ -85,13 +85,11 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-TARGET = click.argument(
-    "target", type=click.Path(dir_okay=False, path_type=Path), callback=_writable
-)
+TARGET = click.argument("target", type=UserPath(dir_okay=False, path_type=Path), callback=_writable)
 
 
 @click.command
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=UserPath(exists=True, file_okay=False, path_type=Path))
 @TARGET
 @click.option(
     "-t",
@@ -115,7 +113,7 @@ async def convert(folder: Path, target: Path, **options: Any) -> None:  # noqa: 
 
 
 @click.command
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("source", type=UserPath(exists=True, dir_okay=False, path_type=Path))
 @TARGET
 @click.option(
     "-t", "--type", "dtype", metavar="TYPE", required=True, shell_complete=type_names,

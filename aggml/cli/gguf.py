@@ -18,7 +18,7 @@ import numpy as np
 import aggml
 from aggml import DType, GGUFFile
 from aggml.cli.converting import convert, quantize
-from aggml.cli.shared import awaited, bar, show
+from aggml.cli.shared import UserPath, awaited, bar, show
 
 if TYPE_CHECKING:
     from aggml import Tensor
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["gguf"]
 
 SHOWN = 60  # most characters printed of a value
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = UserPath(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group

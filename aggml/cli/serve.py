@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from aggml.cli.shared import bar, device_options, tell
+from aggml.cli.shared import UserPath, bar, device_options, tell
 from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["serve"]
 @click.command
 @click.argument(
     "models", nargs=-1, required=True, metavar="MODEL...",
-    type=click.Path(exists=True, path_type=Path),
+    type=UserPath(exists=True, path_type=Path),
 )  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(

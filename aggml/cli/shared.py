@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from aggml.models import Model
 
 __all__ = [
-    "CACHES", "Program", "awaited", "bar", "device_names", "device_options", "model_options",
-    "opened", "show", "tell", "type_names", "without_group",
+    "CACHES", "Program", "UserPath", "awaited", "bar", "device_names", "device_options",
+    "model_options", "opened", "show", "tell", "type_names", "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -141,7 +141,8 @@ def device_options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--ctx", type=click.IntRange(1), metavar="N",
-            help="Most tokens of a sequence. [default: as the model was trained, at most 4096]",
+            help="Most tokens of a sequence, rounded up to a multiple of 256. "
+            "[default: as the model was trained, at most 4096]",
         ),
         click.option(
             "--cache", default="f16", show_default=True,
@@ -155,8 +156,21 @@ def device_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def model_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the argument MODEL and the options of `device_options`."""
-    path = click.Path(exists=True, path_type=Path)
+    path = UserPath(exists=True, path_type=Path)
     return click.argument("model", type=path)(device_options(function))
+
+
+class UserPath(click.Path):
+    """A path; ``~`` at its beginning is the home directory, also where the shell leaves it."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 as click has it
+        """The path, checked as `click.Path` checks it."""
+        return super().convert(os.path.expanduser(value), param, ctx)
 
 
 @asynccontextmanager
@@ -165,11 +179,14 @@ async def opened(
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
+    from aggml.models.cache.rows import rounded
     from aggml.models.site import computing
 
     async with computing(device, threads) as on:
         with bar("loading") as progress:
-            loaded = await models.load(model, on, ctx=ctx, cache=cache, progress=progress)
+            loaded = await models.load(
+                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, progress=progress
+            )
         async with loaded:
             yield loaded
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from aggml.cli.shared import awaited, model_options, opened, show
+from aggml.cli.shared import UserPath, awaited, model_options, opened, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ __all__ = ["transcribe"]
 
 @click.command
 @model_options
-@click.argument("audio", type=click.Path())
+@click.argument("audio", type=UserPath())
 @click.option(
     "--language", metavar="CODE", help="Language that is spoken, as de or en. [default: detected]"
 )

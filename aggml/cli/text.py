@@ -15,32 +15,50 @@ from aggml.cli.shared import awaited, model_options, opened, show
 from aggml.models.ranking import ranked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["embed", "generate", "rerank", "sampling_options"]
 
 
-def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
-    """Add the options that say how tokens are chosen."""
-    for option in reversed((
-        click.option("-n", "--max-tokens", type=click.IntRange(0), default=128, show_default=True,
-                     help="Most tokens of an answer."),
-        click.option(
-            "--temperature", type=click.FloatRange(0), default=0.8, show_default=True,
-            help="Higher: more random answers; 0: always the most probable token.",
-        ),
-        click.option("--top-k", type=click.IntRange(0), default=40, show_default=True,
-                     help="Draw from this many of the most probable tokens; 0: from all."),
-        click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95,
-                     show_default=True,
-                     help="Draw from the most probable tokens that add up to this probability."),
-        click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, show_default=True,
-                     help="Do not draw tokens less probable than this times the most probable."),
-        click.option("--seed", type=int,
-                     help="The same seed gives the same answer. [default: another seed each time]"),
-    )):  # fmt: skip
-        function = option(function)
-    return function
+def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], Any]:
+    """Add the options that say how tokens are chosen.
+
+    Args:
+        max_tokens: the default of that option.
+        temperature: the default of that option; the others have those of `TextModel.generate`.
+    """
+
+    def add(function: Any) -> Any:  # noqa: ANN401 click's decorators
+        for option in reversed((
+            click.option("-n", "--max-tokens", type=click.IntRange(0), default=max_tokens,
+                         show_default=True, help="Most tokens of an answer."),
+            click.option(
+                "--temperature", type=click.FloatRange(0), default=temperature, show_default=True,
+                help="Higher: more random answers; 0: always the most probable token.",
+            ),
+            click.option(
+                "--top-k", type=click.IntRange(0), default=40, show_default=True,
+                help="Draw from this many of the most probable tokens; 0: from all.",
+            ),
+            click.option(
+                "--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95,
+                show_default=True,
+                help="Draw from the most probable tokens that add up to this probability.",
+            ),
+            click.option(
+                "--min-p", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+                help="Do not draw tokens less probable than this times the most probable.",
+            ),
+            click.option(
+                "--seed", type=click.IntRange(0),
+                help="The same seed gives the same answer. [default: another seed each time]",
+            ),
+        )):  # fmt: skip
+            function = option(function)
+        return function
+
+    return add
 
 
 @click.command
@@ -49,7 +67,7 @@ def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end: text, ids, speeds."
 )
-@sampling_options
+@sampling_options(max_tokens=24, temperature=0.0)
 @awaited
 async def generate(
     model: Path,

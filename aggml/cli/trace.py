@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import aggml
-from aggml.cli.shared import show
+from aggml.cli.shared import UserPath, show
 
 if TYPE_CHECKING:
     from aggml import Trace
 
 __all__ = ["trace"]
 
-FILE = click.Path(dir_okay=False, path_type=Path)
+FILE = UserPath(dir_okay=False, path_type=Path)
 
 
 @click.command(

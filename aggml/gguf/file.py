@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -19,12 +18,14 @@ from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidStat
 from aggml.gguf.header import Value, parse
 from aggml.gguf.windows import Windows
 from aggml.native import _native
+from aggml.process.paths import user_path
 from aggml.tensor import Tensor, cut, new_tensor
 from aggml.tensor.placement import Backing, BufferUsage
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from aggml.backend import Backend
     from aggml.backend.backend import Device
@@ -85,7 +86,7 @@ class GGUFFile:
             OSError: the file cannot be read.
         """
         self = object.__new__(cls)
-        self.path = Path(path)
+        self.path = user_path(path)
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self._mapped = mmap and size > 0

@@ -12,7 +12,6 @@ import os
 import warnings
 from contextlib import closing, suppress
 from operator import index
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import anyio.to_thread
@@ -22,10 +21,12 @@ from aggml.gguf.encode import directory_entry, encoded, header
 from aggml.gguf.pieces import Pieces
 from aggml.gguf.value_types import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, UINT32
 from aggml.process.numbers import Numbers
+from aggml.process.paths import user_path
 from aggml.tensor import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
+    from pathlib import Path
 
     from aggml.dtype import DType
 
@@ -72,7 +73,7 @@ class GGUFWriter:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._spool = -1  # a file descriptor; -1: closed. First: __del__ looks at it
-        self.path = Path(path)
+        self.path = user_path(path)
         self._busy = False  # a thread uses the spool
         self._values: dict[str, bytes] = {}
         self._tensors: dict[str, _Written] = {}

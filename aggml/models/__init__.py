@@ -1,6 +1,6 @@
 """Models: from a file to tokens, logits and vectors, awaited.
 
-``async with await aggml.models.load("model.gguf") as model:``
+``async with aggml.models.load("model.gguf") as model:``
 ``    async for token in model.generate("The capital of France is"): print(token.text)``
 
 Here: the names. loading.py opens a model and returns a TextModel, an EncoderModel or a SpeechModel.
@@ -22,11 +22,12 @@ from aggml.models.speech import Segment
 from aggml.models.speech.waves import read_wav
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
+from aggml.models.token_stream import TokenStream
 
 __all__ = [
     "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
-    "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "convert", "known_architectures",
-    "load", "read_wav", "register_architecture",
+    "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert",
+    "known_architectures", "load", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
@@ -21,6 +20,7 @@ from aggml.models.checkpoints import ModelFolder
 from aggml.models.errors import ModelError
 from aggml.models.imatrix import read_imatrix
 from aggml.models.weights import open_model
+from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
@@ -130,8 +130,9 @@ async def convert(
     last = element if ends is None else DType.parse(ends)
     weighs = {} if imatrix is None else await anyio.to_thread.run_sync(read_imatrix, imatrix)
     wanted = _Wanted(element, last, None if keep is None else re.compile(keep), weighs)
-    where, types, changed = Path(target), dict[str, int](), 0
-    with await open_model(Path(source)) as opened:
+    source, where = user_path(source), user_path(target)
+    types, changed = dict[str, int](), 0
+    with await open_model(source) as opened:
         total = opened.nbytes
         align = opened.alignment if isinstance(opened, GGUFFile) else 32
         metadata = opened.metadata

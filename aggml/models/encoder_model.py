@@ -28,7 +28,7 @@ __all__ = ["EncoderModel"]
 class EncoderModel(Model):
     """A model like BERT: `load` returns it for such an architecture.
 
-    ``async with await aggml.models.load("model.gguf") as model: await model.embed(["a text"])``
+    ``async with aggml.models.load("model.gguf") as model: await model.embed(["a text"])``
 
     Attributes:
         architecture: as the file names it.

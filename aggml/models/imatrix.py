@@ -7,7 +7,6 @@ Here: reading its files, the older form and the one in GGUF. Not here: quantizin
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,9 +14,11 @@ import numpy as np
 import aggml
 from aggml import GGUFFile
 from aggml.models.errors import ModelError
+from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -35,7 +36,7 @@ def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float
     Raises:
         ModelError: the file cannot be read, or is no importance matrix.
     """
-    file = Path(path)
+    file = user_path(path)
     try:
         with file.open("rb") as opened:
             is_gguf = opened.read(4) == b"GGUF"

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.to_thread
@@ -20,6 +19,7 @@ import anyio.to_thread
 from aggml import AggmlError, InvalidState, Unsupported
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
+from aggml.models.token_stream import FinishReason, Token, TokenStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.speech import Segment
-    from aggml.models.token_stream import TokenStream
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.tokenizers.template import ChatTemplate
 
@@ -37,26 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LONG_TEXT", "Closing", "Computer", "FinishReason", "Model", "Token"]
 
-FinishReason = Literal["stop", "length"]
-
 LONG_TEXT = 2000  # characters; longer texts take over 0.5 ms, so a thread tokenizes them
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token that was generated.
-
-    Attributes:
-        id: in the vocabulary.
-        text: the characters that it completes; empty while a character is incomplete.
-        finish_reason: of the last token: why the text ends. "length": ``max_tokens`` is reached or
-            the context is full. "stop": the model chose a token that ends the text; this is known
-            one step later, so it is None until the generation has ended. None for other tokens.
-    """
-
-    id: int
-    text: str
-    finish_reason: FinishReason | None = field(default=None, compare=False)
 
 
 class Closing(Protocol):
@@ -82,7 +62,7 @@ class Computer(Protocol):
 
 
 class Model(ABC):
-    """A model: ``async with await aggml.models.load("model.gguf") as model: ...``.
+    """A model: ``async with aggml.models.load("model.gguf") as model: ...``.
 
     Attributes:
         architecture: as the file names it.

@@ -53,7 +53,7 @@ PATIENCE: Final = 1.0
 class TextModel(Model):
     """A model that continues text: `load` returns it for such an architecture.
 
-    ``async with await aggml.models.load("model.gguf") as model: ...``
+    ``async with aggml.models.load("model.gguf") as model: ...``
 
     Attributes:
         architecture: as the file names it.

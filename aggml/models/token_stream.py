@@ -1,4 +1,4 @@
-"""TokenStream: the tokens that continue a prompt, as `TextModel.generate` returns them.
+"""Token, TokenStream: the tokens that continue a prompt, as `TextModel.generate` returns them.
 
 Here: taking a slot, token after token, the text, why it ended, giving the slot back. Not here: the
 steps (decoding/generating.py), who has which slot (text_model.py).
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 from aggml import InvalidState
 from aggml.models.decoding.generating import Continuation
-from aggml.models.model import FinishReason, Token
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -22,9 +22,28 @@ if TYPE_CHECKING:
     from aggml.models.decoding.interface import Decoding
     from aggml.models.decoding.sampling import Sampler
 
-__all__ = ["SlotOwner", "TokenStream"]
+__all__ = ["FinishReason", "SlotOwner", "Token", "TokenStream"]
 
 PLACE: Final = "generate"
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token that was generated.
+
+    Attributes:
+        id: in the vocabulary.
+        text: the characters that it completes; empty while a character is incomplete.
+        finish_reason: of the last token: why the text ends. "length": ``max_tokens`` is reached or
+            the context is full. "stop": the model chose a token that ends the text; this is known
+            one step later, so it is None until the generation has ended. None for other tokens.
+    """
+
+    id: int
+    text: str
+    finish_reason: FinishReason | None = field(default=None, compare=False)
 
 
 class SlotOwner(Protocol):

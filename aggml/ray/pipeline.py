@@ -9,7 +9,6 @@ import collections
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import anyio.to_thread
@@ -22,6 +21,7 @@ from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.template import sources_of
 from aggml.models.weights import open_model
+from aggml.process.paths import user_path
 from aggml.ray.cutting import cut
 from aggml.ray.decoder import PipelineDecoder
 from aggml.ray.files import source_of
@@ -33,6 +33,7 @@ from aggml.ray.traces import PipelineTrace
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from pathlib import Path
 
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
@@ -135,10 +136,11 @@ async def pipeline(
     Cancellation: all stages are ended.
     """
     openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
-    model, tokenizer, template, task = await _read(Path(path), "bytes" if stages == 1 else costs)
+    path = user_path(path)
+    model, tokenizer, template, task = await _read(path, "bytes" if stages == 1 else costs)
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
     _check_cuts(model, edges)  # like `cut`, it refuses before anything is started
-    source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
+    source = await anyio.to_thread.run_sync(lambda: source_of(path, shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     duties = [Duty(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
     each = dict(resources or {"CPU": float(threads)})

@@ -11,13 +11,13 @@ with the longest beginning of it (front.py, router.py). Here: the deployments. N
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from aggml import InvalidArgument
+from aggml.process.paths import user_path
 from aggml.ray.front import Behind, Front
 from aggml.ray.scaling import Replica
 from aggml.serve import Limits
@@ -82,7 +82,7 @@ def service(
         raise InvalidArgument(f"[service] imbalance is {imbalance}, must be 1 or more")
     each = limits or Limits()
     options = Options(
-        models=[Path(x).resolve() for x in models], devices=devices, threads=threads,
+        models=[user_path(x).resolve() for x in models], devices=devices, threads=threads,
         limits=each, deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
     )  # fmt: skip
     given: dict[str, Any] = {

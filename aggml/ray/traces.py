@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
 
 import aggml
 from aggml import InvalidState, TraceEvent
+from aggml.process.paths import user_path
 from aggml.ray.clocks import Clock
 from aggml.tracing.timeline import chrome
 
@@ -145,7 +145,7 @@ class PipelineTrace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file for https://ui.perfetto.dev."""
-        Path(path).write_text(json.dumps(self.to_json()))
+        user_path(path).write_text(json.dumps(self.to_json()))
 
 
 def _spans(steps: Sequence[StepTimes], start: float, pid: int) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.errors import BackendLoadError
 from aggml.process.numbers import Numbers
+from aggml.process.paths import user_path
 from aggml.registry.table import BUILT_IN, ENTRY_POINT, EXPLICIT
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def of_source(source: str | os.PathLike[str] | ModuleType) -> Candidate:
     if is_name and not text.endswith((".py", ".so", ".pyd")):
         ranks = {f"aggml.devices.{name}": BUILT_IN + i for i, name in enumerate(BUILT_IN_NAMES)}
         return _of_module(text, ranks.get(text, EXPLICIT))
-    path = Path(text)
+    path = user_path(text)
     if not path.exists():
         raise BackendLoadError(f"[load] there is no file {text!r}")
     match = _NAME.fullmatch(path.name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from aggml.backend.family import Family
 from aggml.errors import AggmlError, BackendLoadError, InvalidHandle
 from aggml.process.foreign import describe, show, text_of
+from aggml.process.paths import user_path
 from aggml.registry import candidates
 from aggml.registry.report import LoadReport, LoadResult
 from aggml.registry.table import table
@@ -223,7 +224,7 @@ def search_path() -> list[Path]:
     The current folder is not among them: files that lie there need not be trustworthy.
     """
     given = os.environ.get("AGGML_BACKEND_DIRS", "").split(os.pathsep)
-    return [*(Path(folder) for folder in given if folder), Path(sys.prefix, "lib", "aggml")]
+    return [*(user_path(folder) for folder in given if folder), Path(sys.prefix, "lib", "aggml")]
 
 
 def discover(stage: int) -> list[LoadResult]:
@@ -272,7 +273,7 @@ def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
             results.update(table.results)
             folders = search_path()
         else:
-            folders = [Path(path)]
+            folders = [user_path(path)]
             if not folders[0].is_dir():
                 result = LoadResult("", str(path), "skipped", "there is no such folder")
                 results[str(path)] = result

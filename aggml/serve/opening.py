@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
@@ -24,12 +23,14 @@ from aggml.models.loading import LONGEST, described, load_decoder
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.template import template_of
 from aggml.models.weights import open_model
+from aggml.process.paths import user_path
 from aggml.serve.embedder import Embedder
 from aggml.serve.engine import STAGED, Engine
 from aggml.serve.transcriber import Transcriber
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from aggml import Backend, Scheduler
     from aggml.models.tokenizers.template import ChatTemplate
@@ -108,7 +109,7 @@ async def opened(
         ModelError: as for `aggml.models.load`; the file has no vocabulary; no page of keys and
             values fits into ``kv_memory``.
     """
-    path, limits = Path(path), limits or Limits()
+    path, limits = user_path(path), limits or Limits()
     with await open_model(path) as file:
         name = str(file.metadata.get("general.name", path.stem))
         model_of = await described(file)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
@@ -62,7 +63,7 @@ class Picture:
         rows[:, 1:] = self.pixels.reshape(height, -1)
         header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
         chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b""))
-        Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*c) for c in chunks))
+        user_path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*c) for c in chunks))
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:

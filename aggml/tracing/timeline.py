@@ -7,11 +7,11 @@ operations, which every Future has (`Future.times`).
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from xml.sax.saxutils import escape
 
 from aggml.errors import InvalidArgument
+from aggml.process.paths import user_path
 from aggml.stream.observe import observers
 from aggml.tracing.picture import Picture
 
@@ -115,7 +115,7 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace JSON, for https://ui.perfetto.dev or chrome://tracing."""
-        Path(path).write_text(json.dumps(self.to_json()))
+        user_path(path).write_text(json.dumps(self.to_json()))
 
     def plot(self, path: str | os.PathLike[str], *, title: str = "") -> None:
         """Draw a timeline, a row for each stream.
@@ -127,14 +127,14 @@ class Trace:
         Raises:
             InvalidArgument: no work was traced, or another suffix.
         """
-        suffix = Path(path).suffix.lower()
+        suffix = user_path(path).suffix.lower()
         if suffix not in {".png", ".svg"}:
             raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends neither with .png nor .svg")
         events = [e for e in self.events if e.operation not in _MARKS]
         if not events:
             raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
         if suffix == ".svg":
-            Path(path).write_text(_svg(events, title))
+            user_path(path).write_text(_svg(events, title))
         else:
             _png(events, title, path)
 

@@ -6,16 +6,21 @@ events (test_events.py), help and completion (test_help.py), the server (tests/s
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+import click
 import numpy as np
 import pytest
 from cli.program import PROGRAM, run, told
 
 import aggml
+from aggml.cli import text as text_commands
+from aggml.models import TextModel
 from examples import llama_files
 
 if TYPE_CHECKING:
@@ -73,7 +78,11 @@ def test_chat_answers_each_line_and_forgets_when_told(path: Path) -> None:
     given = "hello\nworld\n/clear\nhello\n/quit\n"
     text, errors = run("chat", path, *GREEDY, given=given)
     first, second, cleared, again, _ = text.split("> ")[1:] + [""] * (6 - len(text.split("> ")))
-    assert errors == "llama, 256 positions. /clear forgets what was said, /quit leaves\n"
+    greeting, *cuts = errors.splitlines()
+    assert greeting == (
+        "llama, 256 positions. /clear forgets what was said, /help explains, /quit leaves"
+    )
+    assert cuts == ["(cut off after 6 tokens, by --max-tokens or a full context)"] * 3
     assert (first, cleared) == (again, "")
     assert second != first
 
@@ -95,6 +104,77 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(path: Path) -> None:
         rest = chat.stdout.read()
         assert chat.wait(30) == 0
         assert rest.endswith(b"\n> ")
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_ctrl_c_just_after_an_answer_does_not_leave(path: Path, loop: str) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "chat", str(path), "--loop", loop, *GREEDY],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"}, bufsize=0,
+    ) as chat:  # fmt: skip
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        assert chat.stderr is not None
+        for _ in range(5):
+            chat.stdin.write("/clear\nhello\n")
+            chat.stdin.flush()
+            assert "cut off" in read_until(chat.stderr, "\n", after="cut off")
+            chat.send_signal(signal.SIGINT)
+        chat.stdin.write("/quit\n")
+        chat.stdin.flush()
+        assert chat.wait(30) == 0
+
+
+def test_ctrl_c_twice_at_the_prompt_leaves(path: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "chat", str(path), *GREEDY],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as chat:  # fmt: skip
+        assert chat.stdout is not None
+        assert chat.stderr is not None
+        assert chat.stdout.read(2) == "> "
+        chat.send_signal(signal.SIGINT)
+        # Signals of one number do not queue up: the second one is sent when the first was seen.
+        assert "Ctrl-C again leaves" in read_until(chat.stderr, "\n", after="again")
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(30) == 130
+
+
+def read_until(stream: IO[str], end: str, *, after: str) -> str:
+    """Read up to the first ``end`` after the text ``after``."""
+    found = ""
+    while not (after in found and found.endswith(end)):
+        piece = stream.read(1)
+        assert piece, found
+        found += piece
+    return found
+
+
+def test_help_explains_the_commands_of_a_chat(path: Path) -> None:
+    text, errors = run("chat", path, *GREEDY, given="/help\n")
+    assert text == "> > \n"
+    for command in ("/clear", "/help", "/quit", "Ctrl-C"):
+        assert f"\n{command}" in errors
+    text, _ = run("chat", path, "--json", *GREEDY, given="/help\n")
+    assert json.loads(text.splitlines()[1])["event"] == "help"
+
+
+def test_generate_has_the_defaults_of_python(path: Path) -> None:
+    context = click.Context(text_commands.generate)
+    options = {x.name: x.get_default(context) for x in text_commands.generate.params}
+    wanted = inspect.signature(TextModel.generate).parameters
+    shared = set(options) & set(wanted) - {"prompt"}
+    assert shared == {"max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"}
+    for name in shared:
+        found = options[name] if isinstance(options[name], (int, float)) else None
+        assert found == wanted[name].default, name
+
+
+def test_a_context_that_is_rounded_up_is_told(path: Path) -> None:
+    _, errors = run("chat", path, "--ctx", "300", given="")
+    assert errors.startswith("llama, 512 positions (300 rounded up).")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ import importlib.util
 import os
 import re
 import sys
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.errors import BackendLoadError
+from aggml.process.paths import user_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Files", "files_in", "searched"]
 
@@ -52,7 +55,7 @@ def files_in(path_or_folder: str | os.PathLike[str]) -> Files:
     Raises:
         BackendLoadError: something is missing; the text says what.
     """
-    path = Path(path_or_folder)
+    path = user_path(path_or_folder)
     folder = path if path.is_dir() else path.parent
     if not path.exists():
         raise BackendLoadError(f"[ggml.load] there is no {path}")
@@ -82,7 +85,7 @@ def searched() -> Files:
         return files_in(named)
     package = importlib.util.find_spec("llama_cpp")
     for place in (package.submodule_search_locations or ()) if package else ():
-        folder = Path(place) / "lib"
+        folder = user_path(place) / "lib"
         if folder.is_dir():
             return files_in(folder)
     raise BackendLoadError(

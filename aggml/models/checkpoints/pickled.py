@@ -12,13 +12,13 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from aggml.models.checkpoints.safetensors import NUMPY
 from aggml.models.errors import ModelError
+from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import io
@@ -52,7 +52,7 @@ def read_pickled(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         ModelError: there is no such file, or it contains something other than tensors, numbers,
             strings, and dicts and lists of them.
     """
-    file = Path(path)
+    file = user_path(path)
     try:
         with zipfile.ZipFile(file) as archive, file.open("rb") as opened:
             whole = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)

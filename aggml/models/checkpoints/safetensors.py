@@ -11,16 +11,17 @@ import json
 import math
 import mmap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import ml_dtypes
 import numpy as np
 
 from aggml.models.errors import ModelError
+from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -85,7 +86,7 @@ class SafeTensors:
             ModelError: the file cannot be read, is damaged, or is no safetensors file.
         """
         self = object.__new__(cls)
-        self.path = Path(path)
+        self.path = user_path(path)
         try:
             with self.path.open("rb") as file:
                 whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

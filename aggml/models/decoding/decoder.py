@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aggml.models.decoding.step import Step
     from aggml.models.description import Description
 
-__all__ = ["CHUNK", "F32", "Best", "Decoder"]
+__all__ = ["CHUNK", "F32", "Best", "Decoder", "Followed"]
 
 
 class Decoder:

@@ -1,0 +1,162 @@
+"""aggml.models.load: how it can be awaited, `~` in paths, a context that is rounded up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import trio
+from models import random_models
+
+import aggml
+from aggml.models import Model, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_models.write(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
+
+
+async def test_it_is_awaited_or_a_context_or_both(path: Path) -> None:
+    async with aggml.models.load(path) as model:
+        assert await model.embed_ids([[1]]) is not None
+    with pytest.raises(aggml.InvalidState, match="closed"):
+        await model.embed_ids([[1]])
+    async with await aggml.models.load(path) as model:
+        assert await model.embed_ids([[1]]) is not None
+    model = await aggml.models.load(path)
+    await model.aclose()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda path: asyncio.run(aggml.models.load(path)),
+        lambda path: trio.run(aggml.models.load, path),
+        lambda path: anyio.run(aggml.models.load, path),
+        lambda path: anyio.run(aggml.models.load, path, backend="trio"),
+    ],
+)
+def test_a_loop_can_be_run_for_it(path: Path, run: Callable[[Path], Model]) -> None:
+    model = run(path)
+    assert isinstance(model, Model)
+    anyio.run(model.aclose)
+
+
+def test_it_can_be_a_task_of_asyncio(path: Path) -> None:
+    async def main() -> None:
+        one, two = await asyncio.gather(
+            asyncio.create_task(aggml.models.load(path)), aggml.models.load(path)
+        )
+        await one.aclose()
+        await two.aclose()
+        task = asyncio.create_task(aggml.models.load(path))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+async def test_a_forgotten_await_is_named(path: Path) -> None:
+    loading: Any = aggml.models.load(path)
+    with pytest.raises(AttributeError, match=r"model = await aggml\.models\.load"):
+        loading.generate("hello")
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        loading.nonsense  # noqa: B018 it raises
+    loading.close()
+
+
+async def test_an_exception_in_the_block_closes_the_model(path: Path) -> None:
+    with pytest.raises(KeyError):
+        async with aggml.models.load(path) as model:
+            raise KeyError
+    with pytest.raises(aggml.InvalidState, match="closed"):
+        model.generate([1])
+
+
+async def test_what_cannot_be_loaded_raises_when_it_is_awaited(tmp_path: Path) -> None:
+    loading = aggml.models.load(tmp_path / "none.gguf")
+    with pytest.raises(ModelError, match="cannot open"):
+        async with loading:
+            pass
+
+
+async def test_a_context_that_is_rounded_up_says_so(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "aggml"):
+        async with aggml.models.load(path, ctx=100) as model:
+            assert model.ctx == 256
+            assert "ctx 256 (100 rounded up)" in repr(model)
+        assert "ctx=100 was rounded up to 256" in caplog.text
+        caplog.clear()
+        async with aggml.models.load(path, ctx=256) as model:
+            assert "rounded" not in repr(model)
+        async with aggml.models.load(path) as model:
+            assert "rounded" not in repr(model)
+        assert not caplog.records
+
+
+async def test_the_home_directory_in_a_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(path.parent))
+    async with aggml.models.load(f"~/{path.name}") as model:
+        assert model.architecture == "llama"
+
+
+async def test_a_prompt_that_begins_as_the_last_one_computes_its_new_tokens_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aggml.models.load(path, ctx=512, slots=2) as model:
+        prompts = [random_models.prompt(n) for n in (20, 40, 40, 30)]
+        prompts += [[*prompts[0], 9, 9], [7, *prompts[1]]]
+        wanted = [[t.id async for t in model.generate(p, max_tokens=5)] for p in prompts]
+    async with aggml.models.load(path, ctx=512, slots=2) as model:
+        decoder: Any = getattr(model, "_decoder")  # noqa: B009 of a TextModel
+        computed: list[int] = []
+        prefill = decoder.prefill
+
+        async def counting(slot: int, ids: list[int], start: int = 0) -> Any:
+            computed.append(len(ids))
+            return await prefill(slot, ids, start)
+
+        monkeypatch.setattr(decoder, "prefill", counting)
+        found = []
+        for prompt in prompts:
+            tokens = model.generate(prompt, max_tokens=5, reuse_prefix=True)
+            found.append([t.id async for t in tokens])
+        assert found == wanted
+        # a new prompt; its continuation; the same; a shorter one; another end; another beginning
+        assert computed == [20, 20, 1, 1, 2, 41]
+        await model.logits([1, 2])
+        await model.logits([1, 2])  # both slots hold other tokens now
+        async for _ in model.generate(prompts[1], max_tokens=5, reuse_prefix=True):
+            break
+        assert computed[-1] == 40
+        assert [t.id async for t in model.generate(prompts[1], max_tokens=5, reuse_prefix=True)]
+        assert computed[-1] == 1
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mamba2", "llama"])
+async def test_a_conversation_is_continued_rightly_by_every_kind_of_cache(
+    tmp_path: Path, name: str
+) -> None:
+    path = random_models.write(tmp_path / f"{name}.gguf", name)
+    rng = random.Random(5)
+    async with aggml.models.load(path, ctx=512) as model:
+        prompt: list[int] = random_models.prompt(30)
+        for _ in range(8):
+            wanted = [t.id async for t in model.generate(prompt, max_tokens=12)]
+            got = [t.id async for t in model.generate(prompt, max_tokens=12, reuse_prefix=True)]
+            again = [t.id async for t in model.generate(prompt, max_tokens=12, reuse_prefix=True)]
+            assert got == again == wanted
+            prompt += got[: rng.randrange(12)] + [rng.randrange(1, 200) for _ in range(5)]
