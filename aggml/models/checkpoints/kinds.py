@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["AddedToken", "Words", "form_of", "of_tokenizer_json", "of_word_list"]
+__all__ = ["AddedToken", "Words", "filler", "form_of", "of_tokenizer_json", "of_word_list"]
 
 #: Ids that a folder may leave out before one of its tokens.
 MOST_FILLERS: Final = 10_000
@@ -228,10 +228,8 @@ def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenize
     """Ask the tokenizer itself which tokens it puts around a text."""
     words.add_bos = words.add_eos = False
     try:
-        inner, whole = (
-            guarded(lambda x=x: own.encode("a", add_special_tokens=x), "a text").ids
-            for x in (False, True)
-        )
+        inner = guarded(lambda: own.encode("a", add_special_tokens=False), "a text").ids
+        whole = guarded(lambda: own.encode("a"), "a text").ids
     except ModelError:
         return  # it has no token for the text
     at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), 0)

@@ -34,6 +34,7 @@ __all__ = [
     "SPACE",
     "ByteLevel",
     "GGUFVocabulary",
+    "Joiner",
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
