@@ -9,12 +9,12 @@ some programs is recorded (tests/models/test_recorded_vocabularies.py).
 from __future__ import annotations
 
 import ctypes
+import importlib
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import llama_cpp
 from fuzz.rounds import Failure, Report, draw
 from models.random_vocabularies import WAYS, a_text, a_vocabulary, differences, write
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     import random
 
 LOOPS: Final = ("no loop",)
-SHORT: Final = 100
+SHORT: Final = 40
 TEXTS: Final = 8
 
+llama_cpp: Any = importlib.import_module("llama_cpp")
 _Log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _quiet = _Log(lambda level, text, data: None)
 llama_cpp.llama_log_set(_quiet, None)

@@ -189,7 +189,7 @@ def _sentence_piece(r: random.Random) -> dict[str, Any]:
     for _ in range(2):
         tokens, _ = _joined(r, tokens, 20)
     tokens = [*special, *(x for x in dict.fromkeys(tokens) if x not in special)]
-    metadata = {
+    metadata: dict[str, Any] = {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": _kinds(r, tokens, special[1:], "<unk>"),
@@ -213,7 +213,7 @@ def _bytes(r: random.Random) -> dict[str, Any]:
     tokens, merges = _joined(r, base, r.randint(0, 120))
     tokens = _in_any_order(r, special, tokens)
     pre = r.choice(sorted(name for name, cut in CUTS.items() if cut.bytes and name not in KNOWN))
-    metadata = {
+    metadata: dict[str, Any] = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.pre": pre,
@@ -237,7 +237,7 @@ def _characters(r: random.Random) -> dict[str, Any]:
         tokens += ["\n\n"]
     tokens = _in_any_order(r, special, tokens)
     pre = r.choice(("gemma4", "sarvam-moe", "granite-embed-multi-311m", "whitespace"))
-    metadata = {
+    metadata: dict[str, Any] = {
         "tokenizer.ggml.model": "whitespace" if pre == "whitespace" else "gpt2",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.pre": pre,

@@ -25,6 +25,7 @@ from aggml.models.tokenizers.vocabulary import SPACE, is_byte, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
 __all__ = ["AddedToken", "Words", "filler", "form_of", "of_tokenizer_json", "of_word_list"]
@@ -150,11 +151,12 @@ def filler(token: int) -> str:
     return f"\0unused {token}\0"
 
 
-def form_of(text: str) -> list[str]:
+def form_of(text: str, control: AbstractSet[int]) -> list[str]:
     """The settings of a tokenizer.json that its form in GGUF leaves out.
 
     Args:
         text: of the file, from `Words.whole`.
+        control: ids of the tokens that are control tokens in GGUF's form.
 
     Raises:
         ModelError: there is no such form at all.
@@ -163,6 +165,9 @@ def form_of(text: str) -> list[str]:
     special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
     words = KINDS[str(type_of_model(told["model"]))](told, special)
     _ends(open_library(text), words)
+    words.unsaid += [f"the ordinary token {words.tokens.get(i)!r}" for i in control - special]
+    if words.model == "bert" and not (words.add_bos and words.add_eos):
+        words.unsaid.append("post_processor: there are always tokens around a text of WordPiece")
     return [*words.unsaid, *unsaid(told)]
 
 
