@@ -134,7 +134,7 @@ def test_text_without_a_token_is_refused_if_nothing_stands_for_it() -> None:
     }  # fmt: skip
     words = opened(metadata)
     words.unknown = None
-    with pytest.raises(VocabularyError, match="no token for the byte"):
+    with pytest.raises(VocabularyError, match="no token for '▁' or its bytes"):
         words.encode("c", special=False)
 
 

@@ -235,8 +235,9 @@ def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenize
     try:
         inner = guarded(lambda: own.encode("a", add_special_tokens=False), "a text").ids
         whole = guarded(lambda: own.encode("a"), "a text").ids
-    except ModelError:
-        return  # it has no token for the text
+    except ModelError as error:  # it has no token for the text
+        words.unsaid.append(f"which tokens are put around a text: {error}")
+        return
     at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), 0)
     before, after = whole[:at], whole[at + len(inner) :]
     if len(before) > 1 or len(after) > 1:
