@@ -205,5 +205,5 @@ class Model(ABC):
         """Token ids of texts; long texts are tokenized in a thread."""
         words = self.tokenizer
         if sum(map(len, texts)) <= LONG_TEXT:
-            return [words.encode(text) for text in texts]
-        return await anyio.to_thread.run_sync(lambda: [words.encode(text) for text in texts])
+            return [words.encode_prompt(text) for text in texts]
+        return await anyio.to_thread.run_sync(lambda: [words.encode_prompt(text) for text in texts])

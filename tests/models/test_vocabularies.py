@@ -185,7 +185,16 @@ def test_tokenizer_model_says_the_same(tmp_path: Path) -> None:
         inner = _message(1, piece.encode()) + b"\x15" + struct.pack("<f", score)
         raw += _message(1, inner + bytes([3 << 3, kind]))
     raw += _message(2, bytes([3 << 3, 2]))  # model type BPE
-    raw += _message(3, bytes([3 << 3, 1]))  # add a space before the text
+    # add a space before the text, keep those that follow each other
+    normalizer = bytes([3 << 3, 1, 4 << 3, 0])
+    settings = {
+        "treat_whitespace_as_suffix": _message(2, b"\xc0\x01\x01"),
+        "remove_extra_whitespaces": _message(3, bytes([4 << 3, 1])),
+        "escape_whitespaces": _message(3, bytes([5 << 3, 0])),
+        "normalizer_spec.precompiled_charsmap": _message(3, _message(2, b"map")),
+        "denormalizer_spec.precompiled_charsmap": _message(5, _message(2, b"map")),
+    }
+    raw += _message(3, normalizer)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer.model").write_bytes(raw)
     found = vocabulary_keys(tmp_path, Config({"bos_token_id": 1, "eos_token_id": 2}), 0)
@@ -193,6 +202,10 @@ def test_tokenizer_model_says_the_same(tmp_path: Path) -> None:
         assert found[f"tokenizer.ggml.{key}"] == given[f"tokenizer.ggml.{key}"], key
     assert different(opened(found), own) == []
     assert JSON_KEY not in found
+    for name, more in settings.items():
+        (tmp_path / "tokenizer.model").write_bytes(raw + more)
+        with pytest.raises(ModelError, match=f"{name}.*cannot be carried out"):
+            vocabulary_keys(tmp_path, Config({}), 0)
     for wrong in (raw[:-1], b"\x0f", raw[: len(raw) // 2]):
         (tmp_path / "tokenizer.model").write_bytes(wrong)
         with pytest.raises(ModelError):

@@ -25,9 +25,10 @@ from aggml.models.tokenizers.vocabulary import SPACE, is_byte, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-__all__ = ["AddedToken", "Words", "form_of", "of_tokenizer_json", "of_word_list"]
+__all__ = ["AddedToken", "Words", "filler", "form_of", "of_tokenizer_json", "of_word_list"]
 
 #: Ids that a folder may leave out before one of its tokens.
 MOST_FILLERS: Final = 10_000
@@ -150,11 +151,12 @@ def filler(token: int) -> str:
     return f"\0unused {token}\0"
 
 
-def form_of(text: str) -> list[str]:
+def form_of(text: str, control: AbstractSet[int]) -> list[str]:
     """The settings of a tokenizer.json that its form in GGUF leaves out.
 
     Args:
         text: of the file, from `Words.whole`.
+        control: ids of the tokens that are control tokens in GGUF's form.
 
     Raises:
         ModelError: there is no such form at all.
@@ -163,6 +165,9 @@ def form_of(text: str) -> list[str]:
     special = {x["id"] for x in told.get("added_tokens") or () if x["special"]}
     words = KINDS[str(type_of_model(told["model"]))](told, special)
     _ends(open_library(text), words)
+    words.unsaid += [f"the ordinary token {words.tokens.get(i)!r}" for i in control - special]
+    if words.model == "bert" and not (words.add_bos and words.add_eos):
+        words.unsaid.append("post_processor: there are always tokens around a text of WordPiece")
     return [*words.unsaid, *unsaid(told)]
 
 
@@ -228,12 +233,11 @@ def _ends(own: Any, words: Words) -> None:  # noqa: ANN401 a tokenizers.Tokenize
     """Ask the tokenizer itself which tokens it puts around a text."""
     words.add_bos = words.add_eos = False
     try:
-        inner, whole = (
-            guarded(lambda x=x: own.encode("a", add_special_tokens=x), "a text").ids
-            for x in (False, True)
-        )
-    except ModelError:
-        return  # it has no token for the text
+        inner = guarded(lambda: own.encode("a", add_special_tokens=False), "a text").ids
+        whole = guarded(lambda: own.encode("a"), "a text").ids
+    except ModelError as error:  # it has no token for the text
+        words.unsaid.append(f"which tokens are put around a text: {error}")
+        return
     at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), 0)
     before, after = whole[:at], whole[at + len(inner) :]
     if len(before) > 1 or len(after) > 1:

@@ -22,19 +22,32 @@ PIECES: Final = 1
 TRAINER: Final = 2
 NORMALIZER: Final = 3
 TEXT, SCORE, KIND = 1, 2, 3  # of a piece; GGUF has the same numbers for its kinds
+DENORMALIZER: Final = 5
 MODEL_TYPE: Final = 3  # of the trainer
-ADD_PREFIX: Final = 3  # of the normalizer
 BPE: Final = 2
+CHARSMAP: Final = 2  # of a normalizer
+ADD_PREFIX: Final = 3  # of a normalizer
+#: Settings that GGUF cannot say for such a vocabulary: their message, number, name, what they are if
+#: the file does not say, and the value that is carried out. The other settings of the trainer are
+#: about training, those of its tokens stand in the pieces.
+OTHERS: Final = (
+    (TRAINER, 24, "trainer_spec.treat_whitespace_as_suffix", 0, 0),
+    (NORMALIZER, 4, "normalizer_spec.remove_extra_whitespaces", 1, 0),
+    (NORMALIZER, 5, "normalizer_spec.escape_whitespaces", 1, 1),
+)
 
 
 def of_sentencepiece(path: Path) -> Words:
     """Read pieces, their scores and kinds.
 
     Raises:
-        ModelError: the file cannot be read, or its pieces are not joined by BPE.
+        ModelError: the file cannot be read, its pieces are not joined by BPE, or it has a setting
+            that cannot be carried out.
     """
     try:
         return _read(path.read_bytes())
+    except ModelError as error:
+        raise ModelError(f"{str(path)!r}: {error}") from error
     except (OSError, ValueError, struct.error, IndexError) as error:
         raise ModelError(f"cannot read {str(path)!r}: {error}") from error
 
@@ -44,6 +57,7 @@ def _read(raw: bytes) -> Words:
     kinds: dict[int, int] = {}
     scores: dict[int, float] = {}
     model, prefix = 1, True
+    values = {(message, field): usual for message, field, _, usual, _ in OTHERS}
     for number, value in _fields(raw):
         if number == PIECES and isinstance(value, bytes):
             i = len(tokens)
@@ -55,12 +69,17 @@ def _read(raw: bytes) -> Words:
                     (scores[i],) = struct.unpack("<f", found)
                 elif inner == KIND and isinstance(found, int):
                     kinds[i] = found
-        elif number == TRAINER and isinstance(value, bytes):
-            model = next(
-                (x for n, x in _fields(value) if n == MODEL_TYPE and isinstance(x, int)), 1
-            )
-        elif number == NORMALIZER and isinstance(value, bytes):
-            prefix = all(x for n, x in _fields(value) if n == ADD_PREFIX)
+        elif number in (TRAINER, NORMALIZER, DENORMALIZER) and isinstance(value, bytes):
+            for inner, found in _fields(value):
+                if (number, inner) in values and isinstance(found, int):
+                    values[number, inner] = found
+                elif (number, inner) == (TRAINER, MODEL_TYPE) and isinstance(found, int):
+                    model = found
+                elif (number, inner) == (NORMALIZER, ADD_PREFIX):
+                    prefix = bool(found)
+                elif number != TRAINER and inner == CHARSMAP and found:
+                    name = "normalizer" if number == NORMALIZER else "denormalizer"
+                    raise _refusal(f"{name}_spec.precompiled_charsmap, which changes characters")
     if not tokens:
         raise ValueError("it has no tokens")
     if model != BPE:
@@ -68,7 +87,17 @@ def _read(raw: bytes) -> Words:
             "tokenizer.model is not of the type BPE: save the tokenizer with transformers, "
             "which writes tokenizer.json"
         )
+    for message, field, name, _, wanted in OTHERS:
+        if values[message, field] != wanted:
+            raise _refusal(f"{name} {bool(values[message, field])}")
     return Words("llama", tokens, kinds, scores=scores, more={"add_space_prefix": prefix})
+
+
+def _refusal(what: str) -> ModelError:
+    return ModelError(
+        f"tokenizer.model has {what}, which cannot be carried out: save the tokenizer with "
+        "transformers, which writes tokenizer.json"
+    )
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -97,8 +97,11 @@ def for_file(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(metadata)
     text = found.get(JSON_KEY)
-    if text is not None and not form_of(text):
-        del found[JSON_KEY]
+    if text is not None:
+        kinds = found["tokenizer.ggml.token_type"]
+        control = {i for i, kind in enumerate(kinds) if kind == CONTROL}
+        if not form_of(text, control):
+            del found[JSON_KEY]
     return found
 
 

@@ -23,15 +23,15 @@ from aggml.models.tokenizers.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["JSON_KEY", "JsonVocabulary", "open_library", "same_type"]
+__all__ = ["JSON_KEY", "JsonVocabulary", "guarded", "open_library", "same_type"]
 
 #: GGUF's key for the text of a tokenizer.json.
 JSON_KEY: Final = "tokenizer.huggingface.json"
 NAME: Final = "tokenizer.json"
 
 
-def guarded(call: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 what the library gives
-    """Call the library `tokenizers`.
+def guarded(call: Callable[..., Any], what: str, *values: object) -> Any:  # noqa: ANN401
+    """Call the library `tokenizers` with these values.
 
     Its errors are plain exceptions; a panic of its Rust code is not even one.
 
@@ -39,7 +39,7 @@ def guarded(call: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 what the
         VocabularyError: for any error of the library.
     """
     try:
-        return call()
+        return call(*values)
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise VocabularyError(f"{what}: {error}") from error
@@ -64,7 +64,7 @@ def open_library(text: str, name: str = NAME) -> Any:  # noqa: ANN401 a tokenize
         raise VocabularyError(f"{name} is no JSON object")
     check_settings(told, name)
     try:
-        found = guarded(lambda: module.Tokenizer.from_str(text), "tokenizers")
+        found = guarded(module.Tokenizer.from_str, "tokenizers", text)
     except VocabularyError as error:
         part = _part_at_fault(told, module)
         raise VocabularyError(f"{name}: {part} is refused by {error}") from error
@@ -90,8 +90,9 @@ def _check_normalized(tokenizer: Any, name: str) -> None:  # noqa: ANN401
         if not token.normalized:
             continue
         text = guarded(
-            lambda x=token: tokenizer.normalizer.normalize_str(x.content),
+            tokenizer.normalizer.normalize_str,
             f"{name}: added_tokens: {token.content!r} cannot be normalized",
+            token.content,
         )
         if text in seen:
             raise VocabularyError(
@@ -107,7 +108,7 @@ def _part_at_fault(told: Mapping[str, Any], module: Any) -> str:  # noqa: ANN401
         if part not in ("version", "model") and told[part] is not None:
             without = json.dumps({**told, part: [] if part == "added_tokens" else None})
             try:
-                guarded(lambda x=without: module.Tokenizer.from_str(x), part)
+                guarded(module.Tokenizer.from_str, part, without)
             except VocabularyError:
                 continue
             return part

@@ -13,7 +13,7 @@ from aggml.models.tokenizers.vocabulary import SILENT, SPACE, GGUFVocabulary, li
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Unigram", "WordPiece"]
+__all__ = ["LibraryPieces", "Unigram", "WordPiece"]
 
 
 class LibraryPieces(GGUFVocabulary):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Check = Callable[[Any], str | None]
     Fields = Mapping[str, Check]
 
-__all__ = ["IGNORED", "check_settings", "parts_of"]
+__all__ = ["IGNORED", "check_settings", "parts_of", "type_of_model"]
 
 #: Parts of the file that are read and not carried out, with the reason.
 IGNORED: Final = {
@@ -96,8 +96,9 @@ def _pattern(value: object) -> str | None:
 
 
 def _token_and_id(value: object) -> str | None:
-    right = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-    return None if right and _token_id(value[1]) is None else "a token and its id"
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str):
+        return _token_id(value[1])
+    return "a token and its id"
 
 
 _SPLITS: Final = _one_of(

@@ -35,6 +35,7 @@ __all__ = [
     "SPACE",
     "ByteLevel",
     "GGUFVocabulary",
+    "Joiner",
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
@@ -353,22 +354,20 @@ class SentencePiece(GGUFVocabulary):
         return ids
 
     def _unknown(self, part: str) -> list[int]:
-        """Tokens of the bytes of a part that is no token; the one for unknown text without these.
+        """Tokens of the bytes of a character that is no token; else the one for unknown text.
 
         Raises:
-            VocabularyError: there is no token for a byte, and none for unknown text.
+            VocabularyError: there is neither.
         """
-        ids: list[int] = []
-        for byte in part.encode():
-            token = self.bytes_[byte]
-            token = self.unknown if token is None else token
-            if token is None:
-                raise VocabularyError(
-                    f"the vocabulary has no token for the byte {byte} of {part!r}, and none for "
-                    "unknown text"
-                )
-            ids.append(token)
-        return ids
+        ids = [self.bytes_[byte] for byte in part.encode()]
+        found = [x for x in ids if x is not None]
+        if len(found) == len(ids):
+            return found
+        if self.unknown is None:
+            raise VocabularyError(
+                f"the vocabulary has no token for {part!r} or its bytes, and none for unknown text"
+            )
+        return [self.unknown]
 
     def bytes_of(self, token: int) -> bytes:
         """A single byte, or the token's text in UTF-8; nothing for a control token."""

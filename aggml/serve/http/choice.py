@@ -71,7 +71,9 @@ class Choice:
         k = max(0, given.top_k)
         sampler = Sampler(given.temperature, k, given.top_p, seed, given.min_p)
         ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
-        ends |= frozenset(given.stop_token_ids)
+        # A control token adds no text, in which a stop text could be found.
+        named = (text.vocabulary.special_token(stop) for stop in given.stops)
+        ends |= frozenset(given.stop_token_ids) | frozenset(x for x in named if x is not None)
         rules = given.rules
         adjuster = Adjuster(rules, prompt, ends) if rules else None
         if adjuster is not None:

@@ -55,9 +55,9 @@ class Text:
                 )  # fmt: skip
             return prompt
         if len(prompt) > LONG_TEXT:
-            ids = await anyio.to_thread.run_sync(self.vocabulary.encode, prompt)
+            ids = await anyio.to_thread.run_sync(self.vocabulary.encode_prompt, prompt)
         else:
-            ids = self.vocabulary.encode(prompt)
+            ids = self.vocabulary.encode_prompt(prompt)
         if not ids:
             raise RequestError(
                 400, f"{field}: is empty, there must be at least one token", field=field
@@ -89,9 +89,6 @@ class Text:
             text = await anyio.to_thread.run_sync(self._template.render, messages)
         except ModelError as error:
             raise RequestError(400, f"messages: {error}", field="messages") from error
-        words = self.vocabulary
-        if words.bos is not None and words.add_bos:
-            text = text.removeprefix(words.pieces[words.bos])  # `encode` adds it
         return await self.encode(text, "messages")
 
 
