@@ -26,8 +26,10 @@ from benchmarks.peers import module
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
 FOLLOWED: Final = 24  # greedy tokens that are compared
 #: Cases for which llama.cpp differs from transformers: it rates a group of experts by its two best,
-#: also for DeepSeek-V2, where the best one counts.
-OTHERWISE: Final = ("deepseek2-groups",)
+#: also for DeepSeek-V2, where the best one counts. It has no windows of these architectures.
+OTHERWISE: Final = (
+    "deepseek2-groups", "mistral-window", "mixtral-window", "phi3-window", "starcoder2-window",
+)  # fmt: skip
 SMALL: Final = {
     "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
@@ -72,7 +74,14 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "llama-3": ("llama", {"rope_parameters": _LLAMA3}),
     "llama-yarn": ("llama", {"rope_parameters": _YARN}),
     "mistral": ("mistral", {"head_dim": 32}),
+    "mistral-window": ("mistral", {"head_dim": 32, "sliding_window": 12}),
     "mixtral": ("mixtral", EXPERTS),
+    "mixtral-window": ("mixtral", {**EXPERTS, "sliding_window": 7}),
+    "phi3-window": ("phi3", {"sliding_window": 12}),
+    "starcoder2-window": ("starcoder2", {"use_bias": True, "sliding_window": 9}),
+    "gemma3-pattern": ("gemma3_text", {"head_dim": 32, "query_pre_attn_scalar": 32,
+                                       "sliding_window": 12, "num_hidden_layers": 4,
+                                       "_sliding_window_pattern": 3}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen2moe": ("qwen2_moe", EXPERTS),

@@ -1,10 +1,10 @@
-"""Model files with one wrong value or tensor: each is refused by name, or is the model that it was.
+"""Model files with one wrong value or tensor: each is refused by name, or the same as before.
 
-A program takes a small model, changes one value of its metadata or one of its tensors, and loads it.
-Either `load` raises one ModelError or GGUFError that names a key or a tensor, and the check of the
-program finds it, too; or the model loads and gives the original's logits and tokens; or the value is
-one that another model may have (`FREE`), and the logits are finite. Not here: damaged bytes
-(tests/gguf/test_damaged.py).
+A program takes a small model, changes one value of its metadata or one of its tensors, and loads
+it. Either `load` raises one ModelError or GGUFError that names a key or a tensor, and the check of
+the program finds it, too; or the model gives the original's results; or the value is one that
+another model may have (`FREE`), and the results are finite. Not here: damaged bytes
+(tests/gguf/test_damaged.py), folders (settings.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from fuzz.rounds import one_by_one
 from models import random_models
-from models.layout import VOCABULARY, WIDTH
+from models.layout import VOCABULARY
 
 import aggml
 from aggml.gguf import GGUFError
@@ -281,5 +281,4 @@ async def program(source: random.Random) -> Counter[str]:
 
 def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
     """Run some programs."""
-    assert WIDTH
     return one_by_one(program, seed, programs, loop, first)

@@ -110,5 +110,11 @@ class Config:
         old = dict(self.get("rope_scaling", default={}))
         if "type" in old:
             old.setdefault("rope_type", old["type"])
+        for name, value in old.items():
+            if name in found and found[name] != value:
+                raise ModelError(
+                    f"config.json has {name} = {value!r} in rope_scaling, and {found[name]!r} in "
+                    "rope_parameters"
+                )
         base = self.get("rope_theta", "rotary_emb_base", "global_rope_theta")
         return ({} if base is None else {"rope_theta": base}) | old | dict(found)

@@ -150,6 +150,8 @@ class ModelFolder:
         arrays = [self._shards[source] for source in made.sources]
         try:
             found = arrays[0] if made.recipe is None else made.recipe.make(arrays, self._config)
+        except ModelError:
+            raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             shapes = ", ".join(f"{x!r} {list(self._shards[x].shape)}" for x in made.sources)
             raise ModelError(f"tensor {name!r} cannot be made of {shapes}: {error}") from error

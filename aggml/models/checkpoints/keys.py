@@ -173,9 +173,9 @@ def rope_keys(config: Config, tensors: Mapping[str, Rule]) -> dict[str, Any]:
     base = rope.get("rope_theta")
     if base is not None:
         found["rope.freq_base"] = float(base)
-    near = (
-        config.rope("sliding_attention") if config.get("sliding_window", "local_attention") else {}
-    )
+    # only a look: whether the window is carried out is for the architecture to say
+    has_window = any(config.values.get(x) for x in ("sliding_window", "local_attention"))
+    near = config.rope("sliding_attention") if has_window else {}
     local = config.get("rope_local_base_freq", "local_rope_theta", default=near.get("rope_theta"))
     if local is not None and ("rope_local_base_freq" in config.values or near != rope):
         found["rope.freq_base_swa"] = float(local)
@@ -303,7 +303,7 @@ def window_pattern(period: int) -> Callable[[Config], Any]:
         layers = int(config.need("num_hidden_layers"))
         told = config.get("sliding_window_pattern", "_sliding_window_pattern", default=period)
         if kinds is None:
-            if told == period or config.get("sliding_window") is None:
+            if told == period or config.values.get("sliding_window") is None:
                 return None
             if not isinstance(told, int) or told < 1:
                 raise ModelError(
@@ -374,12 +374,12 @@ def steps_without_limit(config: Config) -> None:
     Raises:
         ModelError: config.json has such limits.
     """
-    low, high = config.get("time_step_limit", default=[0.0, math.inf])
-    if isinstance(high, dict):  # newer files write infinity so, because JSON does not have it
-        high = float(high["__float__"])
-    if low > 0 or high < math.inf:
+    told = config.get("time_step_limit", default=[0.0, math.inf])
+    # newer files write infinity as an object, because JSON does not have it
+    known = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], [0.0, "Infinity"])
+    if told not in known:
         raise ModelError(
-            f"config.json has time_step_limit = {[low, high]}; only [0.0, inf] is supported"
+            f"config.json has time_step_limit = {told!r:.60}; only [0.0, inf] is supported"
         )
 
 

@@ -169,6 +169,8 @@ class Translation:
             return Made(tuple(sources), None, _kind(arrays, sources, target), arrays[0].shape)
         try:
             shape = rule.shape([x.shape for x in arrays], self.config)
+        except ModelError:
+            raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             shapes = ", ".join(
                 f"{x!r} {list(a.shape)}" for x, a in zip(sources, arrays, strict=True)

@@ -175,7 +175,7 @@ _TEXTS: Final = _words(
     "position_embedding_type topk_method scoring_func feed_forward_type attn_mode"
 )
 _LISTS: Final = _words("layer_types layers_block_type architectures no_rope_layers mlp_only_layers")
-_OBJECTS: Final = _words("rope_parameters rope_scaling text_config quantization_config")
+_OBJECTS: Final = _words("rope_parameters rope_scaling text_config quantization_config id2label")
 
 _MOST: Final = (1 << 31) - 1
 
@@ -268,7 +268,8 @@ def refuse_unread(
         value = values[name]
         if any(type(value) is type(x) and value == x for x in NEUTRAL.get(name, ())):
             continue
-        if name == "layer_types" and set(value) <= {"full_attention", "attention"}:
+        usual = ["full_attention"] * (values.get("num_hidden_layers") or 0)
+        if name == "layer_types" and value == usual:
             continue
         raise ModelError(
             f"config.json has {name} = {_shown(value)}, which is not carried out for a model of "

@@ -47,13 +47,31 @@ class Shards:
         self.files: list[SafeTensors] = []
         self.of: dict[str, SafeTensors] = {}
         self._arrays: dict[str, npt.NDArray[Any]] = {}
-        for path in _paths(folder):
+        named, paths = _paths(folder)
+        for path in paths:
             if path.suffix == ".safetensors":
                 file = SafeTensors.open(path)
                 self.files.append(file)
                 self._add(dict.fromkeys(file.stored, file), self.of, path)
             else:
                 self._add(read_pickled(path), self._arrays, path)
+        for name, file_name in named.items():
+            self._check_place(name, file_name)
+
+    def _check_place(self, name: str, file_name: str) -> None:
+        """Refuse an index that names a tensor which its file does not have.
+
+        Raises:
+            ModelError: the tensor is nowhere, or in another file.
+        """
+        found = self.of.get(name)
+        if name not in self:
+            raise ModelError(f"the index of files names {name!r}, but no file has that tensor")
+        if found is not None and found.path.name != file_name:
+            raise ModelError(
+                f"the index of files says that {name!r} is in {file_name!r}, but it is in "
+                f"{found.path.name!r}"
+            )
 
     def _add(self, found: dict[str, Any], into: dict[str, Any], path: Path) -> None:
         twice = next((name for name in found if name in self), None)
@@ -79,8 +97,8 @@ class Shards:
         return None if file is None else file.stored[name]
 
 
-def _paths(folder: Path) -> list[Path]:
-    """The files that hold the weights of a folder."""
+def _paths(folder: Path) -> tuple[dict[str, str], list[Path]]:
+    """The files that hold the weights of a folder; and the file of each tensor by an index."""
     found = next((folder / name for name in FILES if (folder / name).is_file()), None)
     if found is None:
         others = sorted(folder.glob("*.safetensors"))
@@ -89,16 +107,18 @@ def _paths(folder: Path) -> list[Path]:
                 f"{str(folder)!r} has none of {', '.join(FILES)}, and {len(others)} other "
                 "safetensors files instead of one"
             )
-        return others
+        return {}, others
     if found.suffix != ".json":
-        return [found]
+        return {}, [found]
     try:
-        named = json.loads(found.read_text(encoding="utf-8-sig"))["weight_map"].values()
-        # Names with "/" are dropped: an index must not lead out of its folder.
-        paths = [folder / name for name in sorted({*named}) if "/" not in name]
+        named = dict(json.loads(found.read_text(encoding="utf-8-sig"))["weight_map"])
+        outside = [name for name in named.values() if "/" in name]
+        paths = [folder / name for name in sorted({*named.values()})]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{str(found)!r} is no index of files: {error}") from error
+    if outside:  # an index must not lead out of its folder
+        raise ModelError(f"{str(found)!r} names {outside[0]!r}: not in the folder")
     missing = [path.name for path in paths if not path.is_file()]
     if missing or not paths:
         raise ModelError(f"{str(found)!r} names {missing or 'no file'}: not in the folder")
-    return paths
+    return named, paths
