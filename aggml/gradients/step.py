@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from aggml import ops
 from aggml.dtype import DType
 from aggml.errors import Unsupported
-from aggml.tensor import describe, new_tensor
+from aggml.tensor import describe, fresh_strides, new_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,8 +83,14 @@ class BackwardStep(NamedTuple):
 
 
 def dense(a: Tensor) -> Tensor:
-    """``a``, copied if its elements do not lie in order and without gaps."""
-    return a if a.is_contiguous else ops.cont(a)
+    """``a`` with the strides of a new tensor, copied if its elements do not lie in that order.
+
+    A contiguous tensor may have other strides along axes of one element, and some builders, such as
+    `ops.scale`, look at these, too.
+    """
+    if a.nb == fresh_strides(a.dtype, a.ne):
+        return a
+    return ops.reshape(a, a) if a.is_contiguous else ops.cont(a)
 
 
 def value_of(a: Tensor) -> Tensor:
