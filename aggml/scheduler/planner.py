@@ -7,9 +7,10 @@ here: making them (deciding/, layout/), the order of submissions (running/).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aggml.errors import AlreadyAllocated
+from aggml.process.locks import new_rlock
 from aggml.scheduler.deciding.assign import Question
 from aggml.scheduler.deciding.match import Ground, comparing, ground, outline
 from aggml.scheduler.deciding.program import building
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
 __all__ = ["Known", "OfGraph", "Planner"]
+
+T = TypeVar("T")
 
 # How many programs are kept although their graph may be gone, since an equivalent graph may come
 # again: a decoder that builds each step anew has a handful of shapes.
@@ -140,7 +143,11 @@ class Planner:
         side: further backends.
         op_offload: see `Scheduler`.
 
+    Several threads may use it. ``lock`` is held in each call, and in each step of work in slices.
+    So two threads meet between such steps only, as two tasks of one loop do.
+
     Attributes:
+        lock: as said; held also while a submission is enqueued. Nobody awaits with it.
         memory: buffers that layouts share.
         side: as given.
         last: what was looked at last.
@@ -158,6 +165,7 @@ class Planner:
         self._backends = backends
         self._types = types
         self._op_offload = op_offload
+        self.lock = new_rlock()
         self.side = side
         self.memory = Memory()
         self.last: Known | None = None
@@ -167,21 +175,46 @@ class Planner:
         self._remembered: dict[_Shared, tuple[object, ...]] = {}
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
 
+    def guarded(self, steps: Sliced[T]) -> Sliced[T]:
+        """The same steps, each with the lock held."""
+        try:
+            while True:
+                with self.lock:
+                    try:
+                        away = next(steps)
+                    except StopIteration as end:
+                        result: T = end.value
+                        return result
+                yield away
+        finally:
+            with self.lock:
+                steps.close()
+
+    def finish(self, steps: Sliced[T]) -> T:
+        """Do all steps now, with the lock held from the first to the last."""
+        with self.lock:
+            return finish(steps)
+
     # -- pins
 
     def pin(self, tensor: Tensor, b: int) -> None:
         """Have a tensor be on backend ``b``."""
-        if self._pins.get(tensor) != b:
-            self._pins[tensor] = b
-            self.graphs.clear()
+        with self.lock:
+            if self._pins.get(tensor) != b:
+                self._pins[tensor] = b
+                self.graphs.clear()
 
     def backend_of(self, tensor: Tensor) -> int | None:
         """The backend that a tensor was pinned to, or assigned to with its graph; by index."""
-        b = self._pins.get(tensor)
-        return self.last.backend_of(tensor) if b is None and self.last is not None else b
+        b, last = self._pins.get(tensor), self.last
+        return last.backend_of(tensor) if b is None and last is not None else b
 
     def forget(self) -> None:
         """Forget all, and unplace the graphs that `place` placed."""
+        with self.lock:
+            self._forget()
+
+    def _forget(self) -> None:
         self._pins.clear()
         self.graphs.clear()
         self._remembered.clear()
@@ -194,13 +227,14 @@ class Planner:
 
     def drop(self, graph: Graph) -> None:
         """Forget one graph, and the program that it shares with those that are like it."""
-        kept = self.graphs.pop(graph.uid, None)
-        if kept is None:
-            return
-        for known in kept.known.values():
-            self._remembered.pop(known.shared, None)
-            if self.last is known:
-                self.last = None
+        with self.lock:
+            kept = self.graphs.pop(graph.uid, None)
+            if kept is None:
+                return
+            for known in kept.known.values():
+                self._remembered.pop(known.shared, None)
+                if self.last is known:
+                    self.last = None
 
     # -- programs
 
@@ -227,9 +261,21 @@ class Planner:
     ) -> Sliced[Program]:
         """A program that is not kept; ``cuts`` as `splitting` takes them."""
         q = Question(self._backends, self._types, frozenset(floating))
-        return building(
-            graph, q, dict(self._pins), floating, op_offload=self._op_offload, cuts=cuts
+        pins = self._pins_of(graph)
+        return (
+            yield from building(graph, q, pins, floating, op_offload=self._op_offload, cuts=cuts)
         )
+
+    def _pins_of(self, graph: Graph) -> dict[Tensor, int]:
+        """The pins of a graph's own tensors: a program keeps these, and no other graph's."""
+        found: dict[Tensor, int] = {}
+        if self._pins:
+            for tensor in (*graph.leafs, *graph.nodes):
+                for one in (tensor, tensor.root):  # a leaf that only views read is in no list
+                    b = self._pins.get(one)
+                    if b is not None:
+                        found[one] = b
+        return found
 
     def program(
         self, graph: Graph, floating: tuple[Tensor, ...], *, own: bool = False
@@ -246,7 +292,7 @@ class Planner:
             known = None if own else (yield from self._like(graph, floating))
             if known is None:
                 program = yield from self.building(graph, floating)
-                shared = _Shared(program, ground(graph, dict(self._pins)))
+                shared = _Shared(program, ground(graph, self._pins_of(graph)))
                 known = Known(graph, floating, shared)
                 # Leafs that only this graph has, and their values, must not be another graph's.
                 if not program.fixed:
@@ -259,7 +305,7 @@ class Planner:
 
     def _like(self, graph: Graph, floating: tuple[Tensor, ...]) -> Sliced[Known | None]:
         key = outline(graph, floating)
-        pins = dict(self._pins)
+        pins = self._pins_of(graph)
         for shared in [s for s, other in self._remembered.items() if other == key]:
             twins = yield from comparing(graph, floating, pins, shared.program, shared.ground)
             if twins is not None and shared in self._remembered:
@@ -310,6 +356,10 @@ class Planner:
             AlreadyAllocated: it has been placed.
             AllocFailed: no memory; nothing is placed then.
         """
+        with self.lock:
+            self._place(graph)
+
+    def _place(self, graph: Graph) -> None:
         if self.is_placed(graph):
             raise AlreadyAllocated(
                 f"[Scheduler.alloc_graph] {graph!r} has memory already: call Scheduler.reset first"

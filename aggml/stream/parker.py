@@ -36,13 +36,23 @@ class Parker:
         else:
             self._post = running_asyncio().call_soon_threadsafe
 
-    def unpark(self) -> None:
-        """Wake the task that parks here, or the next that does. May be called from any thread."""
+    def unpark(self) -> bool:
+        """Wake the task that parks here, or the next that does. May be called from any thread.
+
+        Returns:
+            False if the loop is closed (asyncio) or its run is over (trio): no task is left.
+        """
         self._unparked = True
         try:
             self._post(self._run)
         except RuntimeError:
-            return  # the loop is closed (asyncio) or its run is over (trio): no task is left
+            return False
+        return True
+
+    def unpark_here(self) -> None:
+        """`unpark`, called by the loop of the task that parks here."""
+        self._unparked = True
+        self._run()
 
     def _run(self) -> None:
         wake, self._wake = self._wake, None

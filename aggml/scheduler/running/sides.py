@@ -37,7 +37,7 @@ class Sides:
 
     def close(self) -> None:
         """Have all of them refuse new work."""
-        for side in self.opened.values():
+        for side in list(self.opened.values()):
             side.close()
 
     def __call__(self, name: str, b: int) -> Backend:
