@@ -94,7 +94,11 @@ class MetaBackend(Backend):
 
     @contextmanager
     def _joined(
-        self, what: str, reads: Iterable[Tensor] = (), writes: Iterable[Tensor] = ()
+        self,
+        what: str,
+        reads: Iterable[Tensor] = (),
+        writes: Iterable[Tensor] = (),
+        staged: Sequence[Tensor] = (),
     ) -> Iterator[tuple[Future[Any], list[Future[Any]]]]:
         """A unit of work on all members, after all earlier work of this backend and of theirs.
 
@@ -105,6 +109,8 @@ class MetaBackend(Backend):
             what: name of the operation.
             reads: tensors that fail it if they are poisoned.
             writes: tensors that it writes in full.
+            staged: a list of tensors that hold parts on their way; the block may append to it. A
+                part that did not arrive fails the unit as well.
 
         Yields the Future of the unit, and the list to which the Futures of its parts are appended.
         """
@@ -120,7 +126,7 @@ class MetaBackend(Backend):
             for member in self.members:
                 self.stream.wait(member.stream)
             touched = [p for t in (*reads, *writes) if self._is_mine(t) for p in _shards(t)]
-            told = storages_of(reads) + storages_of(touched)
+            told = storages_of(reads) + storages_of(touched) + storages_of(staged)
             last = _native.delay(0.0, what, told, storages_of(writes), ())
             parts.append(self.stream._put([last], None, what))  # done after all others
             batch = self.stream.open_batch()
@@ -161,6 +167,22 @@ class MetaBackend(Backend):
             parts.append(member._get(part, cut))
             if of.state < 0:
                 break  # all members have the same
+
+    def _read_staged(
+        self, parts: list[Future[Any]], of: Divided, array: Array, staged: list[Tensor]
+    ) -> None:
+        """`_read` by way of host tensors, which are poisoned where a member fails.
+
+        An array cannot be: work that uses it next would take what it held before for the values.
+        """
+        members = self.members[:1] if of.state < 0 else self.members  # else all have the same
+        for member, part in zip(members, of.each, strict=False):
+            staged.append(host_tensor(part))
+            parts.append(member._copy(part, staged[-1]))
+        for member in members:
+            self.stream.wait(member.stream)
+        for tensor, cut in zip(staged, cuts(of, array), strict=False):
+            parts.append(self.stream.copy(cut[(0,) * (4 - tensor.ndim)], tensor))
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         whole = tensor.view_src is None and data.nbytes == tensor.nbytes
@@ -209,7 +231,8 @@ class MetaBackend(Backend):
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
         """Copy between tensors of this device, or between one of them and host memory."""
         here, there = self._of_mine(src), self._of_mine(dst)
-        with self._joined("copy", [src], _whole(dst)) as (future, parts):
+        staged: list[Tensor] = []
+        with self._joined("copy", [src], _whole(dst), staged) as (future, parts):
             if here is not None and there is not None and here.state == there.state:
                 for member, a, b in zip(self.members, here.each, there.each, strict=True):
                     parts.append(member._copy(a, b))
@@ -218,7 +241,7 @@ class MetaBackend(Backend):
             view = staging.host_view()
             array = view[(None,) * (4 - view.ndim)]
             if here is not None:
-                self._read(parts, src, array)
+                self._read_staged(parts, here, array, staged)
             if here is not None and there is not None:
                 for member in self.members:
                     self.stream.wait(member.stream)

@@ -249,7 +249,7 @@ class Submitter:
             return None
         layout = known.layouts.get(self._slot(known))
         if layout is None or not layout.is_current(planner.memory):
-            if planning or not self.plans.free:
+            if planning or self.plans.free:
                 return None
             layout = layout or known.layouts.get(None)
             if layout is None:
