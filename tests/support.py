@@ -19,7 +19,7 @@ from aggml.testing.fixtures import ramp as ramp
 from aggml.testing.fixtures import sum_graph as sum_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def vector(n: int = N, name: str = "", dtype: str = "f32") -> aggml.Tensor:
@@ -98,20 +98,27 @@ def without_collector() -> Iterator[None]:
 
 def in_a_thread(run: Callable[[], object]) -> None:
     """Run in a thread, so that a hang fails this test, not the whole suite; raise its error."""
+    in_threads([run])
+
+
+def in_threads(runs: Sequence[Callable[[], object]]) -> None:
+    """Run each in a thread of its own, at the same time, as `in_a_thread` does."""
     failures: list[BaseException] = []
 
-    def end() -> None:
+    def end(run: Callable[[], object]) -> None:
         try:
             run()
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=end, daemon=True)
-    thread.start()
-    thread.join(120)
-    assert not thread.is_alive(), "the run does not end"
+    threads = [threading.Thread(target=end, args=(run,), daemon=True) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(0 if failures else 120)
     if failures:
         raise failures[0]
+    assert not any(thread.is_alive() for thread in threads), "the run does not end"
 
 
 def child(code: str) -> list[str]:

@@ -9,7 +9,6 @@ ahead, applies back-pressure and shows progress. Not here: models (aggml.models)
 from __future__ import annotations
 
 import json
-import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,6 +20,7 @@ from aggml import models
 from aggml.models import SpeechModel
 from aggml.models.speech.subtitles import as_objects, as_text
 from aggml.models.speech.waves import mono, resampled
+from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class _Worker:
     """A model on its own event loop in a thread, because Ray Data may call from any thread."""
 
     def __init__(self, path: str, threads: int, **options: Any) -> None:  # noqa: ANN401 of `load`
-        self._leave = threading.Lock()
+        self._leave = new_lock()
         self._portal_context = anyio.from_thread.start_blocking_portal()
         self._portal = self._portal_context.__enter__()
         self._backend = aggml.get_device("CPU").backend(n_threads=threads)

@@ -7,9 +7,10 @@ here: making them (deciding/, layout/), the order of submissions (running/).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aggml.errors import AggmlError, AlreadyAllocated, InvalidState
+from aggml.process.locks import new_rlock
 from aggml.scheduler.deciding.assign import Question
 from aggml.scheduler.deciding.match import Ground, comparing, ground, outline, usages
 from aggml.scheduler.deciding.program import building
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
 __all__ = ["Known", "Moment", "OfGraph", "Planner"]
+
+T = TypeVar("T")
 
 # How many programs are kept although their graph may be gone, since an equivalent graph may come
 # again: a decoder that builds each step anew has a handful of shapes.
@@ -87,7 +90,7 @@ class Moment:
         self._planner = planner
         self._changes = planner.changes
         self._tensors = (*graph.leafs, *graph.nodes)
-        self.ground = ground(graph, dict(planner.pins))
+        self.ground = ground(graph, planner.pins_of(graph))
 
     def stands(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
         """Whether all facts are the same.
@@ -192,7 +195,11 @@ class Planner:
         side: further backends.
         op_offload: see `Scheduler`.
 
+    Several threads may use it. ``lock`` is held in each call, and in each step of work in slices.
+    So two threads meet between such steps only, as two tasks of one loop do.
+
     Attributes:
+        lock: as said; held also while a submission is enqueued. Nobody awaits with it.
         memory: buffers that layouts share.
         side: as given.
         last: what was looked at last.
@@ -212,6 +219,7 @@ class Planner:
         self._backends = backends
         self._types = types
         self._op_offload = op_offload
+        self.lock = new_rlock()
         self.side = side
         self.memory = Memory()
         self.last: Known | None = None
@@ -222,22 +230,47 @@ class Planner:
         self._remembered: dict[_Shared, tuple[object, ...]] = {}
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
 
+    def guarded(self, steps: Sliced[T]) -> Sliced[T]:
+        """The same steps, each with the lock held."""
+        try:
+            while True:
+                with self.lock:
+                    try:
+                        away = next(steps)
+                    except StopIteration as end:
+                        result: T = end.value
+                        return result
+                yield away
+        finally:
+            with self.lock:
+                steps.close()
+
+    def finish(self, steps: Sliced[T]) -> T:
+        """Do all steps now, with the lock held from the first to the last."""
+        with self.lock:
+            return finish(steps)
+
     # -- pins
 
     def pin(self, tensor: Tensor, b: int) -> None:
         """Have a tensor be on backend ``b``."""
-        if self.pins.get(tensor) != b:
-            self.pins[tensor] = b
-            self.changes += 1
-            self.graphs.clear()
+        with self.lock:
+            if self.pins.get(tensor) != b:
+                self.pins[tensor] = b
+                self.changes += 1
+                self.graphs.clear()
 
     def backend_of(self, tensor: Tensor) -> int | None:
         """The backend that a tensor was pinned to, or assigned to with its graph; by index."""
-        b = self.pins.get(tensor)
-        return self.last.backend_of(tensor) if b is None and self.last is not None else b
+        b, last = self.pins.get(tensor), self.last
+        return last.backend_of(tensor) if b is None and last is not None else b
 
     def forget(self) -> None:
         """Forget all, and unplace the graphs that `place` placed."""
+        with self.lock:
+            self._forget()
+
+    def _forget(self) -> None:
         self.changes += 1
         self.pins.clear()
         self.graphs.clear()
@@ -251,13 +284,14 @@ class Planner:
 
     def drop(self, graph: Graph) -> None:
         """Forget one graph, and the program that it shares with those that are like it."""
-        kept = self.graphs.pop(graph.uid, None)
-        if kept is None:
-            return
-        for known in kept.known.values():
-            self._remembered.pop(known.shared, None)
-            if self.last is known:
-                self.last = None
+        with self.lock:
+            kept = self.graphs.pop(graph.uid, None)
+            if kept is None:
+                return
+            for known in kept.known.values():
+                self._remembered.pop(known.shared, None)
+                if self.last is known:
+                    self.last = None
 
     # -- programs
 
@@ -284,7 +318,21 @@ class Planner:
     ) -> Sliced[Program]:
         """A program that is not kept; ``cuts`` as `splitting` takes them."""
         q = Question(self._backends, self._types, frozenset(floating))
-        return building(graph, q, dict(self.pins), floating, op_offload=self._op_offload, cuts=cuts)
+        pins = self.pins_of(graph)
+        return (
+            yield from building(graph, q, pins, floating, op_offload=self._op_offload, cuts=cuts)
+        )
+
+    def pins_of(self, graph: Graph) -> dict[Tensor, int]:
+        """The pins of a graph's own tensors: a program keeps these, and no other graph's."""
+        found: dict[Tensor, int] = {}
+        if self.pins:
+            for tensor in (*graph.leafs, *graph.nodes):
+                for one in (tensor, tensor.root):  # a leaf that only views read is in no list
+                    b = self.pins.get(one)
+                    if b is not None:
+                        found[one] = b
+        return found
 
     def program(
         self, graph: Graph, floating: tuple[Tensor, ...], *, own: bool = False
@@ -435,6 +483,10 @@ class Planner:
             AlreadyAllocated: it has been placed.
             AllocFailed: no memory; nothing is placed then.
         """
+        with self.lock:
+            self._place(graph)
+
+    def _place(self, graph: Graph) -> None:
         if self.is_placed(graph):
             raise AlreadyAllocated(
                 f"[Scheduler.alloc_graph] {graph!r} has memory already: call Scheduler.reset first"

@@ -23,7 +23,7 @@ from aggml.scheduler.running.sides import Sides
 from aggml.scheduler.running.submitter import Submitter
 from aggml.scheduler.submits import Submits
 from aggml.stream.admission import Admission
-from aggml.stream.slices import finish, give_way
+from aggml.stream.slices import give_way
 from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Scheduler(Submits):
     What is known is enqueued at once, also while another task's `submit` is planning; to have one
     come after the other, await the first ``submit``.
     A submission comes after all that was queued before it on the given backends.
+    Tasks of any event loop, of asyncio or trio, and any thread may use it at the same time.
     A graph seen before is not planned again, nor one that was built anew and is like one of the
     last 16 (the same ops, types, shapes and names over the same weights); plans of these, and so
     the weights that they read, are kept until `reset`.
@@ -212,7 +213,7 @@ class Scheduler(Submits):
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.split_graph")
-        finish(self._planner.program(graph, self._planner.floating(graph)))
+        self._planner.finish(self._planner.program(graph, self._planner.floating(graph)))
 
     def plan(self, graph: Graph) -> SchedulePlan:
         """Which backend would run which node, and why; to be printed, or drawn with ``dot()``.
@@ -222,7 +223,7 @@ class Scheduler(Submits):
         """
         self._check_graph(graph, "Scheduler.plan")
         planner = self._planner
-        known = finish(planner.program(graph, planner.floating(graph), own=True))
+        known = planner.finish(planner.program(graph, planner.floating(graph), own=True))
         return SchedulePlan(known.program)
 
     def reserve_size(self, graph: Graph) -> tuple[int, ...]:
@@ -231,7 +232,8 @@ class Scheduler(Submits):
         A type that several backends share is reported for each of them.
         """
         self._check_graph(graph, "Scheduler.reserve_size")
-        return measure(finish(self._planner.building(graph, self._planner.floating(graph))))
+        planner = self._planner
+        return measure(planner.finish(planner.building(graph, planner.floating(graph))))
 
     def reserve(self, graph: Graph) -> None:
         """Make the compute buffers large enough for a graph (``ggml_backend_sched_reserve``).
@@ -241,7 +243,7 @@ class Scheduler(Submits):
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.reserve")
-        finish(self._planner.all(graph, self._planner.floating(graph)))
+        self._planner.finish(self._planner.all(graph, self._planner.floating(graph)))
 
     init_measure = reserve
 
@@ -271,7 +273,8 @@ class Scheduler(Submits):
         Cancellation: what was done is kept if it was finished.
         """
         self._check_graph(graph, "Scheduler.prepare")
-        await give_way(self._planner.all(graph, self._planner.floating(graph)))
+        planner = self._planner
+        await give_way(planner.guarded(planner.all(graph, planner.floating(graph))))
 
     # -- running
 

@@ -49,6 +49,11 @@ class Parker:
             return False
         return True
 
+    def unpark_here(self) -> None:
+        """`unpark`, called by the loop of the task that parks here."""
+        self._unparked = True
+        self._run()
+
     def _run(self) -> None:
         wake, self._wake = self._wake, None
         if wake is not None:

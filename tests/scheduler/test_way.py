@@ -35,5 +35,5 @@ def test_a_repetition_plans_nothing_and_comes_back_twice(turn: str, found: dict[
 
 
 def test_the_first_time_climbs_no_more_than_it_did(found: dict[str, Way]) -> None:
-    # 88 on Python 3.11; 84 on 3.14, where a comprehension is no function call
-    assert 0 < len(found["submit: first"].climbs) <= 88
+    # 91 on Python 3.11; fewer on 3.14, where a comprehension is no function call
+    assert 0 < len(found["submit: first"].climbs) <= 91

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import numpy as np
 import pytest
 from anyio import wait_all_tasks_blocked
-from support import Array, holding, ramp, sum_on
+from support import Array, holding, in_threads, ramp, sum_on
 
 import aggml
 
@@ -192,6 +193,69 @@ async def test_a_place_may_be_used_by_a_task_that_was_started_for_it(device: Any
                     await be.ready()
                     tasks.start_soon(get)
         assert got == 10
+
+
+@pytest.mark.parametrize("how", ["task ends", "asks again", "refused"])
+async def test_the_first_waiter_hears_that_a_place_was_given_up(
+    device: AnyDevice, how: str
+) -> None:
+    """The first one also waits for the oldest submission, which lasts until the test says so."""
+    async with device.backend(max_queued=2) as be:
+        a = holding(be, ramp())
+        leave, came = anyio.Event(), anyio.Event()
+
+        async def admitted() -> None:
+            await be.ready()
+            await leave.wait()
+            if how == "asks again":
+                await be.ready()
+
+        async def waits() -> None:
+            await be.ready()
+            came.set()
+
+        async with anyio.create_task_group() as tasks:
+            with be.stream.hold():
+                be.get(a)
+                if how == "refused":
+                    first = be._admission
+                    mine = await first.admit()
+                else:
+                    tasks.start_soon(admitted)
+                await wait_all_tasks_blocked()
+                tasks.start_soon(waits)
+                await wait_all_tasks_blocked()
+                assert not came.is_set()
+                if how == "refused":
+                    first.give_up(mine)
+                leave.set()
+                with anyio.fail_after(60):
+                    await came.wait()
+
+
+def test_tasks_of_several_loops_wait_for_one_backend(device: AnyDevice) -> None:
+    """Each thread has a loop of its own; nobody starves, and the limit holds."""
+    be = device.backend(max_queued=2)
+    a = holding(be, ramp())
+    got: list[int] = []
+
+    async def client(i: int) -> None:
+        for _ in range(10):
+            await be.ready()
+            assert np.array_equal(await be.get(a), ramp())
+            got.append(i)
+
+    async def clients(thread: int) -> None:
+        async with anyio.create_task_group() as tasks:
+            for i in range(4):
+                tasks.start_soon(client, 4 * thread + i)
+
+    def work(thread: int) -> None:
+        anyio.run(clients, thread, backend=("asyncio", "trio")[thread % 2])
+
+    in_threads([partial(work, thread) for thread in range(4)])
+    assert sorted(got) == sorted([*range(16)] * 10)
+    be.close()
 
 
 @pytest.mark.parametrize("bad", [0, -1])

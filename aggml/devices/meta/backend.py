@@ -95,7 +95,11 @@ class MetaBackend(Backend):
 
     @contextmanager
     def _joined(
-        self, what: str, reads: Iterable[Tensor] = (), writes: Iterable[Tensor] = ()
+        self,
+        what: str,
+        reads: Iterable[Tensor] = (),
+        writes: Iterable[Tensor] = (),
+        staged: Sequence[Tensor] = (),
     ) -> Iterator[tuple[Future[Any], list[Future[Any]]]]:
         """A unit of work on all members, after all earlier work of this backend and of theirs.
 
@@ -106,6 +110,8 @@ class MetaBackend(Backend):
             what: name of the operation.
             reads: tensors that fail it if they are poisoned.
             writes: tensors that it writes in full.
+            staged: a list of tensors that hold parts on their way; the block may append to it. A
+                part that did not arrive fails the unit as well.
 
         Yields the Future of the unit, and the list to which the Futures of its parts are appended.
         """
@@ -121,7 +127,7 @@ class MetaBackend(Backend):
             for member in self.members:
                 self.stream.wait(member.stream)
             touched = [p for t in (*reads, *writes) if self._is_mine(t) for p in _shards(t)]
-            told = storages_of(reads) + storages_of(touched)
+            told = storages_of(reads) + storages_of(touched) + storages_of(staged)
             last = _native.delay(0.0, what, told, storages_of(writes), ())
             parts.append(self.stream._put([last], None, what))  # done after all others
             batch = self.stream.open_batch()
@@ -159,6 +165,24 @@ class MetaBackend(Backend):
     def _read(self, parts: list[Future[Any]], tensor: Tensor, array: Array) -> None:
         for i, part, cut in reads(divided(tensor), array[(None,) * (4 - array.ndim)]):
             parts.append(self.members[i]._get(part, cut))
+
+    def _read_staged(
+        self, parts: list[Future[Any]], of: Divided, array: Array, staged: list[Tensor]
+    ) -> None:
+        """`_read` by way of host tensors, which are poisoned where a member fails.
+
+        An array cannot be: work that uses it next would take what it held before for the values.
+        """
+        filled = []
+        for i, part, cut in reads(of, array):
+            tensor = host_tensor(part)
+            staged.append(tensor)
+            filled.append(cut)
+            parts.append(self.members[i]._copy(part, tensor))
+        for member in self.members:
+            self.stream.wait(member.stream)
+        for tensor, cut in zip(staged, filled, strict=True):
+            parts.append(self.stream.copy(cut[(0,) * (4 - tensor.ndim)], tensor))
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         whole = tensor.view_src is None and data.nbytes == tensor.nbytes
@@ -207,7 +231,8 @@ class MetaBackend(Backend):
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
         """Copy between tensors of this device, or between one of them and host memory."""
         here, there = self._of_mine(src), self._of_mine(dst)
-        with self._joined("copy", [src], _whole(dst)) as (future, parts):
+        staged: list[Tensor] = []
+        with self._joined("copy", [src], _whole(dst), staged) as (future, parts):
             if here is not None and there is not None and here.state == there.state:
                 for member, a, b in zip(self.members, here.each, there.each, strict=True):
                     parts.append(member._copy(a, b))
@@ -216,7 +241,7 @@ class MetaBackend(Backend):
             view = staging.host_view()
             array = view[(None,) * (4 - view.ndim)]
             if here is not None:
-                self._read(parts, src, array)
+                self._read_staged(parts, here, array, staged)
             if here is not None and there is not None:
                 for member in self.members:
                     self.stream.wait(member.stream)

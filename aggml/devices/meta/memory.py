@@ -6,13 +6,13 @@ uses them. Not here: how a tensor is split (split.py).
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.devices.meta.split import Extents, SplitState, check_state, state_by_name
 from aggml.errors import AllocFailed, InvalidArgument, NotAllocated
 from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.buffer_type import BufferType
+from aggml.process.locks import new_lock
 from aggml.tensor import change, cut, new_tensor
 from aggml.tensor.checking import integer
 from aggml.tensor.placement import BufferUsage
@@ -108,7 +108,7 @@ class MetaBufferType(BufferType):
         self._shares = tuple(shares)
         self._split = split
         self.alignment = max(one.alignment for one in types)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._next = _FIRST
 
     @property

@@ -9,6 +9,7 @@ the queue of faults (faults.py), the cost of a graph (cost.py), kernels.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,14 @@ class SimBufferType(BufferType):
         """
         size = self.checked_size(size)
         self._sim._take(size)
-        block = HOST.alloc_buffer(size + self.alignment)
-        base = -(-block.base // self.alignment) * self.alignment if size else 0
-        buffer = Buffer(self, size, base, block)
-        weakref.finalize(buffer, self._sim._give_back, size)
+        try:
+            block = HOST.alloc_buffer(size + self.alignment)
+            base = -(-block.base // self.alignment) * self.alignment if size else 0
+            buffer = Buffer(self, size, base, block)
+            weakref.finalize(buffer, self._sim._give_back, size).atexit = False
+        except BaseException:
+            self._sim._give_back(size)
+            raise
         return buffer
 
 
@@ -270,6 +275,8 @@ class SimDevice(Device):
         self.reads_host = reads_host
         self._type = SimBufferType(self, alignment)
         self._used = 0
+        # What buffers gave back. Finalizers only append: the lock may be held by their own thread.
+        self._returned: deque[int] = deque()
         self._lock = new_lock()
         self._faults = Faults()
         self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
@@ -282,7 +289,9 @@ class SimDevice(Device):
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes."""
-        return self.memory_size - self._used, self.memory_size
+        with self._lock:
+            self._count_returned()
+            return self.memory_size - self._used, self.memory_size
 
     def backend(
         self,
@@ -368,6 +377,7 @@ class SimDevice(Device):
         if fault is not None:
             raise AllocFailed(f"[{self.name}] no memory for {size} bytes") from fault
         with self._lock:
+            self._count_returned()
             if self._used + size > self.memory_size:
                 raise AllocFailed(
                     f"[{self.name}] no memory for {size} bytes: {self._used} of {self.memory_size} "
@@ -376,8 +386,11 @@ class SimDevice(Device):
             self._used += size
 
     def _give_back(self, size: int) -> None:
-        with self._lock:
-            self._used -= size
+        self._returned.append(size)
+
+    def _count_returned(self) -> None:
+        while self._returned:
+            self._used -= self._returned.popleft()
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-import anyio
 import anyio.lowlevel
 import numpy as np
 
@@ -23,12 +22,13 @@ from aggml.stream.slices import give_way
 from aggml.tensor import Tensor, checking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Moment, Planner
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.run import Runner
+    from aggml.stream.fifo import FifoLock
 
 __all__ = ["EvalCallback", "Evaluation", "evaluate"]
 
@@ -54,11 +54,15 @@ class _Walk:
         self.layout: Layout | None = None
         self.then: Moment
         self.first = True
+        self._nodes: Iterator[tuple[int, Tensor]] | None = None
+        self._begun = -1  # the latest split
+        self._latest: Future[Any] | None = None
 
     async def prepare(self) -> None:
         """Plan the graph with each node as a split of its own."""
         planner, job = self.planner, self.job
-        layout, self.then = await give_way(planner.node_by_node(job.graph, job.floating))
+        steps = planner.guarded(planner.node_by_node(job.graph, job.floating))
+        layout, self.then = await give_way(steps)
         self.layout = layout
         self.outputs = job.outputs_of(layout)
 
@@ -88,7 +92,8 @@ class _Walk:
         ]
         program = layout.program
         placed = [(program.at(t), t, array) for t, array in job.placed] if self.first else []
-        future = self.runner.part(layout, script, job.values, placed, outputs)
+        with self.planner.lock:
+            future = self.runner.part(layout, script, job.values, placed, outputs)
         if self.first:
             job.request.marks.note()
         self.first = False
@@ -99,29 +104,33 @@ class _Walk:
         b = self.layout.program.at(node)
         return [Output(self.layout.twins[node], array, split, b)]
 
-    async def each(self, ask: Callable[[Tensor], bool]) -> AsyncIterator[tuple[Tensor, Array]]:
-        """Run the graph; yields each wanted value once computed, before the next node runs."""
-        begun = -1
-        future: Future[Any] | None = None
-        for split, node in self.nodes():
+    async def next(self, ask: Callable[[Tensor], bool]) -> tuple[Tensor, Array] | None:
+        """Run the graph as far as the next wanted node; returns it with its value, None at the end.
+
+        This is no generator: one that is not exhausted has to be closed by an await, and who leaves
+        a loop early cannot be made to do that.
+        """
+        if self._nodes is None:
+            self._nodes = self.nodes()
+        for split, node in self._nodes:
             wanted = ask(node)
             assert self.layout is not None
-            if split != begun:
-                begun = split
-                future = self.part(split, plan=False, outputs=[])
+            if split != self._begun:
+                self._begun = split
+                self._latest = self.part(split, plan=False, outputs=[])
             array, reads = None, []
             if wanted and node in self.layout.twins:
                 array = checking.outgoing(node, None, None, "Scheduler.evaluate")[0]
                 reads = self.read(node, split, array)
             runs = node.op not in VIEWS
             if runs or reads:
-                future = self.part(split if runs else -1, plan=runs, outputs=reads)
+                self._latest = self.part(split if runs else -1, plan=runs, outputs=reads)
             if array is not None:
-                if future is not None:
-                    await future
-                yield node, array
-            else:
-                await anyio.lowlevel.checkpoint()
+                if self._latest is not None:
+                    await self._latest
+                return node, array
+            await anyio.lowlevel.checkpoint()
+        return None
 
     def end(self) -> Future[Any]:
         """The Future of the whole."""
@@ -153,9 +162,9 @@ async def evaluate(
     """
     walk = _Walk(planner, runner, job)
     await walk.prepare()
-    stream = walk.each(lambda node: bool(callback(node, True)))
     try:
-        async for node, array in stream:
+        while (found := await walk.next(lambda node: bool(callback(node, True)))) is not None:
+            node, array = found
             show(array)
             if not callback(node, False):
                 future: Future[Any] = Future(None, None, "submit")
@@ -163,15 +172,15 @@ async def evaluate(
                 return future
     finally:
         show(None)
-        await stream.aclose()  # type: ignore[attr-defined]
     return walk.end()
 
 
 class Evaluation:
     """Iterates over ``(tensor, array)`` of the nodes wanted, in order, as they are computed.
 
-    Other submissions of the scheduler wait until it has ended, was closed, or was dropped. To leave
-    the loop early, call ``await aclose()``, or use it with ``async with``.
+    Other submissions of the scheduler wait until it has ended, was closed, or was dropped. Leaving
+    ``async for x in scheduler.evaluate(...)`` early drops it. If a variable refers to it, call
+    ``await aclose()``, or use it with ``async with``; until then the loop may be continued.
 
     Args:
         planner: of the scheduler.
@@ -185,13 +194,13 @@ class Evaluation:
         self,
         planner: Planner,
         runner: Runner,
-        turn: anyio.Lock,
+        turn: FifoLock,
         job: Job,
         wanted: Callable[[Tensor], bool] | Iterable[Tensor] | None,
     ) -> None:
-        self._walk = _Walk(planner, runner, job)
+        self._holds = False  # first: __del__ looks at it
         self._turn = turn
-        self._results: list[tuple[Tensor, Array]] = []
+        self._walk = _Walk(planner, runner, job)
         if wanted is None:
             self._ask: Callable[[Tensor], bool] = lambda node: node.op not in VIEWS
         elif callable(wanted):
@@ -203,8 +212,7 @@ class Evaluation:
                     raise InvalidHandle(f"[Scheduler.evaluate] {node!r} is no tensor")
                 check_output(job.graph, node, "Scheduler.evaluate")
             self._ask = given.__contains__
-        self._stream: AsyncIterator[tuple[Tensor, Array]] | None = None
-        self._done = False
+        self._begun = self._runs = self._done = False
 
     def __aiter__(self) -> Self:
         return self
@@ -212,23 +220,40 @@ class Evaluation:
     async def __anext__(self) -> tuple[Tensor, Array]:
         if self._done:
             raise StopAsyncIteration
+        if self._runs:
+            raise InvalidState("[Scheduler.evaluate] another task is in the middle of this step")
+        self._runs = True
         try:
-            if self._stream is None:
+            if not self._begun:
                 await self._turn.acquire()
-                self._stream = self._walk.each(self._ask)
+                self._holds = self._begun = True
                 await self._walk.prepare()
-            return await anext(self._stream)
+            found = await self._walk.next(self._ask)
         except BaseException:
-            await self.aclose()
+            self._end()
             raise
+        finally:
+            self._runs = False
+        if found is None or self._done:  # closed meanwhile
+            self._end()
+            raise StopAsyncIteration
+        return found
+
+    def _end(self) -> None:
+        self._done = True
+        if self._holds:
+            self._holds = False
+            self._turn.release()
 
     async def aclose(self) -> None:
         """Run no further node."""
-        stream, self._stream = self._stream, None
         self._done = True
-        if stream is not None:
-            self._turn.release()
-            await stream.aclose()  # type: ignore[attr-defined]
+        if not self._runs:  # else the step that runs ends it
+            self._end()
+        await anyio.lowlevel.checkpoint()
+
+    def __del__(self) -> None:
+        self._end()
 
     async def __aenter__(self) -> Self:
         return self

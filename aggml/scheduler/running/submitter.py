@@ -9,14 +9,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import anyio
-
 from aggml.backend.inputs import check_written, words_of
 from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
 from aggml.scheduler.running.prepared import Prepared, prepare
 from aggml.scheduler.running.unit import check_no_batch
+from aggml.stream.fifo import FifoLock
 from aggml.stream.observe import observers
 from aggml.stream.slices import finish, give_way
 from aggml.stream.waits import CHECKPOINT
@@ -62,8 +61,8 @@ class Submitter:
         runner: as given.
         eval_callback: see `Scheduler.set_eval_callback`.
         observed: see `Scheduler.observed`.
-        turn: a lock held by an evaluation, so that no other submission comes between its parts.
-        plans: a lock held while planning; a task that waits for it may find its plan made.
+        turn: held by an evaluation, so that no other submission comes between its parts.
+        plans: held while planning; a task that waits for it may find its plan made.
         brought: leafs without memory of their own that earlier submissions brought.
     """
 
@@ -76,8 +75,9 @@ class Submitter:
         self._n_copies = n_copies
         self.eval_callback: EvalCallback | None = None
         self.observed: Array | None = None
-        self.turn = anyio.Lock()
-        self.plans = anyio.Lock()
+        self.turn = FifoLock()
+        self.plans = FifoLock()
+        self._lock = planner.lock
         self._planned_for: list[int] = []  # graphs of tasks that hold ``plans`` or wait for it
         self.brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
@@ -106,22 +106,29 @@ class Submitter:
                     check_no_batch((backend,), "Scheduler.submit")
             await CHECKPOINT
             if self._admission.free():
-                future = self._again(graph, prepared, arrays)
+                with self._lock:
+                    future = self._again(graph, prepared, arrays)
                 if future is not None:
                     return future
             check_no_batch(self.runner.backends, "Scheduler.submit")
             job = Job(graph, request.by_tensor(arrays), outputs, reuse, brought=self.brought)
-        await self._admission.admit()
+        admitted = await self._admission.admit()
         try:
             if self.eval_callback is not None:
                 return await self._evaluate(job, self.eval_callback)
-            ready = await self.ready(job)
-            if self.turn.locked():
-                async with self.turn:
-                    return self._enqueue(job, await self.ready(job), words)
-            return self._enqueue(job, ready, words)
+            while True:
+                ready = await self.ready(job)
+                with self._lock:  # another thread may have begun an evaluation, or moved a tensor
+                    if self.turn.free and ready.known.holds(graph):
+                        return self._enqueue(job, ready, words)
+                if not self.turn.free:
+                    async with self.turn:
+                        ready = await self.ready(job)
+                        with self._lock:
+                            if ready.known.holds(graph):
+                                return self._enqueue(job, ready, words)
         except BaseException:
-            self._admission.give_up()
+            self._admission.give_up(admitted)
             raise
 
     async def _evaluate(self, job: Job, callback: EvalCallback) -> Future[Any]:
@@ -145,23 +152,24 @@ class Submitter:
             InvalidState: an evaluation is under way.
         """
         check_no_batch(self.runner.backends, "Scheduler.graph_compute")
-        if self.turn.locked():
-            raise InvalidState(
-                "[Scheduler.graph_compute] another graph_compute is under way: await it first"
-            )
-        marks = check_written(graph, "Scheduler.graph_compute")
-        if not self.planner.is_placed(graph):
-            self.planner.place(graph)
-        layout = finish(self.planner.all(graph, ()))
-        future = self.runner.enqueue(layout, Job(graph, None, (), graph.inputs))
-        marks.note()
+        with self._lock:
+            if not self.turn.free:
+                raise InvalidState(
+                    "[Scheduler.graph_compute] another graph_compute is under way: await it first"
+                )
+            marks = check_written(graph, "Scheduler.graph_compute")
+            if not self.planner.is_placed(graph):
+                self.planner.place(graph)
+            layout = finish(self.planner.all(graph, ()))
+            future = self.runner.enqueue(layout, Job(graph, None, (), graph.inputs))
+            marks.note()
         future._value = None
         return future
 
     def _again(self, graph: Graph, prepared: Prepared, arrays: list[Array]) -> Future[Any] | None:
         """Enqueue a prepared submission; None if the request has to be checked again."""
         known = prepared.known
-        if observers or self.eval_callback is not None or self.turn.locked():
+        if observers or self.eval_callback is not None or not self.turn.free:
             return None
         if not known.holds(graph) or graph.uid in self._planned_for:
             return None
@@ -216,17 +224,22 @@ class Submitter:
 
         Meanwhile others may submit what is known. Nothing is awaited once it is ready.
         """
-        found = self._found(job)
-        if found is not None:
-            return found
-        self._planned_for.append(job.graph.uid)
+        with self._lock:
+            found = self._found(job)
+            if found is not None:
+                return found
+            self._planned_for.append(job.graph.uid)
         try:
             async with self.plans:
-                while (found := self._found(job, planning=True)) is None:
-                    await give_way(self.planning(job))
+                while (found := self._find_now(job)) is None:
+                    await give_way(self.planner.guarded(self.planning(job)))
         finally:
             self._planned_for.remove(job.graph.uid)
         return found
+
+    def _find_now(self, job: Job) -> _Ready | None:
+        with self._lock:
+            return self._found(job, planning=True)
 
     def _found(self, job: Job, *, planning: bool = False) -> _Ready | None:
         """The layout to use now, if there is nothing left to plan.
@@ -244,7 +257,7 @@ class Submitter:
             return None
         layout = known.layouts.get(self._slot(known))
         if layout is None or not layout.is_current(planner.memory):
-            if planning or not self.plans.locked():
+            if planning or self.plans.free:
                 return None
             layout = layout or known.layouts.get(None)
             if layout is None:
