@@ -168,7 +168,11 @@ class Graph:
 
         None if no loss depends on ``tensor`` by way of a parameter, and in a graph that
         `build_backward_expand` did not make.
+
+        Raises:
+            InvalidHandle: it is no tensor.
         """
+        _check_tensor("Graph.grad", tensor)
         return self._gradients.sums.get(tensor)
 
     def grad_acc(self, tensor: Tensor) -> Tensor | None:
@@ -176,7 +180,11 @@ class Graph:
 
         A loss always has one; its value, which `Backend.graph_reset` sets to 1, is the gradient
         with which the chain rule begins. None if ``tensor`` has none.
+
+        Raises:
+            InvalidHandle: it is no tensor.
         """
+        _check_tensor("Graph.grad_acc", tensor)
         return self._gradients.accs.get(tensor)
 
     @property
@@ -278,6 +286,11 @@ class Graph:
             f"<Graph {self.uid}: {len(self.nodes)} nodes, {len(self.leafs)} leafs, "
             f"for {ends}{more}>"
         )
+
+
+def _check_tensor(place: str, given: object) -> None:
+    if not isinstance(given, Tensor):
+        raise InvalidHandle(f"[{place}] {given!r} is no tensor")
 
 
 def build_forward_expand(graph: Graph | None, *tensors: Tensor) -> Graph:

@@ -33,7 +33,7 @@ HEADERS = (
 #: Counterparts in parts of the package that are being built; their rows may come before them.
 COMING = {
     "aggml.GGUFFile.from_buffer",
-    "aggml.GGUFFile.from_callback",
+    "aggml.GGUFFile.from_reader",
     "aggml.GGUFWriter.add_all",
     "aggml.GGUFWriter.remove",
     "aggml.ops.clamp_inplace",

@@ -105,7 +105,10 @@ class Dataset:
 
 
 def _array(name: str, given: object) -> Array:
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidHandle(f"[Dataset] {name} is no array: {error}") from None
     if array.ndim < 1 or array.dtype.kind not in "biufV":
         raise InvalidHandle(f"[Dataset] {name} = {given!r:.60}: give an array [n, ...] of numbers")
     return array

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.lowlevel
 import numpy as np
 
-from aggml import InvalidArgument, InvalidHandle
+from aggml import InvalidArgument, InvalidHandle, Tensor
 from aggml.opt.dataset import Dataset
 from aggml.opt.results import Results
 from aggml.opt.trainer import Trainer
@@ -22,7 +22,7 @@ from aggml.opt.trainer import Trainer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aggml import Backend, Scheduler, Tensor
+    from aggml import Backend, Scheduler
     from aggml.opt.losses import LossType
     from aggml.opt.optimizers import Optimizer
 
@@ -127,6 +127,12 @@ async def fit(
         raise InvalidHandle(f"[opt.fit] val_split = {val_split!r} is no number")
     if not 0 <= val_split < 1:
         raise InvalidArgument(f"[opt.fit] val_split = {val_split}: expected 0 or more, below 1")
+    if progress is not None and not callable(progress):
+        raise InvalidHandle(f"[opt.fit] progress = {progress!r} is no function")
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"[opt.fit] seed = {seed!r}: {error}") from None
     each = trainer.inputs.shape[0]
     logical = each * trainer.opt_period
     if len(dataset) % logical or each % dataset.shard:
@@ -140,7 +146,6 @@ async def fit(
             f"[opt.fit] val_split = {val_split} leaves no step of {logical} of {len(dataset)} data "
             "points to train with"
         )
-    rng = np.random.default_rng(seed)
     split = steps * logical
     if logical < len(dataset):
         dataset.shuffle(rng)
@@ -171,8 +176,10 @@ def _trainer(
         return on
     if inputs is None or outputs is None or loss is None:
         raise InvalidArgument("[opt.fit] give inputs, outputs and loss, or a Trainer")
+    if not isinstance(inputs, Tensor):
+        raise InvalidHandle(f"[opt.fit] inputs = {inputs!r} is no tensor")
     period = 1
-    if batch is not None and inputs.shape:
+    if batch is not None:
         each = inputs.shape[0]
         try:
             period, left = divmod(index(batch), each)

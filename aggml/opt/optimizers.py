@@ -69,13 +69,19 @@ class AdamW:
         They are alpha, beta1, beta2, eps, wd, beta1h and beta2h. The running means begin at 0, so
         they are too small at first: beta1h = 1 / (1 - beta1^step) and beta2h, likewise, correct
         that.
+
+        Raises:
+            InvalidArgument: ``step`` is no whole number from 1 on.
         """
+        given: object = step
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
+            raise InvalidArgument(f"[AdamW.numbers] step = {step!r}: expected 1, 2, ...")
         f = np.float32
         with np.errstate(divide="ignore"):
             beta1h = f(1) / (f(1) - f(self.beta1) ** f(step))
             beta2h = f(1) / (f(1) - f(self.beta2) ** f(step))
-        given = (self.alpha, self.beta1, self.beta2, self.eps, self.wd, beta1h, beta2h)
-        return np.array(given, f)
+        numbers = (self.alpha, self.beta1, self.beta2, self.eps, self.wd, beta1h, beta2h)
+        return np.array(numbers, f)
 
     def step(self, param: Tensor, grad: Tensor, means: Sequence[Tensor], numbers: Tensor) -> Tensor:
         """The node that changes a parameter and its running means."""

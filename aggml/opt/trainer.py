@@ -118,6 +118,11 @@ class Trainer:
     # -- building
 
     def _current(self) -> Optimizer:
+        if isinstance(self._given, type):
+            raise InvalidArgument(
+                f"[Trainer] optimizer = {self._given.__name__} is a class: pass a value, such as "
+                "opt.AdamW(alpha=0.001)"
+            )
         found = self._given(self.epoch) if callable(self._given) else self._given
         if not isinstance(found, AdamW | SGD):
             raise InvalidArgument(f"[Trainer] optimizer {found!r} is no AdamW and no SGD")

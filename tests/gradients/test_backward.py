@@ -274,6 +274,15 @@ def test_arguments_that_do_not_fit_are_refused(
         build_backward_expand(Line().graph, **options)
 
 
+def test_only_tensors_have_gradients() -> None:
+    back = build_backward_expand(Line().graph)
+    wrong: Any = []
+    with pytest.raises(aggml.InvalidHandle, match=r"^\[Graph.grad\] \[\] is no tensor"):
+        back.grad(wrong)
+    with pytest.raises(aggml.InvalidHandle, match=r"^\[Graph.grad_acc\] \[\] is no tensor"):
+        back.grad_acc(wrong)
+
+
 def test_no_graph_is_refused(backend: aggml.Backend) -> None:
     with pytest.raises(aggml.InvalidHandle, match="is no Graph"):
         build_backward_expand(leaf("x"))  # type: ignore[arg-type]

@@ -45,6 +45,7 @@ def test_a_shuffle_of_the_first_data_points_leaves_the_others() -> None:
     ("make", "error", "text"),
     [
         (lambda: opt.Dataset([]), aggml.InvalidArgument, "no data point"),
+        (lambda: opt.Dataset([[1], [2, 3]]), aggml.InvalidHandle, "data is no array"),
         (lambda: opt.Dataset("text"), aggml.InvalidHandle, "data = 'text'"),
         (lambda: opt.Dataset(np.zeros(4), np.zeros(3)), aggml.LayoutMismatch, "3 labels for 4"),
         (lambda: opt.Dataset(np.zeros(4), shard=3), aggml.InvalidArgument, "shard = 3"),
@@ -76,6 +77,12 @@ def test_the_seven_numbers_of_adamw() -> None:
     np.testing.assert_allclose(adamw.numbers(3)[5:], [1 / (1 - 0.75**3), 1 / (1 - 0.5**3)])
     np.testing.assert_allclose(opt.AdamW().numbers(10**6)[5:], [1, 1])
     assert list(opt.SGD(alpha=0.5, wd=0.25).numbers(9)) == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("step", [0, -1, 1.5, "1", True])
+def test_steps_count_from_one(step: Any) -> None:
+    with pytest.raises(aggml.InvalidArgument, match="step = "):
+        opt.AdamW().numbers(step)
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,18 @@ async def test_a_model_that_cannot_be_trained_is_refused(cpu: CPUBackend) -> Non
         opt.Trainer(cpu, x, ops.add(y, other), loss="mean")
 
 
+async def test_a_fit_of_no_tensor_or_with_a_trainer_and_its_arguments_is_refused(
+    cpu: CPUBackend,
+) -> None:
+    net = Network(cpu)
+    data, wrong = opt.Dataset(net.data, net.labels), {"inputs": 3}
+    with pytest.raises(aggml.InvalidHandle, match="inputs = 3 is no tensor"):
+        await opt.fit(cpu, wrong["inputs"], net.outputs, data, loss="mean", batch=4)  # type: ignore[arg-type]
+    trainer = opt.Trainer(cpu, net.inputs, net.outputs, loss="cross_entropy")
+    with pytest.raises(aggml.InvalidArgument, match="loss is that of the Trainer"):
+        await opt.fit(trainer, dataset=data, loss="mean")
+
+
 async def test_batches_that_do_not_fit_are_refused_and_change_nothing(cpu: CPUBackend) -> None:
     net = Network(cpu)
     trainer = opt.Trainer(cpu, net.inputs, net.outputs, loss="cross_entropy")
@@ -334,6 +346,11 @@ def _pair(cpu: CPUBackend) -> tuple[aggml.Tensor, aggml.Tensor]:
         ({"val_split": "half"}, aggml.InvalidHandle, "val_split = 'half'"),
         ({"loss": None}, aggml.InvalidArgument, "give inputs, outputs and loss"),
         ({"dataset": []}, aggml.InvalidHandle, "is no Dataset"),
+        ({"seed": "one"}, aggml.InvalidArgument, "seed = 'one'"),
+        ({"seed": -1}, aggml.InvalidArgument, "seed = -1"),
+        ({"progress": 3}, aggml.InvalidHandle, "progress = 3 is no function"),
+        ({"batch": 4.5}, aggml.InvalidHandle, "batch = 4.5"),
+        ({"optimizer": opt.AdamW}, aggml.InvalidArgument, "AdamW is a class: pass a value"),
     ],
 )
 async def test_fits_that_cannot_be_are_refused(
