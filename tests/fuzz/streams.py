@@ -1,4 +1,4 @@
-"""Fuzzer: streams with random sets, copies, events, waits, delays, holds, aborts and failures.
+"""Fuzzer: streams with random sets, copies, events, waits, delays, holds, aborts, dropped batches.
 
 A program runs on some CPU backends. The result of each `get` is compared with that of the program
 run one operation after the other. No operation begins before all operations that it must come after
@@ -7,6 +7,7 @@ are done. Not here: what several threads submit (threads.py), schedulers (schedu
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 N = 16
 PATIENCE_S = 60
+
+
+class _Dropped(Exception):
+    """Raised by the body of a batch."""
 
 
 @dataclass
@@ -98,6 +103,28 @@ class Program:
         self.note(i, self.backends[i].stream.fail(ValueError("drawn"), writes=[self.tensors[i]]))
         self.values[i] = math.nan  # poisoned: an operation that reads it fails
 
+    def _drop(self, i: int) -> None:
+        """A batch whose body raises: values, events and the order of the rest stay as they are."""
+        be, tensor = self.backends[i], self.tensors[i]
+        j = self.choose.randrange(len(self.backends))
+        made = []
+        with contextlib.suppress(_Dropped), be.batch():
+            for _ in range(self.choose.randrange(6)):
+                what = self.choose.randrange(5)
+                if what == 0:
+                    made.append(be.set(tensor, np.full(N, 555, np.float32)))
+                elif what == 1 and i != j:
+                    made.append(be.copy(tensor, self.tensors[j], to=self.backends[j]))
+                elif what == 2 and self.events:
+                    made.append(be.record(self.choose.choice(self.events)[0]))
+                elif what == 3 and self.events:
+                    made.append(be.wait(self.choose.choice(self.events)[0]))
+                elif what == 4:
+                    made.append(be.stream.fail(ValueError("drawn"), writes=[tensor]))
+            raise _Dropped
+        for future in made:
+            assert isinstance(future.exception(), aggml.Aborted), f"{future} of a dropped batch"
+
     def _hold(self, i: int) -> None:
         self.backends[i].stream.native.hold()
         self.held.append(i)
@@ -114,7 +141,7 @@ class Program:
 
 KINDS = (
     *("write",) * 5, *("copy",) * 5, *("read",) * 5, *("record",) * 3, *("wait",) * 3,
-    *("tail",) * 2, *("delay",) * 2, "fail", "hold", *("release",) * 2, "abort",
+    *("tail",) * 2, *("delay",) * 2, "fail", "drop", "drop", "hold", *("release",) * 2, "abort",
 )  # fmt: skip
 
 
