@@ -38,6 +38,7 @@ from aggml.errors import (
     NotAllocated,
     OutOfBounds,
     Status,
+    TooManyFiles,
     Unsupported,
 )
 from aggml.graph import Graph
@@ -182,6 +183,7 @@ __all__ = [
     "ThreadPoolParams",
     "ThreadPriority",
     "Times",
+    "TooManyFiles",
     "Trace",
     "TraceEvent",
     "Unsupported",
