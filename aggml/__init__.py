@@ -38,6 +38,7 @@ from aggml.errors import (
     NotAllocated,
     OutOfBounds,
     Status,
+    TooManyFiles,
     Unsupported,
 )
 from aggml.graph import Graph, build_forward_expand, build_forward_order, build_forward_select
@@ -185,6 +186,7 @@ __all__ = [
     "ThreadPoolParams",
     "ThreadPriority",
     "Times",
+    "TooManyFiles",
     "Trace",
     "TraceEvent",
     "Unsupported",

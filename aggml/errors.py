@@ -27,6 +27,7 @@ __all__ = [
     "OutOfBounds",
     "ReadOnly",
     "Status",
+    "TooManyFiles",
     "Unsupported",
 ]
 
@@ -95,6 +96,10 @@ class InvalidState(AggmlError, RuntimeError):
 
 class ReadOnly(InvalidState, AttributeError):
     """A field of an object that does not change was assigned."""
+
+
+class TooManyFiles(AggmlError, OSError):
+    """The process has no file descriptor left: see ``ulimit -n``."""
 
 
 class BackendLoadError(AggmlError, ImportError):

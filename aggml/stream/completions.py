@@ -78,6 +78,9 @@ class _Completions(Generic[T]):
             await anyio.lowlevel.checkpoint()
             while (future := self._arrived()) is None:
                 await self._parker.park()
+        except Exception:
+            self.close()
+            raise
         except BaseException:
             self.close(cancelled=True)
             raise

@@ -61,7 +61,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     keep the device. Dropping it changes nothing: the operation goes on and keeps its memory alive.
 
     Cancellation: cancelling an await abandons the wait. If the work belongs to its waiters alone
-    (``run``, ``submit``), cancelling the last waiter aborts the work; see ``shield``.
+    (``run``, ``submit``), cancelling the last waiter aborts the work; see ``shield``. An await that
+    cannot wait (TooManyFiles) is no cancellation.
     """
 
     __slots__ = (
@@ -205,7 +206,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         self._enter()
         try:
             yield from wait_op(last)
-        except InvalidState:  # no loop runs here: this was misuse, not a cancellation
+        except Exception:  # no cancellation: no loop runs here, or it has no descriptor left
             self._leave(cancelled=False)
             raise
         except BaseException:
@@ -257,7 +258,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         Raises:
             TimeoutError: it is not done by then; the work goes on.
             AggmlError: what the operation failed with.
-            InvalidState: see `wait`.
+            InvalidState, TooManyFiles: see `wait`.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"[Future.get] {self.what} is not done after {timeout} s")
@@ -279,6 +280,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             InvalidState: called by a Python function (`Stream.call`, ``map_custom1``) for work of
                 the stream that runs the function, or for work that waits for that stream, directly
                 or through others: the function would wait for itself.
+            TooManyFiles: the process has no file descriptor left; the work goes on.
         """
         last = self._awaited()
         if last is None:
@@ -319,8 +321,13 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
                 report(f"[Future] callback {show(callback)} of {self!r} failed", error)
 
         self._enter()
-        if last is None or last.done() or reactor.arm(last, call) is None:
-            post(call)
+        try:
+            if last is None or last.done() or reactor.arm(last, call) is None:
+                post(call)
+        except BaseException:
+            begun = True
+            self._leave(cancelled=False)
+            raise
 
     def abort(self) -> None:
         """Stop the operation at its next safe point; later work goes on.

@@ -131,7 +131,8 @@ class Reactor:
         self.notifier.cancel_all()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "notifier"):  # else there was no descriptor for one
+            self.close()
 
 
 def _log_failed(error: BaseException) -> None:

@@ -52,6 +52,8 @@ struct Memory {
 
 struct Waiter;
 
+[[noreturn]] void raise_no_descriptor(); // by errno: TooManyFiles
+
 // A loop's descriptor, and the waits that are armed for it: it keeps them, and the collector sees that it does. The
 // lock of waits.cpp guards its members and those of its waits.
 struct Notifier {
@@ -60,7 +62,7 @@ struct Notifier {
     nb::object current; // given out, and not called as far as it is known
     Notifier() : notifier(ag_notifier_new())
     {
-        if (notifier == nullptr) raise(exceptions.alloc_failed, "[Notifier] no file descriptor is left");
+        if (notifier == nullptr) raise_no_descriptor();
     }
     Notifier(const Notifier &) = delete;
     ~Notifier()

@@ -1,8 +1,19 @@
 // Waits of event loops, for Python: notifiers, and the callbacks that they call once a ticket is done.
 #include "objects.h"
 
+#include <cerrno>
+
 namespace binding
 {
+
+void raise_no_descriptor()
+{
+    const int error = errno;
+    const nb::object type = nb::module_::import_("aggml.errors").attr("TooManyFiles");
+    const nb::tuple args = nb::make_tuple(error, "[Future] no file descriptor is left to wait with; the work goes on");
+    PyErr_SetObject(type.ptr(), args.ptr());
+    throw nb::python_error();
+}
 
 // Guards what notifiers and waits know of each other, where Python has no GIL to do it. A collector may cancel in any
 // thread. Nobody calls Python with it held: what is dropped is dropped behind it.
