@@ -38,18 +38,18 @@ class Lifetime:
 
     def __init__(self, free: Callable[[], object]) -> None:
         self._frees = [weakref.WeakMethod(free)]  # who pops it calls it
-        self._users: set[Use] = set()
+        self._users: set[_Use] = set()
         self._waiting: list[Parker] = []
         self._freed = False
         self.closed = False
 
-    def use(self, place: str) -> Use:
+    def use(self, place: str) -> _Use:
         """``with``: memory that the model owns stays for the time of the block.
 
         The block raises InvalidState if the model is closed; also if the model is closed meanwhile
         and something in the block fails for that reason.
         """
-        return Use(self, place)
+        return _Use(self, place)
 
     def close(self) -> None:
         """Let no further users in; free at once, or when the last user has left."""
@@ -84,7 +84,7 @@ class Lifetime:
                 parker.unpark()
 
 
-class Use:
+class _Use:
     """One user of a `Lifetime`."""
 
     __slots__ = ("_life", "_place")

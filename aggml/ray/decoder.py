@@ -17,6 +17,7 @@ from aggml import InvalidState
 from aggml.models.cache.rows import rounded
 from aggml.models.decoding.batch import check
 from aggml.models.decoding.decoder import CHUNK, Best
+from aggml.models.decoding.sampling import check_drawable
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime
 from aggml.ray.dispatch import Dispatcher, Form
@@ -291,6 +292,7 @@ class Following:
                 ids = [int(x) for x in await self._before]
                 self._before = None
             best = await self._decoder.decode_best(ids, self._positions, 1, self._slot)
+            check_drawable(best.logits)
             self._chosen = best.ids[:, 0]
         return self._chosen
 

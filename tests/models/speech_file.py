@@ -93,8 +93,8 @@ def _kept(name: str, x: F32) -> npt.NDArray[Any]:
     return x.astype(np.float16) if x.ndim > 1 and "positional" not in name else x
 
 
-def write_bin(path: Path) -> None:
-    """Write ggml's file format, as whisper.cpp reads it."""
+def write_bin(path: Path, made: dict[str, F32] | None = None) -> None:
+    """Write ggml's file format, as whisper.cpp reads it; ``made`` replaces `weights`."""
     heads = WIDTH // 64
     with path.open("wb") as file:
         numbers = (VOCABULARY, HEARD, WIDTH, heads, LAYERS, WRITTEN, WIDTH, heads, LAYERS, BANDS, 1)
@@ -103,7 +103,7 @@ def write_bin(path: Path) -> None:
         file.write(struct.pack("<i", len(words())))
         for word in words():
             file.write(struct.pack("<I", len(word)) + word)
-        for name, given in weights().items():
+        for name, given in (made or weights()).items():
             x = _kept(name, given)
             x = x.reshape(-1, 1) if name in {"encoder.conv1.bias", "encoder.conv2.bias"} else x
             ne = x.shape[::-1]

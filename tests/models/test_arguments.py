@@ -387,3 +387,12 @@ async def test_a_decoder_that_ranks_gives_no_vectors(folder: Path) -> None:
     path = random_models.write(folder / "new.gguf", "llama", {"llama.pooling_type": 9})
     with pytest.raises(ModelError, match="pooling_type is 9"):
         await aggml.models.load(path)
+
+
+async def test_speech_whose_logits_are_nan(folder: Path) -> None:
+    made = speech_file.weights()
+    made["decoder.ln.weight"] = np.full_like(made["decoder.ln.weight"], math.nan)
+    speech_file.write_bin(path := folder / "nan.bin", made)
+    async with aggml.models.load(path) as model:
+        with pytest.raises(ModelError, match="all logits are NaN or -inf"):
+            await anext(model.transcribe(speech_file.sound(1)))

@@ -20,7 +20,7 @@ from aggml.models.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Report", "Sampler", "check_drawable", "choose", "report"]
+__all__ = ["Report", "Sampler", "check_drawable", "choose", "report", "without_nan"]
 
 
 def check_drawable(best: npt.NDArray[Any]) -> None:
@@ -87,11 +87,11 @@ class Sampler:
         """
         if self.temperature <= 0:
             token = int(np.argmax(logits))  # the first NaN, if there is one
-            return token if logits[token] > -np.inf else int(np.argmax(_without_nan(logits)))
+            return token if logits[token] > -np.inf else int(np.argmax(without_nan(logits)))
         k = min(self.top_k, logits.size) if self.top_k > 0 else logits.size
         best = np.argpartition(logits, logits.size - k)[logits.size - k :]  # NaN counts as greatest
         if np.isnan(logits[best]).any():
-            logits = _without_nan(logits)
+            logits = without_nan(logits)
             best = np.argpartition(logits, logits.size - k)[logits.size - k :]
         best = best[np.argsort(-logits[best], kind="stable")]
         check_drawable(logits[best[:1]])
@@ -108,8 +108,12 @@ class Sampler:
         return int(self.random.choice(best[:n], p=heat / heat.sum()))
 
 
-def _without_nan(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The logits with -inf in place of NaN, which is never drawn."""
+def without_nan(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The logits with -inf in place of NaN, which is never drawn.
+
+    Raises:
+        ModelError: all of them are NaN or -inf.
+    """
     found = np.where(np.isnan(logits), np.float32(-np.inf), logits)
     check_drawable(found.max())
     return found

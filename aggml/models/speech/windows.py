@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.random import default_rng
 
+from aggml.models.decoding.sampling import without_nan
 from aggml.models.speech.deciding import Rules, compression, log_softmax, suppressed
 from aggml.models.speech.special import LANGUAGES
 
@@ -120,7 +121,7 @@ class _Run:
 
     def step(self, most: int) -> None:
         """Choose the next token from the logits."""
-        logits = self.row.copy()
+        logits = without_nan(self.row)
         self.rules.apply(logits, self.made)
         logprobs = log_softmax(logits)
         if self.temperature <= 0:
@@ -191,7 +192,8 @@ class Windows:
             return asked.language
         logits = await self._decoder.prefill(slot, [self.special.begin])
         first = self.special.begin + 1
-        return LANGUAGES[int(np.argmax(logits[first : first + self.special.languages]))]
+        own = without_nan(logits[first : first + self.special.languages])
+        return LANGUAGES[int(np.argmax(own))]
 
     async def _try(
         self, slots: Sequence[int], windows: Sequence[Window], languages: Sequence[str], i: int
