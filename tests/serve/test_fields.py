@@ -244,6 +244,14 @@ async def test_answers_end_where_they_may(file: Path) -> None:
         assert plain[third] not in later[: third + 2]
 
 
+async def test_a_stop_string_that_is_a_control_token_ends_the_answer_there(file: Path) -> None:
+    """Such a token adds nothing to the text, in which the string would be looked for."""
+    async with asking(file) as ids:
+        always = {"logit_bias": {"1": 100}, "max_tokens": 4}  # the token <s>
+        assert await ids(**always) == [1] * 4
+        assert await ids(**always, stop=["<s>"]) == []
+
+
 async def test_stop_strings_count_after_the_least_number_of_tokens(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         given = {"prompt": "hello", "max_tokens": 12, **GREEDY}

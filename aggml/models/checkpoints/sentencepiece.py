@@ -27,8 +27,8 @@ MODEL_TYPE: Final = 3  # of the trainer
 BPE: Final = 2
 CHARSMAP: Final = 2  # of a normalizer
 ADD_PREFIX: Final = 3  # of a normalizer
-#: Settings that GGUF cannot say for such a vocabulary: their message, number, name, what they are if
-#: the file does not say, and the value that is carried out. The other settings of the trainer are
+#: Settings that GGUF cannot say for such a vocabulary: their message, number and name, the value if
+#: the file does not say, and the one that is carried out. The other settings of the trainer are
 #: about training, those of its tokens stand in the pieces.
 OTHERS: Final = (
     (TRAINER, 24, "trainer_spec.treat_whitespace_as_suffix", 0, 0),
