@@ -52,7 +52,8 @@ def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks
 
     Raises:
         LayoutMismatch: ``x`` is not float32, or its rows are no multiple of the block.
-        InvalidArgument: ``imatrix`` is missing or is not one weight per column.
+        InvalidArgument: ``imatrix`` is missing or is not one weight per column; a number of ``x``
+            is NaN or infinite, which blocks do not have, or one of ``imatrix`` is.
         Unsupported: there is no quantizer for the type.
     """
     job = _Quantize("quantize", x, dtype, imatrix)
@@ -138,6 +139,12 @@ class _Quantize:
     def now(self) -> Blocks:
         if self.size:
             n = self.x.shape[-1]
+            if self.element.is_quantized and not np.isfinite(self.x).all():
+                at = int(np.flatnonzero(~np.isfinite(self.x.reshape(-1)))[0])
+                raise InvalidArgument(
+                    f"[{self.what}] x is {self.x.flat[at]} in row {at // n}, column {at % n}: "
+                    "blocks hold finite numbers"
+                )
             _native.quantize(self.element.value, self.x, self.out, n, self.imatrix)
         return self.out
 
@@ -246,6 +253,11 @@ def _weights(what: str, imatrix: Array | None, columns: int) -> Floats | None:
         raise InvalidArgument(
             f"[{what}] imatrix has shape {np.shape(imatrix)}; give a weight for each column: "
             f"({columns},)"
+        )
+    if not np.isfinite(weights).all():
+        at = int(np.flatnonzero(~np.isfinite(weights))[0])
+        raise InvalidArgument(
+            f"[{what}] imatrix is {weights[at]} in column {at}, expected were finite numbers"
         )
     return weights
 

@@ -40,6 +40,7 @@ class Pieces:
     ne: tuple[int, ...]
     _array: Array  # of one axis or more
     _convert: bool  # the floats have another type and are converted to ``dtype``, in rows of ne[0]
+    _what: str  # begins messages
 
     @classmethod
     def of(
@@ -81,12 +82,15 @@ class Pieces:
             )
         if convert:
             array = array.reshape(shape)
-        return cls(element, shape[::-1], array, convert)
+        return cls(element, shape[::-1], array, convert, what)
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yield the bytes of the tensor, from first to last."""
         for part in _parts(self._array):
-            made = _converted(part, self.dtype) if self._convert else part
+            try:
+                made = _converted(part, self.dtype) if self._convert else part
+            except InvalidArgument as error:  # a number that is not finite
+                raise InvalidArgument(f"{self._what}: {error}") from error
             whole = np.ascontiguousarray(made, made.dtype.newbyteorder("<"))
             if whole.size:
                 yield whole.reshape(-1).view(np.uint8).data

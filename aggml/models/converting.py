@@ -205,8 +205,11 @@ async def _weighed(
         )
     each = np.broadcast_to(weighs.reshape(-1, columns), (experts, columns))
     parts = values.reshape(experts, -1, columns)
-    made = [
-        await aggml.quantize_async(part, to, np.ascontiguousarray(row))
-        for part, row in zip(parts, each, strict=True)
-    ]
+    try:
+        made = [
+            await aggml.quantize_async(part, to, np.ascontiguousarray(row))
+            for part, row in zip(parts, each, strict=True)
+        ]
+    except aggml.InvalidArgument as error:  # a number of either is not finite
+        raise aggml.InvalidArgument(f"[convert] tensor {name!r}: {error}") from error
     return np.stack(made).reshape(*values.shape[:-1], -1)

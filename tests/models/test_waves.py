@@ -116,3 +116,68 @@ def test_integers_and_channels_become_one_line_of_floats() -> None:
     found = mono(np.array([[32767, 0], [-32768, -32768]], np.int16))
     assert found.dtype == np.float32
     assert np.allclose(found, [0.5, -1], atol=1e-4)
+
+
+def as_16_bits(n: int) -> tuple[bytes, np.ndarray[Any, Any]]:
+    x = tone(440, 8000, n / 8000)
+    whole = np.round(x * 32767).astype("<i2")
+    return whole.tobytes(), whole / np.float32(32768)
+
+
+@pytest.mark.parametrize("whole", [0, 0xFFFFFFFF, 0x7FFFFFFF, None])
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0xFFFFFFFF - 36])
+def test_a_length_that_is_not_known_means_all_that_follows(size: int, whole: int | None) -> None:
+    body, wanted = as_16_bits(400)
+    made = bytearray(riff(body, 1, 1, 8000, 16))
+    struct.pack_into("<I", made, made.index(b"data") + 4, size)
+    if whole is not None:
+        struct.pack_into("<I", made, 4, whole)
+    found, _ = read_wav(bytes(made))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_empty_chunk_of_samples_before_another_one_is_no_sound() -> None:
+    body, wanted = as_16_bits(300)
+    made = riff(body, 1, 1, 8000, 16)
+    at = made.index(b"data")
+    for between in (b"", b"LIST\x04\0\0\0abcd"):
+        found, _ = read_wav(made[:at] + b"data\0\0\0\0" + between + made[at:])
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_file_of_64_bit_lengths_is_read() -> None:
+    body, wanted = as_16_bits(300)
+    made = riff(body, 1, 1, 8000, 16)
+    sizes = b"ds64" + struct.pack("<IQQQI", 28, len(made), len(body), 300, 0)
+    more = b"cue \x04\0\0\0\1\2\3\4"  # not sound
+    whole = b"RF64\xff\xff\xff\xffWAVE" + sizes + made[12:]
+    at = whole.index(b"data") + 4
+    found, _ = read_wav(whole[:at] + b"\xff\xff\xff\xff" + whole[at + 4 :] + more)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_padding_byte_may_be_missing_and_12_bits_stand_in_16() -> None:
+    body, wanted = as_16_bits(300)
+    made = riff(body, 1, 1, 8000, 16)
+    found, _ = read_wav(made.replace(b"abc\0data", b"abcdata"))
+    np.testing.assert_array_equal(found, wanted)
+    twelve = bytearray(made)
+    struct.pack_into("<H", twelve, twelve.index(b"fmt ") + 22, 12)
+    np.testing.assert_array_equal(read_wav(bytes(twelve))[0], wanted)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_files_are_read_or_refused(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    made = riff(as_16_bits(50)[0], 1, 1, 8000, 16)
+    for _ in range(700):
+        damaged = bytearray(made[: random.integers(0, len(made) + 1)])
+        for _ in range(int(random.integers(0, 4))):
+            if damaged:
+                damaged[int(random.integers(0, min(len(damaged), 60)))] = int(random.integers(256))
+        try:
+            samples, rate = read_wav(bytes(damaged))
+        except (ModelError, InvalidArgument):
+            continue
+        assert np.isfinite(samples).all()
+        assert rate > 0

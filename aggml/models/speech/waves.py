@@ -1,7 +1,7 @@
 """Waves: samples of a WAV file, and samples at another rate.
 
-Here: RIFF files with integers of 8 to 32 bits or floats, a polyphase filter. Not here: other
-formats than WAV, which ffmpeg can convert to WAV.
+Here: RIFF and RF64 files with integers of 8 to 32 bits or floats, a polyphase filter. Not here:
+other formats than WAV, which ffmpeg can convert to WAV.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of samples
 CROSSINGS: Final = 32  # zero crossings of the filter's sinc on each side
 STOPPED: Final = 8.0  # beta of the filter's Kaiser window: 80 dB of attenuation in the stop band
 PASSED: Final = 0.94  # cut-off, where half of a tone passes, as a share of half the lower rate
+UNKNOWN: Final = 0xFFFFFFFF  # stands for a length that is not known, or does not fit
+LARGEST: Final = 0x7FFFF000  # lengths from here on stand for unknown ones
+CHUNKS: Final = (b"data", b"fmt ", b"LIST", b"fact", b"bext", b"cue ")
 PIECE: Final = 1 << 16  # samples that are filtered together
 
 
@@ -36,27 +39,55 @@ def read_wav(data: bytes) -> tuple[F32, int]:
     Raises:
         ModelError: it is no WAV file, is cut off, or has samples of another form.
     """
-    if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        raise ModelError("the audio is no WAV file (RIFF, WAVE)")
+    if len(data) < 12 or data[:4] not in (b"RIFF", b"RF64", b"BW64") or data[8:12] != b"WAVE":
+        raise ModelError("the audio is no WAV file (RIFF or RF64, WAVE)")
+    whole = struct.unpack_from("<I", data, 4)[0]
     told: tuple[int, int, int, int] | None = None
+    long_size: int | None = None  # of the samples, in a file whose lengths may exceed 32 bits
     at = 12
     while at + 8 <= len(data):
         name, size = struct.unpack_from("<4sI", data, at)
         body = at + 8
-        if name == b"fmt ":
+        if name == b"ds64" and len(data) >= body + 16:
+            long_size = struct.unpack_from("<Q", data, body + 8)[0]
+        elif name == b"fmt ":
             told = _told(data[body : body + size])
         elif name == b"data":
             if told is None:
                 raise ModelError(
                     "the WAV file does not say what its samples are: its chunk 'fmt ' is missing"
                 )
-            # A file that was written to a pipe does not say its length: take all that follows.
-            end = len(data) if size in (0, 0xFFFFFFFF) else body + size
+            if size == UNKNOWN and long_size is not None:
+                size = long_size
+            if size == 0 and whole not in (0, UNKNOWN) and _is_chunk(data, body):
+                at = body  # an empty chunk; the samples are in a later one
+                continue
+            end = body + size
+            if size == 0 or (end > len(data) and _is_placeholder(size, whole)):
+                end = len(data)
             if end > len(data):
                 raise ModelError(f"the WAV file is cut off: {len(data)} of {end} bytes")
             return _samples(data[body:end], told), told[2]
         at = body + size + size % 2
+        if size % 2 and data[at - 1 : at + 3] in CHUNKS:  # some programs forget the padding
+            at -= 1
     raise ModelError("the WAV file has no samples")
+
+
+def _is_chunk(data: bytes, at: int) -> bool:
+    """Whether a whole chunk begins at a byte: four letters, and a length that the file has."""
+    if at + 8 > len(data):
+        return False
+    name, size = struct.unpack_from("<4sI", data, at)
+    return all(32 <= x < 127 for x in name) and at + 8 + size <= len(data)
+
+
+def _is_placeholder(size: int, whole: int) -> bool:
+    """Whether a length stands for an unknown one, as in a file that was written to a pipe.
+
+    Programs write 0xFFFFFFFF, 0x7FFFFFFF or a little less, and in the file's own length 0.
+    """
+    return size >= LARGEST or whole == 0 or whole >= LARGEST
 
 
 def _told(body: bytes) -> tuple[int, int, int, int]:
@@ -65,13 +96,15 @@ def _told(body: bytes) -> tuple[int, int, int, int]:
         raise ModelError(
             "the WAV file does not say what its samples are: its chunk 'fmt ' is cut off"
         )
-    form, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
+    form, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", body)
     if form == EXTENSIBLE and len(body) >= 26:
         (form,) = struct.unpack_from("<H", body, 24)
     if not channels or not rate:
         raise ModelError(
             f"the WAV file has {channels} channels of {rate} samples a second, not 1 or more"
         )
+    if form == PCM and bits % 8 and channels and frame == (bits + 7) // 8 * channels:
+        bits += -bits % 8  # integers of 12 bits stand in the upper bits of 16
     return form, channels, rate, bits
 
 

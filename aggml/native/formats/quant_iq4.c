@@ -65,7 +65,8 @@ static float fit(const float *x, const float *weight, int trials, uint8_t *codes
         return 0.0f;
     }
     sums s = sums_of(x, weight, 1.0f / (trials > 0 ? -extreme / first : extreme / first), codes);
-    float d = s.product / s.square, gain = d * s.product;
+    /* without a weight above 0 nothing says which scale is best */
+    float d = s.square > 0.0f ? s.product / s.square : 0.0f, gain = d * s.product;
     for (int step = -trials; step <= trials && trials > 0; ++step) {
         uint8_t trial[BLOCK];
         s = sums_of(x, weight, ((float)step + first) / extreme, trial);

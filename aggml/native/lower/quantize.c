@@ -6,6 +6,8 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
+#include <stdio.h>
+
 enum { WRITE }; /* slots of node->aux */
 
 enum {
@@ -29,6 +31,27 @@ static void plain_nans(const float *from, uint16_t *to, int64_t n)
     }
 }
 
+/* Whether all of n numbers are finite: blocks have no NaN and no infinity, so ggml would write other numbers. If not,
+ * the message names the first that is none; `first` is its place in x. */
+static agk_status check_finite(const agk_task *task, const agk_view *x, const float *from, int64_t n, int64_t first)
+{
+    enum { PIECE = 1024 };
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t end = n - i < PIECE ? n : i + PIECE;
+        float sum = 0.0f;
+        for (int64_t j = i; j < end; ++j) sum += from[j] * 0.0f; /* 0, or NaN if any is not finite */
+        for (int64_t j = i; sum != 0.0f && j < end; ++j) {
+            if (from[j] * 0.0f == 0.0f) continue;
+            const int64_t place = first + j;
+            snprintf(task->message, AGK_MESSAGE,
+                     "[quantize] x is %f in row %lld, column %lld: blocks hold finite numbers", (double)from[j],
+                     (long long)(place / x->ne[0]), (long long)(place % x->ne[0]));
+            return AGK_INVALID;
+        }
+    }
+    return AGK_OK;
+}
+
 /* Without weights no type looks beyond its block, so all rows are treated as one: a unit is GRAIN elements. */
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -38,6 +61,10 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
     const int64_t n = agk_chunk_end(chunk, per_chunk, agk_nelements(x)) - first;
     const float *from = (const float *)agk_data(task, x) + first;
     void *to = (char *)agk_data(task, dst) + agk_row_size(dst->type, first);
+    if (traits->blck_size > 1) {
+        const agk_status status = check_finite(task, x, from, n, first);
+        if (status != AGK_OK) return status;
+    }
     if (traits->quantize != NULL) {
         traits->quantize(from, to, 1, n, NULL);
         return AGK_OK;
@@ -58,8 +85,10 @@ static agk_status run_weighted(const agk_task *task, const agk_node *node, int64
     const agk_view *dst = &node->dst, *x = &node->src[0];
     const agk_range rows = agk_units_of(node, chunk);
     const int64_t n = x->ne[0], first = rows.first * n;
-    agk_traits(dst->type)->quantize((const float *)agk_data(task, x) + first,
-                                    (char *)agk_data(task, dst) + agk_row_size(dst->type, first),
+    const float *from = (const float *)agk_data(task, x) + first;
+    const agk_status status = check_finite(task, x, from, (rows.last - rows.first) * n, first);
+    if (status != AGK_OK) return status;
+    agk_traits(dst->type)->quantize(from, (char *)agk_data(task, dst) + agk_row_size(dst->type, first),
                                     rows.last - rows.first, n, agk_data(task, &node->src[1]));
     return AGK_OK;
 }
