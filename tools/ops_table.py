@@ -92,8 +92,8 @@ device.
   0.25 uses neither.
 
 `flash_attn_ext_set_n_kv_max` promises that a query sees few keys. The CPU then reads only the keys
-whose mask is not -inf, if they are at most half of all keys (a 16th from 9 queries on). It changes
-no result: the mask decides. CUDA devices do not use it.
+whose mask is not -inf, if they are at most a third of all keys (an eighth from 9 queries on). It
+changes no result: the mask decides. CUDA devices do not use it.
 
 ## Builders
 
