@@ -74,6 +74,29 @@ it wrongly. aggml computes these: operands of `im2col` and the convolutions, of 
 `acc`; the source of a `cpy` that quantizes. It also computes `repeat` of every element type,
 `im2col` of f16 images to f32, and `im2col` of any image to bf16.
 
+## Precisions
+
+`prec_set_acc` and `prec_set_src` say how coarse a product may be at most; a device may always be
+more precise. In order, the most precise first: f32, bf16, f16, q8, q4. "undefined" leaves it to the
+device.
+
+- **Sums** (`prec_set_acc`, of `mul_mat`, `mul_mat_id`, `flash_attn_ext`): the CPU sums in f32, or
+  in integers whose sums are added in f32, so it satisfies every precision. q8 and q4 are refused.
+- **The second operand** (`prec_set_src(node, prec, 1)`, of `mul_mat` and `mul_mat_id`): undefined,
+  the CPU converts f32 columns to 8 bits if the matrix is quantized, to bf16 if it is bf16, to as
+  much as f16 if it is f16, and not at all if it is f32. A precision that forbids this (f32, bf16
+  or f16 for a quantized matrix, f32 or bf16 for one of f16, f32 for one of bf16) makes it read the
+  columns as f32. That takes up to several times as long. A CUDA device does not support such a
+  node, so a scheduler gives it to the CPU.
+- A ggml device passes both on to its library, as far as the library knows them. The CPU of ggml
+  0.25 uses neither.
+
+`flash_attn_ext_set_n_kv_max` promises that a query sees few keys. The CPU then reads only the keys
+whose mask is not -inf, if they are at most a third of all keys (an eighth from 9 queries on). It
+changes no result: the mask decides. CUDA devices do not use it.
+
+## Builders
+
 | builder | node | operand types | instruction sets | in place | CPU | CUDA |
 | --- | --- | --- | --- | --- | --- | --- |
 """
@@ -187,6 +210,8 @@ def page() -> str:
     """The text of the page."""
     by_op: dict[str, list[Case]] = defaultdict(list)
     for case in op_cases():
+        if "prec_set_src" in case.modify:  # it says nothing of types; CUDA leaves some to the CPU
+            continue
         if not case.steps:
             by_op[case.op].append(case)
     lowered = {name: op.group for name, op in OPS.items()}

@@ -218,12 +218,13 @@ class DataBackend(BackendBase):
             size: bytes of a piece.
             n_copies: how many pieces.
             stride_tensor: bytes from one piece to the next in the tensor, at least ``size``.
-            stride_data: likewise in the array.
+            stride_data: likewise in the array; may be less, and 0 writes one piece ``n_copies``
+                times.
             offset: byte of the tensor's span at which the first piece begins.
 
         Raises:
             OutOfBounds: a piece would end outside of the span, or of the array.
-            InvalidArgument: pieces overlap; negative numbers. Else as `set`.
+            InvalidArgument: pieces would overwrite each other; negative numbers. Else as `set`.
 
         Cancellation: abandons the wait; the write goes on.
         """
@@ -231,9 +232,8 @@ class DataBackend(BackendBase):
         self._check_open(what)
         self._check_tensor(tensor, what, write=True)
         data = checking.bytes_of(x, what)
-        pieces = checking.pieces(
-            tensor, data, size, n_copies, stride_tensor, stride_data, offset, what
-        )
+        numbers = (size, n_copies, stride_tensor, stride_data, offset)
+        pieces = checking.pieces(tensor, data, *numbers, what, to_tensor=True)
         with self.stream.unit():
             futures = [self._set_bytes(tensor, part, at) for at, part in pieces]
             futures += [] if futures else [self.stream.mark("set")]
@@ -254,8 +254,8 @@ class DataBackend(BackendBase):
     ) -> Future[Array]:
         """Read pieces of ``size`` bytes at regular distances (ggml_backend_tensor_get_2d_async).
 
-        The reverse of `set_2d`, with the same arguments. Bytes of ``out`` between the pieces stay
-        unchanged.
+        The reverse of `set_2d`, with the same arguments; here the pieces must not overlap in
+        ``out``, and may in the tensor. Bytes of ``out`` between the pieces stay unchanged.
 
         Returns:
             A Future of ``out``.
@@ -271,9 +271,8 @@ class DataBackend(BackendBase):
         self._check_tensor(tensor, what)
         checking.check_out(out, what)
         data = checking.bytes_of(out, what)
-        pieces = checking.pieces(
-            tensor, data, size, n_copies, stride_tensor, stride_data, offset, what
-        )
+        numbers = (size, n_copies, stride_tensor, stride_data, offset)
+        pieces = checking.pieces(tensor, data, *numbers, what, to_tensor=False)
         with self.stream.unit():
             futures = [self._get_bytes(tensor, part, at) for at, part in pieces]
             futures += [] if futures else [self.stream.mark("get")]

@@ -29,6 +29,7 @@ from aggml.ops.norm import *
 from aggml.ops.optimizers import *
 from aggml.ops.out_prod import *
 from aggml.ops.patch import *
+from aggml.ops.precision import *
 from aggml.ops.recurrent import *
 from aggml.ops.recurrent_dsv4 import *
 from aggml.ops.reduce import *

@@ -44,6 +44,7 @@ __all__ = [
     "pack",
     "product_of",
     "refuse_type",
+    "set_param",
     "set_sinks",
     "suffix",
     "two_tensors",
@@ -76,17 +77,26 @@ Builder = TypeVar("Builder", bound="Callable[..., Tensor]")
 
 
 class Prec(enum.IntEnum):
-    """How exactly the products of a sum are added (enum ``ggml_prec``)."""
+    """The least precision in which a device may compute (enum ``ggml_prec``).
 
+    `prec_set_acc` sets it for the sums of a product, `prec_set_src` for its second operand. A
+    device may always be more precise. UNDEFINED lets the device choose; DEFAULT is its old name.
+    """
+
+    UNDEFINED = 0
     DEFAULT = 0
     F32 = 10
+    BF16 = 15
+    F16 = 20
+    Q8 = 30  # 8-bit types such as q8_0, q8_1 and q8_K; for operands, not for sums
+    Q4 = 40  # 4-bit types such as q4_0, q4_K, mxfp4 and nvfp4; for operands, not for sums
 
 
 def by_name(enum: type[E]) -> Mapping[object, E]:
     """A table from member, value and lower-case name to the member, for one look-up per call."""
     table: dict[object, E] = {}
-    for member in enum:
-        table[member] = table[member.value] = table[member.name.lower()] = member
+    for name, member in enum.__members__.items():
+        table[member] = table[member.value] = table[name.lower()] = member
     return table
 
 
@@ -106,7 +116,7 @@ def member(op: str, argument: str, given: object, table: Mapping[object, E]) -> 
     """
     found = table.get(given)
     if found is None:
-        names = sorted({each.name.lower() for each in table.values()})
+        names = sorted(name for name in table if isinstance(name, str))
         raise InvalidArgument(f"[{op}] {argument} = {given!r}, which is none of {', '.join(names)}")
     return found
 
@@ -127,6 +137,18 @@ def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:
         raise InvalidState(
             f"[{op}] {describe(a)} is part of a Graph: change it before the Graph is made"
         )
+
+
+def set_param(op: str, a: Tensor, at: int, *values: int) -> Tensor:
+    """Change the 32-bit parameters of the node ``a`` from slot ``at`` on; returns ``a``.
+
+    Raises:
+        InvalidArgument: a value does not fit 32 bits.
+    """
+    new = pack(op, struct.Struct(f"<{len(values)}i"), *values)
+    old = a.op_params
+    change(a, "op_params", old[: 4 * at] + new + old[4 * at + len(new) :])
+    return a
 
 
 def set_sinks(op: str, a: Tensor, sinks: Tensor | None, heads: int, at: int) -> Tensor:

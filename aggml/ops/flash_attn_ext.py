@@ -1,4 +1,4 @@
-"""Attention as one node: flash_attn_ext, its precision, its sinks, keys that batches share.
+"""Attention as one node: flash_attn_ext, its precision and sinks, facts about its keys.
 
 Here: shapes, types, checks. Not here: kernels (native/*/flash_attn_ext.c).
 """
@@ -14,31 +14,31 @@ from aggml.ops._common import (
     FLOATS,
     Prec,
     all_tensors,
-    by_name,
     gaps,
-    member,
     mismatch,
     need_node,
     pack,
     refuse_type,
+    set_param,
     set_sinks,
+    whole,
 )
-from aggml.tensor import Tensor, change, new_node
+from aggml.ops._precision import ACC_AT, set_acc
+from aggml.tensor import Tensor, new_node
 
 __all__ = [
     "flash_attn_ext",
     "flash_attn_ext_add_sinks",
     "flash_attn_ext_get_prec",
+    "flash_attn_ext_set_n_kv_max",
     "flash_attn_ext_set_prec",
     "flash_attn_ext_set_shared",
 ]
 
-_PRECS = by_name(Prec)
 _PARAMS = struct.Struct("<3f52x")
-_PREC = struct.Struct("<i")
-_PREC_AT = 12
-_SHARED = struct.Struct("<2i")
-_SHARED_AT = 16
+# Slots of 32 bits among the parameters; ggml counts the first five alike.
+_N_KV_MAX_AT = 4
+_SHARED_AT = 5
 
 
 def flash_attn_ext(
@@ -115,7 +115,7 @@ def _holds(a: Tensor) -> bool:
 
 
 def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
-    """Set how exactly to sum; ``prec`` is "default" or "f32" (``ggml_flash_attn_ext_set_prec``).
+    """`prec_set_acc` for a flash_attn_ext alone (``ggml_flash_attn_ext_set_prec``).
 
     Returns:
         ``a``.
@@ -125,11 +125,7 @@ def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidState: ``a`` is in a Graph.
     """
     need_node("flash_attn_ext_set_prec", a, "flash_attn_ext")
-    found = member("flash_attn_ext_set_prec", "prec", prec, _PRECS)
-    params = bytearray(a.op_params)
-    _PREC.pack_into(params, _PREC_AT, found)
-    change(a, "op_params", bytes(params))
-    return a
+    return set_acc("flash_attn_ext_set_prec", a, prec)
 
 
 def flash_attn_ext_get_prec(a: Tensor) -> Prec:
@@ -142,7 +138,8 @@ def flash_attn_ext_get_prec(a: Tensor) -> Prec:
         InvalidArgument: ``a`` is no flash_attn_ext.
     """
     need_node("flash_attn_ext_get_prec", a, "flash_attn_ext", to_change=False)
-    return Prec(_PREC.unpack_from(a.op_params, _PREC_AT)[0])
+    at = 4 * ACC_AT["flash_attn_ext"]
+    return Prec(int.from_bytes(a.op_params[at : at + 4], "little", signed=True))
 
 
 def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
@@ -164,6 +161,33 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
     op = "flash_attn_ext_add_sinks"
     need_node(op, a, "flash_attn_ext")
     return set_sinks(op, a, sinks, a.ne[1], 4)
+
+
+def flash_attn_ext_set_n_kv_max(a: Tensor, n_kv_max: int) -> Tensor:
+    """Promise that no query sees more keys than this (``ggml_flash_attn_ext_set_n_kv_max``).
+
+    A device may then gather the keys whose mask is finite and leave out the others. The promise
+    changes no result: the mask alone says which keys a query sees.
+
+    Args:
+        a: the node that `flash_attn_ext` returned.
+        n_kv_max: at least the number of finite elements in every row of the mask; 0 takes the
+            promise back.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no flash_attn_ext, or ``n_kv_max`` is negative or beyond 32 bits.
+        InvalidHandle: ``n_kv_max`` is no integer.
+        InvalidState: ``a`` is in a Graph.
+    """
+    op = "flash_attn_ext_set_n_kv_max"
+    need_node(op, a, "flash_attn_ext")
+    (keys,) = whole(op, n_kv_max)
+    if keys < 0:
+        raise InvalidArgument(f"[{op}] n_kv_max = {keys}: must be at least 0")
+    return set_param(op, a, _N_KV_MAX_AT, keys)
 
 
 def flash_attn_ext_set_shared(a: Tensor, keys: int, batch: int = 0) -> Tensor:
@@ -193,7 +217,4 @@ def flash_attn_ext_set_shared(a: Tensor, keys: int, batch: int = 0) -> Tensor:
             f"[{op}] {keys} keys of batch {batch} are to be shared, but k has {k.ne[1]} keys and "
             f"{k.ne[3]} batches"
         )
-    params = bytearray(a.op_params)
-    _SHARED.pack_into(params, _SHARED_AT, keys, batch)
-    change(a, "op_params", bytes(params))
-    return a
+    return set_param(op, a, _SHARED_AT, keys, batch)

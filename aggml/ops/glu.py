@@ -9,6 +9,7 @@ import enum
 import struct
 from typing import TYPE_CHECKING, Protocol
 
+from aggml.errors import InvalidArgument
 from aggml.ops._common import (
     F32,
     HALF_OR_SINGLE,
@@ -44,6 +45,7 @@ __all__ = [
     "reglu_split",
     "reglu_swapped",
     "swiglu",
+    "swiglu_clamp",
     "swiglu_oai",
     "swiglu_split",
     "swiglu_swapped",
@@ -53,7 +55,8 @@ __all__ = [
 class GluOp(enum.IntEnum):
     """The gates of `glu` (enum ``ggml_glu_op``): relu, gelu, silu, gelu by erf, quick gelu.
 
-    SWIGLU_OAI has parameters and a function of its own, `swiglu_oai`.
+    SWIGLU_OAI and SWIGLU_CLAMP have parameters, and functions of their own: `swiglu_oai` and
+    `swiglu_clamp`.
     """
 
     REGLU = 0
@@ -62,10 +65,12 @@ class GluOp(enum.IntEnum):
     SWIGLU_OAI = 3
     GEGLU_ERF = 4
     GEGLU_QUICK = 5
+    SWIGLU_CLAMP = 6
 
 
+_WITH_PARAMS = (GluOp.SWIGLU_OAI, GluOp.SWIGLU_CLAMP)
 _OPS: dict[object, GluOp] = {
-    key: member for key, member in by_name(GluOp).items() if member is not GluOp.SWIGLU_OAI
+    key: member for key, member in by_name(GluOp).items() if member not in _WITH_PARAMS
 }
 _PARAMS = struct.Struct("<2i56x")
 # By gate and order of the halves: name and parameters of the node.
@@ -74,8 +79,8 @@ _NODES = {
     for member in _OPS.values()
     for swapped in (False, True)
 }
-_REGLU, _GEGLU, _SWIGLU, _SWIGLU_OAI, _GEGLU_ERF, _GEGLU_QUICK = GluOp
-_OAI = struct.Struct("<2i2f48x")
+_REGLU, _GEGLU, _SWIGLU, _SWIGLU_OAI, _GEGLU_ERF, _GEGLU_QUICK, _SWIGLU_CLAMP = GluOp
+_LIMITED = struct.Struct("<2i2f48x")
 
 
 class _OfTwo(Protocol):
@@ -89,7 +94,7 @@ def _build(a: Tensor, b: Tensor | None, gate: GluOp, swapped: bool) -> Tensor:
 
 def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
     if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
-        all_tensors(op, a=a, b=b)
+        all_tensors(op, **_given(a, b))
     if a.dtype not in HALF_OR_SINGLE:
         raise refuse_type(op, "f32 or f16", a=a)
     if not a.is_contiguous_n(1):
@@ -106,6 +111,10 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
     if not b.is_contiguous_n(1):
         raise gaps(op, b=b)
     return new_node(op, a.dtype, a.ne, (a, b), params, ndim=wider(a, b))
+
+
+def _given(a: Tensor, b: Tensor | None) -> dict[str, Tensor]:
+    return {"a": a} if b is None else {"a": a, "b": b}
 
 
 def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:
@@ -198,31 +207,67 @@ def geglu_quick(a: Tensor) -> Tensor:
     return _build(a, None, _GEGLU_QUICK, False)
 
 
-def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
+def swiglu_oai(
+    a: Tensor, b: Tensor | None = None, alpha: float = 1.702, limit: float = 7.0
+) -> Tensor:
     """``x sigmoid(alpha x) (y + 1)`` of x of ``a`` and y of ``b`` (``ggml_swiglu_oai``).
 
-    Before that, x is limited to at most ``limit``, and y to between ``-limit`` and ``limit``.
+    Before that, x is limited to at most ``limit``, and y to between ``-limit`` and ``limit``. NaN
+    stays NaN.
 
     Args:
         a: [n, r, s, t] f32, rows without gaps, all at one distance.
-        b: the same type and extents.
+        b: the same type and extents; None: ``a`` is [2 n, r, s, t], and y is the second half of
+            each row.
         alpha: steepness of the sigmoid.
         limit: not negative.
 
     Returns:
-        A new f32 tensor of the extents of ``a``.
+        A new f32 tensor of [n, r, s, t].
 
     Raises:
-        InvalidArgument: a number that f32 cannot hold.
+        InvalidArgument: a number that f32 cannot hold; a limit that is negative or NaN.
         LayoutMismatch: types, extents or strides do not fit.
         Unsupported: the type of ``a``.
     """
-    if a.__class__ is not Tensor or b.__class__ is not Tensor:
-        all_tensors("swiglu_oai", a=a, b=b)
+    if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
+        all_tensors("swiglu_oai", **_given(a, b))
     if a.dtype is not F32:
-        raise refuse_type("swiglu_oai", "f32", a=a, b=b)
-    params = pack("swiglu_oai", _OAI, _SWIGLU_OAI, 0, alpha, limit)
+        raise refuse_type("swiglu_oai", "f32", **_given(a, b))
+    params = pack("swiglu_oai", _LIMITED, _SWIGLU_OAI, 0, alpha, limit)
+    _need_limit("swiglu_oai", limit)
     return _gate("swiglu_oai", params, a, b)
+
+
+def swiglu_clamp(a: Tensor, b: Tensor | None = None, limit: float = 7.0) -> Tensor:
+    """``x sigmoid(x) y`` of x of ``a`` and y of ``b``, both limited (``ggml_swiglu_clamp``).
+
+    Before that, x is limited to at most ``limit``, and y to between ``-limit`` and ``limit``. NaN
+    stays NaN.
+
+    Args:
+        a: [n, r, s, t] f32 or f16, rows without gaps, all at one distance.
+        b: the same type and extents; None: ``a`` is [2 n, r, s, t], and y is the second half of
+            each row.
+        limit: not negative.
+
+    Returns:
+        A new tensor of [n, r, s, t], of the type of ``a``.
+
+    Raises:
+        InvalidArgument: a number that f32 cannot hold; a limit that is negative or NaN.
+        LayoutMismatch: types, extents or strides do not fit.
+        Unsupported: the type of ``a``.
+    """
+    params = pack("swiglu_clamp", _LIMITED, _SWIGLU_CLAMP, 0, 0.0, limit)
+    _need_limit("swiglu_clamp", limit)
+    return _gate("swiglu_clamp", params, a, b)
+
+
+def _need_limit(op: str, limit: float) -> None:
+    """Between -limit and limit there is no number if limit is negative or NaN."""
+    if not limit >= 0:
+        raise InvalidArgument(f"[{op}] limit = {limit}: must be at least 0")
 
 
 reglu_swapped = _swapped(_REGLU, "relu")

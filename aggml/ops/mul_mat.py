@@ -7,7 +7,6 @@ for each column (mul_mat_id.py).
 from __future__ import annotations
 
 import enum
-import struct
 
 from aggml.ops._common import (
     DOT_TYPES,
@@ -19,12 +18,13 @@ from aggml.ops._common import (
     member,
     mismatch,
     need_node,
-    pack,
     product_of,
     refuse_type,
+    set_param,
     wider,
 )
-from aggml.tensor import Tensor, change, new_node
+from aggml.ops._precision import set_acc
+from aggml.tensor import Tensor, new_node
 
 __all__ = ["OpHint", "mul_mat", "mul_mat_set_hint", "mul_mat_set_prec"]
 
@@ -36,9 +36,8 @@ class OpHint(enum.IntEnum):
     SRC0_IS_HADAMARD = 1
 
 
-_PRECS = by_name(Prec)
 _HINTS = by_name(OpHint)
-_PARAMS = struct.Struct("<2i56x")
+_HINT = 1  # its slot among the parameters
 
 
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:
@@ -76,15 +75,8 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     return new_node("mul_mat", F32, (m, n, bx, by), (a, b), ndim=wider(a, b, 2))
 
 
-def _set(op: str, a: Tensor, slot: int, value: int) -> Tensor:
-    params = list(_PARAMS.unpack(a.op_params))
-    params[slot] = value
-    change(a, "op_params", pack(op, _PARAMS, *params))
-    return a
-
-
 def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
-    """Set how exactly a `mul_mat` sums; ``prec`` is "default" or "f32" (``ggml_mul_mat_set_prec``).
+    """`prec_set_acc` for a `mul_mat` alone (``ggml_mul_mat_set_prec``); ggml advises against it.
 
     Returns:
         ``a``.
@@ -94,8 +86,7 @@ def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidState: ``a`` is in a Graph.
     """
     need_node("mul_mat_set_prec", a, "mul_mat")
-    found = member("mul_mat_set_prec", "prec", prec, _PRECS)
-    return _set("mul_mat_set_prec", a, 0, found)
+    return set_acc("mul_mat_set_prec", a, prec)
 
 
 def mul_mat_set_hint(a: Tensor, hint: OpHint | str | int) -> Tensor:
@@ -112,4 +103,4 @@ def mul_mat_set_hint(a: Tensor, hint: OpHint | str | int) -> Tensor:
     """
     need_node("mul_mat_set_hint", a, "mul_mat")
     found = member("mul_mat_set_hint", "hint", hint, _HINTS)
-    return _set("mul_mat_set_hint", a, 1, found)
+    return set_param("mul_mat_set_hint", a, _HINT, found)

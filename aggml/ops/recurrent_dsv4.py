@@ -24,8 +24,16 @@ from aggml.ops._common import (
 )
 from aggml.tensor import Tensor, new_node
 
-__all__ = ["dsv4_hc_comb", "dsv4_hc_post", "dsv4_hc_pre", "lightning_indexer"]
+__all__ = [
+    "dsv4_hc_comb",
+    "dsv4_hc_post",
+    "dsv4_hc_pre",
+    "dsv4_hc_pre_gated",
+    "lightning_indexer",
+]
 
+_PRE = struct.Struct("<fi56x")
+_UNGATED = _PRE.pack(1.0, 0)
 _COMB = struct.Struct("<fi56x")
 _SUMS_ONLY = frozenset((DType.Q8_1, DType.Q8_K))
 
@@ -133,7 +141,7 @@ def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum of n residual streams (``ggml_dsv4_hc_pre``).
 
     Args:
-        x: f32 [d, n, t].
+        x: f32 [d, n, t], n at least 1.
         weights: f32 [n, t].
 
     Returns:
@@ -146,21 +154,49 @@ def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
     op = "dsv4_hc_pre"
     need_f32_rows(op, x=x, weights=weights)
     d, n, tokens, outer = x.ne
-    if outer != 1 or weights.ne != (n, tokens, 1, 1):
+    if n < 1 or outer != 1 or weights.ne != (n, tokens, 1, 1):
         raise mismatch(op, "weights must be [n, t] for x [d, n, t]", x=x, weights=weights)
-    return new_node(op, F32, (d, tokens, 1, 1), (x, weights))
+    return new_node(op, F32, (d, tokens, 1, 1), (x, weights), _UNGATED)
 
 
-def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+def dsv4_hc_pre_gated(x: Tensor, gate: Tensor, scale: float = 1.0) -> Tensor:
+    """The sum of n residual streams, each element behind a gate (``ggml_dsv4_hc_pre_gated``).
+
+    Element i becomes ``scale`` times the sum over the streams of ``x sigmoid(gate)``.
+
+    Args:
+        x: f32 [d, n, t], n at least 1.
+        gate: f32 [d, n, t].
+        scale: factor of the sum.
+
+    Returns:
+        f32 [d, t].
+
+    Raises:
+        InvalidArgument: a number that f32 cannot hold.
+        LayoutMismatch: extents that do not fit, or gaps in rows.
+        Unsupported: other types.
+    """
+    op = "dsv4_hc_pre_gated"
+    need_f32_rows(op, x=x, gate=gate)
+    d, n, tokens, outer = x.ne
+    if n < 1 or outer != 1 or gate.ne != x.ne:
+        raise mismatch(op, "x and gate must both be [d, n, t]", x=x, gate=gate)
+    params = pack(op, _PRE, scale, 1)
+    return new_node("dsv4_hc_pre", F32, (d, tokens, 1, 1), (x, gate), params)
+
+
+def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor | None = None) -> Tensor:
     """Mix n residual streams and add x to each (``ggml_dsv4_hc_post``).
 
     Stream i becomes ``post[i] x + sum over j of comb[i, j] residual[j]``, comb in order of ne.
+    Without ``comb`` each stream keeps its own residual: ``post[i] x + residual[i]``.
 
     Args:
         x: f32 [d, t].
-        residual: f32 [d, n, t].
+        residual: f32 [d, n, t], n at least 1.
         post: f32 [n, t].
-        comb: f32 [n, n, t].
+        comb: f32 [n, n, t], or None.
 
     Returns:
         f32 [d, n, t].
@@ -170,20 +206,21 @@ def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Ten
         Unsupported: other types.
     """
     op = "dsv4_hc_post"
-    need_f32_rows(op, x=x, residual=residual, post=post, comb=comb)
+    operands = {"x": x, "residual": residual, "post": post}
+    if comb is not None:
+        operands["comb"] = comb
+    need_f32_rows(op, **operands)
     d, n, tokens, outer = residual.ne
     if (
-        outer != 1
+        n < 1
+        or outer != 1
         or x.ne != (d, tokens, 1, 1)
         or post.ne != (n, tokens, 1, 1)
-        or comb.ne != (n, n, tokens, 1)
+        or (comb is not None and comb.ne != (n, n, tokens, 1))
     ):
         raise mismatch(
             op,
-            "expected x [d, t], post [n, t], comb [n, n, t] for residual [d, n, t]",
-            x=x,
-            residual=residual,
-            post=post,
-            comb=comb,
+            "expected x [d, t], post [n, t], comb [n, n, t] or None for residual [d, n, t]",
+            **operands,
         )
-    return new_node(op, F32, residual.ne, (x, residual, post, comb), ndim=residual.ndim)
+    return new_node(op, F32, residual.ne, tuple(operands.values()), ndim=residual.ndim)

@@ -15,7 +15,7 @@ from aggml.ops._unary import unary_node
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
-__all__ = ["clamp", "leaky_relu", "xielu"]
+__all__ = ["clamp", "clamp_inplace", "leaky_relu", "xielu"]
 
 _FLOATS = struct.Struct("<5f44x")
 _XIELU = struct.Struct("<i4f44x")
@@ -53,24 +53,33 @@ def _softplus(x: float) -> float:
 
 
 def clamp(a: Tensor, min: float, max: float) -> Tensor:  # noqa: A002 - ggml's names
-    """Limit each element to ``min`` and ``max``, in place: ``a`` is overwritten (``ggml_clamp``).
+    """Limit each element to ``min`` and ``max`` (``ggml_clamp``).
 
     NaN becomes ``max``.
 
     Args:
-        a: any shape, f32 or f16, rows without gaps; its elements are replaced.
+        a: any shape, f32 or f16, rows without gaps.
         min: the least element of the result.
         max: the largest, unless it is below ``min``.
 
     Returns:
-        A view of ``a``.
+        A new tensor of the type and extents of ``a``.
 
     Raises:
         InvalidArgument: a number that f32 cannot hold.
         LayoutMismatch: the rows of ``a`` have gaps.
         Unsupported: the type of ``a``.
     """
-    return unary_node("clamp", a, True, pack("clamp", _FLOATS, min, max, 0.0, 0.0, 0.0))
+    return unary_node("clamp", a, False, pack("clamp", _FLOATS, min, max, 0.0, 0.0, 0.0))
+
+
+def clamp_inplace(a: Tensor, min: float, max: float) -> Tensor:  # noqa: A002 - ggml's names
+    """`clamp` in place: the result overwrites ``a`` (``ggml_clamp_inplace``).
+
+    Returns:
+        A view of ``a``.
+    """
+    return unary_node("clamp", a, True, pack("clamp_inplace", _FLOATS, min, max, 0.0, 0.0, 0.0))
 
 
 def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:

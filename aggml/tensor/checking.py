@@ -280,12 +280,16 @@ def pieces(
     stride_data: object,
     offset: object,
     what: str,
+    *,
+    to_tensor: bool,
 ) -> list[tuple[int, Array]]:
     """(offset in the span, bytes of ``data``) of pieces at regular distances in both.
 
+    Pieces may overlap where they are read: with a distance of 0 one piece is written many times.
+
     Raises:
         InvalidHandle: not integers.
-        InvalidArgument: negative ones; pieces that overlap.
+        InvalidArgument: negative ones; pieces that overlap where they are written.
         OutOfBounds: a piece ends outside.
     """
     n, length = integer(n_copies, "n_copies", what), integer(size, "size", what)
@@ -299,9 +303,10 @@ def pieces(
         )
     if not n or not length:
         return []
-    if n > 1 and min(here, there) < length:
+    if n > 1 and (here if to_tensor else there) < length:
+        name = f"stride_tensor={here}" if to_tensor else f"stride_data={there}"
         raise InvalidArgument(
-            f"[{what}] pieces of {length} bytes overlap: stride_tensor={here}, stride_data={there}"
+            f"[{what}] {n} pieces of {length} bytes would overwrite each other: {name}"
         )
     for name, end, room in (
         (repr(tensor), start + (n - 1) * here + length, tensor.nbytes),

@@ -94,6 +94,20 @@ class DataTests(DeviceFixtures):
         await be.set(t, b"\0" * 8, offset=0)
         assert not (await be.get(t))[:2].any()
 
+    async def test_pieces_at_regular_distances(self, be: aggml.Backend) -> None:
+        x = ramp(60).reshape(6, 10)
+        t = holding(be, x)
+        column = {"size": 12, "stride_tensor": t.nb[1], "offset": 8}
+        await be.set_2d(t, -ramp(20), n_copies=4, stride_data=20, **column)
+        x[:4, 2:5] = -ramp(20).reshape(4, 5)[:, :3]
+        assert np.array_equal(await be.get(t), x)
+        await be.set_2d(t, ramp(3) + 90, n_copies=2, stride_data=0, **column)
+        x[:2, 2:5] = ramp(3) + 90
+        out = np.full((6, 4), 7, np.float32)
+        assert await be.get_2d(t, out, n_copies=6, stride_data=16, **column) is out
+        assert np.array_equal(out[:, :3], x[:, 2:5])
+        assert (out[:, 3] == 7).all()
+
     @pytest.mark.parametrize(
         "wrap",
         [memoryview, lambda x: array.array("f", x), lambda x: _DLPack(x)],

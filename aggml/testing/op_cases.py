@@ -113,11 +113,24 @@ def _unary() -> list[OpCase]:
         _case("sqrt", lambda t: ops.sqrt(t.f(37, 5, low=0))),
         _case("log", lambda t: ops.log(t.f(37, 5, low=0.1, high=9))),
         _case("clamp", lambda t: ops.clamp(t.f(37, 5), -0.5, 0.25)),
+        _case("clamp_inplace", lambda t: ops.clamp_inplace(ops.scale(t.f(37, 5), 2.0), -0.5, 0.25)),
         _case("leaky_relu", lambda t: ops.leaky_relu(t.f(37, 5), 0.1)),
     ]
     for gate in ("reglu", "geglu", "swiglu"):
         cases.append(_case(gate, lambda t, gate=gate: getattr(ops, gate)(t.f(32, 5)), 1e-6))  # type: ignore[misc]
     cases.append(_case("swiglu_split", lambda t: ops.swiglu_split(t.f(16, 5), t.f(16, 5)), 1e-6))
+    cases += [
+        _case(
+            f"swiglu_clamp-{dtype}",
+            lambda t, dtype=dtype: ops.swiglu_clamp(  # type: ignore[misc]
+                t.f(16, 5, low=-9, high=9, dtype=dtype),
+                t.f(16, 5, low=-9, high=9, dtype=dtype),
+                limit=3.0,
+            ),
+            1e-6,
+        )
+        for dtype in ("f32", "f16")
+    ]
     return cases
 
 

@@ -113,3 +113,9 @@ def glu(found: Cases) -> None:
         [given("f32", *LARGE)] * 2,
         lambda o, x, y: o.swiglu_oai(x, y, 1.702, 7.0),
     )
+    both(
+        found,
+        "swiglu_clamp",
+        [given("f32", *LARGE)] * 2,
+        lambda o, x, y: o.swiglu_clamp(x, y, 7.0),
+    )

@@ -96,9 +96,9 @@ static void elements(rng *r)
             /* for sqrt and log x is now y / 8, which serves as well */
             for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f;
         }
-        static const int two[] = {AGK_OP_add,       AGK_OP_sub,         AGK_OP_mul,      AGK_OP_div,
-                                  AGK_OP_reglu,     AGK_OP_geglu,       AGK_OP_swiglu,   AGK_OP_swiglu_oai,
-                                  AGK_OP_geglu_erf, AGK_OP_geglu_quick, AGK_OP_silu_back};
+        static const int two[] = {AGK_OP_add,       AGK_OP_sub,         AGK_OP_mul,       AGK_OP_div,
+                                  AGK_OP_reglu,     AGK_OP_geglu,       AGK_OP_swiglu,    AGK_OP_swiglu_oai,
+                                  AGK_OP_geglu_erf, AGK_OP_geglu_quick, AGK_OP_silu_back, AGK_OP_swiglu_clamp};
         for (size_t f = 0; f < sizeof two / sizeof *two; ++f) {
             agk_node node = of_rows(two[f], x, n, rows);
             node.n_src = 2;

@@ -70,7 +70,7 @@ def test_leaves_and_views_are_all_that_computes_nothing() -> None:
 
 def test_the_result_may_lie_where_ggml_lets_it() -> None:
     """As ggml_op_can_inplace says; UNARY stands for the functions that share one op in ggml."""
-    alone = {"sin", "cos", "clamp", "leaky_relu"}  # functions that are ops of their own in ggml
+    alone = {"sin", "cos", "leaky_relu"}  # functions that are ops of their own in ggml
     unary = {op for op, row in OPS.items() if row.group == "unary"} - alone
     named = (
         "fill scale diag_mask_zero diag_mask_inf add add_id add1 sub mul div rope rope_back "

@@ -143,7 +143,8 @@ def _call(
         given.setdefault("c", None)
     node: Tensor = getattr(ops, op)(**given)
     for name, value in modify.items():
-        getattr(ops, name)(node, operands.get(value, value) if isinstance(value, str) else value)
+        values = value if isinstance(value, list) else [value]
+        getattr(ops, name)(node, *(operands.get(v, v) if isinstance(v, str) else v for v in values))
     return node
 
 

@@ -22,6 +22,9 @@ _OTHERS = {
     "soft_max_add_sinks": "a sinks",
     "flash_attn_ext_set_prec": "a prec",
     "flash_attn_ext_get_prec": "a",
+    "flash_attn_ext_set_n_kv_max": "a n_kv_max",
+    "prec_set_acc": "a prec",
+    "prec_set_src": "a prec idx",
     "flash_attn_ext_add_sinks": "a sinks",
     "rope_set_offset": "a n_offs",
     # functions without a recorded call

@@ -132,6 +132,14 @@ def test_parameters_lie_where_the_kernels_look() -> None:
     assert ints(ops.group_norm(x, 2, 0.5))[0] == 2
     assert floats(ops.group_norm(x, 2, 0.5))[1] == 0.5
     assert floats(ops.clamp(x, -1.0, 2.0))[:2] == (-1.0, 2.0)
+    assert ints(ops.swiglu_clamp(x, x, 3.0))[:2] == (6, 0)
+    assert floats(ops.swiglu_clamp(x, None, 3.0))[3] == 3.0
+    assert (floats(ops.dsv4_hc_pre(x, leaf(4, 2)))[0], ops.dsv4_hc_pre(x, leaf(4, 2)).op) == (
+        1.0,
+        "dsv4_hc_pre",
+    )
+    gated = ops.dsv4_hc_pre_gated(x, x, 0.5)
+    assert (gated.op, floats(gated)[0], ints(gated)[1]) == ("dsv4_hc_pre", 0.5, 1)
     rope = ops.rope_ext(
         x, leaf(2, dtype="i32"), None, 6, "neox", 99, 5e5, 0.25, 0.5, 1.5, 31.0, 2.0
     )
@@ -142,6 +150,9 @@ def test_parameters_lie_where_the_kernels_look() -> None:
     assert floats(attention)[:3] == (0.5, 0.0, 30.0)
     assert ints(attention)[3] == 10
     assert ops.flash_attn_ext_get_prec(attention) is ops.Prec.F32
+    ops.flash_attn_ext_set_n_kv_max(attention, 3)
+    ops.flash_attn_ext_set_shared(attention, 2, 0)
+    assert ints(attention)[3:7] == (10, 3, 2, 0)
 
 
 @pytest.mark.parametrize("s", ["2", None, 1e39, [2.0]])
@@ -174,6 +185,11 @@ def test_enums_are_members_names_or_values() -> None:
         lambda x: ops.rope(x, leaf(2, dtype="i32"), 8, "spiral"),
         lambda x: ops.mul_mat_set_prec(ops.mul_mat(x, x), "f64"),
         lambda x: ops.mul_mat_set_hint(ops.mul_mat(x, x), "src1"),
+        lambda x: ops.glu(x, "swiglu_clamp"),
+        lambda x: ops.prec_set_acc(ops.mul_mat(x, x), "q8"),  # sums are not of 8 bits
+        lambda x: ops.prec_set_acc(ops.mul_mat(x, x), 40),
+        lambda x: ops.mul_mat_set_prec(ops.mul_mat(x, x), "q4"),
+        lambda x: ops.prec_set_src(ops.mul_mat(x, x), "q5", 1),
     ],
 )
 def test_unknown_members_are_refused_with_the_known_ones(call: Callable[[Tensor], Tensor]) -> None:
@@ -204,6 +220,7 @@ def test_in_place_is_the_same_node_over_the_first_operand(name: str) -> None:
         "fun": print,
         **dict.fromkeys(("n_tasks", "userdata"), 4),
         "s": 2.0,
+        **dict.fromkeys(("min", "max"), 0.5),
         "eps": 0.1,
         "op": "relu",
         "n_dims": 8,

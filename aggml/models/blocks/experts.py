@@ -132,7 +132,7 @@ class Experts:
         if self.weights == "chosen":
             weights = ops.soft_max(weights)
         if self.sum_to_one:
-            whole = ops.clamp(ops.sum_rows(weights), LEAST_SUM, float("inf"))
+            whole = ops.clamp_inplace(ops.sum_rows(weights), LEAST_SUM, float("inf"))
             weights = ops.div(weights, whole)
         if self.scale != 1.0:
             weights = ops.scale(weights, self.scale)

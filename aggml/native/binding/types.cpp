@@ -97,7 +97,7 @@ nb::tuple mul_mat_scheme(int a, int b, int64_t m, int64_t n, int64_t k, uint32_t
 {
     convertible(a, k);
     convertible(b, k);
-    const agk_mm_problem problem = {a, b, m, n, k, 1, weights, cpu, false, false};
+    const agk_mm_problem problem = {a, b, m, n, k, 1, weights, cpu, false, false, false};
     const agk_mm_preference *row = agk_mm_prefer(&problem, nullptr);
     return nb::make_tuple(row->scheme->name, row->why);
 }

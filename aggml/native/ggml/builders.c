@@ -42,12 +42,23 @@ static size_t as_size(const int32_t *words)
     return value;
 }
 
-/* GGML_PREC_F32 is 10 since libraries have set_rows, and was 1 before. */
-static ag_ggml_tensor *exactly(const ag_ggml_site *s, ag_ggml_tensor *node, int prec)
+enum { OF_SUMS = 0, OF_B = 3, F32 = 10 }; /* slots of precisions of products; GGML_PREC_F32 */
+
+/* GGML_PREC_F32 is 10 since libraries have set_rows, and was 1 before. A library without ggml_prec_set_acc knows only
+ * it; a product in f32 is what lesser precisions allow. What b is converted to is a permission, too: a library without
+ * ggml_prec_set_src converts b as it always did. */
+static ag_ggml_tensor *exactly(const ag_ggml_site *s, ag_ggml_tensor *node, bool by_id)
 {
-    if (prec == 0) return node;
+    const int sums = i(OF_SUMS), of_b = i(OF_B);
+    if (of_b != 0 && HAS(ggml_prec_set_src)) (void)F(ggml_prec_set_src)(node, of_b, 1);
+    if (sums == 0) return node;
+    if (HAS(ggml_prec_set_acc)) {
+        (void)F(ggml_prec_set_acc)(node, sums);
+        return node;
+    }
+    if (by_id) return node; /* these libraries sum experts' products in one way only */
     if (!HAS(ggml_set_rows)) ag_ggml_fail("this library counts precisions in another way");
-    MAY(ggml_mul_mat_set_prec)(node, prec);
+    MAY(ggml_mul_mat_set_prec)(node, F32);
     return node;
 }
 
@@ -67,10 +78,18 @@ static ag_ggml_tensor *attention(const ag_ggml_site *s)
 {
     ag_ggml_tensor *node = F(ggml_flash_attn_ext)(c, a, b, d, e, x(0), x(1), x(2));
     if (g != NULL) MAY(ggml_flash_attn_ext_add_sinks)(node, g);
-    if (i(3) == 0) return node;
+    if (i(4) != 0 && HAS(ggml_flash_attn_ext_set_n_kv_max)) F(ggml_flash_attn_ext_set_n_kv_max)(node, i(4));
+    if (i(3) != F32) return node; /* the CPU of 0.25.3 aborts for sums of f16 and bf16, which f32 may replace */
     if (!HAS(ggml_set_rows)) ag_ggml_fail("this library counts precisions in another way");
     MAY(ggml_flash_attn_ext_set_prec)(node, i(3));
     return node;
+}
+
+/* ggml_clamp wrote over its operand until there was ggml_clamp_inplace. */
+static ag_ggml_tensor *clamp(const ag_ggml_site *s)
+{
+    if (!HAS(ggml_clamp_inplace) && !IN_PLACE) ag_ggml_fail("this library clamps in place only");
+    return F(ggml_clamp)(c, a, x(0), x(1));
 }
 
 static ag_ggml_tensor *rope(const ag_ggml_site *s, bool back)

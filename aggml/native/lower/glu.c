@@ -12,7 +12,8 @@ enum { KERNEL, READ, WRITE, X_OFFSET, G_OFFSET, FUNCTION }; /* slots of node->au
 typedef struct rows {
     agk_any_fn *kernel;
     const agk_node *node;
-    int op; /* of f; -1: swiglu_oai */
+    int op;              /* of f; -1: it is limited */
+    float alpha, offset; /* of limited ones */
     agk_port dst, x, g;
 } rows;
 
@@ -21,7 +22,7 @@ static inline void apply(const rows *r, int64_t n, float *y, const float *x, con
     if (r->op >= 0)
         ((agk_glu_f32_fn *)r->kernel)(r->op, n, y, x, g);
     else
-        ((agk_glu_oai_f32_fn *)r->kernel)(n, y, x, g, agk_param_f32(r->node, 2), agk_param_f32(r->node, 3));
+        ((agk_glu_limited_f32_fn *)r->kernel)(n, y, x, g, r->alpha, agk_param_f32(r->node, 3), r->offset);
 }
 
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
@@ -60,6 +61,8 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     rows r = {.kernel = node->aux.fn[KERNEL],
               .node = node,
               .op = (int)node->aux.i[FUNCTION],
+              .alpha = node->op == AGK_OP_swiglu_oai ? agk_param_f32(node, 2) : 1.0f,
+              .offset = node->op == AGK_OP_swiglu_oai ? 1.0f : 0.0f,
               .dst = agk_port_of(agk_data(task, &node->dst), type, loop.stride[0][0]),
               .x = agk_port_of(a + node->aux.i[X_OFFSET], type, loop.stride[1][0]),
               .g = agk_port_of(b + node->aux.i[G_OFFSET], type, loop.stride[2][0])};
@@ -83,8 +86,7 @@ static agk_status run_past(const agk_task *task, const agk_node *node, int64_t c
 /* The kernel for that; NULL: results are stored as usual. */
 static agk_any_fn *past_of(const agk_node *node, const agk_loop *loop, uint32_t cpu)
 {
-    if (!agk_has(node, 1) || node->op == AGK_OP_swiglu_oai || loop->n_dims != 1 || !agk_worth_passing(node))
-        return NULL;
+    if (!agk_has(node, 1) || agk_gate_of(node->op) < 0 || loop->n_dims != 1 || !agk_worth_passing(node)) return NULL;
     for (int k = 0; k < 3; ++k)
         if (loop->stride[k][0] != 4) return NULL;
     return agk_pick_vector("glu_past_f32", cpu);
@@ -97,7 +99,8 @@ int agk_gate_of(int op)
     case AGK_OP_geglu: return AGK_OP_gelu;
     case AGK_OP_swiglu: return AGK_OP_silu;
     case AGK_OP_geglu_erf: return AGK_OP_gelu_erf;
-    case AGK_OP_swiglu_oai: return -1;
+    case AGK_OP_swiglu_oai:
+    case AGK_OP_swiglu_clamp: return -1;
     default: return AGK_OP_gelu_quick;
     }
 }
@@ -109,8 +112,8 @@ static agk_status check(agk_lowering *lowering)
     if (a->type != AGK_F32 && a->type != AGK_F16) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32 or f16", agk_type_name(a->type));
     }
-    if (node->op == AGK_OP_swiglu_oai && (a->type != AGK_F32 || !agk_has(node, 1))) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "takes two operands of f32; a is %s", agk_type_name(a->type));
+    if (node->op == AGK_OP_swiglu_oai && a->type != AGK_F32) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(a->type));
     }
     if (agk_has(node, 1)) {
         const agk_status status = agk_expect_like(lowering, dst, a);
@@ -143,15 +146,14 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     node->aux.i[X_OFFSET] = halves && swapped ? half : 0;
     node->aux.i[G_OFFSET] = halves && !swapped ? half : 0;
     node->aux.i[FUNCTION] = agk_gate_of(node->op);
-    const bool oai = node->op == AGK_OP_swiglu_oai;
-    node->aux.fn[KERNEL] =
-        oai ? (agk_any_fn *)AGK_PICK(glu_oai_f32, lowering->cpu) : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
+    node->aux.fn[KERNEL] = node->aux.i[FUNCTION] < 0 ? (agk_any_fn *)AGK_PICK(glu_limited_f32, lowering->cpu)
+                                                     : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const agk_loop loop = loop_of(node);
     const int64_t units = agk_loop_units(&loop);
     agk_any_fn *kernel = node->aux.fn[KERNEL];
-    const double ns = AGK_IS_PLAIN(glu_f32, kernel) || AGK_IS_PLAIN(glu_oai_f32, kernel) ? 10.0 : 0.4;
+    const double ns = AGK_IS_PLAIN(glu_f32, kernel) || AGK_IS_PLAIN(glu_limited_f32, kernel) ? 10.0 : 0.4;
     agk_any_fn *past = past_of(node, &loop, lowering->cpu);
     if (past != NULL) node->aux.fn[KERNEL] = past;
     agk_add_units(lowering, past != NULL ? run_past : run, units, ns * (double)(agk_nelements(dst) / units) + 5.0);

@@ -6,6 +6,7 @@
 
 #include "table/kernel_types.h"
 #include "recurrent.h"
+#include "unary.h"
 
 enum { MAX_STREAMS = 16 };
 
@@ -77,12 +78,13 @@ static agk_status run_comb(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* src x [d, n, t], weights [n, t] -> [d, t]. A unit is a token. */
+/* src x [d, n, t], weights [n, t] -> [d, t], times scale. A unit is a token. */
 static agk_status run_pre(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *x = &node->src[0], *w = &node->src[1];
     const char *streams = agk_data(task, x), *weights = agk_data(task, w);
     const int64_t d = x->ne[0];
+    const float scale = agk_param_f32(node, 0);
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t t = units.first; t < units.last; ++t) {
         float *y = (float *)agk_data(task, &node->dst) + t * d;
@@ -92,16 +94,44 @@ static agk_status run_pre(const agk_task *task, const agk_node *node, int64_t ch
             const float *stream = agk_f32_row(x, streams, h, t, 0);
             for (int64_t i = 0; i < d; ++i) y[i] += stream[i] * weight[h];
         }
+        for (int64_t i = 0; i < d; ++i) y[i] *= scale;
     }
     return AGK_OK;
 }
 
-/* src x [d, t], residual [d, n, t], post [n, t], comb [n, n, t] -> [d, n, t]. A unit is a token. */
+/* src x [d, n, t], gate [d, n, t] -> [d, t], the sum of x * sigmoid(gate), times scale. A unit is a token. */
+static agk_status run_pre_gated(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *x = &node->src[0], *g = &node->src[1];
+    const char *streams = agk_data(task, x), *gates = agk_data(task, g);
+    const int64_t d = x->ne[0];
+    const float scale = agk_param_f32(node, 0);
+    agk_unary_f32_fn *sigmoid = (agk_unary_f32_fn *)node->aux.fn[0];
+    const agk_range units = agk_units_of(node, chunk);
+    float open[AGK_BLOCK];
+    for (int64_t t = units.first; t < units.last; ++t) {
+        for (int64_t first = 0; first < d; first += AGK_BLOCK) {
+            const int64_t part = d - first < AGK_BLOCK ? d - first : AGK_BLOCK;
+            float *y = (float *)agk_data(task, &node->dst) + t * d + first;
+            for (int64_t i = 0; i < part; ++i) y[i] = 0.0f;
+            for (int64_t h = 0; h < x->ne[1]; ++h) {
+                const float *stream = agk_f32_row(x, streams, h, t, 0) + first;
+                sigmoid(AGK_OP_sigmoid, part, open, agk_f32_row(g, gates, h, t, 0) + first);
+                for (int64_t i = 0; i < part; ++i) y[i] += stream[i] * open[i];
+            }
+            for (int64_t i = 0; i < part; ++i) y[i] *= scale;
+        }
+    }
+    return AGK_OK;
+}
+
+/* src x [d, t], residual [d, n, t], post [n, t], comb [n, n, t] or nothing -> [d, n, t]. A unit is a token. */
 static agk_status run_post(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *x = &node->src[0], *residual = &node->src[1], *post = &node->src[2], *comb = &node->src[3];
     const char *in = agk_data(task, x), *streams = agk_data(task, residual), *shares = agk_data(task, post);
-    const char *matrix = agk_data(task, comb);
+    const bool mixes = agk_has(node, 3);
+    const char *matrix = mixes ? agk_data(task, comb) : NULL;
     const int64_t d = residual->ne[0], n = residual->ne[1];
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t t = units.first; t < units.last; ++t) {
@@ -109,6 +139,11 @@ static agk_status run_post(const agk_task *task, const agk_node *node, int64_t c
         for (int64_t h = 0; h < n; ++h) {
             float *y = (float *)agk_data(task, &node->dst) + (t * n + h) * d;
             for (int64_t i = 0; i < d; ++i) y[i] = share[h] * new[i];
+            if (!mixes) {
+                const float *stream = agk_f32_row(residual, streams, h, t, 0);
+                for (int64_t i = 0; i < d; ++i) y[i] += stream[i];
+                continue;
+            }
             for (int64_t j = 0; j < n; ++j) {
                 const float mix = agk_f32_row(comb, matrix, j, t, 0)[h];
                 const float *stream = agk_f32_row(residual, streams, j, t, 0);
@@ -146,6 +181,41 @@ static agk_status lower_indexer(agk_lowering *lowering)
     return AGK_OK;
 }
 
+static agk_status refuse_streams(agk_lowering *lowering, const agk_view *streams)
+{
+    return agk_refuse(lowering, AGK_INVALID, "the operands do not fit %lld streams of %lld elements for %lld tokens",
+                      (long long)streams->ne[1], (long long)streams->ne[0], (long long)streams->ne[2]);
+}
+
+static agk_status lower_pre(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *x = &node->src[0], *w = &node->src[1], *dst = &node->dst;
+    const int64_t d = x->ne[0], n = x->ne[1], tokens = x->ne[2];
+    const bool gated = node->params[1] != 0;
+    const bool fits = gated ? agk_same_shape(x, w) : w->ne[0] == n && w->ne[1] == tokens;
+    if (!fits || dst->ne[0] != d || dst->ne[1] != tokens) return refuse_streams(lowering, x);
+    if (gated) node->aux.fn[0] = agk_unary_kernel(AGK_OP_sigmoid, lowering->cpu);
+    const double ns = 10.0 + (gated ? 1.0 : 0.5) * (double)(d * n);
+    agk_add_units(lowering, gated ? run_pre_gated : run_pre, agk_nelements(dst) == 0 ? 0 : tokens, ns);
+    return AGK_OK;
+}
+
+static agk_status lower_post(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *src = node->src, *dst = &node->dst, *streams = &src[1];
+    const int64_t d = streams->ne[0], n = streams->ne[1], tokens = streams->ne[2];
+    const bool mixes = agk_has(node, 3);
+    bool fits = agk_same_shape(dst, streams) && src[0].ne[0] == d && src[0].ne[1] == tokens && src[2].ne[0] == n &&
+                src[2].ne[1] == tokens;
+    if (mixes) fits = fits && src[3].ne[0] == n && src[3].ne[1] == n && src[3].ne[2] == tokens;
+    if (!fits) return refuse_streams(lowering, streams);
+    const double ns = 10.0 + 0.5 * (double)(d * n) * (mixes ? (double)n : 1.0);
+    agk_add_units(lowering, run_post, agk_nelements(dst) == 0 ? 0 : tokens, ns);
+    return AGK_OK;
+}
+
 agk_status agk_lower_recurrent_dsv4(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
@@ -165,19 +235,5 @@ agk_status agk_lower_recurrent_dsv4(agk_lowering *lowering)
         agk_add_units(lowering, run_comb, dst->ne[2], (double)(node->params[1] * n * n * 4 + 20 * n * n));
         return AGK_OK;
     }
-    const bool pre = node->op == AGK_OP_dsv4_hc_pre;
-    const agk_view *streams = &src[pre ? 0 : 1];
-    const int64_t d = streams->ne[0], n = streams->ne[1], tokens = streams->ne[2];
-    const bool fits = pre ? src[1].ne[0] == n && src[1].ne[1] == tokens && dst->ne[0] == d && dst->ne[1] == tokens
-                          : agk_same_shape(dst, streams) && src[0].ne[0] == d && src[0].ne[1] == tokens &&
-                                src[2].ne[0] == n && src[2].ne[1] == tokens && src[3].ne[0] == n && src[3].ne[1] == n &&
-                                src[3].ne[2] == tokens;
-    if (!fits) {
-        return agk_refuse(lowering, AGK_INVALID,
-                          "the operands do not fit %lld streams of %lld elements for %lld tokens", (long long)n,
-                          (long long)d, (long long)tokens);
-    }
-    const double ns = 10.0 + 0.5 * (double)(d * n) * (pre ? 1.0 : (double)n);
-    agk_add_units(lowering, pre ? run_pre : run_post, agk_nelements(dst) == 0 ? 0 : tokens, ns);
-    return AGK_OK;
+    return node->op == AGK_OP_dsv4_hc_pre ? lower_pre(lowering) : lower_post(lowering);
 }

@@ -9,6 +9,6 @@
 
 agk_any_fn *agk_unary_kernel(int op, uint32_t cpu); /* agk_unary_f32_fn; NULL: a function with parameters */
 double agk_unary_ns(int op, bool vectors);          /* estimated, for each element */
-int agk_gate_of(int op); /* for a gated unit f(x) * g: the op of f; -1: swiglu_oai, whose f has parameters */
+int agk_gate_of(int op); /* for a gated unit f(x) * g: the op of f; -1: it is limited, so f has parameters */
 
 #endif

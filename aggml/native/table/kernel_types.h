@@ -83,7 +83,8 @@ typedef void agk_unary_f16_fn(int op, int64_t n, void *y, const void *x); /* of 
 typedef agk_unary_f16_fn agk_unary_bf16_fn;                               /* of short functions */
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
 typedef agk_glu_f32_fn agk_glu_past_f32_fn; /* the result is written past the caches, so it is not an operand */
-typedef void agk_glu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
+typedef void agk_glu_limited_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit,
+                                    float offset);
 typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);
 typedef void agk_backward_silu_f32_fn(int64_t n, float *y, const float *g, const float *x);
 

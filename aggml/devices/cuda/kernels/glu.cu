@@ -1,6 +1,13 @@
 // Gated units: f(x) * g, f32 and f16. src: x and g, which are two tensors or the halves of each row.
 #include "gelu.cuh"
 
+// NaN passes.
+DEV float limited(float alpha, float limit, float offset, float x, float g)
+{
+    const float v = limit < x ? limit : x, w = limit < g ? limit : g;
+    return v / (1.0f + expf(-alpha * v)) * ((w < -limit ? -limit : w) + offset);
+}
+
 DEV float gated(i64 op, const int *p, float x, float g)
 {
     switch (op) {
@@ -8,11 +15,8 @@ DEV float gated(i64 op, const int *p, float x, float g)
     case OP_geglu: return gelu(x) * g;
     case OP_swiglu: return x / (1.0f + expf(-x)) * g;
     case OP_geglu_erf: return 0.5f * x * erfcf(x * -0.70710678f) * g;
-    case OP_swiglu_oai: {
-        const float alpha = param(p, 2), limit = param(p, 3);
-        const float v = x < limit ? x : limit, w = g < limit ? g : limit;
-        return v / (1.0f + expf(-alpha * v)) * ((w > -limit ? w : -limit) + 1.0f);
-    }
+    case OP_swiglu_oai: return limited(param(p, 2), param(p, 3), 1.0f, x, g);
+    case OP_swiglu_clamp: return limited(1.0f, param(p, 3), 0.0f, x, g);
     default: return gelu_quick(x) * g;
     }
 }
@@ -41,5 +45,11 @@ template <class T> DEV void walk(const Node<2> &n)
     }
 }
 
-KERNEL(glu_f32, 256, Node<2>) { walk<float>(n); }
-KERNEL(glu_f16, 256, Node<2>) { walk<half_t>(n); }
+KERNEL(glu_f32, 256, Node<2>)
+{
+    walk<float>(n);
+}
+KERNEL(glu_f16, 256, Node<2>)
+{
+    walk<half_t>(n);
+}

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from aggml.devices.cuda.kernels.ring import Ring, ring
 from aggml.devices.cuda.kernels.rows import check_ids
 from aggml.devices.cuda.pack import ceil
+from aggml.dtype import DType
+from aggml.ops import Prec
 from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _CHUNK = 700  # bytes of 32 groups of a row above which a warp has 2 rows instea
 _BLOCKS = 512
 _WIDTHS = (16, 32, 64)  # columns of a tile
 _LEAST = 8  # the least depth of a part, in units of 32, if the depth is divided among blocks
+#: What columns of f32 are converted to.
+_CONVERTED = {DType.F16: Prec.F16, DType.BF16: Prec.BF16}
 _ACT = 48  # bytes for 32 elements of a column
 _Y = 65535
 
@@ -44,9 +48,20 @@ def _operands(node: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     return a, b, node.src[2] if node.op == "mul_mat_id" else None
 
 
+def _converts_too_far(node: Tensor) -> bool:
+    """Whether the columns would become less precise than ops.prec_set_src allows."""
+    a, b, _ = _operands(node)
+    prec = int.from_bytes(node.op_params[12:16], "little", signed=True)
+    if prec == Prec.UNDEFINED or b.dtype is not DType.F32 or a.dtype is DType.F32:
+        return False
+    return prec < (Prec.Q8 if a.dtype.is_quantized else _CONVERTED[a.dtype])
+
+
 def refuses(node: Tensor) -> bool:
-    """Whether the grid would be larger than any GPU takes, or the depth is 0."""
+    """Whether the grid would be larger than any GPU takes, or the depth is 0, or b too coarse."""
     a, b, ids = _operands(node)
+    if _converts_too_far(node):
+        return True
     tiles = 0 if ids is None else ceil(ids.nelements, _TILE) + min(a.ne[2], ids.nelements)
     return a.ne[0] == 0 or tiles > _Y or b.nrows >= 1 << 31
 

@@ -76,19 +76,25 @@ KERNEL(dsv4_hc_comb, 64, Node<3>)
     }
 }
 
-// src x [d, n, t], weights [n, t] -> [d, t]
+// src x [d, n, t], weights [n, t] or, if it is gated, gate [d, n, t] -> [d, t]
 KERNEL(dsv4_hc_pre, 256, Node<2>)
 {
     const i64 all = count(n.dst), d = n.src[0].ne[0];
+    const float scale = param(n.p, 0);
+    const bool gated = n.p[1] != 0;
     for (i64 e = global_thread(); e < all; e += global_threads()) {
         const i64 i = e % d, t = e / d;
         float sum = 0.0f;
-        for (i64 h = 0; h < n.src[0].ne[1]; ++h) sum += row_f32(n.src[0], h, t, 0)[i] * row_f32(n.src[1], t, 0, 0)[h];
-        ((float *)n.dst.data)[e] = sum;
+        for (i64 h = 0; h < n.src[0].ne[1]; ++h) {
+            const float w =
+                gated ? 1.0f / (1.0f + expf(-row_f32(n.src[1], h, t, 0)[i])) : row_f32(n.src[1], t, 0, 0)[h];
+            sum += row_f32(n.src[0], h, t, 0)[i] * w;
+        }
+        ((float *)n.dst.data)[e] = scale * sum;
     }
 }
 
-// src x [d, t], residual [d, n, t], post [n, t], comb [n, n, t] -> [d, n, t]
+// src x [d, t], residual [d, n, t], post [n, t], comb [n, n, t] or nothing -> [d, n, t]
 KERNEL(dsv4_hc_post, 256, Node<4>)
 {
     const Tensor &residual = n.src[1];
@@ -96,7 +102,9 @@ KERNEL(dsv4_hc_post, 256, Node<4>)
     for (i64 e = global_thread(); e < all; e += global_threads()) {
         const i64 i = e % d, h = e / d % streams, t = e / d / streams;
         float sum = row_f32(n.src[2], t, 0, 0)[h] * row_f32(n.src[0], t, 0, 0)[i];
-        for (i64 j = 0; j < streams; ++j) sum += row_f32(n.src[3], j, t, 0)[h] * row_f32(residual, j, t, 0)[i];
+        if (n.src[3].data == 0) sum += row_f32(residual, h, t, 0)[i];
+        for (i64 j = 0; n.src[3].data != 0 && j < streams; ++j)
+            sum += row_f32(n.src[3], j, t, 0)[h] * row_f32(residual, j, t, 0)[i];
         ((float *)n.dst.data)[e] = sum;
     }
 }

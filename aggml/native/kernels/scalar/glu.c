@@ -15,12 +15,13 @@ void agk_glu_f32_scalar(int op, int64_t n, float *y, const float *x, const float
     }
 }
 
-/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
-void agk_glu_oai_f32_scalar(int64_t n, float *y, const float *x, const float *g, float alpha, float limit)
+/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus offset); NaN passes */
+void agk_glu_limited_f32_scalar(int64_t n, float *y, const float *x, const float *g, float alpha, float limit,
+                                float offset)
 {
     for (int64_t i = 0; i < n; ++i) {
-        const float v = x[i] < limit ? x[i] : limit;
-        const float w = g[i] < limit ? g[i] : limit;
-        y[i] = v / (1.0f + expf(-alpha * v)) * ((w > -limit ? w : -limit) + 1.0f);
+        const float v = limit < x[i] ? limit : x[i];
+        const float w = limit < g[i] ? limit : g[i];
+        y[i] = v / (1.0f + expf(-alpha * v)) * ((w < -limit ? -limit : w) + offset);
     }
 }

@@ -1,4 +1,4 @@
-/* f(x) * g on vectors, swiglu_oai. Included after an ISA's math.h. */
+/* f(x) * g on vectors, swiglu_oai, swiglu_clamp. Included after an ISA's math.h. */
 #ifndef AGK_VEC_GLU_H
 #define AGK_VEC_GLU_H
 
@@ -32,15 +32,17 @@ static inline void v_glu(int op, int64_t n, float *y, const float *x, const floa
     }
 }
 
-/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
-static inline void v_swiglu_oai(int64_t n, float *y, const float *x, const float *g, float alpha, float limit)
+/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus offset). The limit is the first operand of
+ * v_min and v_max, so that NaN passes. */
+static inline void v_swiglu_limited(int64_t n, float *y, const float *x, const float *g, float alpha, float limit,
+                                    float offset)
 {
-    const vf top = v_set(limit), bottom = v_set(-limit), minus = v_set(-alpha), one = v_set(1.0f);
+    const vf top = v_set(limit), bottom = v_set(-limit), minus = v_set(-alpha), one = v_set(1.0f), plus = v_set(offset);
     for (int64_t i = 0; i < n; i += VF) {
         const bool whole = i + VF <= n;
-        const vf v = v_min(whole ? v_load(x + i) : v_load_n(x + i, n - i), top);
-        const vf w = v_max(v_min(whole ? v_load(g + i) : v_load_n(g + i, n - i), top), bottom);
-        const vf z = v / (one + v_exp(minus * v)) * (w + one);
+        const vf v = v_min(top, whole ? v_load(x + i) : v_load_n(x + i, n - i));
+        const vf w = v_max(bottom, v_min(top, whole ? v_load(g + i) : v_load_n(g + i, n - i)));
+        const vf z = v / (one + v_exp(minus * v)) * (w + plus);
         if (whole)
             v_store(y + i, z);
         else
@@ -54,9 +56,10 @@ static inline void v_swiglu_oai(int64_t n, float *y, const float *x, const float
     { \
         v_glu(op, n, y, x, g); \
     } \
-    void agk_glu_oai_f32_##isa(int64_t n, float *y, const float *x, const float *g, float alpha, float limit) \
+    void agk_glu_limited_f32_##isa(int64_t n, float *y, const float *x, const float *g, float alpha, float limit, \
+                                   float offset) \
     { \
-        v_swiglu_oai(n, y, x, g, alpha, limit); \
+        v_swiglu_limited(n, y, x, g, alpha, limit, offset); \
     }
 
 #endif

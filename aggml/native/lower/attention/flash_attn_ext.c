@@ -317,6 +317,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
 
     const int64_t group = q->ne[2] / k->ne[2], rows = q->ne[1];
+    if (agk_flash_sparse_lower(lowering, heads_of_unit(group))) return AGK_OK;
     /* The scalar kernel serves few rows and many, and reads f32. */
     const bool vectors = !AGK_IS_PLAIN(flash_narrow_block, AGK_PICK(flash_narrow_block, lowering->cpu));
     const int64_t heads = rows == 1 && (!agk_has(node, 3) || m->ne[2] == 1) ? heads_of_unit(group) : 1;

@@ -22,9 +22,9 @@ static inline int64_t agk_flash_tiles(const agk_node *node)
     return (node->src[0].ne[1] + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE;
 }
 
-/* Parameters of the node: the number of first keys that are the same for all batches, and the batch from which they
- * are read. */
-enum { AGK_FLASH_SHARED = 4, AGK_FLASH_SHARED_FROM = 5 };
+/* Parameters of the node: the most keys that a query sees (0: all), the number of first keys that are the same for all
+ * batches, and the batch from which they are read. */
+enum { AGK_FLASH_N_KV_MAX = 4, AGK_FLASH_SHARED = 5, AGK_FLASH_SHARED_FROM = 6 };
 
 /* Before the first keys of a part: AGK_FLASH_HEADS_AHEAD bytes of keys, a block of keys, or a block of keys and of
  * values. */
@@ -118,6 +118,11 @@ int64_t agk_flash_looks(const agk_node *node);                   /* chunks of th
 int64_t agk_flash_combined(const agk_node *node, int64_t parts); /* rows in a chunk */
 agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_flash_few_step, agk_flash_shared_step,
     agk_flash_combine_step;
+
+/* Adds the step for a mask that shows few keys, as the node promises. False: there is no such promise, or reading all
+ * keys is faster. heads_of_unit: the most heads of Q that can be rows of a tile. */
+bool agk_flash_sparse_lower(agk_lowering *lowering, int64_t heads_of_unit);
+agk_step_fn agk_flash_sparse_step;
 
 /* Keys that all sequences share: how many first keys all batches share and so are read once (0: none); the plan of
  * that; its step. */

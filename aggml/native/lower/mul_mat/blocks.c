@@ -335,6 +335,6 @@ static bool lower_f32(agk_lowering *lowering)
                                   .unit = AGK_MM_UNIT_FLOATS});
 }
 
-const agk_mm_scheme agk_mm_blocks_bf16 = {"blocks_bf16", serves_bf16, lower_bf16};
-const agk_mm_scheme agk_mm_blocks_q8 = {"blocks_q8", serves_q8, lower_q8};
-const agk_mm_scheme agk_mm_blocks_f32 = {"blocks_f32", serves_f32, lower_f32};
+const agk_mm_scheme agk_mm_blocks_bf16 = {"blocks_bf16", serves_bf16, lower_bf16, false};
+const agk_mm_scheme agk_mm_blocks_q8 = {"blocks_q8", serves_q8, lower_q8, false};
+const agk_mm_scheme agk_mm_blocks_f32 = {"blocks_f32", serves_f32, lower_f32, true};

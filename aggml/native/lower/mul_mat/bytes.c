@@ -49,4 +49,4 @@ static bool lower(agk_lowering *lowering)
     return true;
 }
 
-const agk_mm_scheme agk_mm_bytes = {"bytes", serves, lower};
+const agk_mm_scheme agk_mm_bytes = {"bytes", serves, lower, false};

@@ -181,8 +181,17 @@ static const agk_mm_preference preferences[] = {
 const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_mm_preference *after)
 {
     const agk_mm_preference *row = after == NULL ? preferences : after + 1;
-    while (!(row->when(problem) && row->scheme->serves(problem))) ++row; /* the last row always serves */
+    while (!(row->when(problem) && (row->scheme->exact || !problem->exact) && row->scheme->serves(problem)))
+        ++row; /* the last row always serves */
     return row;
+}
+
+bool agk_mm_is_exact(const agk_node *node)
+{
+    enum { OF_B = 3, BF16 = 15, F16 = 20, Q8 = 30 }; /* the slot; precisions of ggml, the greatest number the least */
+    const int type = node->src[0].type, prec = node->params[OF_B];
+    if (prec == 0 || type == AGK_F32) return false; /* columns of f32 rows are never converted to less */
+    return prec < (type == AGK_BF16 ? BF16 : type == AGK_F16 ? F16 : Q8);
 }
 
 agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu)

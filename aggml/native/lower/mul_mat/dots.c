@@ -78,9 +78,10 @@ static agk_mm_dots dots_f32(int a, int b, uint32_t cpu)
     return dots;
 }
 
-agk_mm_dots agk_mm_dots_of(int a, int b, bool as_floats, uint32_t cpu)
+agk_mm_dots agk_mm_dots_of(int a, int b, bool as_floats, bool exact, uint32_t cpu)
 {
     const agk_mm_problem p = {.a = a, .b = b, .cpu = cpu};
+    if (exact) return dots_f32(a, b, cpu);
     if (serves_q8(&p)) return dots_q8(a, b, cpu);
     if (!as_floats && serves_bf16(&p)) return dots_bf16(b, cpu);
     return dots_f32(a, b, cpu);
@@ -227,6 +228,6 @@ static bool lower_f32(agk_lowering *lowering)
     return lower(lowering, dots);
 }
 
-const agk_mm_scheme agk_mm_dots_q8 = {"dots_q8", serves_q8, lower_q8};
-const agk_mm_scheme agk_mm_dots_bf16 = {"dots_bf16", serves_bf16, lower_bf16};
-const agk_mm_scheme agk_mm_dots_f32 = {"dots_f32", serves_f32, lower_f32};
+const agk_mm_scheme agk_mm_dots_q8 = {"dots_q8", serves_q8, lower_q8, false};
+const agk_mm_scheme agk_mm_dots_bf16 = {"dots_bf16", serves_bf16, lower_bf16, false};
+const agk_mm_scheme agk_mm_dots_f32 = {"dots_f32", serves_f32, lower_f32, true};

@@ -9,7 +9,8 @@ typedef struct agk_mm_dots {
     agk_mm_conversion rows, columns;
 } agk_mm_dots;
 
-/* For rows of type a and columns of type b. `as_floats`: the kernel for bf16 rows shall take columns of f32. */
-agk_mm_dots agk_mm_dots_of(int a, int b, bool as_floats, uint32_t cpu);
+/* For rows of type a and columns of type b. `as_floats`: the kernel for bf16 rows shall take columns of f32; `exact`:
+ * so shall those for all rows. */
+agk_mm_dots agk_mm_dots_of(int a, int b, bool as_floats, bool exact, uint32_t cpu);
 
 #endif

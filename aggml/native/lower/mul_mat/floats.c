@@ -73,4 +73,4 @@ static bool lower(agk_lowering *lowering)
     return true;
 }
 
-const agk_mm_scheme agk_mm_floats = {"floats", serves, lower};
+const agk_mm_scheme agk_mm_floats = {"floats", serves, lower, true};

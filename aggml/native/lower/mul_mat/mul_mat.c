@@ -85,7 +85,8 @@ agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering)
                             .weights = lowering->weights != NULL,
                             .cpu = lowering->cpu,
                             .ends = lowering->node->n_stages > 0 || lowering->node->for_columns,
-                            .panels = lowering->source != NULL || agk_mm_narrows(lowering->node)};
+                            .panels = lowering->source != NULL || agk_mm_narrows(lowering->node),
+                            .exact = agk_mm_is_exact(lowering->node)};
 }
 
 agk_status agk_lower_mul_mat(agk_lowering *lowering)

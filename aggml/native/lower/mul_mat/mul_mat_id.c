@@ -53,13 +53,14 @@ static agk_experts_plan choose_kernels(agk_lowering *lowering)
 {
     const agk_view *a = &lowering->node->src[0];
     const uint32_t cpu = lowering->cpu;
-    agk_experts_plan p = {.dots = agk_mm_dots_of(a->type, AGK_F32, true, cpu), /* columns are read as floats */
+    const bool exact = agk_mm_is_exact(lowering->node);
+    agk_experts_plan p = {.dots = agk_mm_dots_of(a->type, AGK_F32, true, exact, cpu), /* columns are read as floats */
                           .block = AGK_PICK(mm_blocks_f32, cpu),
                           .pack = AGK_PICK(mm_blocks_pack_f32, cpu),
                           .read_a = a->type == AGK_F32 ? NULL : agk_reader(a->type, cpu),
                           .read_b = agk_reader(lowering->node->src[1].type, cpu)};
     p.packed_lanes = (agk_mm_block_fn *)agk_mm_kernel_of_type("mm_packed_", a->type, cpu);
-    if (p.packed_lanes == NULL || a->ne[1] < AGK_PACKED_ROWS) return p;
+    if (exact || p.packed_lanes == NULL || a->ne[1] < AGK_PACKED_ROWS) return p;
     p.packed = agk_packed_keep(lowering);
     const agk_view *ids = &lowering->node->src[2];
     const int64_t from = agk_packed_layout_of(a->type)->points ? PACKED_FROM_OF_POINTS : PACKED_FROM;

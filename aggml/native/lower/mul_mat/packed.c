@@ -277,6 +277,6 @@ static bool pairs_lower(agk_lowering *lowering)
     return true;
 }
 
-const agk_mm_scheme agk_mm_packed_pairs = {"packed_pairs", pairs_serve, pairs_lower};
-const agk_mm_scheme agk_mm_packed_tiles = {"packed_tiles", tiles_serve, tiles_lower};
-const agk_mm_scheme agk_mm_packed_lanes = {"packed_lanes", lanes_serve, lanes_lower};
+const agk_mm_scheme agk_mm_packed_pairs = {"packed_pairs", pairs_serve, pairs_lower, false};
+const agk_mm_scheme agk_mm_packed_tiles = {"packed_tiles", tiles_serve, tiles_lower, false};
+const agk_mm_scheme agk_mm_packed_lanes = {"packed_lanes", lanes_serve, lanes_lower, false};

@@ -68,4 +68,4 @@ static bool lower(agk_lowering *lowering)
     return true;
 }
 
-const agk_mm_scheme agk_mm_pairs = {"pairs", serves, lower};
+const agk_mm_scheme agk_mm_pairs = {"pairs", serves, lower, false};

@@ -17,6 +17,7 @@ typedef struct agk_mm_problem {
     uint32_t cpu; /* the features that a plan may use */
     bool ends;    /* an epilogue follows, or a product that panels could give packed columns (ends.h) */
     bool panels;  /* the product before gives packed columns, or the result is bf16: for panels alone */
+    bool exact;   /* columns must not be converted to less than floats */
 } agk_mm_problem;
 
 typedef struct agk_mm_scheme {
@@ -26,6 +27,7 @@ typedef struct agk_mm_scheme {
     /* Adds the steps of a node, whose operands were checked and whose result is not empty. False: there is no memory
      * for a packed copy and nothing was added, so the next scheme is asked. */
     bool (*lower)(agk_lowering *lowering);
+    bool exact; /* columns of f32 stay floats */
 } agk_mm_scheme;
 
 extern const agk_mm_scheme agk_mm_packed_tiles, agk_mm_packed_lanes, agk_mm_packed_pairs, agk_mm_tiles, agk_mm_bytes,
@@ -33,6 +35,10 @@ extern const agk_mm_scheme agk_mm_packed_tiles, agk_mm_packed_lanes, agk_mm_pack
     agk_mm_blocks_q8, agk_mm_blocks_f32;
 
 agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering);
+
+/* Whether the precision that the node sets for b (prec_set_src) forbids what its columns are converted to elsewhere:
+ * to 8 bits if rows are quantized, else to the type of the rows. */
+bool agk_mm_is_exact(const agk_node *node);
 
 /* A row of the table of preferences. */
 typedef struct agk_mm_preference {

@@ -34,4 +34,4 @@ static bool lower(agk_lowering *lowering)
     return true;
 }
 
-const agk_mm_scheme agk_mm_shorts = {"shorts", serves, lower};
+const agk_mm_scheme agk_mm_shorts = {"shorts", serves, lower, false};

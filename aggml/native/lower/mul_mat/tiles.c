@@ -146,4 +146,4 @@ static bool lower(agk_lowering *lowering)
     return true;
 }
 
-const agk_mm_scheme agk_mm_tiles = {"tiles", serves, lower};
+const agk_mm_scheme agk_mm_tiles = {"tiles", serves, lower, false};

@@ -115,7 +115,7 @@ async def test_shares_of_the_chosen(
         rows = ops.get_rows(ops.reshape_3d(x, 1, count, tokens), ids)
         values = ops.reshape_2d(rows, used, tokens)
         total = ops.sum_rows(values)
-        limit = ops.clamp(total, 6e-5, float("inf"))
+        limit = ops.clamp_inplace(total, 6e-5, float("inf"))
         result = ops.div(values, limit)
         seen = {"rows": rows, "values": values, "sum": total, "limit": limit}
         ends = seen.values() if asked == "all" else [seen[asked]] if asked in seen else []
