@@ -15,7 +15,7 @@ from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.buffer_type import BufferType
 from aggml.tensor import change, cut, new_tensor
 from aggml.tensor.checking import integer
-from aggml.tensor.placement import BufferUsage
+from aggml.tensor.placement import BufferUsage, placing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,12 +164,16 @@ def shard_of(storage: Tensor) -> Shard:
     buffer_type: MetaBufferType = block.type
     n = len(buffer_type.types)
     axis = axis_of_leaf(storage, n)
-    each = buffer_type.parts(storage.dtype, part_of(storage.ne, axis, n), storage.name)
-    if block.usage is not BufferUsage.ANY:
-        for part in each:
-            assert part.buffer is not None
-            part.buffer.usage = block.usage
-    return keep_shard(storage, axis, each)
+    with placing:  # two threads must not write to parts of their own
+        found = block.shards.get(_key(storage, placement))
+        if found is not None and found.storage is placement.storage:
+            return found
+        each = buffer_type.parts(storage.dtype, part_of(storage.ne, axis, n), storage.name)
+        if block.usage is not BufferUsage.ANY:
+            for part in each:
+                assert part.buffer is not None
+                part.buffer.usage = block.usage
+        return keep_shard(storage, axis, each)
 
 
 def keep_shard(storage: Tensor, state: int, each: Each) -> Shard:
