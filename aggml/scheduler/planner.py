@@ -41,8 +41,8 @@ T = TypeVar("T")
 _REMEMBERED: Final = 16
 
 
-class _Moved(Exception):
-    """A tensor was placed elsewhere while something was planned."""
+class _Outdated(Exception):
+    """A tensor was placed elsewhere, or a pin changed, while something was planned."""
 
 
 class _Shared:
@@ -415,16 +415,16 @@ class Planner:
                     placing = placing_for_good(known.program)
                     (yield from placing) if attempt < IN_SLICES else finish(placing)
                 if not then.stands(graph, fixed):
-                    raise _Moved
+                    raise _Outdated
                 if fixed:
                     then = Moment(self, graph)
                 steps = laying_out(known.program, slot, self.memory, self.side)
                 layout = (yield from steps) if attempt < IN_SLICES else finish(steps)
                 if not then.stands(graph):
-                    raise _Moved
-            except (AggmlError, _Moved) as error:
+                    raise _Outdated
+            except (AggmlError, _Outdated) as error:
                 # An error may have no other cause than that a tensor moved.
-                if not isinstance(error, _Moved) and known.then.stands(graph, fixed):
+                if not isinstance(error, _Outdated) and known.then.stands(graph, fixed):
                     raise
                 kept = self.graphs.get(graph.uid)
                 if kept is not None and kept.known.get(known.floating) is known:

@@ -15,7 +15,7 @@ from aggml.memory.buffer_type import BufferType
 from aggml.process.locks import new_lock
 from aggml.tensor import change, cut, new_tensor
 from aggml.tensor.checking import integer
-from aggml.tensor.placement import BufferUsage
+from aggml.tensor.placement import BufferUsage, placing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,12 +191,16 @@ def shard_of(storage: Tensor) -> Shard:
     buffer_type: MetaBufferType = block.type
     state = buffer_type.state_of(storage)
     extents = [state.part(storage.ne, i) for i in range(len(buffer_type.types))]
-    each = buffer_type.parts(storage.dtype, extents, storage.name)
-    if block.usage is not BufferUsage.ANY:
-        for part in each:
-            assert part.buffer is not None
-            part.buffer.usage = block.usage
-    return keep_shard(storage, state, each)
+    with placing:  # two threads must not write to parts of their own
+        found = block.shards.get(_key(storage, placement))
+        if found is not None and found.storage is placement.storage:
+            return found
+        each = buffer_type.parts(storage.dtype, extents, storage.name)
+        if block.usage is not BufferUsage.ANY:
+            for part in each:
+                assert part.buffer is not None
+                part.buffer.usage = block.usage
+        return keep_shard(storage, state, each)
 
 
 def keep_shard(storage: Tensor, state: SplitState, each: Each) -> Shard:
