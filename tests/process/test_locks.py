@@ -1,6 +1,4 @@
-"""Locks: each is made by process/locks.py, which releases it in the child of a fork; no finalizer
-waits for one that its own thread may hold.
-"""
+"""Locks: process/locks.py makes all of them; no finalizer waits for one that its thread holds."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import gc
 import sys
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import numpy as np
@@ -99,13 +97,13 @@ def test_all_locks_are_released_in_the_child_of_a_fork() -> None:
 class _Trap:
     """Drops garbage with finalizers, and collects it, at each line that runs with a lock held."""
 
-    def __init__(self, make: Callable[[], list[Any]]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[], list[Any]], device: SimDevice) -> None:
+        self.make, self.device = make, device
         self.ready: list[list[Any]] = []
         self.sprung = 0
         self.at: set[str] = set()
 
-    def __enter__(self) -> _Trap:
+    def __enter__(self) -> Self:
         self.ready = [self._cycle() for _ in range(150)]
         gc.disable()
         sys.settrace(self._call)
@@ -172,7 +170,7 @@ def trap() -> Iterator[_Trap]:
             weakref.ref(graph, lambda _: (device.memory(), Graph(ops.neg(tensor_of_callbacks)))),
         ]
 
-    yield _Trap(make)
+    yield _Trap(make, device)
     sched.close()
     be.close()
     cpu.close()
@@ -181,8 +179,7 @@ def trap() -> Iterator[_Trap]:
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_finalizers_may_run_wherever_a_lock_is_held(trap: _Trap, loop: str) -> None:
-    device = SimDevice("SIM2")
-    trapped: list[Any] = []
+    device = trap.device  # the same as that of the garbage, and so the same locks
 
     async def main() -> None:
         backends = [device.backend(max_queued=2), aggml.get_device("CPU").backend(n_threads=1)]
@@ -205,7 +202,6 @@ def test_finalizers_may_run_wherever_a_lock_is_held(trap: _Trap, loop: str) -> N
                 assert await backends[1].stream.call(lambda: 7) == 7
                 device.fail_at(3, "alloc")
                 device._faults.clear()
-                trapped.append(trap.sprung)
         sched.close()
         for be in backends:
             await be.aclose()
