@@ -65,7 +65,7 @@ def forbidden(source: str) -> list[int]:
     return lines
 
 
-def annotations(source: str) -> set[int]:
+def annotated(source: str) -> set[int]:
     """The lines of annotations, which make nothing."""
     found: set[int] = set()
     for node in ast.walk(ast.parse(source)):
@@ -87,7 +87,7 @@ def test_all_locks_are_released_in_the_child_of_a_fork() -> None:
     for path in PACKAGE.rglob("*.py"):
         if path != HOME:
             source = path.read_text()
-            lines = set(forbidden(source)) - annotations(source)
+            lines = set(forbidden(source)) - annotated(source)
             found += [f"{path.relative_to(PACKAGE)}:{line}" for line in sorted(lines)]
     assert found == [], "use process/locks.py: new_lock, new_rlock"
 
