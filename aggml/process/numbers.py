@@ -5,7 +5,7 @@ On Python without the GIL (until 3.14), `itertools.count` sometimes gives a numb
 
 from __future__ import annotations
 
-from aggml.process.locks import new_lock
+from aggml.process.locks import new_rlock
 
 __all__ = ["Numbers"]
 
@@ -17,7 +17,7 @@ class Numbers:
 
     def __init__(self, first: int = 0) -> None:
         self._next = first
-        self._lock = new_lock()
+        self._lock = new_rlock()  # a finalizer may ask, too, in a thread that is just asking
 
     def __next__(self) -> int:
         with self._lock:

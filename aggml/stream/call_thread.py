@@ -16,7 +16,7 @@ from aggml.native import _native
 from aggml.process.alive import there
 from aggml.process.bare_trace import make_bare
 from aggml.process.foreign import show
-from aggml.process.locks import in_child, new_lock
+from aggml.process.locks import in_child, new_rlock
 from aggml.process.signals import signals_blocked
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _FOREIGN = 7  # ag_code of native/runtime/runtime.h
 calling: dict[int, _native.Stream] = {}
 #: Those of these threads that wait, each with the operations that it waits for.
 _blocked: dict[int, tuple[_native.Stream, tuple[_native.Op, ...]]] = {}
-_blocked_lock = new_lock()
+_blocked_lock = new_rlock()
 _callers: weakref.WeakSet[CallThread] = weakref.WeakSet()  # each is kept by its own thread
 _stopping = False
 # In the child of a fork these threads do not exist, and a new thread may get the id of one of them.

@@ -26,7 +26,7 @@ from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
 from aggml.plan import compiling, node_problem
 from aggml.process.alive import there
-from aggml.process.locks import new_lock
+from aggml.process.locks import new_rlock
 from aggml.stream import Stream
 
 if TYPE_CHECKING:
@@ -275,9 +275,10 @@ class SimDevice(Device):
         self.reads_host = reads_host
         self._type = SimBufferType(self, alignment)
         self._used = 0
-        # What buffers gave back. Finalizers only append: the lock may be held by their own thread.
+        # What buffers gave back. Finalizers only append: their thread may be in the middle of a
+        # change. The lock is reentrant because a program's finalizers may ask for the memory, too.
         self._returned: deque[int] = deque()
-        self._lock = new_lock()
+        self._lock = new_rlock()
         self._faults = Faults()
         self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
         self._holds = 0

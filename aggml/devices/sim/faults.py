@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from aggml.process.locks import new_lock
+from aggml.process.locks import new_rlock
 
 __all__ = ["Faults", "Struck"]
 
@@ -19,7 +19,7 @@ class Faults:
     """Failures in the order in which they were asked for; false if there are none."""
 
     def __init__(self) -> None:
-        self._lock = new_lock()
+        self._lock = new_rlock()
         self._waiting: list[tuple[int, Struck, BaseException]] = []  # operations still to pass
 
     def __bool__(self) -> bool:
