@@ -361,12 +361,12 @@ class _Slot:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self._model._give(self._slot)
-        self._open.__exit__(kind, error, trace)
+        self._open.__exit__(raised, error, trace)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
