@@ -126,8 +126,8 @@ def changed_value(source: random.Random, value: Any) -> Any:
         near = [value + 1, value - 1, 2 * value, value // 2, 3 * value, -value, value + (1 << 31)]
         return source.choice([*near, float(value), str(value), [value] * 4])
     if isinstance(value, float):
-        near = [-value, 0.0, math.nan, math.inf, 2 * value, value / 2]
-        return source.choice([*near, str(value), 1])
+        others = [-value, 0.0, math.nan, math.inf, 2 * value, value / 2]
+        return source.choice([*others, str(value), 1])
     if isinstance(value, str):
         return source.choice([value + "x", value.upper(), "", "\udcff", value * 100, 5])
     return _changed_list(source, list(value))
