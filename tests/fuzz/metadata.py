@@ -197,6 +197,7 @@ def write(path: Path, sound: Sound, metadata: dict[str, Any], tensors: dict[str,
 async def results(path: Path) -> Any:
     """What a model computes, and what its vocabulary makes of a text."""
     async with await aggml.models.load(path, ctx=64) as model:
+        ids_ = IDS[: max(1, min(len(IDS), model.ctx))]
         words = None
         try:
             vocabulary = model.tokenizer
@@ -208,7 +209,7 @@ async def results(path: Path) -> Any:
             words = (ids, vocabulary.decode(ids), sorted(getattr(vocabulary, "ends", ())))
             assert all(0 <= x < model.vocabulary_size for x in words[2]), words
         if isinstance(model, aggml.models.EncoderModel):
-            found = await model.embed_ids([IDS])
+            found = await model.embed_ids([ids_])
         else:
             found = await model.logits(IDS)
         assert np.isfinite(found).all()
