@@ -6,6 +6,7 @@ Not here: the format (aggml.gguf), which tensors a model needs (aggml.models), w
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import aggml
 from aggml import DType, GGUFFile
 from aggml.cli.converting import convert, quantize
 from aggml.cli.shared import UserPath, awaited, bar, show
+from aggml.gguf import GGUFParts, open_gguf
 
 if TYPE_CHECKING:
     from aggml import Tensor
@@ -38,8 +40,14 @@ def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
     """A value for JSON; of an array of more than 16, the length and the first four."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
-    if isinstance(value, list) and len(value) > 16:
-        return {"length": len(value), "first": [_told(x) for x in value[:4]]}
+    if isinstance(value, list):
+        if len(value) > 16:
+            return {"length": len(value), "first": [_told(x) for x in value[:4]]}
+        return [_told(x) for x in value]
+    if isinstance(value, str):  # bytes that are no UTF-8 are shown as escapes
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
     return value
 
 
@@ -51,7 +59,7 @@ def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
 )
 def info(file: Path, as_json: bool, tensors: bool) -> None:
     """Print the metadata, element types and tensors of FILE."""
-    with GGUFFile.open(file) as opened:
+    with open_gguf(file) as opened:
         listed: list[dict[str, Any]] = [
             {"name": name, "type": t.dtype.type_name, "ne": list(t.ne[: t.ndim]), "bytes": t.nbytes}
             for name, t in opened.tensors.items()
@@ -98,7 +106,7 @@ async def check(file: Path, as_json: bool) -> None:
     from aggml.models.checking import problems_of
 
     problems: list[str] = []
-    with await anyio.to_thread.run_sync(GGUFFile.open, file) as opened, bar("checking") as progress:
+    with await anyio.to_thread.run_sync(open_gguf, file) as opened, bar("checking") as progress:
         done = 0
         for name, tensor in opened.tensors.items():
             wrong = await anyio.to_thread.run_sync(_not_finite, opened, name, tensor)
@@ -120,7 +128,7 @@ async def check(file: Path, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _not_finite(file: GGUFFile, name: str, tensor: Tensor) -> int:
+def _not_finite(file: GGUFFile | GGUFParts, name: str, tensor: Tensor) -> int:
     """How many numbers of a tensor are NaN or infinite."""
     if tensor.dtype not in _READ:
         return 0

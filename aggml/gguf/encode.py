@@ -105,7 +105,7 @@ def _array(key: str, values: Values, value_type: ValueType | None, depth: int) -
         raise InvalidArgument(
             f"[GGUFWriter.add] {key!r}: arrays are nested more than {DEEPEST} deep"
         )
-    if len(values) and all(isinstance(x, (list, tuple, np.ndarray)) and np.ndim(x) for x in values):
+    if len(values) and all(_is_array(x) for x in values):
         parts = [_array(key, x, value_type, depth + 1) for x in values]
         return _number(ARRAY) + struct.pack("<Q", len(parts)) + b"".join(parts)
     if isinstance(values, np.ndarray):
@@ -117,6 +117,11 @@ def _array(key: str, values: Values, value_type: ValueType | None, depth: int) -
         )
     value_type = value_type or _type_of(key, values, _OF_ELEMENTS)
     return _number(value_type) + struct.pack("<Q", len(values)) + _elements(key, values, value_type)
+
+
+def _is_array(x: object) -> bool:
+    """Whether a value is an array itself; a numpy array without axes is a number."""
+    return x.ndim > 0 if isinstance(x, np.ndarray) else isinstance(x, (list, tuple))
 
 
 def _number(value_type: ValueType) -> bytes:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
-from aggml.gguf.header import Value, parse
+from aggml.gguf.header import GGUFError, Value, parse
 from aggml.gguf.windows import Windows
 from aggml.native import _native
 from aggml.process.paths import user_path
@@ -25,7 +26,6 @@ from aggml.tensor.placement import Backing, BufferUsage
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from aggml.backend import Backend
     from aggml.backend.backend import Device
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["GGUFFile"]
 
 LOAD_CHUNK: Final = 16 << 20  # bytes per upload; small, so that a cancel takes effect soon
+ALIGNED: Final = 64  # bytes: enough for every type and every vector
 LOAD_AHEAD: Final = 4  # uploads queued at once, so that the device never waits for the loop
 
 
@@ -92,6 +93,75 @@ class GGUFFile:
             self._mapped = mmap and size > 0
             self._bytes = _map(file.fileno(), size) if self._mapped else _read(file, size)
         self._ours = _is_ours(self.path)
+        return self._parsed()
+
+    @classmethod
+    def from_buffer(cls, data: Any, *, name: str = "buffer") -> Self:  # noqa: ANN401 any buffer
+        """Read a file that is in memory: bytes, a memoryview, an array, an mmap.
+
+        The memory is used as it is, and must not change while the file is open; it is copied if it
+        does not begin at a multiple of 64 bytes, or is read-only.
+
+        Args:
+            data: all bytes of the file.
+            name: stands for a path in messages.
+
+        Raises:
+            GGUFError: as for `open`.
+            InvalidArgument: ``data`` is no contiguous memory.
+        """
+        self = object.__new__(cls)
+        try:
+            view = np.frombuffer(memoryview(data).cast("B"), np.uint8)
+        except (TypeError, ValueError, BufferError) as error:
+            raise InvalidArgument(
+                f"[GGUFFile.from_buffer] {type(data).__name__} is no contiguous memory: {error}"
+            ) from error
+        if view.ctypes.data % ALIGNED or not view.flags.writeable:
+            view = _aligned(len(view), [view])
+        return self._in_memory(name, view)
+
+    @classmethod
+    def from_reader(
+        cls, read: Callable[[int, int], bytes], *, name: str = "reader", most: int | None = None
+    ) -> Self:
+        """Read a file through a function, whole and from front to back.
+
+        Args:
+            read: called with an offset and a number of bytes, returns that many; fewer only at the
+                end of the file.
+            name: stands for a path in messages.
+            most: more bytes than these are refused; None: no limit.
+
+        Raises:
+            GGUFError: as for `open`; the file has more bytes than ``most``.
+            InvalidArgument: ``read`` returns no bytes, or more than it was asked for.
+        """
+        pieces: list[npt.NDArray[np.uint8]] = []
+        size = 0
+        while True:
+            found = read(size, LOAD_CHUNK)
+            known: object = found  # whatever the caller's function returns
+            if not isinstance(known, (bytes, bytearray, memoryview)) or len(found) > LOAD_CHUNK:
+                raise InvalidArgument(
+                    f"[GGUFFile.from_reader] read({size}, {LOAD_CHUNK}) returned "
+                    f"{type(found).__name__}, expected were at most so many bytes"
+                )
+            pieces.append(np.frombuffer(found, np.uint8))
+            size += len(found)
+            if most is not None and size > most:
+                raise GGUFError(f"[GGUFFile.open] {name!r}: it has more than {most} bytes")
+            if len(found) < LOAD_CHUNK:
+                break
+        return object.__new__(cls)._in_memory(name, _aligned(size, pieces))
+
+    def _in_memory(self, name: str, data: npt.NDArray[np.uint8]) -> Self:
+        self.path, self._bytes = Path(name), data
+        self._mapped, self._ours = False, True
+        return self._parsed()
+
+    def _parsed(self) -> Self:
+        """Read the header of the bytes."""
         self._closed = False
         header = parse(self.path, self._bytes)
         self.version, self.metadata, self.types, self.alignment, entries = header
@@ -275,6 +345,18 @@ def _map(descriptor: int, size: int) -> npt.NDArray[np.uint8]:
         whole = _native.MappedFile(descriptor, size, writable=False)
     exporter: Any = whole  # types know buffers from Python 3.12 on
     return np.frombuffer(exporter, np.uint8)
+
+
+def _aligned(size: int, pieces: Iterable[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """A copy of pieces, one after the other, that begins at a multiple of `ALIGNED`."""
+    room = np.empty(size + ALIGNED, np.uint8)
+    start = -room.ctypes.data % ALIGNED
+    target = room[start : start + size]
+    at = 0
+    for piece in pieces:
+        target[at : at + len(piece)] = piece
+        at += len(piece)
+    return target
 
 
 def _read(file: io.BufferedReader, size: int) -> npt.NDArray[np.uint8]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aggml.dtype import DType
+    from aggml.gguf.file import GGUFFile
+    from aggml.gguf.parts import GGUFParts
 
 __all__ = ["GGUFWriter"]
 
@@ -125,6 +127,31 @@ class GGUFWriter:
             self._alignment = _alignment(value)
             type = UINT32.name  # noqa: A001 readers know no other
         self._values[key] = encoded(key, value, type)
+
+    def add_all(self, file: GGUFFile | GGUFParts) -> None:
+        """Add all metadata values of another file, with their types; they replace those of the key.
+
+        Args:
+            file: an open file.
+
+        Raises:
+            InvalidState: this file is closed.
+        """
+        self._check_open("add_all")
+        for key, value in file.metadata.items():
+            self._values.pop(key, None)
+            self.add(key, value, file.types[key])
+
+    def remove(self, key: str) -> bool:
+        """Remove a metadata value; returns whether there was one of that key.
+
+        Raises:
+            InvalidState: the file is closed.
+        """
+        self._check_open("remove")
+        if key == ALIGNMENT_KEY:
+            self._alignment = DEFAULT_ALIGNMENT
+        return self._values.pop(key, None) is not None
 
     def add_tensor(
         self,

@@ -140,7 +140,8 @@ def _uneven_layers(forms: Mapping[str, Form], tensors: Mapping[str, Tensor]) -> 
         match = LAYERS.match(name)
         if match is not None and form.optional:
             part = name[match.end() :]
-            if not (match[2] == "0" and part in NOT_IN_FIRST):
+            lacks_norm = f"{match[0]}attn_norm.weight" not in tensors
+            if not (match[2] == "0" and part in NOT_IN_FIRST and lacks_norm):
                 layers.setdefault((match[1], part), {})[name] = name in tensors
     for of in layers.values():
         if len({*of.values()}) > 1:

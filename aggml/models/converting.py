@@ -16,6 +16,7 @@ import numpy as np
 
 import aggml
 from aggml import DType, GGUFFile, GGUFWriter
+from aggml.gguf.parts import SPLIT_KEYS, GGUFParts
 from aggml.models.checkpoints import ModelFolder
 from aggml.models.errors import ModelError
 from aggml.models.imatrix import read_imatrix
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "convert"]
 
+GGUF: Final = (GGUFFile, GGUFParts)
 #: Used if rows are no multiple of 256: a type of about the same size with blocks of 32.
 SMALLER: Final = {
     DType.Q2_K: DType.IQ4_NL, DType.Q3_K: DType.IQ4_NL, DType.Q4_K: DType.Q5_0,
@@ -134,15 +136,15 @@ async def convert(
     types, changed = dict[str, int](), 0
     with await open_model(source) as opened:
         total = opened.nbytes
-        align = opened.alignment if isinstance(opened, GGUFFile) else 32
+        align = opened.alignment if isinstance(opened, GGUF) else 32
         metadata = opened.metadata
         if isinstance(opened, ModelFolder):
             metadata = await anyio.to_thread.run_sync(opened.file_metadata)
         writer = GGUFWriter(where, alignment=align)
         try:
             for key, value in metadata.items():
-                if key != "general.alignment":
-                    told = opened.types[key] if isinstance(opened, GGUFFile) else None
+                if key != "general.alignment" and key not in SPLIT_KEYS:
+                    told = opened.types[key] if isinstance(opened, GGUF) else None
                     writer.add(key, value, told)
             done = 0
             for name, tensor in opened.tensors.items():
@@ -175,7 +177,7 @@ async def _written(
 ) -> None:
     """Write one tensor, converted to type ``to`` if it has another one."""
     tensor = source.tensors[name]
-    if isinstance(source, GGUFFile):
+    if isinstance(source, GGUF):
         data: Any = source.data(name)
         if to is not tensor.dtype:
             data = await aggml.dequantize_async(data, tensor.dtype, ne=tensor.ne)
@@ -185,7 +187,7 @@ async def _written(
         data = await anyio.to_thread.run_sync(source.array, name)
     own = to is tensor.dtype
     if own or weighs is None or not to.is_quantized:
-        extents = tensor.ne[: tensor.ndim] if isinstance(source, GGUFFile) and own else None
+        extents = tensor.ne[: tensor.ndim] if isinstance(source, GGUF) and own else None
         await writer.add_tensor_async(name, data, to, ne=extents)
         return
     await writer.add_tensor_async(name, await _weighed(name, data, to, weighs), to)

@@ -12,7 +12,8 @@ import anyio
 import anyio.to_thread
 
 import aggml
-from aggml import GGUFFile, Scheduler
+from aggml import Scheduler
+from aggml.gguf import open_gguf
 from aggml.models.catalogue import checkpoints
 from aggml.models.checkpoints import ModelFolder, open_whisper
 from aggml.models.dividing import SHARE, by_home, divided, layer_of
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from aggml import Backend, Buffer, Device, Tensor
+    from aggml import Backend, Device, Tensor
 
 __all__ = ["ModelFile", "load_weights", "open_model"]
 
 
 class ModelFile(Protocol):
-    """The common interface of a GGUFFile, a ModelFolder and an ArraysFile."""
+    """The common interface of a GGUFFile, GGUFParts, a ModelFolder and an ArraysFile."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -45,7 +46,7 @@ class ModelFile(Protocol):
         """Bytes of all tensors together."""
         ...
 
-    def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
+    def map(self, device: Device, names: Iterable[str] | None = None) -> object:
         """Place tensors without a copy, or raise Unsupported."""
         ...
 
@@ -69,7 +70,9 @@ class ModelFile(Protocol):
 
 
 async def open_model(path: Path) -> ModelFile:
-    """Open a GGUF file, a folder of Hugging Face or a file of Whisper, in a thread.
+    """Open a GGUF file, all parts of one, a folder of Hugging Face, or a file of Whisper.
+
+    In a thread.
 
     Raises:
         ModelError: it cannot be read, or is no model.
@@ -80,7 +83,7 @@ async def open_model(path: Path) -> ModelFile:
     if whisper is not None:
         return whisper
     try:
-        return await anyio.to_thread.run_sync(GGUFFile.open, path)
+        return await anyio.to_thread.run_sync(open_gguf, path)
     except (OSError, aggml.AggmlError) as error:
         raise ModelError(f"cannot open the model: {error}") from error
 

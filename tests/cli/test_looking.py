@@ -20,6 +20,7 @@ from aggml.cli.ops import node_of, supported
 from aggml.devices.sim import SimDevice
 from aggml.models.small import write_small
 from aggml.ops.table import IDLE, OPS
+from examples import llama_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +146,31 @@ def test_the_calls_are_those_that_were_recorded() -> None:
             node = node_of(call)
             assert node is not None
             assert node.op == op
+
+
+def test_arrays_of_arrays_and_odd_values_are_json(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", "llama")
+        writer.add("nested", [[1, 2], [3], list(range(20))])
+        writer.add("deeper", [[["a", "b"], ["c"]]])
+        writer.add("bytes", b"\xff\xfeabc")
+        writer.add("nothing", float("nan"))
+    metadata = told("gguf", "info", path)["metadata"]
+    assert metadata["nested"] == [[1, 2], [3], {"length": 20, "first": [0, 1, 2, 3]}]
+    assert metadata["deeper"] == [[["a", "b"], ["c"]]]
+    assert metadata["bytes"] == "\\udcff\\udcfeabc"
+    assert metadata["nothing"] == "nan"
+    assert "nested = [[1, 2], [3]" in run("gguf", "info", path)[0]
+
+
+def test_quantize_names_a_tensor_with_nan_and_leaves_no_file(tmp_path: Path) -> None:
+    made = llama_files.weights("llama")
+    made["blk.0.ffn_up.weight"][3, 4] = float("nan")
+    path = llama_files.write(tmp_path / "bad.gguf", tensors=made)
+    target = tmp_path / "q8.gguf"
+    _, errors = run("gguf", "quantize", path, target, "--type", "q8_0", status=1)
+    assert errors.count("\n") == 1
+    assert "'blk.0.ffn_up.weight'" in errors
+    assert "x is nan in row 3, column 4" in errors
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["bad.gguf"]

@@ -126,8 +126,8 @@ def changed_value(source: random.Random, value: Any) -> Any:
         near = [value + 1, value - 1, 2 * value, value // 2, 3 * value, -value, value + (1 << 31)]
         return source.choice([*near, float(value), str(value), [value] * 4])
     if isinstance(value, float):
-        near = [-value, 0.0, math.nan, math.inf, 2 * value, value / 2]
-        return source.choice([*near, str(value), 1])
+        others = [-value, 0.0, math.nan, math.inf, 2 * value, value / 2]
+        return source.choice([*others, str(value), 1])
     if isinstance(value, str):
         return source.choice([value + "x", value.upper(), "", "\udcff", value * 100, 5])
     return _changed_list(source, list(value))
@@ -197,6 +197,7 @@ def write(path: Path, sound: Sound, metadata: dict[str, Any], tensors: dict[str,
 async def results(path: Path) -> Any:
     """What a model computes, and what its vocabulary makes of a text."""
     async with await aggml.models.load(path, ctx=64) as model:
+        ids_ = IDS[: max(1, min(len(IDS), model.ctx))]
         words = None
         try:
             vocabulary = model.tokenizer
@@ -208,7 +209,7 @@ async def results(path: Path) -> Any:
             words = (ids, vocabulary.decode(ids), sorted(getattr(vocabulary, "ends", ())))
             assert all(0 <= x < model.vocabulary_size for x in words[2]), words
         if isinstance(model, aggml.models.EncoderModel):
-            found = await model.embed_ids([IDS])
+            found = await model.embed_ids([ids_])
         else:
             found = await model.logits(IDS)
         assert np.isfinite(found).all()

@@ -11,6 +11,7 @@ from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
+from aggml.models.errors import ModelError
 from aggml.models.reading import encoder_of, layers_of, rope_of, windowed
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def _pattern(config: Config) -> int | list[bool] | None:
     if kinds is None:
         period = config.get("global_attn_every_n_layers", default=3)
         return None if period == 3 else int(period)
+    layers = config.need("num_hidden_layers")
+    if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
+        raise ModelError(
+            f"config.json has layer_types = {kinds!r:.60} for {layers} layers; expected was "
+            "sliding_attention or full_attention for each"
+        )
     near = [kind == "sliding_attention" for kind in kinds]
     return None if near == [i % 3 != 0 for i in range(len(near))] else near
 

@@ -391,10 +391,10 @@ def same_as_heads(large: int) -> Callable[[Config], None]:
     """
 
     def read(config: Config) -> None:
-        told = config.get("query_pre_attn_scalar")
+        told = config.get("query_pre_attn_scalar", default=256)  # as transformers has it
         of_large = int(config.need("hidden_size")) // int(config.need("num_attention_heads"))
         usual = of_large if config.get("num_hidden_layers") == large else config.head
-        if told is not None and told != usual:
+        if told != usual:
             raise ModelError(
                 f"config.json has query_pre_attn_scalar = {told}; only {usual} is supported"
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["HARMLESS", "NEUTRAL", "check_rope", "check_types", "refuse_unread"]
 
@@ -188,7 +188,7 @@ def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_TYPES: Final = {
+_TYPES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(_SIZES, ("a whole number from 1 on", lambda x: _whole(x, 1))),
     **dict.fromkeys(_COUNTS, ("a whole number from 0 on", lambda x: _whole(x, 0))),
     **dict.fromkeys(_NUMBERS, ("a finite number", _number)),
