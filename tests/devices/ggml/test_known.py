@@ -5,8 +5,12 @@ Not here: functions that libraries of older versions lack (test_recorded.py).
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from devices.ggml import builds
+from ops.computing import compute
 
+import aggml
 from aggml import new_tensor, ops
 from aggml.devices.ggml.known import known_wrong
 
@@ -35,3 +39,16 @@ def test_a_sum_of_a_view_with_gaps() -> None:
     assert known_wrong("Vulkan", ops.sum(whole)) is None
     part = ops.view_2d(whole, 4, 6, whole.nb[1], 0)
     assert "gaps" in (known_wrong("Vulkan", ops.sum(part)) or "")
+
+
+@pytest.mark.parametrize("prec", ["undefined", "f32", "bf16", "f16"])
+def test_attention_may_be_summed_more_precisely_than_asked(prec: str) -> None:
+    """The CPU of ggml 0.25 aborts for sums of f16 and bf16, which its sums of f32 satisfy."""
+    rng = np.random.default_rng(3)
+    q, k, v = (new_tensor("f32", ne=(32, n, 2)) for n in (3, 7, 7))
+    node = ops.prec_set_acc(ops.flash_attn_ext(q, k, v), prec)
+    values = {t: rng.normal(size=t.shape).astype(np.float32) for t in (q, k, v)}
+    with builds.device("CPU").backend() as be, aggml.get_device("CPU").backend() as own:
+        found = compute(be, node, values)
+        again = ops.flash_attn_ext(q, k, v)
+        np.testing.assert_allclose(found, compute(own, again, values), rtol=1e-3, atol=1e-3)
