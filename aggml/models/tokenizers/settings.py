@@ -250,7 +250,7 @@ def _check(
             raise ModelError(f"{name}: {place} has no {key}")
 
 
-def _check_part(value: object, part: str, name: str, place: str) -> None:
+def _check_part(value: Any, part: str, name: str, place: str) -> None:  # noqa: ANN401 of JSON
     """Check a normalizer, pre-tokenizer or the like, with its members."""
     if not isinstance(value, dict):
         raise ModelError(f"{name}: {place} is {_shown(value)}, expected an object")
