@@ -610,9 +610,9 @@ def program(r: random.Random, folder: Path, counts: Counter[str]) -> None:
     damaged = _damage(r, told) if r.random() < 0.15 else None
     text = json.dumps(told, ensure_ascii=_flag(r))
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
-    found: Any = _ours(lambda: vocabulary_keys(folder, Config({}), 0))
-    words: Any = found if isinstance(found, ModelError) else _ours(lambda: open_vocabulary(found))
-    if isinstance(words, ModelError):
+    found = _ours(lambda: vocabulary_keys(folder, Config({}), 0))
+    words = found if isinstance(found, ModelError) else _ours(lambda: open_vocabulary(found))
+    if isinstance(found, ModelError) or isinstance(words, ModelError):
         _check_refused(str(words), damaged, text)
         counts["refused"] += 1
         return

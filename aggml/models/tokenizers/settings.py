@@ -275,8 +275,9 @@ def _check_part(value: Any, part: str, name: str, place: str) -> None:  # noqa: 
             for i, piece in enumerate(value.get(list_) or ()):
                 where = f"{place}.{list_}[{i}]"
                 _check(piece, dict.fromkeys(TEMPLATE, _object), name, where)
-                for key, inner in piece.items():
-                    _check(inner, TEMPLATE[key], name, f"{where}.{key}")
+                for key in TEMPLATE:
+                    if key in piece:
+                        _check(piece[key], TEMPLATE[key], name, f"{where}.{key}")
 
 
 def _check_prefixed(model: Mapping[str, Any], name: str) -> None:
