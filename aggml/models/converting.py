@@ -145,6 +145,8 @@ async def convert(
             for key, value in metadata.items():
                 if key != "general.alignment" and key not in SPLIT_KEYS:
                     told = opened.types[key] if isinstance(opened, GGUF) else None
+                    if key.endswith(".merges") and not len(value):
+                        told = told or "string"  # an empty list does not say of what
                     writer.add(key, value, told)
             done = 0
             for name, tensor in opened.tensors.items():

@@ -612,7 +612,7 @@ def program(r: random.Random, folder: Path, counts: Counter[str]) -> None:
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     found = _ours(lambda: vocabulary_keys(folder, Config({}), 0))
     words = found if isinstance(found, ModelError) else _ours(lambda: open_vocabulary(found))
-    if isinstance(words, ModelError):
+    if isinstance(found, ModelError) or isinstance(words, ModelError):
         _check_refused(str(words), damaged, text)
         counts["refused"] += 1
         return

@@ -127,7 +127,9 @@ def _are_ranked(vocabulary: Mapping[str, int], merges: list[Any]) -> bool:
             continue
         for i in range(1, len(token)):
             left, right = token[:i], token[i:]
-            if left in vocabulary and right in vocabulary and (left, right) not in pairs:
+            # Scores join any two neighbours, and a character need not be a token.
+            joins = all(x in vocabulary or len(x) == 1 for x in (left, right))
+            if joins and (left, right) not in pairs:
                 return False
     return True
 

@@ -250,7 +250,7 @@ def _check(
             raise ModelError(f"{name}: {place} has no {key}")
 
 
-def _check_part(value: object, part: str, name: str, place: str) -> None:
+def _check_part(value: Any, part: str, name: str, place: str) -> None:  # noqa: ANN401 of JSON
     """Check a normalizer, pre-tokenizer or the like, with its members."""
     if not isinstance(value, dict):
         raise ModelError(f"{name}: {place} is {_shown(value)}, expected an object")
@@ -275,8 +275,9 @@ def _check_part(value: object, part: str, name: str, place: str) -> None:
             for i, piece in enumerate(value.get(list_) or ()):
                 where = f"{place}.{list_}[{i}]"
                 _check(piece, dict.fromkeys(TEMPLATE, _object), name, where)
-                for key, inner in piece.items():
-                    _check(inner, TEMPLATE[key], name, f"{where}.{key}")
+                for key in TEMPLATE:
+                    if key in piece:
+                        _check(piece[key], TEMPLATE[key], name, f"{where}.{key}")
 
 
 def _check_prefixed(model: Mapping[str, Any], name: str) -> None:
