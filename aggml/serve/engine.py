@@ -101,6 +101,7 @@ class Engine:
         self._news = anyio.Event()
         self._changed = anyio.Event()
         self._idle = anyio.Event()
+        self._touched = 0  # pages of shared rows that may have memory
         self._pace = 1.0  # seconds that recent jobs took, on average
         self._closing = False
 
@@ -278,13 +279,18 @@ class Engine:
             beside = min(steps.size(max(self._running) + 1, steps.BESIDE), self._slots)
         room = steps.room_for_prompts(self._chunk, beside, running=bool(self._running))
         if self._rows.states:
-            return running, steps.next_prompt(self._taking_in, room), beside
+            chunk = steps.next_prompt(self._taking_in, room, self._rows, self.pages)
+            return running, chunk, beside
         chunk = steps.next_prompts(self._taking_in, room, self._rows, self.prefixes)
         return running, chunk, beside
 
     async def _return_memory(self) -> None:
         """Give memory back to the system that others were promised."""
         await self._forget(self.pages.surplus())
+        if self._touched > self.pages.shared:
+            first, n = self.pages.shared * PAGE, (self._touched - self.pages.shared) * PAGE
+            await self.model.forget_rows(self._slots * self.model.ctx + first, n)
+        self._touched = self.pages.shared
         for rows in self.prefixes.surplus():
             await self._keeper.done()
             await self.model.forget_rows(*rows)
@@ -301,6 +307,7 @@ class Engine:
         self._idle.set()
         self._changed = anyio.Event()
         await self._forget(self.pages.surplus(idle=True))
+        self.pages.shared = self._touched = 0
         for slot in range(self._slots, self._slots + STAGED):
             await self.model.forget(slot)
         await self._changed.wait()
@@ -348,6 +355,10 @@ class Engine:
             if steps.size(highest + 1) == steps.size(len(self._running)):
                 return
             await self._keeper.done()
+            need = self._need(self._running[highest])
+            if need > self.pages.free:  # for a moment both slots have its memory
+                return
+            await self._forget(self.pages.surplus(more=need))
             lower = self.pages.move(highest)
             if lower is None:
                 return
@@ -360,9 +371,17 @@ class Engine:
             except Exception as error:  # of any class, as in `_guarded`
                 self._fail([job], error)
 
+    def _shrink(self) -> None:
+        """Take back shared rows after those that prompts are using."""
+        staged = [x for x in self._taking_in if x.staged is not None]
+        ends = [job.staged + len(job.prompt) for job in staged if job.staged is not None]
+        self.pages.shared = min(self.pages.shared, self.pages.of(max(ends, default=0)))
+
     def _admit(self) -> None:
         while self._waiting:
             job = self._waiting[0]
+            if self._need(job) > self.pages.free:
+                self._shrink()
             self.prefixes.make_room(job)
             slot = self.pages.take(len(job.prompt) + job.n_predict)
             if slot is None:
@@ -408,7 +427,8 @@ class Engine:
             if not job.over and id(job) not in none | again:
                 self._take(job, token, best, row)
         self._news.set()
-        await self._keeper.keep([*running, *(job for job, _ in chunk)])
+        jobs = [*running, *(job for job, _ in chunk)]
+        await self._keeper.keep(jobs, self._return_memory)
 
     async def _isolate(
         self, none: set[int], running: list[Job], chunk: list[tuple[Job, Piece]]

@@ -74,6 +74,7 @@ class Job:
     slot: int | None = None
     taken_in: int = 0  # tokens of the prompt that are processed
     staged: int | None = None  # the first of its shared rows while the prompt is processed
+    in_place: bool = False  # it has no shared rows: it is processed in its slot
     keys: list[bytes] = field(default_factory=list)  # hashes of its complete pages
     cached: int = 0  # tokens of the prompt whose keys and values were stored before
     copies: list[Run] = field(default_factory=list)  # of stored pages, for its first step
@@ -100,7 +101,7 @@ class Job:
     def begin_again(self) -> None:
         """Note that the prompt has to be processed again from its first token on, alone."""
         self.taken_in = self.cached = self.kept = 0
-        self.staged, self.copies, self.alone = None, [], True
+        self.staged, self.copies, self.in_place, self.alone = None, [], False, True
 
     def tell(self) -> None:
         """Wake the task that waits for this job."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -50,13 +50,19 @@ class Keeper:
         self._copied = anyio.Event()
         self._copied.set()
 
-    async def keep(self, jobs: Sequence[Job]) -> None:
-        """Begin to store the pages that these jobs have completed, for later prompts."""
+    async def keep(self, jobs: Sequence[Job], before: Callable[[], Awaitable[None]]) -> None:
+        """Begin to store the pages that these jobs have completed, for later prompts.
+
+        Args:
+            jobs: all of them have slots.
+            before: is awaited before anything is copied; it gives memory back that pages need.
+        """
         found = [(job, self._prefixes.keep(job, job.written)) for job in jobs]
         added = [x for _, some in found for x in some]
         if not added:
             return
         await self.done()
+        await before()
         self._jobs = [job for job, some in found if some]
         if self._beside:
             self._copied = anyio.Event()

@@ -150,6 +150,8 @@ async def _engine(
     )  # fmt: skip
     with contextlib.closing(model):
         budget = budget_of(limits.kv_memory, model)
+        rest = (limits.kv_memory - model.slack(model.sequences)) // model.page_bytes()
+        budget = min(budget, max(rest, model.pages(0, 1).need(1)))
         async with Engine(
             model, slots=limits.slots, budget=budget, stored=limits.stored // model.page_bytes(),
             chunk=limits.chunk, max_waiting=limits.max_waiting,

@@ -42,7 +42,7 @@ class Prefixes:
     memory (`make_room`).
 
     Args:
-        pages: the pages of the running sequences.
+        pages: counts all pages.
         most: pages that may be stored; 0: none.
         ctx: rows of a slot.
         first: the row of the first stored page.
@@ -50,7 +50,7 @@ class Prefixes:
     """
 
     def __init__(self, pages: Pages, most: int, *, ctx: int, first: int, model: str) -> None:
-        self._pages = pages
+        self.pages = pages
         self._ctx = ctx
         self._first = first
         self._root = hashlib.blake2b(model.encode(), digest_size=DIGEST).digest()
@@ -94,19 +94,20 @@ class Prefixes:
 
     # -- reusing
 
-    def begin(self, job: Job, staged: int) -> None:
+    def begin(self, job: Job, staged: int | None) -> None:
         """Let a new prompt reuse the stored pages; ``job.copies`` gets the copies to its rows.
 
         Args:
             job: a job that has a slot.
-            staged: the first of its shared rows.
+            staged: the first of its shared rows; None: it has none.
         """
         n = self._found(job)
         assert job.slot is not None
         for i, key in enumerate(job.keys[:n]):
             source = self._row(self._at[key])
-            for target in (job.slot * self._ctx + i * PAGE, staged + i * PAGE):
-                job.copies.append(Run(source, target, PAGE))
+            for first in (job.slot * self._ctx, staged):
+                if first is not None:
+                    job.copies.append(Run(source, first + i * PAGE, PAGE))
         job.copies.sort(key=lambda run: run.target)
         self._touch(job.keys[:n])
         job.taken_in = job.cached = n * PAGE
@@ -124,7 +125,7 @@ class Prefixes:
 
     def coming(self, job: Job) -> list[bytes]:
         """The pages of a prompt that will be stored when they are computed."""
-        if job.kept is None or (self._pages.used >= self._pages.budget and not self._at):
+        if job.kept is None or (self.pages.free <= 0 and not self._at):
             return []
         return job.keys[job.kept : len(job.prompt) // PAGE]
 
@@ -167,9 +168,8 @@ class Prefixes:
         Args:
             before: pages of the same beginning; they were used last and must stay.
         """
-        full = self._pages.used + self._pages.stored >= self._pages.budget
-        if not full and self._free:
-            self._pages.stored += 1
+        if self.pages.free > 0 and self._free:
+            self.pages.stored += 1
             return heapq.heappop(self._free)
         if len(self._at) <= before:
             return None
@@ -183,7 +183,7 @@ class Prefixes:
 
     def make_room(self, job: Job) -> None:
         """Give up as many pages as a job needs for a slot; those that it would reuse go last."""
-        lacks = self._pages.lacks(len(job.prompt) + job.n_predict)
+        lacks = self.pages.lacks(len(job.prompt) + job.n_predict)
         if lacks:
             self._touch(job.keys[: self._found(job)])
         for _ in range(min(lacks, len(self._at))):
@@ -191,7 +191,7 @@ class Prefixes:
 
     def _drop(self, place: int) -> None:
         heapq.heappush(self._free, place)
-        self._pages.stored -= 1
+        self.pages.stored -= 1
         self._gone.append(place)
 
     def surplus(self) -> list[tuple[int, int]]:

@@ -35,18 +35,23 @@ class Piece:
         ids: the token ids.
         first: the position of the first token.
         slot: the sequence's slot in the cache.
-        at: the shared row of the sequence's position 0.
+        at: the shared row of the sequence's position 0; None: its keys are only in its slot.
     """
 
     ids: Sequence[int]
     first: int
     slot: int
-    at: int
+    at: int | None
+
+    @property
+    def begin(self) -> int:
+        """The row of position 0, counted from the rows that attention reads."""
+        return self.at or 0
 
     @property
     def end(self) -> int:
-        """The shared row after the last token's."""
-        return self.at + self.first + len(self.ids)
+        """The row after the last token's, counted in the same way."""
+        return self.begin + self.first + len(self.ids)
 
 
 def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None:
@@ -100,7 +105,7 @@ class Chunk:
             ids[0, begin:end] = piece.ids
             positions[0, begin:end] = at
             to[0, begin:end] = piece.slot * ctx + at
-            staged[0, begin:end] = staging + piece.at + at
+            staged[0, begin:end] = staging + piece.begin + at
             begin = end
         return cls(ids, positions, to, staged)
 
@@ -123,7 +128,7 @@ def mask(
         if window is not None:
             line[: max(piece.first + n - window, 0)] = -np.inf
         seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
-        found[0, 0, begin : begin + n, piece.at : piece.end] = seen
+        found[0, 0, begin : begin + n, piece.begin : piece.end] = seen
         begin += n
     found[0, 0, begin:, 0] = 0  # padding sees one key: a row of -inf has no soft_max
     return found

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from aggml.models.cache.paging import Pages
     from aggml.serve.jobs import Job
     from aggml.serve.prefixes import Prefixes
 
@@ -103,14 +104,17 @@ def next_prompts(
     it waits for them. So if there is any prompt, the chunk is not empty. If there is a prompt that
     has to be alone, the chunk has no other.
 
+    The rows that prompts share count as pages, too. A prompt for which no pages are left is
+    processed in its slot, without any other prompt.
+
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
         room: tokens, at least one.
         rows: the rows of the cache.
-        prefixes: the stored pages.
+        prefixes: the stored pages, and the count of all pages.
     """
     jobs = list(taking_in)
-    jobs = [job for job in jobs if job.alone][:1] or jobs
+    jobs = [job for job in jobs if job.in_place or job.alone][:1] or jobs
     held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
     chunk: list[tuple[Job, Piece]] = []
     coming: set[bytes] = set()
@@ -118,37 +122,56 @@ def next_prompts(
     for job in jobs:
         if room == 0:
             break
-        if job.staged is None:
+        if job.staged is None and not job.in_place:
             if full or prefixes.awaits(job, coming):
                 continue
-            job.staged = place(len(job.prompt), held, rows.shared - 1)
-            if job.staged is None:
+            job.staged = _place(job, held, rows, prefixes.pages)
+            if job.staged is None and held:
                 full = True
                 continue
-            held.append((job.staged, job.staged + len(job.prompt)))
-            prefixes.begin(job, rows.slots * rows.ctx + job.staged)
+            job.in_place = job.staged is None
+            begin = None if job.staged is None else rows.slots * rows.ctx + job.staged
+            prefixes.begin(job, begin)
         coming.update(prefixes.coming(job))
         assert job.slot is not None
         ids = job.prompt[job.taken_in : job.taken_in + room]
         chunk.append((job, Piece(ids, job.taken_in, job.slot, job.staged)))
+        if job.staged is None:
+            break
+        held.append((job.staged, job.staged + len(job.prompt)))
         room -= len(ids)
     return chunk
 
 
-def next_prompt(taking_in: Iterable[Job], room: int) -> list[tuple[Job, Piece]]:
+def _place(job: Job, held: list[tuple[int, int]], rows: Rows, pages: Pages) -> int | None:
+    """A place for a prompt in the shared rows; these get as many pages as that takes, if any."""
+    most = min(rows.shared - 1, (pages.free + pages.shared) * PAGE)
+    at = place(len(job.prompt), held, most)
+    if at is not None:
+        pages.shared = max(pages.shared, pages.of(at + len(job.prompt)))
+    return at
+
+
+def next_prompt(
+    taking_in: Iterable[Job], room: int, rows: Rows, pages: Pages
+) -> list[tuple[Job, Piece]]:
     """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
 
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
         room: tokens.
+        rows: the rows of the cache.
+        pages: the count of all pages.
     """
     for job in taking_in:
         assert job.slot is not None
-        job.staged = 0
+        if job.staged is None and not job.in_place:
+            job.staged = _place(job, [], rows, pages) if rows.grows else 0
+            job.in_place = job.staged is None
         left = len(job.prompt) - job.taken_in
         n = next(size for size in PIECES if size <= min(left, room))
         ids = job.prompt[job.taken_in : job.taken_in + n]
-        return [(job, Piece(ids, job.taken_in, job.slot, 0))]
+        return [(job, Piece(ids, job.taken_in, job.slot, job.staged))]
     return []
 
 
@@ -183,15 +206,18 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
 def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
     """One token of each of the first ``n`` slots; slots that do not run get any token.
 
-    The keys of those tokens go to the last row of their slot, and their states to the slot that
-    belongs to no sequence. Their position is the one after those that the running sequences share,
-    so they see the same shared keys as the others.
+    The keys of those tokens go to the next row of a sequence that runs, which writes it before it
+    reads it: rows of other slots would take memory that nobody was promised. Their states go to the
+    slot that belongs to no sequence. Their position is the one after those that the running
+    sequences share, so they see the same shared keys as the others.
     """
     ctx = where.ctx
     shared = shared_by(jobs)
-    ids, positions = np.zeros((2, n, 1), np.int32)
-    positions += shared
-    rows = ((np.arange(n, dtype=np.int32)[:, None] + 1) * ctx - 1).astype(np.int32)
+    one = jobs[0]
+    assert one.slot is not None
+    ids = np.full((n, 1), one.made[-1], np.int32)
+    positions = np.full((n, 1), shared, np.int32)
+    rows = np.full((n, 1), one.slot * ctx + len(one.prompt) + len(one.made), np.int32)
     for job in jobs:
         assert job.slot is not None
         position = len(job.prompt) + len(job.made) - 1
@@ -230,23 +256,34 @@ def shared_by(jobs: Sequence[Job]) -> int:
 
 def _prompts(
     chunk: list[tuple[Job, Piece]], beside: int, rows: Rows
-) -> tuple[Group, npt.NDArray[np.int32], list[tuple[Job, int]]]:
-    """A chunk, the shared rows that hold its keys, and the last tokens of complete prompts."""
+) -> tuple[Group, npt.NDArray[np.int32] | None, list[tuple[Job, int]]]:
+    """A chunk, the shared rows that hold its keys, and the last tokens of complete prompts.
+
+    The keys of the padding go to the next row of a prompt, which writes it before it reads it. If
+    the prompt has no shared rows, keys are written to its slot alone.
+    """
     pieces = [piece for _, piece in chunk]
     wanted = sum(len(piece.ids) for piece in pieces)
     tokens = wanted if rows.states else size(beside + wanted, TOKENS) - beside
     laid = Chunk.of(pieces, tokens, ctx=rows.ctx, staging=rows.slots * rows.ctx, rows=rows.shared)
-    kv = _seen(max(piece.end for piece in pieces), rows.shared) if rows.grows else ROWS_STEP
+    last = pieces[-1]
+    laid.ids[0, wanted:] = last.ids[-1]
+    for to in (laid.rows, laid.staged):
+        to[0, wanted:] = last.slot * rows.ctx + last.first + len(last.ids)
+    in_place = last.at is None
+    most = rows.ctx if in_place else rows.shared
+    kv = _seen(max(piece.end for piece in pieces), most) if rows.grows else ROWS_STEP
     ends, at = [], -1
     for job, piece in chunk:
         at += len(piece.ids)
         if piece.first + len(piece.ids) == len(job.prompt):
             ends.append((job, at))
-    alone = len(pieces) == 1 and not pieces[0].at and tokens == wanted
+    alone = len(pieces) == 1 and not last.begin and tokens == wanted
     hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
     kept = np.array([pieces[0].slot], np.int32) if rows.states else None
-    group = Group(laid.ids, laid.positions, laid.rows, rows.slots, kv, hidden, kept)
-    return group, laid.staged[0], ends
+    slot = last.slot if in_place else rows.slots
+    group = Group(laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept)
+    return group, None if in_place else laid.staged[0], ends
 
 
 def size(n: int, sizes: Sequence[int] = SEQUENCES) -> int:

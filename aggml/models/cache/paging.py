@@ -48,15 +48,16 @@ class Pages:
     Attributes:
         used: pages that are promised to sequences.
         stored: further pages, which hold beginnings of prompts for later ones; their sequences may
-            have ended. The user of this class sets it, and keeps ``used + stored`` within the
-            budget.
+            have ended.
+        shared: further pages, of rows that prompts share while they are processed. The user of this
+            class sets both, and keeps ``used + stored + shared`` within the budget.
     """
 
     def __init__(self, budget: int, slots: int, *, fixed: int = 0, grows: bool = True) -> None:
         self.budget = budget
         self._fixed = fixed
         self._grows = grows
-        self.used = self.stored = 0
+        self.used = self.stored = self.shared = 0
         self._free = list(range(slots))
         self._held: dict[int, int] = {}  # slot: pages
         self._touched: dict[int, int] = {}  # slot: the most pages that may have memory
@@ -82,12 +83,17 @@ class Pages:
         runs out of pages.
         """
         need = self.need(positions)
-        if not self._free or self.used + self.stored + need > self.budget:
+        if not self._free or need > self.free:
             return None
         slot = heapq.heappop(self._free)
         self._hold(slot, need)
         self.used += need
         return slot
+
+    @property
+    def free(self) -> int:
+        """Pages that are promised to nobody."""
+        return self.budget - self.used - self.stored - self.shared
 
     def lacks(self, positions: int) -> int:
         """How many stored pages must be freed before `take` gives a slot.
@@ -95,9 +101,9 @@ class Pages:
         0: none, or freeing all of them would not be enough.
         """
         need = self.need(positions)
-        if not self._free or self.used + need > self.budget:
+        if not self._free or self.used + self.shared + need > self.budget:
             return 0
-        return max(0, self.used + self.stored + need - self.budget)
+        return max(0, need - self.free)
 
     def _hold(self, slot: int, pages: int) -> None:
         self._held[slot] = pages
@@ -116,14 +122,15 @@ class Pages:
         self._hold(lower, self._held.pop(slot))
         return lower
 
-    def surplus(self, *, idle: bool = False) -> list[tuple[int, int]]:
+    def surplus(self, *, idle: bool = False, more: int = 0) -> list[tuple[int, int]]:
         """Slots that have to give memory back, and how many positions of each keep their memory.
 
         The highest slots come first, because they are used least. With ``idle`` every slot gives
-        back all memory beyond what it was promised.
+        back all memory beyond what it was promised. ``more`` pages are needed beside those that
+        are promised.
         """
         found = []
-        total = sum(self._touched.values()) + self.stored
+        total = sum(self._touched.values()) + self.stored + self.shared + more
         for slot in sorted(self._touched, reverse=True):
             held = self._held.get(slot, 0)
             if total <= (0 if idle else self.budget):
@@ -316,6 +323,18 @@ class PagedDecoder(Decoder):
         """Bytes of one page, in all layers. In a model without keys a page is a whole state."""
         rows = PAGE * sum(cache.nb[1] for cache, _ in self.caches.rows)
         return rows or self.caches.state_bytes
+
+    def slack(self, sequences: int) -> int:
+        """Bytes that are taken beyond the pages of so many sequences.
+
+        The system gives memory in pages of its own, so the first and the last row of a sequence may
+        take more than they fill. Sequences that do not run write their state to a place that
+        belongs to none.
+        """
+        rows = [cache.nb[1] for cache, _ in self.caches.rows]
+        odd = sum(PAGE * row % mmap.PAGESIZE != 0 for row in rows)
+        states = len(self.caches.states) * (sequences + 1)
+        return (2 * odd * sequences + 2 * states) * mmap.PAGESIZE + self.caches.state_bytes
 
     def pages(self, budget: int, slots: int) -> Pages:
         """A count of ``budget`` pages for ``slots`` sequences of this model."""
