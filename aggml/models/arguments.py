@@ -143,7 +143,7 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
             ) from None
     if items and not 0 <= min(items) <= max(items) < vocabulary:
         raise InvalidArgument(
-            f"[{place}] token ids are 0 to {vocabulary - 1}, "
+            f"[{place}] {name}: token ids are 0 to {vocabulary - 1}, "
             f"given were {min(items)} to {max(items)}"
         )
     return items

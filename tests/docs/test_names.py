@@ -90,7 +90,6 @@ def test_names_of_aggml_exist(page: str) -> None:
         if not found.endswith((".py", ".so"))
     } - {"aggml.backends", "aggml.architectures"}  # names of groups of entry points
     if page == "docs/ggml-api.md":
-        named -= ggml_api.COMING
     assert [name for name in sorted(named) if not resolved(name)] == []
 
 

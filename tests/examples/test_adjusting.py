@@ -146,7 +146,7 @@ async def test_any_number_of_different_tokens_is_changed(n: int, of: str) -> Non
     size = 3000
 
     def some(name: str) -> list[int]:
-        return random.permutation(size)[: n if of in (name, "all") else 3].tolist()
+        return [int(t) for t in random.permutation(size)[: n if of in (name, "all") else 3]]
 
     bias = {token: float(random.uniform(-100, 100)) for token in some("bias")}
     prompt, made, ends = some("prompt") * 2, some("made"), {*some("ends")}

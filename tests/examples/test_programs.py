@@ -36,7 +36,11 @@ SHORT = {
     "continue_text": [r"llama, \d+ tokens", "Once upon a time", r"next token: \d+ '"],
     "find_a_race": ["without an event: .*Missing: an event", "with an event: 1024.0"],
     "timeline": [r"SIM.*graph_compute.*copy", "OTHER.*copy"],
-    "train": [r"epoch  1: .*validation loss", r"epoch 30: .* accuracy (?:9\d|100)", r"three of the test"],
+    "train": [
+        r"epoch  1: .*validation loss",
+        r"epoch 30: .* accuracy (?:9\d|100)",
+        r"three of the test",
+    ],
     "shared_memory": ["same memory: True", r"result: \[0\.  0\.5 1\.  1\.5\]", "again: True"],
 }
 LONG = {
