@@ -7,16 +7,17 @@ Here: finding the parts, and GGUFParts, which has the interface of a GGUFFile. N
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aggml.errors import InvalidState
 from aggml.gguf.file import GGUFFile
 from aggml.gguf.header import GGUFError
+from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     import numpy as np
     import numpy.typing as npt
@@ -50,7 +51,7 @@ def open_gguf(path: str | os.PathLike[str], *, mmap: bool = True) -> GGUFFile | 
         return file
     with file:  # each part is opened once more, in its order
         names = _names(file, count)
-    return GGUFParts._of(Path(path), names, mmap=mmap)
+    return GGUFParts._of(user_path(path), names, mmap=mmap)
 
 
 def _names(file: GGUFFile, count: object) -> list[Path]:

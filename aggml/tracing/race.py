@@ -6,12 +6,8 @@ for debugging: it costs some us per operation and per range.
 
 Three things put operations in order: their stream; waits (`wait`, `copy` across backends); and a
 Future that the program saw done before it went on (``await``, ``wait()``, a true ``done()``). An
-operation that merely happened to finish early is not ordered.
-
-A host array is checked until the program has seen that the operation is done. The checker does not
-see how the program itself uses an array. But it takes a checksum of each array that an operation
-reads when the operation is enqueued, and again when the program learns that it is done: if they
-differ, the program changed the array while it was queued.
+operation that merely happened to finish early is not ordered. A host array is checked until the
+Future is done; how the program itself uses it shows by checksums alone (`_compare`).
 """
 
 from __future__ import annotations
@@ -280,7 +276,11 @@ class RaceChecker:
         )
 
     def _compare(self, sources: Sequence[_Source]) -> None:
-        """Report the arrays that have other bytes than when they were enqueued."""
+        """Report the arrays that have other bytes than when they were enqueued.
+
+        The checker does not see how the program itself uses an array. But the program has changed
+        it meanwhile if its checksum differs when the program learns that the operation is done.
+        """
         for source in sources:
             keep = source.owner()  # so that the array stays while it is read
             if keep is not None and _checksum(source.array) != source.checksum:

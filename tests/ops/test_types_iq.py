@@ -73,9 +73,14 @@ def test_rows_share_the_weights_of_their_columns(type_name: str) -> None:
 def test_no_value_is_dangerous(type_name: str, value: float) -> None:
     rows = np.full((2, 256), value, np.float32)
     rows[1, 1::2] = 1.0
-    for imatrix in (np.ones(256), np.zeros(256), np.full(256, -1.0), np.full(256, np.nan)):
-        blocks = aggml.quantize(rows, type_name, imatrix.astype(np.float32))
-        assert np.array_equal(blocks, aggml.quantize(rows, type_name, imatrix.astype(np.float32)))
+    for each in (1.0, 0.0, -1.0, np.nan):
+        imatrix = np.full(256, each, np.float32)
+        if not (np.isfinite(value) and np.isfinite(each)):
+            with pytest.raises(aggml.errors.InvalidArgument, match="finite numbers"):
+                aggml.quantize(rows, type_name, imatrix)
+            continue
+        blocks = aggml.quantize(rows, type_name, imatrix)
+        assert np.array_equal(blocks, aggml.quantize(rows, type_name, imatrix))
         aggml.dequantize(blocks, type_name, ne=(256, 2))
 
 

@@ -17,6 +17,7 @@ import pytest
 import aggml
 from aggml.errors import AggmlError
 from aggml.models.batching import BatchError
+from aggml.models.small import write_small
 from aggml.models.tokenizers import VocabularyError
 from aggml.process.extras import install_command
 from aggml.serve import EngineError
@@ -35,21 +36,22 @@ def ended(*command: str, **options: Any) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a model file with a vocabulary that needs the package `tokenizers`, and no weights."""
-    path = tmp_path_factory.mktemp("missing") / "bytes.gguf"
-    with aggml.GGUFWriter(path) as writer:
-        writer.add("general.architecture", "llama")
-        for key, value in {
-            "block_count": 1, "context_length": 64, "embedding_length": 32,
-            "feed_forward_length": 32, "attention.head_count": 2,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-        }.items():  # fmt: skip
-            writer.add(f"llama.{key}", value)
+    """Write a small model whose vocabulary needs the package `tokenizers`."""
+    folder = tmp_path_factory.mktemp("missing")
+    path = folder / "bytes.gguf"
+    with aggml.GGUFFile.open(write_small(folder / "small.gguf")) as small:
+        writer = aggml.GGUFWriter(path)
+        writer.add_all(small)
+        n = len(small.metadata["tokenizer.ggml.tokens"])
+        for key in ("model", "tokens", "scores", "token_type"):
+            writer.remove(f"tokenizer.ggml.{key}")
         writer.add("tokenizer.ggml.model", "gpt2")
         writer.add("tokenizer.ggml.pre", "gpt-2")
-        writer.add("tokenizer.ggml.tokens", ["a", "b", "ab"])
+        writer.add("tokenizer.ggml.tokens", ["a", "b", "ab", *[f"t{i}" for i in range(3, n)]])
         writer.add("tokenizer.ggml.merges", ["a b"])
-        writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
+        for name, tensor in small.tensors.items():
+            writer.add_tensor(name, small.data(name), tensor.dtype, ne=tensor.ne)
+        writer.close()
     return path
 
 
