@@ -62,17 +62,17 @@ class Twice(aggml.AggmlError):
 
 
 class NamedAlike(aggml.AggmlError):
-    device = property(broken, broken)
+    device = property(broken, broken)  # pyright: ignore[reportAssignmentType]
 
 
 class NoClass(Exception):
-    __class__ = property(broken)
+    __class__ = property(broken)  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class NoTraceback(Exception):
-    __traceback__ = property(broken, broken)
-    __cause__ = property(broken, broken)
-    __context__ = property(broken, broken)
+    __traceback__ = property(broken, broken)  # pyright: ignore[reportAssignmentType]
+    __cause__ = property(broken, broken)  # pyright: ignore[reportAssignmentType]
+    __context__ = property(broken, broken)  # pyright: ignore[reportAssignmentType]
 
 
 class NotReadable(Exception):
@@ -97,7 +97,7 @@ class OfMeta(Exception, metaclass=Meta):
 
 
 class HidingGroup(ExceptionGroup[Exception]):
-    exceptions = property(broken)
+    exceptions = property(broken)  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Rude(str):

@@ -96,12 +96,12 @@ def without_collector() -> Iterator[None]:
         gc.enable()
 
 
-def in_a_thread(run: Callable[[], object]) -> None:
+def in_a_thread(run: Callable[..., object]) -> None:
     """Run in a thread, so that a hang fails this test, not the whole suite; raise its error."""
     in_threads([run])
 
 
-def in_threads(runs: Sequence[Callable[[], object]]) -> None:
+def in_threads(runs: Sequence[Callable[..., object]]) -> None:
     """Run each in a thread of its own, at the same time, as `in_a_thread` does."""
     failures: list[BaseException] = []
 

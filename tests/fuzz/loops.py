@@ -110,7 +110,8 @@ class _Program:
                 raise
             self.counts[f"failed: {type(error).__name__}"] += 1
             return
-        assert np.array_equal(array, 2 * value + k), f"{kind}: {array}, not {2 * value + k}"
+        expected = 2 * value + k
+        assert np.array_equal(array, expected), f"{kind}: {array}, not {expected}"  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def work(self, seeds: list[str], loop: str) -> None:
         async def main() -> None:

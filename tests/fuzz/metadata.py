@@ -261,7 +261,7 @@ async def program(source: random.Random) -> Counter[str]:
     what = f"{name}: {what}"
     if not write(path, sound, metadata, tensors):
         return Counter({"impossible": 1})
-    refusal = ""
+    refusal, found = "", None
     try:
         found = await results(path)
     except (ModelError, GGUFError) as error:
@@ -274,6 +274,7 @@ async def program(source: random.Random) -> Counter[str]:
         # `load` alone refuses kinds of vocabularies that are not known
         assert is_found(path) or "tokenizer.ggml." in refusal, f"{what}: {refusal}"
         return Counter({"refused": 1})
+    assert found is not None
     if same(found, sound.results):
         return Counter({"the same": 1})
     assert free, f"{what}: other results, silently"

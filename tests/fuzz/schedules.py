@@ -327,6 +327,7 @@ class World:
         """Move a cell while another task submits: the submission sees the old value or the new."""
         pauses = self.rng.randint(0, 6)
         self.new_graph()  # so that there is something to plan
+        moved: list[Event] = []
         theirs: list[Event] = []
 
         async def submit() -> None:
@@ -336,8 +337,8 @@ class World:
             tasks.start_soon(submit)
             for _ in range(pauses):
                 await anyio.lowlevel.checkpoint()
-            mine = self.move()
-        self.note(mine, theirs)
+            moved.append(self.move())
+        self.note(moved[0], theirs)
 
     async def settle(self) -> None:
         self.release()

@@ -137,7 +137,7 @@ async def program(source: random.Random) -> Counter[str]:
         new[name] = value
     what = f"{case}: {name} = {value!r:.80}, was {config.get(name)!r:.80}"
     (folder / "config.json").write_text(json.dumps(new), encoding="utf-8")
-    refusal = ""
+    refusal, after = "", before
     try:
         after = opened(folder)
     except ModelError as error:

@@ -61,7 +61,7 @@ async def closed_at(
     model: Model, use: Callable[[Model], Any], turns: int, found: list[Any]
 ) -> bool:
     """Close the model ``turns`` turns of the loop after ``use`` began; whether it was too late."""
-    done = False
+    done = late = False
 
     async def run() -> None:
         nonlocal done

@@ -81,7 +81,7 @@ async def test_an_exception_in_the_block_closes_the_model(path: Path) -> None:
         async with aggml.models.load(path) as model:
             raise KeyError
     with pytest.raises(aggml.InvalidState, match="closed"):
-        model.generate([1])
+        model.generate([1])  # pyright: ignore[reportPossiblyUnboundVariable] - the block is entered
 
 
 async def test_what_cannot_be_loaded_raises_when_it_is_awaited(tmp_path: Path) -> None:

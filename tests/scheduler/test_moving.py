@@ -112,7 +112,7 @@ async def test_a_submission_reads_a_leaf_where_it_lies_whenever_it_moves(
                 assert (got == value + move.value + 3).all(), f"moved at pause {at}"
             if n[0] <= at:
                 break
-    assert at > (1 if way == "alike" else 5)
+    assert at > (1 if way == "alike" else 5)  # pyright: ignore[reportPossiblyUnboundVariable] - count()
 
 
 async def test_an_evaluation_reads_a_leaf_where_it_lies_or_refuses(
@@ -129,7 +129,7 @@ async def test_an_evaluation_reads_a_leaf_where_it_lies_or_refuses(
             assert (found[-1] == value + move.value + 3).all(), f"moved at pause {at}"
             if n[0] <= at:
                 break
-    assert at > 5
+    assert at > 5  # pyright: ignore[reportPossiblyUnboundVariable] - count()
 
 
 async def test_a_leaf_that_moves_between_two_nodes_ends_the_evaluation(

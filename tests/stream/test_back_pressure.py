@@ -217,16 +217,15 @@ async def test_the_first_waiter_hears_that_a_place_was_given_up(
         async with anyio.create_task_group() as tasks:
             with be.stream.hold():
                 be.get(a)
-                if how == "refused":
-                    first = be._admission
-                    mine = await first.admit()
-                else:
+                first = be._admission
+                mine = await first.admit() if how == "refused" else None
+                if how != "refused":
                     tasks.start_soon(admitted)
                 await wait_all_tasks_blocked()
                 tasks.start_soon(waits)
                 await wait_all_tasks_blocked()
                 assert not came.is_set()
-                if how == "refused":
+                if mine is not None:
                     first.give_up(mine)
                 leave.set()
                 with anyio.fail_after(60):

@@ -209,7 +209,7 @@ def test_an_event_is_seen_by_others_when_its_batch_is_enqueued(be: Any, other: A
         assert not event.done()
         waited = other.wait(event)
         assert not waited.done()
-    assert waited.wait(60)
+    assert waited.wait(60)  # pyright: ignore[reportPossiblyUnboundVariable] - the block is entered
 
 
 @pytest.mark.parametrize("first_is_dropped", [True, False])

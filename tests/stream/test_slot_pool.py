@@ -61,8 +61,8 @@ async def test_a_cancelled_wait_takes_no_slot() -> None:
 async def test_a_slot_that_comes_with_a_cancellation_is_given_back() -> None:
     pool = SlotPool(1)
     slot = await pool.take()
+    scope = anyio.CancelScope()
     async with anyio.create_task_group() as tasks:
-        scope = anyio.CancelScope()
 
         async def wait() -> None:
             with scope:

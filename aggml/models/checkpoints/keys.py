@@ -72,7 +72,7 @@ def number(*names: str, default: float | None = None) -> Number:
 
 
 #: For models that have a window only if use_sliding_window is true, which is refused.
-UNUSED_WINDOW: Final = dict.fromkeys(
+UNUSED_WINDOW: Final[dict[str, str]] = dict.fromkeys(
     ("sliding_window", "max_window_layers"), "use_sliding_window is false, so there is no window"
 )
 
