@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # Launches for each layer. The last two have 8 experts, of which each token uses two.
 OF_A_LAYER = {"llama": 10, "mixtral": 15, "qwen3moe": 17}
-BESIDE = 8  # other launches: rows of the embedding, the last norm, logits, sampling
+# Other launches: rows of the embedding, the last norm, logits, sampling, and the logit of the drawn
+# token, which shows whether there was any token to draw.
+BESIDE = 10
 PROMPT = [1, 40, 50, 60]
 # Logits differ in their last bits. If many candidates were nearly equal, these bits would decide
 # the order, so few are kept.
