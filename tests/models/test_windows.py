@@ -46,6 +46,6 @@ async def test_a_cache_of_32k_positions_has_them_in_layers_without_a_window_alon
             assert cache.nbytes == row * length
             assert cache.buffer is not None
         whole = Caches(decoder.model, DType.F16, CTX, 1, ring=False)
-    kept, otherwise = (sum(cache.nbytes for cache in x.all) for x in (caches, whole))
-    near = sum(length == ring for _, length in caches.rows)
+        kept, otherwise = (sum(cache.nbytes for cache in x.all) for x in (caches, whole))
+        near = sum(length == ring for _, length in caches.rows)
     assert otherwise - kept == near * (CTX - ring) * row > 0

@@ -25,8 +25,8 @@ ROOMS = {
 GROUPS = sorted(
     path.stem
     for path in (ROOT / "aggml" / "ops").glob("[!_]*.py")
-    # the operators of Tensor (+, *, ...), and a table of facts: no builders
-    if path.stem not in {"operators", "table"}
+    # the operators of Tensor (+, *, ...), functions that change a node, a table of facts: no builders
+    if path.stem not in {"operators", "precision", "table"}
 )
 
 
