@@ -25,7 +25,7 @@ ROOMS = {
 GROUPS = sorted(
     path.stem
     for path in (ROOT / "aggml" / "ops").glob("[!_]*.py")
-    # the operators of Tensor (+, *, ...), functions that change a node, a table of facts: no builders
+    # no builders: the operators of Tensor (+, *, ...), what changes a node, a table of facts
     if path.stem not in {"operators", "precision", "table"}
 )
 
