@@ -139,7 +139,10 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
             content = told.get(place) or more.get(place)
             content = content.get("content") if isinstance(content, dict) else content
             i = ids.get(words.spelt(content)) if isinstance(content, str) else None
-            i = config.get(f"{place}_id") if i is None else i
+            if i is None:
+                i = config.get(f"{place}_id")
+                if place not in ("bos_token", "eos_token") and i not in words.tokens:
+                    i = None  # a default of transformers, which asks the tokenizer for these
             i = words.special.get(place) if i is None else i
             if isinstance(i, int) and i >= 0:
                 found[name] = i
