@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["embed", "generate", "rerank", "sampling_options"]
 
 
+def _stdin() -> str:
+    """The text of standard input; a byte order mark before it is none of its characters."""
+    return sys.stdin.read().removeprefix("\ufeff")
+
+
 def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], Any]:
     """Add the options that say how tokens are chosen.
 
@@ -80,7 +85,7 @@ async def generate(
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
-    text = sys.stdin.read() if prompt is None else prompt
+    text = _stdin() if prompt is None else prompt
     async with opened(model, device, threads, ctx, cache) as loaded:
         ids = loaded.tokenizer.encode(text)
         if not ids:
@@ -129,7 +134,7 @@ async def embed(
     as_json: bool,
 ) -> None:
     """Print a vector of length 1 for each of TEXTS, or for each line of standard input."""
-    lines = list(texts) or sys.stdin.read().splitlines()
+    lines = list(texts) or _stdin().splitlines()
     async with opened(model, device, threads, ctx, cache) as loaded:
         vectors = await loaded.embed(lines)
     if as_json:
@@ -165,7 +170,7 @@ async def rerank(
     as_json: bool,
 ) -> None:
     """Print DOCUMENTS (or the lines of standard input), the best answer to QUERY first."""
-    lines = list(documents) or sys.stdin.read().splitlines()
+    lines = list(documents) or _stdin().splitlines()
     async with opened(model, device, threads, ctx, cache) as loaded:
         best = ranked((await loaded.rerank(query, lines)).tolist(), top_n)
     if as_json:

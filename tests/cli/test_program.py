@@ -70,7 +70,7 @@ def test_embed_prints_a_vector_for_each_text(path: Path) -> None:
     vectors = np.array(told("embed", path, "hello", "world", "--ctx", "256"))
     assert vectors.shape == (2, llama_files.WIDTH)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    lines = run("embed", path, "--ctx", "256", given="hello\nworld\n")[0].splitlines()
+    lines = run("embed", path, "--ctx", "256", given="\ufeffhello\nworld\n")[0].splitlines()
     np.testing.assert_allclose([[*map(float, x.split())] for x in lines], vectors, rtol=1e-4)
 
 

@@ -257,8 +257,9 @@ def test_word_pieces(minilm: Path, tmp_path: Path) -> None:
     vocabulary = own.get_vocab()
     lines = "\n".join(sorted(vocabulary, key=lambda x: vocabulary[x]))
     (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "vocab.txt").write_text(lines + "\n", encoding="utf-8")
-    assert different(opened(vocabulary_keys(tmp_path, Config({}), 0)), own) == []
+    for encoding in ("utf-8", "utf-8-sig"):  # the latter begins with a byte order mark
+        (tmp_path / "vocab.txt").write_text(lines + "\n", encoding=encoding)
+        assert different(opened(vocabulary_keys(tmp_path, Config({}), 0)), own) == []
 
 
 def test_cased_word_pieces(minilm: Path, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Words:
 
 def of_word_list(path: Path, *, lower: bool) -> Words:
     """Read vocab.txt: a piece in each line, with "##" before pieces that continue a word."""
-    pieces = path.read_text(encoding="utf-8").splitlines()
+    pieces = path.read_text(encoding="utf-8-sig").splitlines()
     ids = {piece: i for i, piece in enumerate(pieces)}
     special = {i for piece, i in ids.items() if piece.startswith("[") and piece.endswith("]")}
     words = _word_pieces(ids, special, ids.get("[UNK]"))

@@ -30,7 +30,7 @@ def of_numbered_literals(path: Path) -> Words:
     """
     words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
     turn = None
-    for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for at, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         told = _told(line)
         if told is None:
             raise ModelError(

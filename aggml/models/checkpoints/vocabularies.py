@@ -187,7 +187,7 @@ def _templates(folder: Path, told: dict[str, Any]) -> dict[str, str]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {str(file)!r}: {error}") from error
 
