@@ -6,7 +6,9 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { WRITE }; /* slots of node->aux */
 
@@ -35,13 +37,18 @@ static void plain_nans(const float *from, uint16_t *to, int64_t n)
  * the message names the first that is none; `first` is its place in x. */
 static agk_status check_finite(const agk_task *task, const agk_view *x, const float *from, int64_t n, int64_t first)
 {
-    enum { PIECE = 1024 };
+    enum { PIECE = 1024, INFINITE = 0x7f800000 }; /* the bits of infinity; those of NaN are more */
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t end = n - i < PIECE ? n : i + PIECE;
-        float sum = 0.0f;
-        for (int64_t j = i; j < end; ++j) sum += from[j] * 0.0f; /* 0, or NaN if any is not finite */
-        for (int64_t j = i; sum != 0.0f && j < end; ++j) {
-            if (from[j] * 0.0f == 0.0f) continue;
+        int32_t largest = 0; /* as integers, whose maximum takes no order: compilers make vectors of it */
+        for (int64_t j = i; j < end; ++j) {
+            int32_t bits;
+            memcpy(&bits, from + j, sizeof bits);
+            bits &= 0x7fffffff;
+            largest = bits > largest ? bits : largest;
+        }
+        for (int64_t j = i; largest >= INFINITE && j < end; ++j) {
+            if (isfinite(from[j])) continue;
             const int64_t place = first + j;
             snprintf(task->message, AGK_MESSAGE,
                      "[quantize] x is %f in row %lld, column %lld: blocks hold finite numbers", (double)from[j],
