@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.description import Description, SpeechDescription
     from aggml.models.encoding.description import EncoderDescription
-    from aggml.models.forms import Form
+    from aggml.models.forms import TensorForm
 
     Described: TypeAlias = Description | EncoderDescription | SpeechDescription
 
@@ -133,7 +133,7 @@ def tensor_problems(model: Described, tensors: Mapping[str, Tensor]) -> Iterator
 NOT_IN_FIRST: Final = ("attn_norm.weight", "attn_norm.bias")
 
 
-def _uneven_layers(forms: Mapping[str, Form], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def _uneven_layers(forms: Mapping[str, TensorForm], tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Optional tensors, most often biases, that some layers have and others lack."""
     layers: dict[tuple[str, str], dict[str, bool]] = {}
     for name, form in forms.items():
@@ -151,7 +151,7 @@ def _uneven_layers(forms: Mapping[str, Form], tensors: Mapping[str, Tensor]) -> 
 
 
 def _shape_problems(
-    name: str, tensor: Tensor, form: Form, sizes: dict[tuple[str, str], tuple[int, str]]
+    name: str, tensor: Tensor, form: TensorForm, sizes: dict[tuple[str, str], tuple[int, str]]
 ) -> Iterator[str]:
     """Whether a shape is right; ``sizes`` has the extents that were seen under a name."""
     if form.flat:
@@ -195,7 +195,7 @@ def _shown(told: int | str, sizes: Mapping[tuple[str, str], tuple[int, str]], la
     return told if known is None else f"{known[0]} as {known[1]!r} has"
 
 
-def _type_problems(name: str, tensor: Tensor, form: Form) -> Iterator[str]:
+def _type_problems(name: str, tensor: Tensor, form: TensorForm) -> Iterator[str]:
     dtype = tensor.dtype
     if form.vector and dtype is not DType.F32:
         yield f"tensor {name!r} is of the type {dtype.type_name}, expected was f32"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from aggml import InvalidArgument, Unsupported
-from aggml.models.forms import Form, Frame, demand, has_biased_norms, linear, norm
+from aggml.models.forms import FormContext, TensorForm, demand, has_biased_norms, linear, norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ class Block(Protocol):
         """Names of the tensors without which it cannot be built, as in "ffn_up.weight"."""
         ...
 
-    def forms(self, of: Frame) -> Mapping[str, Form]:
+    def forms(self, of: FormContext) -> Mapping[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
         ...
 
@@ -56,7 +56,7 @@ class Mixer(Protocol):
         """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
         ...
 
-    def forms(self, of: Frame) -> Mapping[str, Form]:
+    def forms(self, of: FormContext) -> Mapping[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
         ...
 
@@ -143,7 +143,7 @@ class Layer:
             parts += self.cross.needs()
         return [*(f"{norm}.weight" for norm in norms if norm is not None), *parts]
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
         found = dict(self.mixer.forms(of))
         norms = [self.before_mixer, self.after_mixer]
@@ -249,7 +249,7 @@ class Description:
             names += [f"blk.{i}.{part}" for part in layer.needs()]
         return names
 
-    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included.
 
         Args:
@@ -258,7 +258,7 @@ class Description:
         width, centred = self.width, self.centred
         found = linear("output", width, VOCABULARY)
         found["output.weight"] = replace(found["output.weight"], optional=True)
-        found["token_embd.weight"] = Form((width, VOCABULARY), optional=not self.embeds)
+        found["token_embd.weight"] = TensorForm((width, VOCABULARY), optional=not self.embeds)
         if self.ends:
             found |= norm("output_norm", width, centred=centred)
         if self.embedding_norm:
@@ -266,17 +266,17 @@ class Description:
         if has_biased_norms(tensors):
             found |= demand(found, "output_norm.bias", "token_embd_norm.bias")
         if self.position_table:
-            found["position_embd.weight"] = Form((width, self.context_length))
+            found["position_embd.weight"] = TensorForm((width, self.context_length))
         for layer in self.layers:
             rope = getattr(layer.mixer, "rope", None)
             if rope is not None:
                 demanded = rope.long_factors is not None and self.embeds and rope.stretched
                 for name in (rope.factors, rope.long_factors):
                     if name is not None:
-                        found[name] = Form((rope.dims // 2,), not demanded, vector=True)
+                        found[name] = TensorForm((rope.dims // 2,), not demanded, vector=True)
         for i, layer in enumerate(self.layers, self.first):
             prefix = f"blk.{i}."
-            of = layer.forms(Frame(width, centred, tensors, prefix))
+            of = layer.forms(FormContext(width, centred, tensors, prefix))
             found |= {prefix + name: form for name, form in of.items()}
         return found
 
@@ -310,14 +310,14 @@ class SpeechDescription:
             names += [f"enc.blk.{i}.{part}.weight" for part in parts]
         return [*names, *self.text.needs()]
 
-    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
         width = self.audio.width
         found = {
-            "enc.conv1.weight": Form((CONVOLVED, self.bands, width)),
-            "enc.conv2.weight": Form((CONVOLVED, width, width)),
-            **{f"enc.conv{i}.bias": Form((width,), vector=True, flat=True) for i in (1, 2)},
-            "enc.position_embd.weight": Form((width, self.audio.context_length), vector=True),
+            "enc.conv1.weight": TensorForm((CONVOLVED, self.bands, width)),
+            "enc.conv2.weight": TensorForm((CONVOLVED, width, width)),
+            **{f"enc.conv{i}.bias": TensorForm((width,), vector=True, flat=True) for i in (1, 2)},
+            "enc.position_embd.weight": TensorForm((width, self.audio.context_length), vector=True),
             **norm("enc.output_norm", width, centred=True),
         }
         return found | self.audio.layer_forms(tensors, "enc.") | self.text.forms(tensors)

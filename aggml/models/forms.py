@@ -1,4 +1,4 @@
-"""Form: the shape and the element type that a tensor of a model file must have.
+"""TensorForm: the shape and the element type that a tensor of a model file must have.
 
 Blocks say which tensors they read and in which form (`forms`); checking.py compares a file with
 that. Here: the class, and the forms of linear maps and norms. Not here: the comparison.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
 
-__all__ = ["Extents", "Form", "Frame", "demand", "has_biased_norms", "linear", "norm"]
+__all__ = ["Extents", "FormContext", "TensorForm", "demand", "has_biased_norms", "linear", "norm"]
 
 #: Extents in ggml's order. A name stands for a number that only the file gives: all extents of a
 #: layer with the same name must be equal.
@@ -22,7 +22,7 @@ Extents: TypeAlias = "tuple[int | str, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TensorForm:
     """The form of one tensor.
 
     Attributes:
@@ -42,7 +42,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FormContext:
     """What a block knows of its model when it says which tensors it reads.
 
     Attributes:
@@ -62,22 +62,22 @@ class Frame:
         return self.tensors.get(self.prefix + name)
 
 
-def linear(name: str, columns: int | str, rows: int | str) -> dict[str, Form]:
+def linear(name: str, columns: int | str, rows: int | str) -> dict[str, TensorForm]:
     """The forms of a linear map: ``NAME.weight``, and ``NAME.bias`` where the file has one."""
     return {
-        f"{name}.weight": Form((columns, rows)),
-        f"{name}.bias": Form((rows,), optional=True, vector=True),
+        f"{name}.weight": TensorForm((columns, rows)),
+        f"{name}.bias": TensorForm((rows,), optional=True, vector=True),
     }
 
 
 def norm(
     name: str, width: int, *, centred: bool, optional: bool = False, heads: int | None = None
-) -> dict[str, Form]:
+) -> dict[str, TensorForm]:
     """The forms of a norm; with ``heads`` each head may have a row of its own."""
     other = None if heads is None else (width, heads)
-    found = {f"{name}.weight": Form((width,), optional, vector=True, other=other)}
+    found = {f"{name}.weight": TensorForm((width,), optional, vector=True, other=other)}
     if centred:
-        found[f"{name}.bias"] = Form((width,), optional=True, vector=True, other=other)
+        found[f"{name}.bias"] = TensorForm((width,), optional=True, vector=True, other=other)
     return found
 
 
@@ -86,6 +86,6 @@ def has_biased_norms(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("blk.") and name.endswith("_norm.bias") for name in tensors)
 
 
-def demand(forms: Mapping[str, Form], *names: str) -> dict[str, Form]:
+def demand(forms: Mapping[str, TensorForm], *names: str) -> dict[str, TensorForm]:
     """Those of ``names`` that are in ``forms``, no longer optional."""
     return {name: replace(forms[name], optional=False) for name in names if name in forms}

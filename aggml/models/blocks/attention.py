@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aggml import ops
 from aggml.models.cache.room import Cached, Room
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.forms import norm as norm_form
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Attention:
         names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """Its matrices, norms and sinks, and the factors of its frequencies."""
         q, k = self.heads * self.key_length, self.kv_heads * self.key_length
         v, rows = self.kv_heads * self.value_length, q * (2 if self.gated else 1)
@@ -148,7 +148,7 @@ class Attention:
                     f"attn_{part}_norm", self.key_length, centred=of.centred, heads=heads
                 )
         if self.sinks:
-            found["attn_sinks.weight"] = Form((self.heads,), vector=True)
+            found["attn_sinks.weight"] = TensorForm((self.heads,), vector=True)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.attention import heads_of, queries_of
 from aggml.models.cache.room import Memory
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +42,7 @@ class CrossAttention:
         """The matrices."""
         return [f"cross_attn_{part}.weight" for part in ("q", "k", "v", "output")]
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The matrices."""
         n = self.heads * self.head
         found = linear("cross_attn_output", n, of.width)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
 from aggml.models.cache.room import State
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,7 +57,7 @@ class DeltaNet:
             "ssm_out.weight",
         )  # fmt: skip
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The tensors of the layout that the file has."""
         n, heads, values = 2 * self._keys + self._values, self.value_heads, self._values
         if of.find("attn_qkv.weight") is not None:
@@ -66,12 +66,12 @@ class DeltaNet:
             found = linear("ssm_in", of.width, n + values)
         return {
             **found,
-            "ssm_conv1d.weight": Form((self.kernel, n), vector=True),
-            "ssm_conv1d.bias": Form((n,), optional=True, vector=True),
-            "ssm_dt.bias": Form((heads,), vector=True),
-            "ssm_a": Form((heads,), vector=True),
+            "ssm_conv1d.weight": TensorForm((self.kernel, n), vector=True),
+            "ssm_conv1d.bias": TensorForm((n,), optional=True, vector=True),
+            "ssm_dt.bias": TensorForm((heads,), vector=True),
+            "ssm_a": TensorForm((heads,), vector=True),
             **linear("ssm_ba", of.width, 2 * heads),
-            "ssm_norm.weight": Form((self.head,), vector=True),
+            "ssm_norm.weight": TensorForm((self.head,), vector=True),
             **linear("ssm_out", values, of.width),
         }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from aggml import ops
 from aggml.models.blocks.feed_forward import SPLIT, FeedForward
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,21 +64,21 @@ class Experts:
             found += self.shared.needs()
         return [*found, "ffn_gate_inp_shexp.weight"] if self.shared_gate else found
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The router, the experts' matrices and biases, the shared net."""
         width, n, inner = of.width, self.count, "inner of experts"
         found = linear("ffn_gate_inp", width, n)
-        found["exp_probs_b.bias"] = Form((n,), optional=True, vector=True)
+        found["exp_probs_b.bias"] = TensorForm((n,), optional=True, vector=True)
         sizes: dict[str, tuple[int | str, int | str]] = {
             "gate": (width, inner), "up": (width, inner), "down": (inner, width),
         }  # fmt: skip
         for part, (columns, rows) in sizes.items():
-            found[f"ffn_{part}_exps.weight"] = Form((columns, rows, n))
-            found[f"ffn_{part}_exps.bias"] = Form((rows, n), optional=True, vector=True)
+            found[f"ffn_{part}_exps.weight"] = TensorForm((columns, rows, n))
+            found[f"ffn_{part}_exps.bias"] = TensorForm((rows, n), optional=True, vector=True)
         if self.shared is not None:
             found |= self.shared.forms(of)
         if self.shared_gate:
-            found["ffn_gate_inp_shexp.weight"] = Form((width,), flat=True)
+            found["ffn_gate_inp_shexp.weight"] = TensorForm((width,), flat=True)
         return found
 
     def build(self, at: Scope, x: Tensor) -> Tensor:

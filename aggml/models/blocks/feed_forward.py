@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from aggml import ops
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,7 +62,7 @@ class FeedForward:
         parts = ("up", "down") if self.joined or not self.gated else ("gate", "up", "down")
         return [f"ffn_{part}{self.suffix}.weight" for part in parts]
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The matrices, whose inner size only the file gives."""
         name = f"inner{self.suffix}"
         found = linear(f"ffn_down{self.suffix}", name, of.width)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.models.blocks.attention import Attention
-from aggml.models.forms import Form, Frame, linear, norm
+from aggml.models.forms import FormContext, TensorForm, linear, norm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,7 +70,7 @@ class LatentAttention:
         parts = (*queries, "attn_kv_a_mqa", "attn_kv_a_norm", *unfolding, "attn_output")
         return [f"{part}.weight" for part in parts]
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """Its matrices and norms."""
         q, short = self.heads * (self.plain + self.turned), self.rank + self.turned
         found = linear("attn_kv_a_mqa", of.width, short)
@@ -82,8 +82,8 @@ class LatentAttention:
         else:
             found |= linear("attn_q", of.width, q)
         if self.folded:
-            found["attn_k_b.weight"] = Form((self.plain, self.rank, self.heads))
-            found["attn_v_b.weight"] = Form((self.rank, self.value_length, self.heads))
+            found["attn_k_b.weight"] = TensorForm((self.plain, self.rank, self.heads))
+            found["attn_v_b.weight"] = TensorForm((self.rank, self.value_length, self.heads))
         else:
             found |= linear("attn_kv_b", self.rank, self.heads * (self.plain + self.value_length))
         return found | linear("attn_output", self.heads * self.value_length, of.width)

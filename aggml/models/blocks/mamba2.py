@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
 from aggml.models.cache.room import State
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,17 +54,17 @@ class Mamba2:
             "ssm_norm.weight", "ssm_out.weight",
         )  # fmt: skip
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The matrices, kernels, rates and the norm."""
         n, heads = self._channels, self.heads
         return {
             **linear("ssm_in", of.width, self.inner + n + heads),
-            "ssm_conv1d.weight": Form((self.kernel, n), vector=True),
-            "ssm_conv1d.bias": Form((n,), optional=True, vector=True),
-            "ssm_dt.bias": Form((heads,), vector=True),
-            "ssm_a": Form((1, heads), vector=True),
-            "ssm_d": Form((1, heads), vector=True),
-            "ssm_norm.weight": Form((self.inner // self.groups, self.groups), vector=True),
+            "ssm_conv1d.weight": TensorForm((self.kernel, n), vector=True),
+            "ssm_conv1d.bias": TensorForm((n,), optional=True, vector=True),
+            "ssm_dt.bias": TensorForm((heads,), vector=True),
+            "ssm_a": TensorForm((1, heads), vector=True),
+            "ssm_d": TensorForm((1, heads), vector=True),
+            "ssm_norm.weight": TensorForm((self.inner // self.groups, self.groups), vector=True),
             **linear("ssm_out", self.inner, of.width),
         }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, joined, parts_of
 from aggml.models.cache.room import State
-from aggml.models.forms import Form, Frame, linear
+from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,29 +77,29 @@ class TimeMix:
         names += ["g1", "g2"] if self.gated else []
         return [*(f"time_mix_{name}.weight" for name in names), "time_mix_ln.bias"]
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The matrices, and the vectors of shares and biases."""
         n = self.width
         found = {
-            f"time_mix_{name}.weight": Form((n,), vector=True, flat=True)
+            f"time_mix_{name}.weight": TensorForm((n,), vector=True, flat=True)
             for name in ("w0", "a0", "k_k", "k_a", "r_k", "ln")
         }
-        found["time_mix_ln.bias"] = Form((n,), vector=True)
-        found["time_mix_lerp_fused.weight"] = Form((n, 1, 1, BLENDS), vector=True)
+        found["time_mix_ln.bias"] = TensorForm((n,), vector=True)
+        found["time_mix_lerp_fused.weight"] = TensorForm((n, 1, 1, BLENDS), vector=True)
         for name in "wag" if self.gated else "wa":
             found |= self._thin(name)
-        values = self._thin("v") | {"time_mix_v0.weight": Form((n,), vector=True, flat=True)}
+        values = self._thin("v") | {"time_mix_v0.weight": TensorForm((n,), vector=True, flat=True)}
         # llama.cpp demands these in the first layer, too, which does not use them
         found |= {name: replace(x, optional=self.first) for name, x in values.items()}
         for name in ("key", "value", "receptance", "output"):
             found |= linear(f"time_mix_{name}", n, n)
         return found
 
-    def _thin(self, name: str) -> dict[str, Form]:
+    def _thin(self, name: str) -> dict[str, TensorForm]:
         """The forms of two matrices of low rank."""
         return {
-            f"time_mix_{name}1.weight": Form((self.width, f"rank of {name}")),
-            f"time_mix_{name}2.weight": Form((f"rank of {name}", self.width)),
+            f"time_mix_{name}1.weight": TensorForm((self.width, f"rank of {name}")),
+            f"time_mix_{name}2.weight": TensorForm((f"rank of {name}", self.width)),
         }
 
     def caches(self) -> Mapping[str, State]:
@@ -201,10 +201,10 @@ class ChannelMix:
         """The matrices."""
         return [f"channel_mix_{name}.weight" for name in ("lerp_k", "key", "value")]
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The matrices, and the share of the previous token."""
         return {
-            "channel_mix_lerp_k.weight": Form((of.width,), vector=True, flat=True),
+            "channel_mix_lerp_k.weight": TensorForm((of.width,), vector=True, flat=True),
             **linear("channel_mix_key", of.width, "inner"),
             **linear("channel_mix_value", "inner", of.width),
         }

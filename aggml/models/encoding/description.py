@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from aggml.models.forms import Form, Frame, demand, has_biased_norms, linear, norm
+from aggml.models.forms import FormContext, TensorForm, demand, has_biased_norms, linear, norm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,9 +40,9 @@ class EncoderLayer:
     net: Net
     norms_first: bool = False
 
-    def forms(self, of: Frame) -> dict[str, Form]:
+    def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
-        n, found = of.width, dict[str, Form]()
+        n, found = of.width, dict[str, TensorForm]()
         if of.find("attn_qkv.weight") is not None:
             found |= linear("attn_qkv", n, 3 * n)
         else:
@@ -121,7 +121,7 @@ class EncoderDescription:
             names.append("output_norm.weight")
         return names
 
-    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included.
 
         Args:
@@ -129,12 +129,14 @@ class EncoderDescription:
         """
         width = self.width
         found = {
-            "token_embd.weight": Form((width, "vocabulary")),
-            "token_types.weight": Form((width, "types of tokens"), optional=True, vector=True),
+            "token_embd.weight": TensorForm((width, "vocabulary")),
+            "token_types.weight": TensorForm(
+                (width, "types of tokens"), optional=True, vector=True
+            ),
             **norm("token_embd_norm", width, centred=True),
         }
         if self.positions:
-            found["position_embd.weight"] = Form((width, self.context_length))
+            found["position_embd.weight"] = TensorForm((width, self.context_length))
         if self.layers and self.layers[-1].norms_first:
             found |= norm("output_norm", width, centred=True)
         if has_biased_norms(tensors):
@@ -145,14 +147,14 @@ class EncoderDescription:
             found |= linear("cls", width, width) | linear("cls.output", width, ranks)
         else:
             found |= linear("cls", width, ranks)
-        found["cls.weight"] = Form(found["cls.weight"].ne, optional=True)
+        found["cls.weight"] = TensorForm(found["cls.weight"].ne, optional=True)
         return found | self.layer_forms(tensors, "")
 
-    def layer_forms(self, tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Form]:
+    def layer_forms(self, tensors: Mapping[str, Tensor], prefix: str) -> dict[str, TensorForm]:
         """The forms of the tensors of all layers, whose names begin with ``prefix``."""
-        found: dict[str, Form] = {}
+        found: dict[str, TensorForm] = {}
         for i, layer in enumerate(self.layers):
             at = f"{prefix}blk.{i}."
-            of = layer.forms(Frame(self.width, True, tensors, at))
+            of = layer.forms(FormContext(self.width, True, tensors, at))
             found |= {at + name: form for name, form in of.items()}
         return found
