@@ -132,9 +132,14 @@ LARGE: Final = {
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less time for templates than users have, so that the tests need less."""
-    monkeypatch.setattr(sandbox, "SECONDS", 0.2)
+def impatience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less time for templates than users have, so that the tests need less.
+
+    What is refused for its size gets a minute: a slow machine must not run into the time first.
+    """
+    spec = getattr(request.node, "callspec", None)
+    source = spec.params.get("source") if spec is not None else None
+    monkeypatch.setattr(sandbox, "SECONDS", 60.0 if source in LARGE else 0.2)
 
 
 def error_of(template: ChatTemplate) -> str:
