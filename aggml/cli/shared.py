@@ -179,7 +179,7 @@ async def opened(
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
-    from aggml.models.cache.rows import rounded
+    from aggml.models.kv.rows import rounded
     from aggml.models.site import computing
 
     async with computing(device, threads) as on:

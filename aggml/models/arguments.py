@@ -1,7 +1,7 @@
 """Arguments of the public calls of models: checked at the call, and refused by name.
 
 Here: numbers, texts, token ids, paths. Each function returns the value in the form in which it is
-used. Not here: limits that depend on the context (decoding/batch.py).
+used. Not here: limits that depend on the context (decoder/batch.py).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.description import SpeechDescription
-    from aggml.models.encoding.description import EncoderDescription
+    from aggml.models.encoder.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["GROUP", "checkpoints", "describe", "known_architectures", "register_architecture"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.models.description import Description, SpeechDescription
-    from aggml.models.encoding.description import EncoderDescription
+    from aggml.models.encoder.description import EncoderDescription
     from aggml.models.forms import TensorForm
 
     Described: TypeAlias = Description | EncoderDescription | SpeechDescription

@@ -2,7 +2,7 @@
 
 An architecture reads a file's hyperparameters into a `Description`; the graph of a step is built
 from that alone. Here: the dataclasses and the two interfaces of blocks. Not here: the blocks
-themselves (blocks/), the architectures (architectures/), the graph (decoding/step.py).
+themselves (blocks/), the architectures (architectures/), the graph (decoder/step.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
-    from aggml.models.cache.room import Cached, Memory, State
     from aggml.models.checkpoints.recipes import Checkpoint
-    from aggml.models.encoding.description import EncoderDescription
+    from aggml.models.encoder.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
+    from aggml.models.kv.room import Cached, Memory, State
 
 __all__ = [
     "VOCABULARY", "Architecture", "Block", "Description", "Layer", "Mixer", "SpeechDescription",

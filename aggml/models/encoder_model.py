@@ -1,6 +1,6 @@
 """EncoderModel: a model like BERT, from texts to vectors and from query and document to scores.
 
-Here: the public object. Not here: loading (loading.py), the computation (encoding/).
+Here: the public object. Not here: loading (loading.py), the computation (encoder/).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml import Backend
-    from aggml.models.encoding.encoder import Encoder
-    from aggml.models.encoding.packing import F32
+    from aggml.models.encoder.encoder import Encoder
+    from aggml.models.encoder.packing import F32
     from aggml.models.model import TokenIds
     from aggml.models.tokenizers import Vocabulary
 

@@ -16,10 +16,10 @@ import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.checking import describe_checked, vocabulary_problems
-from aggml.models.decoding.decoder import Decoder
+from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
+from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder_model import EncoderModel
-from aggml.models.encoding import Encoder, EncoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
 from aggml.models.site import site_of

@@ -15,7 +15,7 @@ from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.mamba2 import Mamba2
 from aggml.models.description import Description, Layer
-from aggml.models.encoding.description import EncoderDescription
+from aggml.models.encoder.description import EncoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import MOST_LAYERS
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.models.description import Block, Mixer
-    from aggml.models.encoding.description import EncoderLayer, Pooling
+    from aggml.models.encoder.description import EncoderLayer, Pooling
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = [

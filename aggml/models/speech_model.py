@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml.models.decoding.decoder import F32, Decoder
+    from aggml.models.decoder.decoder import F32, Decoder
     from aggml.models.description import SpeechDescription
     from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary

@@ -1,7 +1,7 @@
 """TextModel: a model that continues text: logits, generation, vectors.
 
 Here: the public object, the slots of concurrent generations. Not here: loading (loading.py), one
-generation (token_stream.py), the steps (decoding/), the tokenizers (tokenizers/).
+generation (token_stream.py), the steps (decoder/), the tokenizers (tokenizers/).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aggml.models.arguments import (
     text_list,
     token_ids,
 )  # fmt: skip
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
 from aggml.models.model import Model
 from aggml.models.token_stream import TokenStream
 from aggml.models.tokenizers.template import ChatTemplate
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from aggml.models.decoding.decoder import F32
-    from aggml.models.decoding.interface import Decoding
+    from aggml.models.decoder.decoder import F32
+    from aggml.models.decoder.interface import Decoding
     from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary
 

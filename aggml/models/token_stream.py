@@ -1,7 +1,7 @@
 """Token, TokenStream: the tokens that continue a prompt, as `TextModel.generate` returns them.
 
 Here: taking a slot, token after token, the text, why it ended, giving the slot back. Not here: the
-steps (decoding/generating.py), who has which slot (text_model.py).
+steps (decoder/generating.py), who has which slot (text_model.py).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 from aggml import InvalidState
-from aggml.models.decoding.generating import Continuation
+from aggml.models.decoder.generating import Continuation
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from aggml.models.decoding.interface import Decoding
-    from aggml.models.decoding.sampling import Sampler
+    from aggml.models.decoder.interface import Decoding
+    from aggml.models.decoder.sampling import Sampler
 
 __all__ = ["FinishReason", "SlotOwner", "Token", "TokenStream"]
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from aggml import InvalidState
-from aggml.models.cache.rows import rounded
-from aggml.models.decoding.batch import check
-from aggml.models.decoding.decoder import CHUNK, Best
-from aggml.models.decoding.sampling import check_drawable
+from aggml.models.decoder.batch import check
+from aggml.models.decoder.decoder import CHUNK, Best
+from aggml.models.decoder.sampling import check_drawable
 from aggml.models.errors import ModelError
+from aggml.models.kv.rows import rounded
 from aggml.models.lifetime import Lifetime
 from aggml.ray.dispatch import Dispatcher, Form
 from aggml.ray.errors import LOST, StageLost
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml.models.decoding import F32
-    from aggml.models.decoding.drawing import Draws
+    from aggml.models.decoder import F32
+    from aggml.models.decoder.drawing import Draws
     from aggml.models.description import Description
     from aggml.ray.stages import Stages
 
@@ -102,7 +102,7 @@ class PipelineDecoder:
         self.lifetime = Lifetime(self._forget)
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
-        """As `aggml.models.decoding.Decoder.prefill`; several pieces are under way at a time.
+        """As `aggml.models.decoder.Decoder.prefill`; several pieces are under way at a time.
 
         Raises:
             StageLost: a stage was lost and did not come back.
@@ -113,26 +113,26 @@ class PipelineDecoder:
         return found
 
     async def logits(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """As `aggml.models.decoding.Decoder.logits`."""
+        """As `aggml.models.decoder.Decoder.logits`."""
         self._check(ids, 0)
         (pieces,) = await self._take([_Job(slot, ids, 0)], Form(), last=False)
         return np.concatenate([piece[0] for piece in pieces])
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
-        """As `aggml.models.decoding.Decoder.hidden`."""
+        """As `aggml.models.decoder.Decoder.hidden`."""
         self._check(ids, 0)
         (pieces,) = await self._take([_Job(slot, ids, 0)], Form(hidden=True), last=False)
         return np.concatenate([piece[0] for piece in pieces])
 
     async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
-        """As `aggml.models.decoding.Decoder.decode`."""
+        """As `aggml.models.decoder.Decoder.decode`."""
         found = await self._one_more(ids, positions, slot, Form())
         return np.concatenate([logits for (logits,) in found])
 
     async def decode_best(
         self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
     ) -> Best:
-        """As `aggml.models.decoding.Decoder.decode_best`."""
+        """As `aggml.models.decoder.Decoder.decode_best`."""
         found = await self._one_more(ids, positions, slot, Form(best))
         return Best(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
@@ -143,7 +143,7 @@ class PipelineDecoder:
         slot: int = 0,
         draws: Draws | None = None,
     ) -> Following:
-        """As `aggml.models.decoding.Decoder.follow`, but the step begins when it is awaited.
+        """As `aggml.models.decoder.Decoder.follow`, but the step begins when it is awaited.
 
         It could not begin earlier: a token has to come back here before it can go to the first
         stage. ``draws`` must be None.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from aggml.models.decoding.batch import Batch, Group
+from aggml.models.decoder.batch import Batch, Group
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aggml import Backend, DType
-    from aggml.models.decoding import Decoder
+    from aggml.models.decoder import Decoder
     from aggml.models.description import Description, Layer
     from aggml.models.weights import ModelFile
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aggml.models.engine.jobs import EngineError
 from aggml.ray.errors import LOST
 from aggml.serve.http.forms import Failure
 from aggml.serve.http.resuming import SoFar
-from aggml.serve.jobs import EngineError
 
 if TYPE_CHECKING:
     from starlette.types import Send

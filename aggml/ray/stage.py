@@ -1,7 +1,7 @@
 """A stage: the actor that owns some layers of a model, their weights and their caches.
 
 Here: opening, steps in the order of each slot. Not here: which steps there are (dispatch.py), how
-they arrive and leave (neighbours.py), the computation (aggml.models.decoding).
+they arrive and leave (neighbours.py), the computation (aggml.models.decoder).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ray
 import ray.util
 
 import aggml
-from aggml.models.decoding.batch import Batch, Group
+from aggml.models.decoder.batch import Batch, Group
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from aggml.ray.errors import StageLost
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml import Backend, Future, Trace
-    from aggml.models.decoding import Decoder
+    from aggml.models.decoder import Decoder
     from aggml.ray.files import Source
     from aggml.ray.measuring import Sample
     from aggml.ray.step import Ask, Step
@@ -207,7 +207,7 @@ class Stage:
                 stage.
 
         Returns:
-            The results of `aggml.models.decoding.Decoder.queue`. If this is not the last stage, the
+            The results of `aggml.models.decoder.Decoder.queue`. If this is not the last stage, the
             values for the next one.
 
         Raises:

@@ -8,9 +8,9 @@ need the extra ``serve``.
 
 from __future__ import annotations
 
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
 from aggml.serve.embedder import Embedder
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import EngineError, FullError, Job, TooLongError
 from aggml.serve.opening import Completer, Limits, opened
 from aggml.serve.transcriber import Transcriber
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggml.models import EncoderModel
-    from aggml.models.decoding import F32
+    from aggml.models.decoder import F32
 
 __all__ = ["Embedder"]
 

@@ -15,17 +15,17 @@ import anyio.to_thread
 
 from aggml import models
 from aggml.models import EncoderModel, ModelError, SpeechModel
-from aggml.models.cache.paging import PagedDecoder, budget_of
-from aggml.models.cache.room import State
 from aggml.models.description import Description, SpeechDescription
-from aggml.models.encoding import EncoderDescription
+from aggml.models.encoder import EncoderDescription
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.kv.paging import PagedDecoder, budget_of
+from aggml.models.kv.room import State
 from aggml.models.loading import LONGEST, described, load_decoder
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.template import template_of
 from aggml.models.weights import open_model
 from aggml.process.paths import user_path
 from aggml.serve.embedder import Embedder
-from aggml.serve.engine import STAGED, Engine
 from aggml.serve.transcriber import Transcriber
 
 if TYPE_CHECKING:

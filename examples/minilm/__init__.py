@@ -1,12 +1,12 @@
 """all-MiniLM-L6-v2, a sentence encoder: the names that programs import.
 
 Here: the names. Not here: the model (model.py), its weights (weights.py) and graph (graph.py),
-how sentences share a batch (aggml.models.encoding), embedding for many tasks (embedder.py).
+how sentences share a batch (aggml.models.encoder), embedding for many tasks (embedder.py).
 """
 
 from __future__ import annotations
 
-from aggml.models.encoding.packing import F32, Ids, Shape
+from aggml.models.encoder.packing import F32, Ids, Shape
 from minilm.embedder import Embedder, load_tokenizer
 from minilm.graph import build
 from minilm.model import MiniLM, workers

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-    from aggml.models.encoding.packing import F32, Ids
+    from aggml.models.encoder.packing import F32, Ids
 
 MAX_TOKENS: Final = 256  # of a sentence; the model was trained with so many
 LONG_TEXT: Final = 2000  # characters; longer texts take over 0.5 ms, so a thread tokenizes them

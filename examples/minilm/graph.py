@@ -16,7 +16,7 @@ from aggml import DType, Graph, Tensor, ops
 from minilm.weights import EPS, HEAD, HEADS, LAYERS, WIDTH
 
 if TYPE_CHECKING:
-    from aggml.models.encoding.packing import Shape
+    from aggml.models.encoder.packing import Shape
     from minilm.weights import Weights
 
 

@@ -2,7 +2,7 @@
 
 Here: placing the weights, a bounded cache of graphs, computing parts of a batch at the same time.
 Not here: the weights (weights.py), the graph (graph.py), how sentences share a batch
-(aggml.models.encoding), which parts a batch has (parts.py), tokenizing (embedder.py).
+(aggml.models.encoder), which parts a batch has (parts.py), tokenizing (embedder.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import Backend, DType
-from aggml.models.encoding.packing import F32, Ids, Shape, fill, pack
+from aggml.models.encoder.packing import F32, Ids, Shape, fill, pack
 from minilm.graph import Program, build
 from minilm.parts import parts_of
 from minilm.weights import (

@@ -1,6 +1,6 @@
 """Which rows of a batch are computed together.
 
-Not here: how sentences share rows (aggml.models.encoding.packing).
+Not here: how sentences share rows (aggml.models.encoder.packing).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from aggml.models.encoding.packing import Shape
+    from aggml.models.encoder.packing import Shape
 
 #: With so many tokens a layer's results, from its first product to its last, stay in a core's L2.
 #: 64 sentences of 122 tokens in such parts take two thirds of the time of one graph.

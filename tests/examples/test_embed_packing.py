@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from minilm.parts import FEWEST_TOKENS, PART_TOKENS, parts_of
 
-from aggml.models.encoding.packing import Packing, Shape, fill, pack
+from aggml.models.encoder.packing import Packing, Shape, fill, pack
 
 LENGTHS = st.lists(st.integers(1, 256), min_size=1, max_size=100)
 

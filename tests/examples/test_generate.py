@@ -1,4 +1,4 @@
-"""models/decoding/generating.py and models/llama: compared with numpy, several sequences."""
+"""models/decoder/generating.py and models/llama: compared with numpy, several sequences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 import aggml
 from aggml.models import ModelError
-from aggml.models.cache.rows import mask_of
-from aggml.models.decoding import Decoder, generating
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder import Decoder, generating
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.kv.rows import mask_of
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from examples import llama_files

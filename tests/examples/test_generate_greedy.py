@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml.models.decoding import generating
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder import generating
+from aggml.models.decoder.sampling import Sampler
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from examples import llama_files

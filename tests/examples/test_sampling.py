@@ -1,10 +1,10 @@
-"""models/decoding/sampling.py: the next token of one sequence, and of many at once."""
+"""models/decoder/sampling.py: the next token of one sequence, and of many at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from aggml.models.decoding.sampling import Sampler, choose
+from aggml.models.decoder.sampling import Sampler, choose
 
 
 def test_sampler_draws_from_the_best_only() -> None:

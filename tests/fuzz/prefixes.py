@@ -22,15 +22,15 @@ import anyio.lowlevel
 from fuzz.rounds import Failure, Report, draw
 
 import aggml
-from aggml.models.cache.paging import PAGE, PagedDecoder
-from aggml.models.decoding.adjusting import Adjuster, Rules
-from aggml.models.decoding.generating import generate
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.adjusting import Adjuster, Rules
+from aggml.models.decoder.generating import generate
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
+from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.small import write_small
 from aggml.models.weights import open_model
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import EngineError, FullError, Job, TooLongError
 
 if TYPE_CHECKING:
     import random

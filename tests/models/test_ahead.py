@@ -12,9 +12,9 @@ import pytest
 from models import random_models
 
 import aggml
-from aggml.models.decoding.ahead import MOST, Ahead
-from aggml.models.decoding.batch import CHAINED, Batch, some_of_each
-from aggml.models.decoding.decoder import Decoder
+from aggml.models.decoder.ahead import MOST, Ahead
+from aggml.models.decoder.batch import CHAINED, Batch, some_of_each
+from aggml.models.decoder.decoder import Decoder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -86,7 +86,7 @@ async def test_a_window_of_any_length_of_context_gives_the_same(folder: Path, na
         whole = await model.logits(ids)
     # The same layers with a row for each position, masked to the window.
     async with aggml.get_device("CPU").backend() as backend:
-        from aggml.models.cache.paging import PagedDecoder
+        from aggml.models.kv.paging import PagedDecoder
         from aggml.models.loading import load_decoder
         from aggml.models.weights import open_model
 

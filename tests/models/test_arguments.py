@@ -15,7 +15,7 @@ from models import random_models, speech_file
 
 import aggml
 from aggml.models import EncoderModel, Model, ModelError, SpeechModel, TextModel
-from aggml.models.decoding.sampling import Sampler, choose
+from aggml.models.decoder.sampling import Sampler, choose
 from examples import llama_files
 
 if TYPE_CHECKING:

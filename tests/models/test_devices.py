@@ -16,7 +16,7 @@ from models import random_models
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models.decoding import Decoder, Sampler
+from aggml.models.decoder import Decoder, Sampler
 from aggml.models.dividing import divided
 from aggml.models.small import write_small
 from aggml.serve import Completer, Embedder, Job, Limits, opened

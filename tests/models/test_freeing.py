@@ -18,7 +18,7 @@ from support import without_collector
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models.decoding import Sampler
+from aggml.models.decoder import Sampler
 from aggml.models.small import write_small
 from aggml.native._native import release_finished
 from aggml.serve import Completer, Job, Limits, opened

@@ -15,8 +15,8 @@ from models import random_models
 
 import aggml
 from aggml.models.catalogue import describe
-from aggml.models.decoding import Decoder
-from aggml.models.decoding.batch import Batch, Group
+from aggml.models.decoder import Decoder
+from aggml.models.decoder.batch import Batch, Group
 from aggml.models.description import Description
 from aggml.models.hyperparameters import Hyperparameters
 

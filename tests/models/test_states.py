@@ -16,7 +16,7 @@ from models import random_models
 from models.layout import VOCABULARY
 
 import aggml
-from aggml.models.decoding import Batch, Decoder, Group
+from aggml.models.decoder import Batch, Decoder, Group
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 

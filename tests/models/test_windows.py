@@ -13,7 +13,7 @@ from models import layout, random_models
 import aggml
 from aggml import DType
 from aggml.models import TextModel
-from aggml.models.cache.caches import CHUNK, Caches
+from aggml.models.kv.caches import CHUNK, Caches
 
 if TYPE_CHECKING:
     from pathlib import Path

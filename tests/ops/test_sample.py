@@ -13,8 +13,8 @@ from ops.computing import run
 
 import aggml
 from aggml import Tensor, new_tensor, ops
-from aggml.models.decoding.adjusting import Adjuster, Rules
-from aggml.models.decoding.sampling import Sampler, choose
+from aggml.models.decoder.adjusting import Adjuster, Rules
+from aggml.models.decoder.sampling import Sampler, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

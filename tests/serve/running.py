@@ -10,12 +10,12 @@ import anyio.lowlevel
 import numpy as np
 
 import aggml
-from aggml.models.cache.paging import PAGE, PagedDecoder
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import Job
+from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

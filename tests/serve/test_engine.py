@@ -15,14 +15,14 @@ import pytest
 from serve.running import CTX, PATIENCE, all_of, greedy, prompts, running
 
 import aggml
-from aggml.models.cache.paging import PagedDecoder, fitting
-from aggml.models.decoding.adjusting import Adjuster, Rules
-from aggml.models.decoding.generating import generate
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.adjusting import Adjuster, Rules
+from aggml.models.decoder.generating import generate
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
+from aggml.models.engine.staging import Chunk, Piece, mask, place
+from aggml.models.kv.paging import PagedDecoder, fitting
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
-from aggml.serve.jobs import EngineError, FullError, Job, TooLongError
-from aggml.serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from aggml import Future
     from aggml.devices.sim import SimDevice
-    from aggml.models.decoding import Batch
-    from aggml.serve.engine import Engine
+    from aggml.models.decoder import Batch
+    from aggml.models.engine.engine import Engine
 
 
 async def alone(file: Path, prompt: Sequence[int], n: int) -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from aggml.serve.jobs import Job
+    from aggml.models.engine.jobs import Job
 
 PATHS: dict[type, str] = {
     Completion: "completions",

@@ -16,8 +16,8 @@ from models import random_models
 from serve.test_pages import resident
 
 import aggml
-from aggml.models.cache.huge import HugePages, huge_size
-from aggml.models.cache.paging import PAGE, PagedDecoder
+from aggml.models.kv.huge import HugePages, huge_size
+from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 

@@ -15,19 +15,19 @@ from anyio.lowlevel import checkpoint
 from serve.support import until
 
 import aggml
-from aggml.models.cache.paging import PagedDecoder
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import Job
+from aggml.models.kv.paging import PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import Job
 from examples import llama_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from aggml.models.cache.copying import Run
+    from aggml.models.kv.copying import Run
 
 PATIENCE = 60
 

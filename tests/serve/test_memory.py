@@ -19,9 +19,9 @@ from serve.running import PATIENCE, all_of, greedy
 
 import aggml
 from aggml.models import ModelError
-from aggml.models.cache.paging import PAGE, PagedDecoder
-from aggml.models.decoding.generating import generate
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.generating import generate
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from aggml.serve import Completer, Limits, opened

@@ -16,7 +16,7 @@ import pytest
 from serve.running import CTX, all_of, greedy, prompts, running
 
 import aggml
-from aggml.models.cache.paging import PAGE, PagedDecoder, Pages, budget_of
+from aggml.models.kv.paging import PAGE, PagedDecoder, Pages, budget_of
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 

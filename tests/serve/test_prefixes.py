@@ -18,14 +18,14 @@ from models.layout import VOCABULARY
 from serve.support import GREEDY, engine_of, serving
 
 import aggml
-from aggml.models.cache.copying import Run, joined
-from aggml.models.cache.paging import PAGE, PagedDecoder, Pages
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import EngineError, Job
+from aggml.models.engine.prefixes import Prefixes
+from aggml.models.kv.copying import Run, joined
+from aggml.models.kv.paging import PAGE, PagedDecoder, Pages
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import EngineError, Job
-from aggml.serve.prefixes import Prefixes
 from examples import llama_files
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from serve.support import serving
 
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
 from aggml.serve.http.resuming import NOTE, RESUMING, SoFar
 
 if TYPE_CHECKING:

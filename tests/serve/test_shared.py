@@ -16,14 +16,14 @@ from models import random_models
 from serve.support import until
 
 import aggml
-from aggml.models.cache.paging import PAGE, PagedDecoder
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import Job
+from aggml.models.engine.prefixes import key_of
+from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from aggml.serve import steps
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import Job
-from aggml.serve.prefixes import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,20 +19,20 @@ from serve.support import GREEDY, serving
 
 import aggml
 from aggml.models import ModelError
-from aggml.models.cache.paging import PAGE, PagedDecoder, budget_of
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.engine import STAGED, Engine
+from aggml.models.engine.jobs import EngineError, Job, TooLongError
+from aggml.models.kv.paging import PAGE, PagedDecoder, budget_of
 from aggml.models.loading import load_decoder
 from aggml.models.small import tokens
 from aggml.models.weights import open_model
-from aggml.serve.engine import STAGED, Engine
-from aggml.serve.jobs import EngineError, Job, TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from aggml import Future
-    from aggml.models.decoding import Batch
+    from aggml.models.decoder import Batch
 
 LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
 CTX = 512

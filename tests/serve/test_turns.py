@@ -14,17 +14,17 @@ import pytest
 from serve.running import all_of, greedy, running
 from serve.support import until
 
-from aggml.models.cache.paging import PagedDecoder, Pages
+from aggml.models.engine.engine import Engine
+from aggml.models.engine.jobs import EngineError
+from aggml.models.kv.paging import PagedDecoder, Pages
 from aggml.serve import steps
-from aggml.serve.engine import Engine
-from aggml.serve.jobs import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from aggml.models.cache.copying import Run
-    from aggml.serve.jobs import Job
+    from aggml.models.engine.jobs import Job
+    from aggml.models.kv.copying import Run
 
 
 def text(n: int, first: int) -> list[int]:

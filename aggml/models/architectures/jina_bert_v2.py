@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture
-from aggml.models.encoding.description import EncoderDescription, EncoderLayer
+from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.reading import (
     encoder_of,
     layers_of,

@@ -10,13 +10,13 @@ import numpy as np
 from aggml.models.checkpoints.keys import ENCODER_KEYS
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
-from aggml.models.encoding.description import EncoderDescription, EncoderLayer
+from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.errors import ModelError
 from aggml.models.reading import encoder_of, layers_of, rope_of, windowed
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
-    from aggml.models.encoding.description import Net
+    from aggml.models.encoder.description import Net
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.models.blocks import CrossAttention, FeedForward
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Layer, SpeechDescription
-from aggml.models.encoding.description import EncoderDescription, EncoderLayer
+from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.hyperparameters import MOST_LAYERS
 from aggml.models.reading import LARGEST_EPS, attention_of, centred_of, divides, layers_of
 

@@ -1,7 +1,7 @@
 """Blocks of which layers are made: attention, recurrences, feed-forward nets, experts.
 
 Here: the names. Each block is a frozen dataclass of numbers that builds its own nodes. Not here:
-the order of blocks in a layer (../decoding/step.py), the blocks of each model (../architectures/).
+the order of blocks in a layer (../decoder/step.py), the blocks of each model (../architectures/).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attention: queries, keys and values of a step, written to and read from caches.
 
 Here: grouped queries, norms of queries and keys, rotary positions, sliding windows, sinks, soft
-caps. Not here: which rows of a cache are written and seen (../cache/rows.py).
+caps. Not here: which rows of a cache are written and seen (../kv/rows.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from aggml import ops
-from aggml.models.cache.room import Cached, Room
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.forms import norm as norm_form
+from aggml.models.kv.room import Cached, Room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Places, Scope
-    from aggml.models.decoding.batch import Part
+    from aggml.models.decoder.batch import Part
 
 __all__ = ["Attention", "Rope", "heads_of", "queries_of"]
 

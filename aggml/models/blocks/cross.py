@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.models.blocks.attention import heads_of, queries_of
-from aggml.models.cache.room import Memory
 from aggml.models.forms import FormContext, TensorForm, linear
+from aggml.models.kv.room import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """DeltaNet: each head's state is a matrix; every token corrects it by the error it makes.
 
 The gated delta rule of Yang et al. 2024, as Qwen3-Next has it. Not here: the convolution before it
-(recurrent.py), where states lie (../cache/caches.py).
+(recurrent.py), where states lie (../kv/caches.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
-from aggml.models.cache.room import State
 from aggml.models.forms import FormContext, TensorForm, linear
+from aggml.models.kv.room import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

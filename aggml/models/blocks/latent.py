@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.attention import Rope
     from aggml.models.blocks.scope import Scope
-    from aggml.models.cache.room import Cached
+    from aggml.models.kv.room import Cached
 
 __all__ = ["LatentAttention"]
 

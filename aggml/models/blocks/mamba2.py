@@ -1,7 +1,7 @@
 """Mamba2: each head has a state that decays and to which every token adds (Dao and Gu 2024).
 
 Here: the mixer. Not here: the convolution before it (recurrent.py), where states lie
-(../cache/caches.py).
+(../kv/caches.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
-from aggml.models.cache.room import State
 from aggml.models.forms import FormContext, TensorForm, linear
+from aggml.models.kv.room import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

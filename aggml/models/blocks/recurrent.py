@@ -1,7 +1,7 @@
 """What recurrent layers share: views of each sequence's tokens, and a short convolution.
 
 Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv7.py), where states lie
-(../cache/caches.py).
+(../kv/caches.py).
 """
 
 from __future__ import annotations

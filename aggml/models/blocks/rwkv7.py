@@ -1,7 +1,7 @@
 """RWKV 7: TimeMix mixes tokens, ChannelMix mixes channels; both use the previous token.
 
 Here: these two parts of a layer (Peng et al. 2025). Not here: where states lie
-(../cache/caches.py).
+(../kv/caches.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from aggml import ops
 from aggml.models.blocks.recurrent import columns, joined, parts_of
-from aggml.models.cache.room import State
 from aggml.models.forms import FormContext, TensorForm, linear
+from aggml.models.kv.room import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml import Tensor
-    from aggml.models.cache.room import Room
-    from aggml.models.decoding.batch import Shape
+    from aggml.models.decoder.batch import Shape
+    from aggml.models.kv.room import Room
 
 __all__ = ["Places", "Scope", "Turns", "normed"]
 

@@ -1,6 +1,6 @@
 """pooling_keys: how a folder of sentence-transformers makes one vector of a text.
 
-Here: reading modules.json and the files that it names. Not here: pooling itself (../encoding/).
+Here: reading modules.json and the files that it names. Not here: pooling itself (../encoder/).
 """
 
 from __future__ import annotations

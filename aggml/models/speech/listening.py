@@ -2,7 +2,7 @@
 
 From windows of a spectrogram it computes the keys and values to which the decoder's layers attend,
 and writes them to the decoder's caches, once for each window. Not here: the layers
-(../encoding/graph.py, ../blocks/cross.py), the decoder.
+(../encoder/graph.py, ../blocks/cross.py), the decoder.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from anyio.lowlevel import checkpoint
 import aggml
 from aggml import DType, Graph, ops
 from aggml.models.blocks.cross import CrossAttention
-from aggml.models.encoding.graph import Nodes
-from aggml.models.encoding.packing import Shape
+from aggml.models.encoder.graph import Nodes
+from aggml.models.encoder.packing import Shape
 from aggml.models.lifetime import Lifetime
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml import Tensor
-    from aggml.models.decoding.decoder import Decoder
+    from aggml.models.decoder.decoder import Decoder
     from aggml.models.description import SpeechDescription
 
     F32 = npt.NDArray[np.float32]

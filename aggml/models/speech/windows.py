@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.random import default_rng
 
-from aggml.models.decoding.sampling import without_nan
+from aggml.models.decoder.sampling import without_nan
 from aggml.models.speech.deciding import Rules, compression, log_softmax, suppressed
 from aggml.models.speech.special import LANGUAGES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml.models.decoding.decoder import Decoder
+    from aggml.models.decoder.decoder import Decoder
     from aggml.models.speech.listening import Listener
     from aggml.models.speech.special import Special
     from aggml.models.tokenizers import Vocabulary

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from aggml.models import ModelError
+from aggml.models.engine.jobs import EngineError, FullError
 from aggml.models.ranking import ranked
 from aggml.serve.http.bodies import read_json
 from aggml.serve.http.choice import Choice
@@ -50,7 +51,6 @@ from aggml.serve.http.streams import (
     hung_up_cancels,
 )
 from aggml.serve.http.vectors import base64_of, numbers_of, shortened
-from aggml.serve.jobs import EngineError, FullError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

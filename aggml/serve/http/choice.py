@@ -8,16 +8,16 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aggml.models.decoding.adjusting import Adjuster
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.adjusting import Adjuster
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.jobs import Job
 from aggml.serve.http.resuming import Note, Sent
 from aggml.serve.http.text import Answer
-from aggml.serve.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from aggml.serve.engine import Engine
+    from aggml.models.engine.engine import Engine
     from aggml.serve.http.schema import Generation
     from aggml.serve.http.text import Text
 

@@ -16,12 +16,12 @@ import msgspec
 from starlette.responses import Response
 
 from aggml.models.batching import BatchError
+from aggml.models.engine.jobs import EngineError, FullError, TooLongError
 from aggml.serve.http.bodies import ENCODINGS
 from aggml.serve.http.choice import chat_logprobs, text_logprobs
 from aggml.serve.http.resuming import Note
 from aggml.serve.http.schema import RequestError
 from aggml.serve.http.streams import HungUpError, TooLargeError, first_of
-from aggml.serve.jobs import EngineError, FullError, TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

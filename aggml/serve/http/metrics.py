@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aggml.serve.engine import Engine
+    from aggml.models.engine.engine import Engine
     from aggml.serve.http.pacing import UnderWay
 
 __all__ = ["Metrics"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from aggml.models.decoding.adjusting import Rules
+from aggml.models.decoder.adjusting import Rules
 
 __all__ = [
     "Chat", "Completion", "Document", "Embeddings", "Generation", "Message", "RequestError",

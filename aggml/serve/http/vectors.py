@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from aggml.models.decoding import F32
+    from aggml.models.decoder import F32
 
 __all__ = ["base64_of", "numbers_of", "shortened"]
 

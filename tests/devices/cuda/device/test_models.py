@@ -13,7 +13,7 @@ from devices.cuda.fake_driver import all_kernels
 from models import layout, random_models
 
 import aggml
-from aggml.models.decoding import Sampler, generate
+from aggml.models.decoder import Sampler, generate
 from aggml.models.loading import load_decoder
 from aggml.models.small import LAYERS, write_small
 from aggml.models.weights import open_model

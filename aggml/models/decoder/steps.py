@@ -18,8 +18,8 @@ from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
     from aggml import Tensor
-    from aggml.models.decoding.batch import Shape
-    from aggml.models.decoding.step import Builder, Step
+    from aggml.models.decoder.batch import Shape
+    from aggml.models.decoder.step import Builder, Step
     from aggml.models.site import Site
 
 __all__ = ["Steps"]

@@ -12,8 +12,8 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml import InvalidArgument
-from aggml.models.encoding.graph import Program, build, mask_of
-from aggml.models.encoding.packing import F32, Ids, Packing, Shape, fill, pack
+from aggml.models.encoder.graph import Program, build, mask_of
+from aggml.models.encoder.packing import F32, Ids, Packing, Shape, fill, pack
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.site import CLOSED, free_with, site_of, unplace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Scheduler, Tensor
-    from aggml.models.encoding.description import EncoderDescription
+    from aggml.models.encoder.description import EncoderDescription
 
 __all__ = ["Encoder"]
 

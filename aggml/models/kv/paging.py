@@ -4,7 +4,8 @@ The cache is one range of addresses, long enough for every slot at full length. 
 provides memory for a page when the page is first written. It gets the memory back when other slots
 need it or no sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees
 plain strided rows. Here: the budget, the free slots, a decoder with such caches. Not here: which
-sequence gets a slot (serve/engine.py), which pages are kept for later prompts (serve/prefixes.py).
+sequence gets a slot (../engine/engine.py), which pages are kept for later prompts
+(../engine/prefixes.py).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml import Graph
-from aggml.models.cache.copying import Run, copied, copy_nodes, joined
-from aggml.models.cache.huge import HugePages
-from aggml.models.decoding.decoder import Decoder
+from aggml.models.decoder.decoder import Decoder
 from aggml.models.errors import ModelError
+from aggml.models.kv.copying import Run, copied, copy_nodes, joined
+from aggml.models.kv.huge import HugePages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """Which rows of a cache a step writes, and which of them each token may see.
 
-Here: plain functions on arrays. Not here: the caches themselves (../decoding/decoder.py), attention
+Here: plain functions on arrays. Not here: the caches themselves (../decoder/decoder.py), attention
 (../blocks/attention.py).
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from aggml.models.cache.room import Room
+    from aggml.models.kv.room import Room
 
     F16 = npt.NDArray[np.float16]
     I32 = npt.NDArray[np.int32]

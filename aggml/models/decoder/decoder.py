@@ -14,15 +14,15 @@ import numpy.typing as npt
 from anyio.lowlevel import checkpoint
 
 from aggml import DType, Future, Graph, Tensor
-from aggml.models.cache.caches import CHUNK, Caches, sizes
-from aggml.models.cache.reached import Reached
-from aggml.models.cache.rows import rounded
-from aggml.models.decoding.ahead import Ahead
-from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, check, piece, some_of_each
-from aggml.models.decoding.sampling import check_drawable
-from aggml.models.decoding.step import Builder
-from aggml.models.decoding.steps import Steps
+from aggml.models.decoder.ahead import Ahead
+from aggml.models.decoder.batch import CHAINED, F32, Batch, Best, check, piece, some_of_each
+from aggml.models.decoder.sampling import check_drawable
+from aggml.models.decoder.step import Builder
+from aggml.models.decoder.steps import Steps
 from aggml.models.errors import ModelError
+from aggml.models.kv.caches import CHUNK, Caches, sizes
+from aggml.models.kv.reached import Reached
+from aggml.models.kv.rows import rounded
 from aggml.models.lifetime import Lifetime
 from aggml.models.site import CLOSED, site_of, unplace
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Scheduler
-    from aggml.models.decoding.ahead import Kind
-    from aggml.models.decoding.batch import Group, Shape
-    from aggml.models.decoding.drawing import Draws
-    from aggml.models.decoding.step import Step
+    from aggml.models.decoder.ahead import Kind
+    from aggml.models.decoder.batch import Group, Shape
+    from aggml.models.decoder.drawing import Draws
+    from aggml.models.decoder.step import Step
     from aggml.models.description import Description
 
 __all__ = ["CHUNK", "F32", "Best", "Decoder", "Followed"]

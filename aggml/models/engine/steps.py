@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from aggml.models.cache.paging import PAGE
-from aggml.models.cache.rows import ROWS_STEP
-from aggml.models.decoding import Batch, Group
-from aggml.serve.staging import Chunk, Piece, mask, place
+from aggml.models.decoder import Batch, Group
+from aggml.models.engine.staging import Chunk, Piece, mask, place
+from aggml.models.kv.paging import PAGE
+from aggml.models.kv.rows import ROWS_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-    from aggml.models.cache.paging import Pages
-    from aggml.serve.jobs import Job
-    from aggml.serve.prefixes import Prefixes
+    from aggml.models.engine.jobs import Job
+    from aggml.models.engine.prefixes import Prefixes
+    from aggml.models.kv.paging import Pages
 
 __all__ = [
     "Intake", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "shared_by",

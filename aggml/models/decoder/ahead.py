@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.models.cache.rows import ROWS_STEP
+from aggml.models.kv.rows import ROWS_STEP
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aggml import Tensor
-    from aggml.models.decoding.batch import Group
-    from aggml.models.decoding.step import Step
+    from aggml.models.decoder.batch import Group
+    from aggml.models.decoder.step import Step
 
     Inputs = dict[Tensor, Any]
 

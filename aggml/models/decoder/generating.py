@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml.models.decoding.drawing import Draws
-from aggml.models.decoding.sampling import Sampler, check_drawable, choose
+from aggml.models.decoder.drawing import Draws
+from aggml.models.decoder.sampling import Sampler, check_drawable, choose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from aggml.models.decoding.decoder import F32
-    from aggml.models.decoding.interface import Chosen, Decoding
+    from aggml.models.decoder.decoder import F32
+    from aggml.models.decoder.interface import Chosen, Decoding
 
 __all__ = ["FEW", "Continuation", "Timing", "generate"]
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-    from aggml.models.encoding.packing import Shape
+    from aggml.models.encoder.description import EncoderDescription, EncoderLayer
+    from aggml.models.encoder.packing import Shape
 
 __all__ = ["Nodes", "Program", "build", "mask_of"]
 

@@ -15,17 +15,17 @@ from anyio.lowlevel import checkpoint
 import aggml
 from aggml import DType, Graph, Tensor, ops
 from aggml.models.blocks.scope import Places, Scope, Turns, normed
-from aggml.models.decoding.batch import joined
-from aggml.models.decoding.drawing import Drawing
+from aggml.models.decoder.batch import joined
+from aggml.models.decoder.drawing import Drawing
 from aggml.models.description import mixer_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aggml.models.cache.caches import Caches
-    from aggml.models.cache.room import Room
-    from aggml.models.decoding.batch import Batch, Group, Shape
+    from aggml.models.decoder.batch import Batch, Group, Shape
     from aggml.models.description import Description, Layer
+    from aggml.models.kv.caches import Caches
+    from aggml.models.kv.room import Room
 
 __all__ = ["Builder", "Step"]
 

@@ -1,7 +1,7 @@
 """Copies of rows from one place of the caches to another, in host memory or by a graph.
 
 Here: the copying itself. Not here: which rows hold which positions (paging.py,
-aggml/serve/prefixes.py), copies of whole sequences (caches.py).
+aggml/models/engine/prefixes.py), copies of whole sequences (caches.py).
 """
 
 from __future__ import annotations

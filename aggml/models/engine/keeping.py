@@ -1,7 +1,7 @@
 """Storing pages: copies of the pages that sequences have completed, made beside the next step.
 
 Here: when a copy is made, and who waits for it. Not here: which pages are stored (prefixes.py), the
-copying itself (aggml/models/cache/copying.py).
+copying itself (aggml/models/kv/copying.py).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from aggml.models.cache.copying import Run
-    from aggml.models.cache.paging import PagedDecoder
-    from aggml.serve.jobs import Job
-    from aggml.serve.prefixes import Prefixes
+    from aggml.models.engine.jobs import Job
+    from aggml.models.engine.prefixes import Prefixes
+    from aggml.models.kv.copying import Run
+    from aggml.models.kv.paging import PagedDecoder
 
 __all__ = ["Keeper"]
 
-_log = logging.getLogger("serve")
+_log = logging.getLogger("aggml")
 
 
 class Keeper:

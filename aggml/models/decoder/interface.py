@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from aggml.models.decoding.decoder import F32, Best
-    from aggml.models.decoding.drawing import Draws
+    from aggml.models.decoder.decoder import F32, Best
+    from aggml.models.decoder.drawing import Draws
     from aggml.models.description import Description
     from aggml.models.lifetime import Lifetime
 

@@ -18,9 +18,9 @@ from aggml import DType, Tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.models.decoding.adjusting import Adjuster
-    from aggml.models.decoding.batch import Shape
-    from aggml.models.decoding.sampling import Sampler
+    from aggml.models.decoder.adjusting import Adjuster
+    from aggml.models.decoder.batch import Shape
+    from aggml.models.decoder.sampling import Sampler
 
 __all__ = ["Drawing", "Draws"]
 

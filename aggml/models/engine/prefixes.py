@@ -2,7 +2,7 @@
 
 A page is found by a hash of its tokens and of all tokens before it, so it stands for one beginning
 only. Stored pages are copies, so a sequence that writes never changes them. Here: which pages are
-stored, and which are given up first. Not here: copying them (aggml/models/cache/copying.py), and
+stored, and which are given up first. Not here: copying them (aggml/models/kv/copying.py), and
 when that is done (engine.py).
 """
 
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from aggml.models.cache.copying import Run
-from aggml.models.cache.paging import PAGE
+from aggml.models.kv.copying import Run
+from aggml.models.kv.paging import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aggml.models.cache.paging import Pages
-    from aggml.serve.jobs import Job
+    from aggml.models.engine.jobs import Job
+    from aggml.models.kv.paging import Pages
 
 __all__ = ["Prefixes", "key_of"]
 

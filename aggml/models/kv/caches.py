@@ -1,7 +1,7 @@
 """Caches: the tensors in which all layers of a model keep what they need of every sequence.
 
 Here: their shapes, copies from one sequence to another. Not here: allocating them
-(../decoding/decoder.py, paging.py), which rows a step writes and sees (rows.py).
+(../decoder/decoder.py, paging.py), which rows a step writes and sees (rows.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import aggml
 from aggml import DType, Tensor, ops
-from aggml.models.cache.room import Cached, Memory, Room, State
-from aggml.models.cache.rows import length_of
 from aggml.models.errors import ModelError
+from aggml.models.kv.room import Cached, Memory, Room, State
+from aggml.models.kv.rows import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

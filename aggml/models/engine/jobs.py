@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 
 from aggml import AggmlError
-from aggml.models.decoding.drawing import Draws
-from aggml.models.decoding.sampling import choose, report
+from aggml.models.decoder.drawing import Draws
+from aggml.models.decoder.sampling import choose, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggml.models.cache.copying import Run
-    from aggml.models.decoding import Best
-    from aggml.models.decoding.adjusting import Adjuster
-    from aggml.models.decoding.sampling import Report, Sampler
+    from aggml.models.decoder import Best
+    from aggml.models.decoder.adjusting import Adjuster
+    from aggml.models.decoder.sampling import Report, Sampler
+    from aggml.models.kv.copying import Run
 
 __all__ = ["Counters", "EngineError", "FullError", "Job", "TooLongError", "chosen", "draws"]
 

@@ -4,7 +4,7 @@ A step computes one token of each sequence that runs. Beside them it computes a 
 that wait. One pass over the weights serves both, so running streams keep their pace. One task
 decides, between two steps, what the next step needs. Nothing here knows of HTTP. Not here: what a
 step takes in (steps.py), a sequence and its next token (jobs.py), memory of keys and values
-(aggml/models/cache/paging.py), how prompts share a chunk (staging.py), which beginnings of prompts
+(aggml/models/kv/paging.py), how prompts share a chunk (staging.py), which beginnings of prompts
 are stored (prefixes.py), and when they are copied (keeping.py).
 """
 
@@ -22,23 +22,31 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml.models.beside import Beside
-from aggml.models.cache.paging import PAGE, fitting
-from aggml.serve import steps
-from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
-from aggml.serve.keeping import Keeper
-from aggml.serve.prefixes import Prefixes
+from aggml.models.engine import steps
+from aggml.models.engine.jobs import (
+    Counters,
+    EngineError,
+    FullError,
+    Job,
+    TooLongError,
+    chosen,
+    draws,
+)
+from aggml.models.engine.keeping import Keeper
+from aggml.models.engine.prefixes import Prefixes
+from aggml.models.kv.paging import PAGE, fitting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
 
-    from aggml.models.cache.paging import PagedDecoder
-    from aggml.models.decoding import Best
-    from aggml.serve.staging import Piece
-    from aggml.serve.steps import Intake
+    from aggml.models.decoder import Best
+    from aggml.models.engine.staging import Piece
+    from aggml.models.engine.steps import Intake
+    from aggml.models.kv.paging import PagedDecoder
 
 __all__ = ["STAGED", "Engine"]
 
-_log = logging.getLogger("serve")
+_log = logging.getLogger("aggml")
 
 BEST: Final = 64  # the next token is chosen among so many; other logits stay on the device
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed

@@ -1,7 +1,7 @@
 """The inputs of one decoding step as arrays (`Batch`), and their `Shape`, which decides the graph.
 
 Here: plain values and arrays, those of the results, too. Not here: the graph (step.py), who runs it
-(decoder.py), which rows of a cache a token sees (../cache/rows.py).
+(decoder.py), which rows of a cache a token sees (../kv/rows.py).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aggml import InvalidArgument
-from aggml.models.cache.rows import mask_of, ring_mask
 from aggml.models.errors import ModelError
+from aggml.models.kv.rows import mask_of, ring_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggml.models.cache.room import Room
+    from aggml.models.kv.room import Room
 
 __all__ = [
     "CHAINED",

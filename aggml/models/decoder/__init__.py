@@ -7,10 +7,10 @@ steps, sampling.py and adjusting.py choose tokens. Here: the names.
 
 from __future__ import annotations
 
-from aggml.models.decoding.batch import Batch, Group
-from aggml.models.decoding.decoder import F32, Best, Decoder
-from aggml.models.decoding.generating import Timing, generate
-from aggml.models.decoding.sampling import Sampler
+from aggml.models.decoder.batch import Batch, Group
+from aggml.models.decoder.decoder import F32, Best, Decoder
+from aggml.models.decoder.generating import Timing, generate
+from aggml.models.decoder.sampling import Sampler
 
 __all__ = ["F32", "Batch", "Best", "Decoder", "Group", "Sampler", "Timing", "generate"]
 

@@ -7,8 +7,8 @@ encoder.py runs it, packing.py packs several texts into a row. Not here: the pub
 
 from __future__ import annotations
 
-from aggml.models.encoding.description import EncoderDescription, EncoderLayer
-from aggml.models.encoding.encoder import Encoder
+from aggml.models.encoder.description import EncoderDescription, EncoderLayer
+from aggml.models.encoder.encoder import Encoder
 
 __all__ = ["Encoder", "EncoderDescription", "EncoderLayer"]
 
