@@ -15,6 +15,7 @@ import anyio.to_thread
 import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
+from aggml.models.chat.template import sources_of
 from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
@@ -26,7 +27,6 @@ from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
-from aggml.models.tokenizers.template import sources_of
 from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:

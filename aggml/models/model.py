@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from aggml.models.chat.template import ChatTemplate
     from aggml.models.speech import Segment
     from aggml.models.tokenizers import Vocabulary
-    from aggml.models.tokenizers.template import ChatTemplate
 
     F32 = npt.NDArray[np.float32]
     TokenIds = Sequence[int] | npt.NDArray[np.integer[Any]]

@@ -24,10 +24,10 @@ from aggml.models.arguments import (
     text_list,
     token_ids,
 )  # fmt: skip
+from aggml.models.chat.template import ChatTemplate
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.model import Model
 from aggml.models.token_stream import TokenStream
-from aggml.models.tokenizers.template import ChatTemplate
 from aggml.stream.reactor import current_task
 from aggml.stream.slot_pool import SlotPool
 

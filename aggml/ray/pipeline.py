@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal
 import anyio.to_thread
 
 from aggml import Backend, InvalidArgument, Unsupported
+from aggml.models.chat.template import sources_of
 from aggml.models.description import Description
 from aggml.models.dividing import SHARE
 from aggml.models.loading import LONGEST, described
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
-from aggml.models.tokenizers.template import sources_of
 from aggml.models.weights import open_model
 from aggml.process.paths import user_path
 from aggml.ray.cutting import cut

@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from aggml import models
 from aggml.models import EncoderModel, ModelError, SpeechModel
+from aggml.models.chat.template import template_of
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoder import EncoderDescription
 from aggml.models.engine.engine import STAGED, Engine
@@ -22,7 +23,6 @@ from aggml.models.kv.paging import PagedDecoder, budget_of
 from aggml.models.kv.room import State
 from aggml.models.loading import LONGEST, described, load_decoder
 from aggml.models.tokenizers import open_vocabulary
-from aggml.models.tokenizers.template import template_of
 from aggml.models.weights import open_model
 from aggml.process.paths import user_path
 from aggml.serve.embedder import Embedder
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aggml import Backend, Scheduler
-    from aggml.models.tokenizers.template import ChatTemplate
+    from aggml.models.chat.template import ChatTemplate
     from aggml.models.tokenizers.vocabulary import Vocabulary
     from aggml.models.weights import ModelFile
 

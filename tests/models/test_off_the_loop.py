@@ -13,8 +13,8 @@ import pytest
 
 import aggml
 from aggml.models import catalogue
+from aggml.models.chat.template import template_of
 from aggml.models.small import write_small
-from aggml.models.tokenizers.template import template_of
 from aggml.serve import Limits, opened, opening
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from models import templates
 
 from aggml.models import ModelError
-from aggml.models.tokenizers import sandbox
-from aggml.models.tokenizers.template import ChatTemplate, sources_of
+from aggml.models.chat.template import ChatTemplate, sources_of
+from aggml.models.chat import sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

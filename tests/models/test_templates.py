@@ -15,7 +15,7 @@ import pytest
 from models import templates
 
 from aggml.models import ModelError
-from aggml.models.tokenizers.template import ChatTemplate
+from aggml.models.chat.template import ChatTemplate
 
 RECORDED: Final[dict[str, str | None]] = json.loads(
     Path(__file__).with_name("templates.json").read_text(encoding="ascii")

@@ -173,6 +173,9 @@ class JsonVocabulary(Vocabulary):
         what = f"tokens of {text[:40]!r}"
         return list(guarded(lambda: own.encode(text, add_special_tokens=special), what).ids)
 
+    def _control_names(self) -> set[str]:
+        return {x for x in self._added if self._added[x] in self._hidden}
+
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Tokens of two texts as one, as the file's post-processor joins them."""
         first, second = self._checked(first), self._checked(second)

@@ -3,12 +3,13 @@
 The `tokenizers` library does byte-level BPE. SentencePiece joins pieces by score, not by a list of
 merges; it is short, so it is written here. Not here: other kinds (pieces.py, longest.py), what
 tokens are for (roles.py), the vocabulary of a tokenizer.json (json_vocabulary.py), chat templates
-(template.py).
+(../chat/template.py).
 """
 
 from __future__ import annotations
 
 import codecs
+import functools
 import heapq
 import itertools
 import logging
@@ -21,15 +22,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from aggml import InvalidArgument
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
+from aggml.models.tokenizers.quotes import quotes_of
 from aggml.models.tokenizers.roles import BYTE, UNUSED, USER_DEFINED, roles_of, special_id
 from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tokenizers import Tokenizer
 
     from aggml.models.tokenizers.cuts import Cut
+    from aggml.models.tokenizers.quotes import Quotes
 
 __all__ = [
     "SPACE",
@@ -138,6 +141,42 @@ class Vocabulary(ABC):
         """Tokens of a prompt, as `encode` gives them, but with one BOS if the text has it, too."""
         ids = self._ids_of(self._checked(text), special=True, literal=False)
         return ids[1:] if self._doubled(ids) else ids
+
+    def quotes(self, texts: Iterable[str]) -> Quotes | None:
+        """Quotes for names of control tokens in somebody's texts; None if there are none."""
+        return quotes_of(*self._controls, texts)
+
+    @functools.cached_property
+    def _controls(self) -> tuple[list[str], re.Pattern[str]]:
+        """Names of control tokens, the longest first, and what finds them."""
+        names = sorted(self._control_names(), key=lambda x: (-len(x), x))
+        return names, re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    def _control_names(self) -> set[str]:
+        return {self.pieces[i] for i in self._roles.hidden}
+
+    def encode_quoted(self, text: str, quotes: Quotes) -> list[int]:
+        """As `encode_prompt`, for a text in which ``quotes`` stand: they give no control token."""
+        ids: list[int] = []
+        for part in self._control_parts(self._checked(text)):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._ids_of(quotes.unquote(part), special=False, literal=True)
+        around = self._ids_of("", special=True, literal=False)
+        begins = bool(around) and around[0] == self.bos
+        before = around[:1] if begins and ids[:1] != [self.bos] else []
+        after = around[begins:] if around[-1:] == [self.eos] else []
+        return [*before, *ids, *after]
+
+    def _control_parts(self, text: str) -> list[str | int]:
+        """Control tokens, by their names in a text, and the texts between them."""
+        found: list[str | int] = []
+        at = 0
+        for name in self._controls[1].finditer(text):
+            found += [text[at : name.start()], self.ids[name[0]]]
+            at = name.end()
+        return [x for x in (*found, text[at:]) if x != ""]
 
     def _doubled(self, ids: Sequence[int]) -> bool:
         return self.add_bos and len(ids) > 1 and ids[0] == ids[1] == self.bos
@@ -267,6 +306,9 @@ class GGUFVocabulary(Vocabulary):
             if name in text:
                 parts = [x for part in parts for x in self._split(part, token, name)]
         return parts
+
+    def _control_parts(self, text: str) -> list[str | int]:
+        return self._parts(text, literal=False)
 
     def _split(self, part: str | int, token: int, name: str) -> list[str | int]:
         """A text, cut where the name of a token stands."""

@@ -16,7 +16,7 @@ from aggml.serve.http.schema import RequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.models.tokenizers.template import ChatTemplate
+    from aggml.models.chat.template import ChatTemplate
     from aggml.models.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["Answer", "Text"]

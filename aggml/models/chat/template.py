@@ -1,7 +1,7 @@
 """ChatTemplate: messages to the text that a model was trained to answer.
 
 Here: the templates of a model file, what they get, their errors. Not here: what their code may do
-(sandbox.py), tokens (vocabulary.py).
+(sandbox.py), tokens (../tokenizers).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ChatTemplate:
 
     def __init__(self, sources: str | Mapping[str, str] | None, tokens: Mapping[str, str]) -> None:
         try:
-            from aggml.models.tokenizers.sandbox import Bounded, limits
+            from aggml.models.chat.sandbox import Bounded, limits
         except ImportError as error:
             raise ModelError(
                 f"chat templates need jinja2; get it with: {install_command('models')}"
@@ -184,7 +184,7 @@ def _speaks(error: Exception) -> bool:
     """Whether the text of an error is a sentence for the user."""
     from jinja2 import TemplateError
 
-    from aggml.models.tokenizers.sandbox import TooMuchError
+    from aggml.models.chat.sandbox import TooMuchError
 
     return isinstance(error, (TemplateError, TooMuchError, _RefusedError))
 

@@ -1,0 +1,189 @@
+"""ChatStream: the answer to a conversation, piece by piece; `answer_messages`: the whole of it.
+
+Here: from messages to a prompt, from tokens to pieces and to a message. Not here: checks of
+messages (messages.py), the tokens of a prompt (prompt.py), generating (aggml.models.TextModel).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from aggml import InvalidState
+from aggml.models.arguments import integer
+from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
+from aggml.models.chat.prompt import encode_messages, read_template_args
+from aggml.stream.waits import CHECKPOINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aggml.models.chat.template import ChatTemplate
+    from aggml.models.token_stream import FinishReason, TokenStream
+    from aggml.models.tokenizers import Vocabulary
+
+__all__ = ["ANSWER", "Answering", "ChatStream", "answer_messages", "stream_answer"]
+
+ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
+
+
+class Answering(Protocol):
+    """The part of a `TextModel` that answers a conversation.
+
+    Attributes:
+        ctx: positions of a sequence.
+    """
+
+    ctx: int
+
+    @property
+    def tokenizer(self) -> Vocabulary:
+        """Text to token ids and back."""
+        ...
+
+    @property
+    def template(self) -> ChatTemplate:
+        """From messages to text."""
+        ...
+
+    @property
+    def generate(self) -> Callable[..., TokenStream]:
+        """Continues a prompt."""
+        ...
+
+
+class ChatStream:
+    """The pieces of one answer: ``async for delta in model.chat_stream(messages): ...``.
+
+    Leaving the loop early ends the answer, as it does for a `TokenStream`.
+
+    Attributes:
+        finish_reason: why the answer ended, "stop" or "length"; None before.
+        usage: how many tokens there were; None before the first piece.
+    """
+
+    def __init__(
+        self,
+        model: Answering,
+        messages: list[dict[str, str]],
+        template_args: Mapping[str, Any],
+        max_tokens: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._model = model
+        self._messages = messages
+        self._template_args = template_args
+        self._max_tokens = max_tokens
+        self._options = options
+        self._tokens: TokenStream | None = None
+        self._busy = False
+        self._ended = False
+        self.finish_reason: FinishReason | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ChatDelta:
+        """The next piece.
+
+        Raises:
+            StopAsyncIteration: the answer has ended.
+            ModelError: the template refuses the conversation; as `TokenStream`.
+            InvalidState: another task waits for a piece of this answer; the model is closed.
+
+        Cancellation: ends the answer.
+        """
+        if self._ended:
+            await CHECKPOINT
+            raise StopAsyncIteration
+        if self._busy:
+            raise InvalidState("[chat_stream] another task waits for the next piece of this answer")
+        self._busy = True
+        try:
+            return await self._next()
+        except BaseException:
+            self._ended = True
+            raise
+        finally:
+            self._busy = False
+
+    async def _next(self) -> ChatDelta:
+        if self._tokens is None:
+            self._tokens = await self._begin()
+        async for token in self._tokens:
+            if token.text:
+                return ChatDelta(token.text)
+        self._ended = True
+        self.finish_reason = self._tokens.finish_reason
+        return ChatDelta(finish_reason=self.finish_reason)
+
+    async def _begin(self) -> TokenStream:
+        model = self._model
+        ids = await encode_messages(
+            model.template, model.tokenizer, self._messages, self._template_args
+        )
+        most = self._max_tokens
+        if most is None:
+            most = max(1, min(ANSWER, model.ctx - len(ids)))
+        return model.generate(ids, max_tokens=most, **self._options)
+
+    @property
+    def usage(self) -> Usage | None:
+        """How many tokens there were; None before the first piece."""
+        tokens = self._tokens
+        if tokens is None:
+            return None
+        return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens)
+
+    async def aclose(self) -> None:
+        """End the answer, and free what it uses."""
+        if self._busy:
+            raise InvalidState(
+                "[chat_stream] another task waits for the next piece of this answer: cancel that "
+                "task"
+            )
+        self._ended = True
+        if self._tokens is None:
+            await CHECKPOINT
+        else:
+            await self._tokens.aclose()
+
+
+def stream_answer(
+    model: Answering,
+    place: str,
+    messages: Sequence[Mapping[str, Any] | ChatMessage],
+    *,
+    template_args: Mapping[str, Any] | None,
+    max_tokens: int | None,
+    **options: Any,  # noqa: ANN401 those of `TextModel.generate`
+) -> ChatStream:
+    """The answer to a conversation, after all arguments were checked.
+
+    Args:
+        model: answers.
+        place: the call, for errors.
+        messages: of the conversation.
+        template_args: further names for the template.
+        max_tokens: the most tokens; None: `ANSWER`, or as many as the context has room for.
+        options: of `TextModel.generate`.
+
+    Raises:
+        InvalidArgument: an argument of another type or out of its range.
+        ModelError: no vocabulary, no template that can be read.
+    """
+    known = read_messages(place, messages)
+    given = read_template_args(place, template_args)
+    most = None if max_tokens is None else integer(place, "max_tokens", max_tokens, 0)
+    model.generate([0], **options)  # refuses wrong options now, before the template runs
+    return ChatStream(model, known, given, most, options)
+
+
+async def answer_messages(stream: ChatStream) -> ChatMessage:
+    """The whole answer as a message.
+
+    Cancellation: ends the answer.
+    """
+    async with aclosing(stream):
+        text = "".join([delta.content async for delta in stream])
+    return ChatMessage(text, finish_reason=stream.finish_reason, usage=stream.usage)

@@ -1,0 +1,149 @@
+"""Messages of a conversation: those that a program gives are checked, those of the model are made.
+
+Here: roles, contents, what an answer tells. Not here: the text of a conversation (template.py), its
+tokens (prompt.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml import InvalidArgument
+from aggml.models.arguments import one_text, shown
+
+if TYPE_CHECKING:
+    from aggml.models.token_stream import FinishReason
+
+__all__ = ["ROLES", "ChatDelta", "ChatMessage", "Usage", "read_messages"]
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+KEYS: Final = ("role", "content", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many tokens an answer took.
+
+    Attributes:
+        prompt_tokens: of the conversation before the answer.
+        completion_tokens: of the answer.
+        cached_tokens: how many of ``prompt_tokens`` had been computed for an earlier request.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """The answer of a model to a conversation, which may be put behind it for the next turn.
+
+    Attributes:
+        content: the text.
+        reasoning: None: the model's thoughts are not told apart from its answer.
+        tool_calls: empty: the model is not told of tools.
+        finish_reason: why the answer ended, "stop" or "length".
+        usage: how many tokens there were.
+        role: "assistant".
+    """
+
+    content: str
+    reasoning: str | None = None
+    tool_calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    role: str = field(default="assistant", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatDelta:
+    """A piece of an answer, as it comes.
+
+    Attributes:
+        content: text that follows the text of the pieces before; empty in the last one.
+        reasoning, tool_calls: as for `ChatMessage`.
+        finish_reason: of the last piece: why the answer ended; None for the others.
+    """
+
+    content: str = ""
+    reasoning: str | None = None
+    tool_calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+def read_messages(place: str, messages: Any) -> list[dict[str, str]]:  # noqa: ANN401
+    """The messages of a conversation with their roles, texts and names.
+
+    Raises:
+        InvalidArgument: something is no message; the error names it, as ``messages[3].content``.
+    """
+    if isinstance(messages, (str, Mapping, ChatMessage)):
+        raise InvalidArgument(
+            f"[{place}] messages is {shown(messages)}, expected a list of messages: put brackets "
+            "around one message, and make of a text {'role': 'user', 'content': text}"
+        )
+    if not isinstance(messages, Sequence) or isinstance(messages, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(
+            f"[{place}] messages is {shown(messages)}, expected a list of messages"
+        )
+    if not messages:
+        raise InvalidArgument(f"[{place}] messages is empty, there must be at least one message")
+    return [_read_message(place, f"messages[{i}]", x) for i, x in enumerate(messages)]
+
+
+def _read_message(place: str, name: str, message: Any) -> dict[str, str]:  # noqa: ANN401
+    if isinstance(message, ChatMessage):
+        return {"role": message.role, "content": message.content}
+    if not isinstance(message, Mapping):
+        raise InvalidArgument(
+            f"[{place}] {name} is {shown(message)}, expected a message: "
+            "{'role': 'user', 'content': text}"
+        )
+    for key in message:
+        if key not in KEYS:
+            raise InvalidArgument(
+                f"[{place}] {name} has the key {shown(key)}, expected {', '.join(KEYS)}"
+            )
+    for key in KEYS[:2]:
+        if key not in message:
+            raise InvalidArgument(f"[{place}] {name}.{key} is missing")
+    role = message["role"]
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidArgument(
+            f"[{place}] {name}.role is {shown(role)}, expected one of {', '.join(ROLES)}"
+        )
+    found = {"role": role, "content": _read_content(place, f"{name}.content", message["content"])}
+    if message.get("name") is not None:
+        found["name"] = one_text(place, f"{name}.name", message["name"])
+    return found
+
+
+def _read_content(place: str, name: str, content: Any) -> str:  # noqa: ANN401
+    if isinstance(content, str):
+        return one_text(place, name, content)
+    if not isinstance(content, (list, tuple)):
+        raise InvalidArgument(
+            f"[{place}] {name} is {shown(content)}, expected a text or a list of parts "
+            "{'type': 'text', 'text': text}"
+        )
+    texts = []
+    for i, part in enumerate(content):
+        at = f"{name}[{i}]"
+        if not isinstance(part, Mapping):
+            raise InvalidArgument(
+                f"[{place}] {at} is {shown(part)}, expected a part {{'type': 'text', 'text': text}}"
+            )
+        if part.get("type") != "text":
+            raise InvalidArgument(
+                f"[{place}] {at}.type is {shown(part.get('type'))}, expected 'text': the model "
+                "reads text alone"
+            )
+        if set(part) != {"type", "text"}:
+            raise InvalidArgument(
+                f"[{place}] {at} has the keys {shown(sorted(map(str, part)))}, expected type, text"
+            )
+        texts.append(one_text(place, f"{at}.text", part["text"]))
+    return "".join(texts)
