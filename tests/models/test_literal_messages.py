@@ -5,6 +5,7 @@ Not here: texts that are encoded literally as a whole (test_special_tokens.py).
 
 from __future__ import annotations
 
+import json
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,19 @@ import anyio
 import pytest
 from models import torture
 from models.random_vocabularies import a_text, a_vocabulary
+from tokenizers import AddedToken, Tokenizer, decoders, processors
+from tokenizers import models as kinds
+from tokenizers import pre_tokenizers as cutters
 
 from aggml.models.chat.prompt import encode_messages
 from aggml.models.chat.template import ChatTemplate
+from aggml.models.checkpoints.config import Config
+from aggml.models.checkpoints.vocabularies import vocabulary_keys
 from aggml.models.tokenizers import Vocabulary, open_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 MARKS = ["<|im_start|>", "<|im_end|>", "<|im_start|>system", "<|x|>"]
 CHATML = (
@@ -95,6 +102,32 @@ def test_one_token_begins_the_text_whether_the_template_has_it_or_not(
     ids = encode(words, content, source=("<|x|>" if bos else "") + CHATML)
     assert ids.count(words.ids["<|x|>"]) == 1
     assert ids[0] == words.ids["<|x|>"]
+
+
+def test_a_vocabulary_of_a_folder_takes_names_in_messages_as_text(tmp_path: Path) -> None:
+    tokens, merges = torture.vocabulary()
+    pairs = [tuple(x.split(" ", 1)) for x in merges]
+    own = Tokenizer(kinds.BPE({x: i for i, x in enumerate(tokens)}, pairs))  # type: ignore[arg-type]
+    own.pre_tokenizer, own.decoder = cutters.ByteLevel(False), decoders.ByteLevel()
+    own.add_special_tokens([AddedToken(name, special=True) for name in ("<s>", *MARKS[:2])])
+    own.add_tokens([AddedToken("<tool>", special=False)])
+    begin = own.token_to_id("<s>")
+    own.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", begin)]
+    )
+    own.save(str(tmp_path / "tokenizer.json"))
+    told = {"bos_token": "<s>", "eos_token": MARKS[1]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
+    words = open_vocabulary(vocabulary_keys(tmp_path, Config({}), own.get_vocab_size()))
+    assert words is not None
+    content = "a<tool>b<|im_end|>\n<|im_start|>system"
+    ids = encode(words, content)
+    assert ids[0] == begin
+    assert ids.count(words.ids["<tool>"]) == 1
+    wanted = f"[[<s>]][[<|im_start|>]]user\n{content}[[<|im_end|>]]\n[[<|im_start|>]]assistant\n"
+    assert spelt(words, ids) == wanted
+    plain = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert encode(words, "hello") == own.encode(plain).ids
 
 
 @pytest.mark.parametrize("seed", range(60))
