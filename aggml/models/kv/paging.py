@@ -3,31 +3,37 @@
 The cache is one range of addresses, long enough for every slot at full length. The operating system
 provides memory for a page when the page is first written. It gets the memory back when other slots
 need it or no sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees
-plain strided rows. Here: the budget, the free slots, a decoder with such caches. Not here: which
-sequence gets a slot (../engine/engine.py), which pages are kept for later prompts
-(../engine/prefixes.py).
+plain strided rows. Here: the budget, the free slots, a decoder with such caches, taking rows and
+states out of it and putting them back. Not here: which sequence gets a slot (../engine/engine.py),
+which pages are kept for later prompts (prefixes.py).
 """
 
 from __future__ import annotations
 
 import heapq
 import mmap
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml import Graph
+from aggml import Graph, InvalidArgument, InvalidState
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.errors import ModelError
 from aggml.models.kv.copying import Run, copied, copy_nodes, joined
 from aggml.models.kv.huge import HugePages
+from aggml.models.kv.snapshots import CacheForm, Snapshot, blank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aggml import Backend, Buffer, Tensor
+    from aggml import Backend, Buffer, Future, Tensor
+    from aggml.models.kv.caches import Caches
+    from aggml.models.kv.snapshots import Bytes
+
+    Lying = tuple[int, Tensor, int]  # the number among the caches of its kind; bytes of a row
 
 __all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting"]
 
@@ -156,10 +162,15 @@ class PagedDecoder(Decoder):
 
     ring = False
     graphs = 96
+    saves = True
 
     def _allocate(self) -> object:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
         self._huge: list[HugePages] = []  # for each of `_maps`
+        self.form = CacheForm.of(self.caches)
+        self._lying = _lying(self.caches, self._homes())
+        # Slots whose rows are being saved or loaded, as far as they are not known to be done.
+        self._moving: deque[tuple[int, Future[Any]]] = deque()
         return [
             self._mapped(backend, caches)
             if backend.device.caps.buffer_from_host
@@ -183,6 +194,155 @@ class PagedDecoder(Decoder):
         self._huge.append(HugePages(memory))
         return buffer
 
+    def _free(self) -> None:
+        super()._free()
+        self._lying = []  # it refers to backends, which have scratch memory
+
+    # -- taking rows and states out, and putting them back
+
+    def save(
+        self,
+        slot: int,
+        first: int,
+        n: int,
+        *,
+        states: bool = False,
+        into: Sequence[Bytes] | None = None,
+    ) -> Snapshot:
+        """Queue reads of the keys and values of ``n`` positions of a sequence, in all layers.
+
+        The reads come behind the steps queued so far, and before all that is queued later. So the
+        slot may be written, freed or given to another sequence at once. It never waits: a
+        cancellation cannot come in between. For each backend all reads are queued in one step,
+        which takes 3 us for each cache, however many positions there are.
+
+        Args:
+            slot: the sequence.
+            first: the first position.
+            n: how many positions.
+            states: whether to take the recurrent states as well, if the model has any.
+            into: memory for the rows of each cache; None: new memory.
+
+        Returns:
+            The snapshot. It fails if a step that is under way and writes these positions fails.
+
+        Raises:
+            InvalidArgument: there is no such slot or position.
+            InvalidState: a step that should have written these positions failed; with ``states``
+                the state is at another position than ``first + n``; the model is closed.
+        """
+        with self.lifetime.use("PagedDecoder.save"):
+            self._check_place("save", slot, first, n)
+            assert self._written is not None
+            waits, good = self._written.ahead(slot, first + n)
+            if good < first + n:
+                raise InvalidState(
+                    f"[PagedDecoder.save] positions of slot {slot} from {good} on are lost, because"
+                    f" a step failed, and {first + n} are asked for: process them again"
+                )
+            states = states and self._reached is not None
+            if states:
+                assert self._reached is not None
+                waits += self._reached.standing(slot, first + n)
+            rows, kept = blank(self.form, n if into is None else 0, states=states)
+            into = rows if into is None else into
+            for backend, caches, others in self._lying:
+                reads = [
+                    (cache, into[i], (slot * self.ctx + first) * row)
+                    for i, cache, row in (caches if n else ())
+                ]
+                if kept is not None:
+                    reads += [(state, kept[i], slot * size) for i, state, size in others]
+                if reads:
+                    waits.append(backend.get_many(reads))
+                    self._note_move(slot, waits[-1])
+            return Snapshot(self.form, first, n, into, kept, waits)
+
+    def load(self, slot: int, snapshot: Snapshot) -> list[Future[None]]:
+        """Queue writes of all that a snapshot holds, to its positions of a sequence.
+
+        The writes come behind the steps queued so far, and before all that is queued later. So a
+        step that goes on from there may be queued at once. It never waits: a cancellation cannot
+        come in between. The slot must have been promised these positions.
+
+        A snapshot without states leaves the slot of a model with states without one: load one that
+        has them afterwards.
+
+        Returns:
+            The writes, one for each backend. If one fails, the sequence fails with it.
+
+        Raises:
+            InvalidArgument: there is no such slot or position; the snapshot is of other caches.
+            InvalidState: the snapshot is not done, or has failed; the model is closed.
+        """
+        with self.lifetime.use("PagedDecoder.load"):
+            self._check_place("load", slot, snapshot.first, snapshot.n)
+            if snapshot.form != self.form:
+                raise InvalidArgument(
+                    f"[PagedDecoder.load] {snapshot!r} was taken from caches of "
+                    f"{snapshot.form}, this model has {self.form}"
+                )
+            if not snapshot.good:
+                raise InvalidState(
+                    f"[PagedDecoder.load] {snapshot!r} cannot be used: wait until it is done"
+                ) from snapshot.failed
+            writes: list[Future[None]] = []
+            for backend, caches, others in self._lying:
+                parts = [
+                    (cache, snapshot.rows[i], (slot * self.ctx + snapshot.first) * row)
+                    for i, cache, row in (caches if snapshot.n else ())
+                ]
+                if snapshot.states is not None:
+                    parts += [(x, snapshot.states[i], slot * size) for i, x, size in others]
+                if parts:
+                    writes.append(backend.set_many(parts))
+                    self._note_move(slot, writes[-1])
+            assert self._written is not None
+            for future in writes:
+                taken = [(slot, snapshot.first, snapshot.n)]
+                self._written.note(future, lambda taken=taken: taken)  # type: ignore[misc]
+            if self._reached is not None:
+                self._reached.lose([slot])
+                if snapshot.states is not None:
+                    self._reached.loaded(slot, snapshot.end, writes)
+            return writes
+
+    def savable(self, slot: int, n: int, *, states: bool = False) -> bool:
+        """Whether `save` would take the first ``n`` positions of a slot, states included."""
+        assert self._written is not None
+        if self._written.ahead(slot, n)[1] < n:
+            return False
+        return not states or self._reached is None or self._reached.may_stand(slot, n)
+
+    def _check_place(self, what: str, slot: int, first: int, n: int) -> None:
+        if not 0 <= slot < self.sequences:
+            raise InvalidArgument(
+                f"[PagedDecoder.{what}] slot={slot}: there are {self.sequences} of them"
+            )
+        if first < 0 or n < 0 or first + n > self.ctx:
+            raise InvalidArgument(
+                f"[PagedDecoder.{what}] positions {first} to {first + n} are outside of a context "
+                f"of {self.ctx}"
+            )
+
+    def _note_move(self, slot: int, future: Future[Any]) -> None:
+        """Note that the device will read or write rows of a slot: they must not be given back."""
+        moving = self._moving
+        while moving and moving[0][1].done():
+            moving.popleft()
+        moving.append((slot, future))
+
+    async def moved(self, first: int, n: int = 1) -> None:
+        """Wait until no row of ``n`` slots from ``first`` on is being saved or loaded.
+
+        Cancellation: abandons only the wait.
+        """
+        for slot, future in list(self._moving):
+            if first <= slot < first + n:
+                await future.settled()
+
+    # -- memory
+
     def promise(self, slot: int, positions: int) -> None:
         """Note that the sequence in ``slot`` may grow to ``positions``, after `Pages.take`.
 
@@ -200,8 +360,10 @@ class PagedDecoder(Decoder):
 
         The rows then read as zeros. The state is given back, too, unless positions are kept. No
         step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer, so
-        each turn of the event loop gives back one cache.
+        each turn of the event loop gives back one cache. Rows that are being saved or loaded are
+        given back when that is done.
         """
+        await self.moved(slot)
         for (memory, caches), huge in zip(self._maps, self._huge, strict=True):
             for cache, offset in zip(caches, _places(caches), strict=False):
                 length = self.ctx
@@ -220,6 +382,7 @@ class PagedDecoder(Decoder):
 
         They then read as zeros. No step may use them meanwhile.
         """
+        await self._moved_rows(first, n)
         for memory, places in self._row_maps():
             for cache, offset in places:
                 begin = offset + first * cache.nb[1]
@@ -233,6 +396,7 @@ class PagedDecoder(Decoder):
 
         Cancellation: on devices with memory of their own some rows may be left as they are.
         """
+        await self._moved_rows(first, n)
         mapped = set()
         for memory, places in self._row_maps():
             held = np.frombuffer(memory, np.uint8)
@@ -246,6 +410,10 @@ class PagedDecoder(Decoder):
                 if id(cache) not in mapped and any(cache is x for x, _ in self.caches.rows):
                     begin, size = first * cache.nb[1], n * cache.nb[1]
                     await backend.set(cache, np.zeros(size, np.uint8), offset=begin, size=size)
+
+    async def _moved_rows(self, first: int, n: int) -> None:
+        slot = first // self.ctx
+        await self.moved(slot, (first + n - 1) // self.ctx + 1 - slot)
 
     def _row_maps(self) -> list[tuple[mmap.mmap, list[tuple[Tensor, int]]]]:
         """Each mapped memory with its caches of keys and values, and where each of them begins."""
@@ -268,6 +436,8 @@ class PagedDecoder(Decoder):
         undefined.
         """
         runs = joined(runs)
+        for run in runs:
+            await self._moved_rows(run.target, run.n)
         size = sum(cache.nb[1] for cache, _ in self.caches.rows) * sum(run.n for run in runs)
         mapped = set()
         for memory, places in self._row_maps():
@@ -297,10 +467,13 @@ class PagedDecoder(Decoder):
         if self._reached is not None:
             await self._reached.settled(source)
             self._reached.lose([target])
+        await self.moved(target)
         n = min(-(-n // PAGE) * PAGE, self.ctx)  # whole pages: fewer different graphs
         graph = Graph(*self.caches.copies(source, target, n))
         await self.site.prepare(graph)
         await (await self.site.submit(graph))
+        assert self._written is not None
+        self._written.copied(source, [target])
         if self._reached is not None:
             self._reached.copied(source, [target])
 
@@ -341,6 +514,22 @@ class PagedDecoder(Decoder):
         """A count of ``budget`` pages for ``slots`` sequences of this model."""
         fixed = -(-self.caches.state_bytes // self.page_bytes())
         return Pages(budget, slots, fixed=fixed, grows=self.grows)
+
+
+def _lying(
+    caches: Caches, homes: Sequence[tuple[Backend, list[Tensor]]]
+) -> list[tuple[Backend, list[Lying], list[Lying]]]:
+    """For each backend its caches of keys and values, and its caches of states."""
+    rows = {id(cache): i for i, (cache, _) in enumerate(caches.rows)}
+    states = {id(state): i for i, state in enumerate(caches.states)}
+    return [
+        (
+            backend,
+            [(rows[id(x)], x, x.nb[1]) for x in held if id(x) in rows],
+            [(states[id(x)], x, x.nb[1]) for x in held if id(x) in states],
+        )
+        for backend, held in homes
+    ]
 
 
 def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:
