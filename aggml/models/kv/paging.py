@@ -323,7 +323,7 @@ class PagedDecoder(Decoder):
 
     @property
     def can_move(self) -> bool:
-        """Whether `move` works: all caches lie in host memory, so copies are done in their order."""
+        """Whether `move` works: all caches lie in host memory, so that copies keep their order."""
         return all(backend.device.caps.buffer_from_host for backend, _ in self._homes())
 
     def move(self, source: int, target: int, n: int) -> None:
