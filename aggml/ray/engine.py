@@ -147,12 +147,12 @@ class PipelineEngine:
         """Requests that have none yet."""
         return sum(x.slot is None for x in list(self._requests))
 
-    def cut_off(self) -> None:
+    def cut_off(self, error: BaseException | None = None) -> None:
         """Refuse new requests and end the present ones: they fail."""
         self._closing = True
         for request in list(self._requests):
             if not request.over:
-                request.error = EngineError("the engine was stopped")
+                request.error = error or EngineError("the engine was stopped")
 
 
 def _best(row: F32, n: int) -> Best:

@@ -51,6 +51,6 @@ class TextEngine(Protocol):
         """End a request. From any thread."""
         ...
 
-    def cut_off(self) -> None:
+    def cut_off(self, error: BaseException | None = None) -> None:
         """Refuse new requests and end the present ones."""
         ...
