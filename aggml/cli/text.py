@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aggml.cli.shared import awaited, model_options, opened, show
-from aggml.models.ranking import ranked
+from aggml.models import ranked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

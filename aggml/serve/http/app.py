@@ -22,9 +22,8 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aggml.models import ModelError
+from aggml.models import ModelError, ranked
 from aggml.models.engine.jobs import EngineError, FullError
-from aggml.models.ranking import ranked
 from aggml.serve.http.bodies import read_json
 from aggml.serve.http.choice import Choice
 from aggml.serve.http.fields import decoded

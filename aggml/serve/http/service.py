@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aggml.models import ModelError
-from aggml.models.site import computing
+from aggml.models import ModelError, computing
 from aggml.serve.embedder import Embedder
 from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import UnderWay, collect_seldom

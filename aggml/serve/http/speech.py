@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from aggml import InvalidArgument
 from aggml.models import ModelError, read_wav
-from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt
+from aggml.models.speech import as_objects, as_srt, as_text, as_vtt
 from aggml.serve.http.bodies import read_body
 from aggml.serve.http.forms import as_json, event_of
 from aggml.serve.http.schema import RequestError
@@ -22,10 +22,11 @@ from aggml.serve.http.schema import RequestError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     from starlette.requests import Request
 
     from aggml.models import Segment
-    from aggml.models.speech.waves import F32
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Transcription
     from aggml.serve.transcriber import Transcriber
@@ -90,7 +91,7 @@ def _number(text: str) -> object:
     return found
 
 
-def sound_of(data: bytes) -> tuple[F32, int]:
+def sound_of(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
     """The samples of a WAV file, and their rate in Hz.
 
     Raises:

@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from aggml.models.decoder import F32
+    import numpy.typing as npt
+
+    F32 = npt.NDArray[np.float32]
 
 __all__ = ["base64_of", "numbers_of", "shortened"]
 
