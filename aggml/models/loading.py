@@ -21,7 +21,10 @@ from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder_model import EncoderModel
+from aggml.models.engine.engine import staged_slots
+from aggml.models.engine.opening import WINDOWS, EngineLimits, engine_of, slots_that_fit
 from aggml.models.errors import ModelError
+from aggml.models.kv.paging import PagedDecoder
 from aggml.models.model import Model
 from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
 
@@ -48,8 +52,13 @@ def load(
     backend: Backend | Scheduler | None = None,
     *,
     ctx: int | None = None,
-    slots: int = 1,
+    slots: int | None = None,
     cache: DType | str = "f16",
+    memory: int | None = None,
+    chunk: int = 128,
+    max_waiting: int = 256,
+    prefix_cache: int | None = None,
+    prefix_folder: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.
@@ -65,8 +74,19 @@ def load(
             CPU. None: a backend on the best device, which is closed with the model.
         ctx: positions of each sequence, prompt and answer together; rounded up to a multiple of
             256, which is logged. None: as many as the model was trained for, but at most 4096.
-        slots: sequences at a time; for a model of speech, windows that are decoded together.
+        slots: sequences at a time; for a model of speech, windows that are decoded together. None:
+            16, and 4 windows; fewer on a device with memory of its own that has no room for them.
+            On a CPU a sequence takes memory as it grows.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
+        memory: bytes for keys, values and states of all sequences, and for stored beginnings of
+            prompts; requests wait while it is used up. None: half of what is free, at most what
+            ``slots`` sequences of ``ctx`` positions take.
+        chunk: tokens of prompts and running sequences in one step: a long prompt lengthens the
+            pauses of others by a step of that size.
+        max_waiting: requests that wait for a slot; more are refused.
+        prefix_cache: bytes of ``memory`` that may keep the beginnings of recent prompts, while no
+            running sequence needs them; None: half of it; 0: none.
+        prefix_folder: where these are also kept in files, for the next time; None: nowhere.
         progress: called with bytes loaded so far and bytes in all.
 
     Returns:
@@ -84,13 +104,22 @@ def load(
     place = "load"
     where = file_path(place, "path", path)
     asked = None if ctx is None else integer(place, "ctx", ctx, 1)
-    sequences = integer(place, "slots", slots, 1)
+    sequences = None if slots is None else integer(place, "slots", slots, 1)
     element = _cache_type(cache)
+    limits = EngineLimits(
+        memory=None if memory is None else integer(place, "memory", memory, 1),
+        chunk=integer(place, "chunk", chunk, 1),
+        max_waiting=integer(place, "max_waiting", max_waiting, 0),
+        prefix_cache=None if prefix_cache is None
+        else integer(place, "prefix_cache", prefix_cache, 0),
+        prefix_folder=None if prefix_folder is None
+        else file_path(place, "prefix_folder", prefix_folder),
+    )  # fmt: skip
     if backend is not None:
         site_of(backend)  # raises if it is neither a Backend nor a Scheduler
     if progress is not None and not callable(progress):
         raise InvalidArgument(f"[{place}] progress is {shown(progress)}, expected a function")
-    return Loading(_load(where, backend, asked, sequences, element, progress))
+    return Loading(_load(where, backend, asked, sequences, element, limits, progress))
 
 
 def _cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
@@ -153,8 +182,9 @@ async def _load(
     path: Path,
     backend: Backend | Scheduler | None,
     ctx: int | None,
-    slots: int,
+    slots: int | None,
     element: DType,
+    limits: EngineLimits,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -172,17 +202,17 @@ async def _load(
                 weights = await load_weights(at, file, model.needs(), progress, caches=layers)
                 return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
             if isinstance(model, SpeechDescription):
-                speech = await _load_speech(at, file, model, slots, element, progress)
+                speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
-            decoder = await load_decoder(
-                at, file, ctx=ctx, sequences=slots, cache=element, progress=progress
+            engine = await load_engine(
+                at, file, ctx=ctx, slots=slots, cache=element, limits=limits, progress=progress
             )
     except BaseException:
         if own is not None:
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    text = TextModel(decoder, tokenizer, owned=own, template=template)
+    text = TextModel(engine, tokenizer, owned=own, template=template)
     text.asked_ctx = ctx
     if ctx is not None and ctx != text.ctx:
         logging.getLogger("aggml").warning(
@@ -229,6 +259,34 @@ async def _load_speech(
     caches = Decoder.sizes(model.text, ctx=ctx, sequences=slots, cache=cache)
     weights = await load_weights(backend, file, model.needs(), progress, caches=caches)
     return Decoder(backend, model.text, weights, ctx=ctx, sequences=slots, cache=cache)
+
+
+async def load_engine(
+    backend: Backend | Scheduler,
+    file: ModelFile,
+    *,
+    ctx: int | None,
+    slots: int | None,
+    cache: DType | str,
+    limits: EngineLimits,
+    progress: Callable[[int, int], None] | None = None,
+) -> Engine:
+    """A model that continues text, without its tokenizer; the arguments are those of `load`."""
+    model = await described(file)
+    if not isinstance(model, Description):
+        raise ModelError(f"{model.architecture} does not continue text")
+    longest = ctx or min(model.context_length, LONGEST)
+    if slots is None:
+        slots = slots_that_fit(model, site_of(backend), longest, cache)
+    decoder = await load_decoder(
+        backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
+        cache=cache, progress=progress,
+    )  # fmt: skip
+    try:
+        return engine_of(decoder, slots, limits, file.metadata)
+    except BaseException:
+        decoder.close()
+        raise
 
 
 D = TypeVar("D", bound=Decoder)

@@ -52,6 +52,21 @@ class Site(ABC):
         Cancellation: nothing is queued.
         """
 
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any] | None:
+        """`submit` of a prepared graph at once; None if that takes an ``await`` here."""
+        del graph, inputs, outputs
+        return None
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Whether `run` gives a Future."""
+        return False
+
     @abstractmethod
     def forget(self, graph: Graph) -> None:
         """Free the memory that `prepare` allocated; if the graph is running, when that run ends."""
@@ -79,6 +94,18 @@ class _One(Site):
         outputs: Tensor | Sequence[Tensor] = (),
     ) -> Future[Any]:
         return self._backend.run(graph, inputs, outputs)
+
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any]:
+        return self._backend.run(graph, inputs, outputs)
+
+    @property
+    def runs_at_once(self) -> bool:
+        return True
 
     def forget(self, graph: Graph) -> None:
         if graph.memory is not None:

@@ -1,28 +1,30 @@
 """Token, TokenStream: the tokens that continue a prompt, as `TextModel.generate` returns them.
 
-Here: taking a slot, token after token, the text, why it ended, giving the slot back. Not here: the
-steps (decoder/generating.py), who has which slot (text_model.py).
+Here: token after token, the text, why it ended. Not here: the steps (engine/engine.py), characters
+and stop texts that several tokens share (engine/text.py).
 """
 
 from __future__ import annotations
 
-import codecs
+from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 from aggml import InvalidState
-from aggml.models.decoder.generating import Continuation
+from aggml.models.engine.text import AnswerText
+from aggml.models.errors import TooLongError
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from aggml.models.decoder.interface import Decoding
-    from aggml.models.decoder.sampling import Sampler
+    from aggml.models.engine.interface import TextEngine
+    from aggml.models.engine.options import Options
+    from aggml.models.engine.requests import TextRequest
 
-__all__ = ["FinishReason", "SlotOwner", "Token", "TokenStream"]
+__all__ = ["EngineOwner", "FinishReason", "Token", "TokenStream"]
 
 PLACE: Final = "generate"
 
@@ -35,37 +37,35 @@ class Token:
 
     Attributes:
         id: in the vocabulary.
-        text: the characters that it completes; empty while a character is incomplete.
+        text: the characters that are certain with it. Characters of which bytes are missing, and
+            characters that may be the beginning of a stop text, come with a later token.
         finish_reason: of the last token: why the text ends. "length": ``max_tokens`` is reached or
-            the context is full. "stop": the model chose a token that ends the text; this is known
-            one step later, so it is None until the generation has ended. None for other tokens.
+            the context is full. "stop": a stop text has come, or the model chose a token that ends
+            the text. The latter is known one step later, so it is None until the generation has
+            ended. None for other tokens.
+        logprob: natural logarithm of its probability before temperature, penalties and biases; None
+            unless ``logprobs`` was given.
+        top: ids and logarithms of the most probable tokens in its place, the best first; as many as
+            ``logprobs`` says.
+        begin: how many characters of the answer come before its own.
     """
 
     id: int
     text: str
     finish_reason: FinishReason | None = field(default=None, compare=False)
+    logprob: float | None = field(default=None, compare=False)
+    top: list[tuple[int, float]] | None = field(default=None, compare=False)
+    begin: int = field(default=0, compare=False)
 
 
-class SlotOwner(Protocol):
+class EngineOwner(Protocol):
     """The part of a `TextModel` that a stream of tokens uses."""
 
     ctx: int
-    _decoder: Decoding
+    engine: TextEngine
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt's token ids."""
-        ...
-
-    async def _take(self, prompt: Sequence[int] | None = None) -> tuple[int, int]:
-        """A slot, and how many first tokens of the prompt it holds already."""
-        ...
-
-    def _keep(self, slot: int) -> None:
-        """Note that the present task uses the slot."""
-        ...
-
-    def _give(self, slot: int, fed: Sequence[int] = ()) -> None:
-        """Give a slot back, with the tokens that its caches hold."""
         ...
 
     def _bytes_of(self, token: int) -> bytes:
@@ -80,40 +80,42 @@ class SlotOwner(Protocol):
 class TokenStream(AsyncGenerator[Token, None]):
     """The tokens of one answer: ``async for token in model.generate("Once upon a time"): ...``.
 
-    The first token takes a slot of the model, the last one gives it back. So does leaving the loop
-    early: a stream that nobody refers to any more aborts its step and gives its slot back at once,
-    without `aclose` and without the event loop. (An asynchronous generator would wait there for a
-    finalizer of the loop.)
+    The first token submits the request to the model's engine, the last one ends it. So does leaving
+    the loop early: a stream that nobody refers to any more ends its request at once, without
+    `aclose` and without the event loop. (An asynchronous generator would wait there for a finalizer
+    of the loop.)
 
     Attributes:
         finish_reason: why the answer ended, "stop" or "length"; None before, and if the stream was
             left early. It is there also if there was no token: a model may end its text at once.
+        prompt_tokens: tokens of the prompt; 0 before the first token.
+        cached_tokens: of these, how many did not have to be computed.
+        made: ids of the tokens so far, those that another stream has begun with included.
     """
 
     def __init__(
-        self,
-        model: SlotOwner,
-        prompt: str | list[int],
-        sampler: Sampler,
-        *,
-        max_tokens: int,
-        ends: frozenset[int],
-        reuse: bool,
+        self, model: EngineOwner, prompt: str | list[int], options: Options, before: list[int]
     ) -> None:
         self._model = model
         self._prompt = prompt
-        self._sampler = sampler
-        self._most = max_tokens
-        self._stop_ids = ends
-        self._reuse = reuse
-        self._slot: list[int] = []  # one or none; who pops it gives it back
-        self._steps: Continuation | None = None
-        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._options = options
+        self._request: TextRequest | None = None
+        self._text = AnswerText(model._bytes_of, options.stop, options.min_tokens)
+        self._news: list[int] = []  # tokens that have come and were not returned, the next one last
+        self._ready: deque[Token] = deque()
+        self._held: Token | None = None  # the token after which some text is held back
         self._last: Token | None = None
-        self._made = 0
         self._busy = False
         self._ended = False
+        self._before = len(before)
+        self.made = before
         self.finish_reason: FinishReason | None = None
+        self.prompt_tokens = 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that did not have to be computed."""
+        return 0 if self._request is None else min(self._request.cached, self.prompt_tokens)
 
     def __aiter__(self) -> Self:
         return self
@@ -124,8 +126,9 @@ class TokenStream(AsyncGenerator[Token, None]):
         Raises:
             StopAsyncIteration: the answer has ended.
             InvalidState: another task waits for a token of this stream; the model is closed.
+            FullError, TooLongError, DeadlineError, EngineError: see `TextModel.generate`.
 
-        Cancellation: aborts the running step, and ends the stream.
+        Cancellation: ends the stream, and aborts the running step if nobody else needs it.
         """
         if self._ended:
             await CHECKPOINT
@@ -147,49 +150,97 @@ class TokenStream(AsyncGenerator[Token, None]):
         return token
 
     async def _next(self) -> Token | None:
-        steps = self._steps or await self._begin()
-        chosen = await steps.next()
-        if chosen is None or chosen[0] is None:
-            self.finish_reason = "stop" if steps.stopped else "length"
-            if self._last is not None and self._last.finish_reason is None:
-                object.__setattr__(self._last, "finish_reason", self.finish_reason)
+        if self._request is None and not await self._begin():
             return None
-        token = chosen[0]
-        self._made += 1
-        last = self._made == self._most
-        if last:
-            self.finish_reason = "length"
-        text = self._text.decode(self._model._bytes_of(token), final=last)
-        self._last = Token(token, text, self.finish_reason)
-        self._model._keep(self._slot[0])
-        return self._last
+        request = self._request
+        assert request is not None
+        waited = False
+        while not self._ready:
+            if not self._news:
+                waited = True
+                self._news = (await self._model.engine.next(request))[::-1]
+            if self._news:
+                self._add(request, self._news.pop())
+            elif not self._finish(request.reason or "length"):
+                return None
+        if not waited:
+            await CHECKPOINT
+        token = self._last = self._ready.popleft()
+        if self.finish_reason is not None and not self._ready:
+            self._end()
+        return token
 
-    async def _begin(self) -> Continuation:
-        model = self._model
-        ids = await model._ids(self._prompt)
-        slot, start = await model._take(ids if self._reuse else None)
-        self._slot.append(slot)
-        self._most = min(self._most, model.ctx - len(ids) + 1)
-        self._steps = Continuation(
-            model._decoder, ids, [self._sampler], n_predict=self._most, ends=self._stop_ids,
-            slot=slot, start=start,
+    def _add(self, request: TextRequest, token: int) -> None:
+        """Take a token from the engine; it is ready when nothing of the text is held back."""
+        at = len(self.made) - self._before
+        self.made.append(token)
+        text = self._text.add(token)
+        begin = self._text.begins[-1]
+        if self._text.stopped:
+            self.finish_reason = "stop"
+        elif request.reason == "length" and not self._news and request.given == request.made:
+            text += self._text.end()
+            self.finish_reason = "stop" if self._text.stopped else "length"
+        report = request.reports[at] if request.logprobs is not None else None
+        made = Token(
+            token, text, self.finish_reason,
+            None if report is None else report.logprob, None if report is None else report.best,
+            begin,
         )  # fmt: skip
-        return self._steps
+        if self._held is not None:
+            self._ready.append(self._held)
+            self._held = None
+        if self.finish_reason is None and self._text.holds:
+            self._held = made  # if the text ends here, the token gets the rest
+        else:
+            self._ready.append(made)
+        if self.finish_reason is not None:
+            self._news.clear()
+
+    def _finish(self, reason: FinishReason) -> bool:
+        """Note why the answer ended, here and in its last token; whether that is yet to come."""
+        rest = self._text.end()
+        self.finish_reason = "stop" if self._text.stopped else reason
+        last = self._held or self._last
+        if self._held is not None:
+            object.__setattr__(self._held, "text", self._held.text + rest)
+            self._ready.append(self._held)
+            self._held = None
+        if last is not None and last.finish_reason is None:
+            object.__setattr__(last, "finish_reason", self.finish_reason)
+        return bool(self._ready)
+
+    async def _begin(self) -> bool:
+        """Submit the request; False if no token is to be made."""
+        model, options = self._model, self._options
+        ids = await model._ids(self._prompt)
+        self.prompt_tokens = len(ids)
+        for token in self.made:
+            self._text.add(token)
+        n = len(ids) + len(self.made)
+        if n > model.ctx:
+            raise TooLongError(
+                f"{n} tokens do not fit into a context of {model.ctx}: load with a larger ctx",
+                "prompt",
+            )
+        most = min(options.max_tokens - len(self.made), model.ctx - n + 1)
+        request = options.request(ids, self.made, max(most, 1))
+        if most < 1 or self._text.stopped:
+            self._finish("stop" if self._text.stopped else "length")
+            return False
+        model.engine.submit(request)
+        self._request = request
+        return True
 
     def _end(self) -> None:
-        """Abort the running step and give the slot back; any number of times, in any thread."""
+        """End the request; any number of times, in any thread."""
         self._ended = True
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            steps.close()
-        try:
-            slot = self._slot.pop()
-        except IndexError:
-            return
-        self._model._give(slot, steps.fed if self._reuse and steps is not None else ())
+        request = self._request
+        if request is not None:
+            self._model.engine.cancel(request)
 
     async def aclose(self) -> None:
-        """Abort the running step and give the slot back."""
+        """End the request: its slot is free for the next one."""
         if self._busy:
             raise InvalidState(
                 f"[{PLACE}] another task waits for the next token of this stream: cancel that task"
@@ -211,5 +262,5 @@ class TokenStream(AsyncGenerator[Token, None]):
             self._end()
 
     def __repr__(self) -> str:
-        state = f"ended, {self.finish_reason}" if self._ended else f"{self._made} tokens so far"
+        state = f"ended, {self.finish_reason}" if self._ended else f"{len(self.made)} tokens so far"
         return f"<TokenStream {state}>"

@@ -27,6 +27,7 @@ from aggml.models.stages import (
 from aggml.process.paths import user_path
 from aggml.ray.cutting import cut
 from aggml.ray.decoder import PipelineDecoder
+from aggml.ray.engine import PipelineEngine
 from aggml.ray.files import source_of
 from aggml.ray.measuring import kinds, samples, spread
 from aggml.ray.stage import Duty
@@ -155,7 +156,7 @@ async def pipeline(
         actors, model, task.vocabulary, ctx=limit, sequences=slots,
         micro_batches=micro_batches or stages + 1,
     )  # fmt: skip
-    made = PipelineModel(decoder, tokenizer, owned=actors, template=template)
+    made = PipelineModel(PipelineEngine(decoder), tokenizer, owned=actors, template=template)
     made.costs = task.costs
     return made
 

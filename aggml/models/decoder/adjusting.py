@@ -80,6 +80,11 @@ class Adjuster:
         self._ends = np.array([self._of(token) for token in ends] if rules.least else [], np.intp)
         self._counts = bool(rules.presence or rules.frequency or rules.repetition != 1.0)
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the changes are the same for all tokens that are still to come."""
+        return not self._counts and self._made >= self._rules.least
+
     def _of(self, token: int) -> int:
         """The index of a token in the arrays; a new token gets the next one."""
         at = self._place.setdefault(token, len(self._place))

@@ -427,6 +427,75 @@ class Decoder:
                 inputs[step.tokens] = values
             return await self._submitted(step, inputs, step.results, batch.taken)
 
+    # -- for the engine
+
+    def find_step(self, shape: Shape) -> Step | None:
+        """The prepared step of a shape, if it is kept.
+
+        Raises:
+            InvalidState: the model is closed.
+        """
+        return self._steps.find(shape)
+
+    async def prepare_step(self, shape: Shape) -> Step:
+        """The step of a shape; built and prepared if it is not kept.
+
+        Cancellation: the step is not kept; nothing else happens.
+        """
+        with self.lifetime.use("Decoder"):
+            return await self._steps.of(shape)
+
+    def inputs_of(
+        self, step: Step, batch: Batch, draws: Draws | None, *, chained: bool
+    ) -> dict[Tensor, Any]:
+        """The inputs of a step.
+
+        Args:
+            step: of the batch's shape.
+            batch: what to compute.
+            draws: how tokens are drawn; None: none are, or the best one.
+            chained: the step takes the tokens that the previous step has left on the device.
+        """
+        inputs = step.inputs(batch)
+        if step.drawing is not None and draws is not None:
+            inputs |= step.drawing.inputs(draws)
+        if chained:
+            del inputs[step.tokens]
+        return inputs
+
+    def run_step(
+        self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
+    ) -> Future[Any]:
+        """Queue a prepared step at once. The states of its sequences must be where it begins.
+
+        Only for a site that ``runs_at_once``; else `submit_step`.
+        """
+        with self.lifetime.use("Decoder"):
+            if self._reached is not None:
+                for slot, first, _ in batch.taken:
+                    self._reached.expect(slot, first, chained=chained)
+            future = self.site.run(step.graph, inputs, step.results)
+            assert future is not None
+            self._note(batch, future)
+            return future
+
+    async def submit_step(
+        self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
+    ) -> Future[Any]:
+        """`run_step` where queueing takes an ``await``. Cancellation: nothing is queued."""
+        with self.lifetime.use("Decoder"):
+            if self._reached is not None:
+                for slot, first, _ in batch.taken:
+                    self._reached.expect(slot, first, chained=chained)
+            future = await self.site.submit(step.graph, inputs, step.results)
+            self._note(batch, future)
+            return future
+
+    def _note(self, batch: Batch, future: Future[Any]) -> None:
+        if self._reached is not None:
+            for slot, first, n in batch.taken:
+                self._reached.note(slot, first, n, future)
+
     async def _fed(
         self, batch: Batch, shape: Shape, draws: Draws | None
     ) -> tuple[Step, dict[Tensor, Any]]:

@@ -49,10 +49,20 @@ class Draws:
         samplers: Sequence[Sampler | None],
         among: int,
         adjusters: Sequence[Adjuster | None] = (),
+        tokens: Sequence[int] | None = None,
     ) -> Draws:
-        """The draws that these samplers would make next; None takes the best token."""
+        """The draws of these samplers; None takes the best token.
+
+        Args:
+            samplers: one for each row of logits.
+            among: how many of the best tokens may be drawn.
+            adjusters: change the logits before; none, or one or None for each row.
+            tokens: the index of the token that each row draws; None: the next of each sampler.
+        """
         none = (0.0, 0.0, 1.0, 0.0, 0.0)
-        how = np.array([none if x is None else x.numbers() for x in samplers], np.float64)
+        at = [None] * len(samplers) if tokens is None else tokens
+        rows = [none if x is None else x.numbers(i) for x, i in zip(samplers, at, strict=True)]
+        how = np.array(rows, np.float64)
         most = max((x.changing for x in adjusters if x is not None), default=0)
         if not any(x is not None for x in adjusters):
             return cls(among, how)

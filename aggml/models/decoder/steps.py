@@ -58,6 +58,16 @@ class Steps:
                 step = self._known(shape) or await self._build(shape)
         return step
 
+    def find(self, shape: Shape) -> Step | None:
+        """The step of a shape if it is kept.
+
+        Raises:
+            InvalidState: the model is closed.
+        """
+        if self.closed:
+            raise closed_error("Decoder")
+        return self._known(shape)
+
     def _known(self, shape: Shape) -> Step | None:
         with self._lock:
             step = self._kept.get(shape)

@@ -1,11 +1,10 @@
-"""Continuous batching: sequences join and leave the running batch at every step.
+"""The engine: requests of any number of tasks share the steps of one model (docs/engine.md).
 
-A step computes one token of each sequence that runs. Beside them it computes a chunk of the prompts
-that wait. One pass over the weights serves both, so running streams keep their pace. One task
-decides, between two steps, what the next step needs. Nothing here knows of HTTP. Not here: what a
-step takes in (steps.py), a sequence and its next token (jobs.py), memory of keys and values
-(aggml/models/kv/paging.py), how prompts share a chunk (staging.py), which beginnings of prompts
-are stored (prefixes.py), and when they are copied (keeping.py).
+A step computes one token of each sequence that runs, and beside them a chunk of the prompts that
+wait. One pass over the weights serves both. Whoever waits for a token drives the engine: there is
+no task and no thread of its own. Here: carrying out what the policy decides. Not here: who is
+admitted (policy.py), which tokens a step computes (steps.py), the state of a request (requests.py),
+keys, values and states (../kv/), the arguments of users (options.py).
 """
 
 from __future__ import annotations
@@ -14,501 +13,990 @@ import logging
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import numpy as np
-from anyio.lowlevel import checkpoint
 
 import aggml
-from aggml.models.beside import Beside
-from aggml.models.engine import steps
-from aggml.models.engine.jobs import (
-    Counters,
+from aggml.models.decoder.batch import CHAINED, Batch, Best
+from aggml.models.engine import policy, steps
+from aggml.models.engine.requests import Counters, choose_tokens, draws_of
+from aggml.models.errors import (
+    DeadlineError,
     EngineError,
     FullError,
-    Job,
+    NotFiniteError,
     TooLongError,
-    chosen,
-    draws,
 )
-from aggml.models.engine.keeping import Keeper
-from aggml.models.engine.prefixes import Prefixes
 from aggml.models.kv.paging import PAGE, fitting
+from aggml.models.kv.rows import ROWS_STEP
+from aggml.process.locks import new_lock
+from aggml.stream.parker import Parker
+from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from aggml.models.decoder import Best
+    from aggml import Future
+    from aggml.models.decoder.batch import Shape
+    from aggml.models.decoder.drawing import Draws
+    from aggml.models.engine.requests import TextRequest
     from aggml.models.engine.staging import Piece
-    from aggml.models.engine.steps import Intake
     from aggml.models.kv.paging import PagedDecoder
+    from aggml.models.kv.prefixes import Prefixes
 
-__all__ = ["STAGED", "Engine"]
+__all__ = ["STAGED", "Engine", "staged_slots"]
 
 _log = logging.getLogger("aggml")
 
-BEST: Final = 64  # the next token is chosen among so many; other logits stay on the device
+BEST: Final = 64  # tokens are drawn among so many, unless a request asks for more
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
+AHEAD: Final = 2  # steps that are queued on the device at a time
+IN_A_TURN: Final = 0.0003  # seconds for giving memory back in one turn
 NO_TOKEN: Final = (
     "no token can be chosen, because all logits are NaN or -inf: the model's numbers overflow, or "
     "its file is damaged"
 )
-WAKE: Final = 4  # streams that are woken in one turn of the loop
+
+
+def staged_slots(slots: int) -> int:
+    """Slots that a decoder needs beyond those of its sequences: prompts of several share them."""
+    return STAGED if slots > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """A step that is to be queued."""
+
+    batch: Batch
+    shape: Shape
+    draws: Draws | None
+    follows: list[tuple[TextRequest, int]]
+    running: list[TextRequest]
+    chunk: list[tuple[TextRequest, Piece]]
+    chained: bool = False  # its tokens are those that the step before it chose
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    """A step that is queued."""
+
+    plan: _Plan
+    future: Future[Any]
+    begun: float
+
+    @property
+    def requests(self) -> list[TextRequest]:
+        return [*self.plan.running, *(x for x, _ in self.plan.chunk)]
 
 
 class Engine:
-    """Runs any number of sequences on one model.
-
-    ``async with Engine(model, pages) as engine: async for tokens in engine.stream(job): ...``
+    """Runs any number of requests on one decoder.
 
     Args:
-        model: has STAGED slots more than ``slots``, and more for pages that are stored.
+        decoder: has `staged_slots` more sequences than ``slots``.
         slots: sequences at a time.
         budget: pages for keys and values.
-        stored: how many of these pages may keep beginnings of prompts for later prompts. A model
-            with states keeps none, because a state cannot be cut back to the end of a page.
+        prefixes: keeps the beginnings of prompts for later ones; None: only slots keep them.
+        swap: bytes of host memory for sequences that were preempted; without room there they are
+            computed again.
         chunk: tokens in one step, of running sequences and prompts together. While no sequence
             runs, a step takes at least 512 tokens of prompts.
-        max_waiting: jobs that wait because no slot or not enough memory is free; more are refused.
+        max_waiting: requests that wait because no slot or not enough memory is free; more are
+            refused.
     """
 
     def __init__(
         self,
-        model: PagedDecoder,
+        decoder: PagedDecoder,
         *,
         slots: int,
         budget: int,
-        stored: int = 0,
+        prefixes: Prefixes | None = None,
+        swap: int = 1 << 30,
         chunk: int = 128,
         max_waiting: int = 256,
     ) -> None:
-        if model.sequences < slots + STAGED:
+        more = staged_slots(slots)
+        if decoder.sequences < slots + more:
             raise ValueError(
-                f"the model has {model.sequences} sequences, {slots} slots need {slots + STAGED}"
+                f"the decoder has {decoder.sequences} sequences, {slots} slots need {slots + more}"
             )
-        self.model = model
-        self.pages = model.pages(budget, slots)
-        room = (model.sequences - slots - STAGED) * model.ctx // PAGE
-        self.prefixes = Prefixes(
-            self.pages, 0 if model.has_states else min(stored, room),
-            ctx=model.ctx, first=(slots + STAGED) * model.ctx, model=model.kept_as,
-        )  # fmt: skip
+        self.decoder = decoder
+        self.pages = decoder.pages(budget, slots)
+        self.prefixes = prefixes
         self.counters = Counters()
-        self._slots = slots
+        self.slots = slots
+        # The last rows are for padding; no prompt reads them.
         self._rows = steps.Rows(
-            model.ctx, slots, STAGED * model.ctx, states=model.has_states, grows=model.grows
-        )
-        self._best = min(BEST, model.vocabulary)
-        self._chunk = chunk
-        self._max_waiting = max_waiting
-        self._waiting: deque[Job] = deque()
-        self._taking_in: deque[Job] = deque()  # they have a slot; their prompt is not done
-        self._running: dict[int, Job] = {}  # by slot
-        self._told: deque[Job] = deque()  # their waiting streams have not been woken yet
-        self._news = anyio.Event()
-        self._changed = anyio.Event()
-        self._idle = anyio.Event()
+            decoder.ctx, slots, max(0, more * decoder.ctx - ROWS_STEP),
+            states=decoder.has_states, grows=decoder.grows,
+        )  # fmt: skip
+        self._best = min(BEST, decoder.vocabulary)
+        self._swap = swap
+        self._swapped = 0
+        self.chunk = chunk
+        self.max_waiting = max_waiting
+        self._numbers = 0
+        self._waiting: list[TextRequest] = []
+        self._active: dict[int, TextRequest] = {}  # by slot
+        self._held: dict[int, list[int]] = {}  # free slot: the tokens whose keys it still has
+        self._flights: deque[_Flight] = deque()
+        self._plan: _Plan | None = None  # its graph has to be built before it can be queued
+        self._building = [None]  # who pops it builds the graph of `_plan`
+        self._shares = policy.Shares()
+        self._rates = policy.Rates()
+        self._pace = 1.0  # seconds that recent requests took, on average
+        self._give_backs: deque[Callable[[], object]] = deque()
         self._touched = 0  # pages of shared rows that may have memory
-        self._pace = 1.0  # seconds that recent jobs took, on average
-        self._closing = False
+        self._in_common: tuple[tuple[int, ...], int] = ((), 0)
+        self._arrays_next = False  # requests for arrays and for tokens take turns
+        self._zeros = np.zeros(0, np.uint8)
+        self._turning = new_lock()  # who has it decides; nobody waits for it
+        self._again = False
+        self._drivers: dict[TextRequest, None] = {}  # those that a task waits for
+        self._parked: dict[TextRequest, Parker] = {}
+        self._idlers: list[Parker] = []
+        self._closing: str | None = None
 
-    async def __aenter__(self) -> Self:
-        self._beside = Beside()
-        self._tasks = await self._beside.__aenter__()
-        self._keeper = Keeper(self.model, self.prefixes, self._tasks)
-        self._tasks.start_soon(self._serve)
-        self._tasks.start_soon(self._tell)
-        return self
+    # -- for those who wait
 
-    async def __aexit__(self, *raised: object) -> bool | None:
-        """Stop at once. Whoever still waits gets an `EngineError`."""
-        self._closing = True
+    def submit(self, request: TextRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            FullError: the queue is full, or the engine is stopping.
+            TooLongError: the request could never run.
+            DeadlineError: it would miss its deadline.
+        """
+        self.check([request])
+        self._numbers += 1
+        request.number = self._numbers
+        self._shares.enter(request.caller)
+        self._waiting.append(request)
+
+    async def next(self, request: TextRequest) -> list[int]:
+        """The tokens of a request that its task has not taken yet, at least one; none: it is over.
+
+        Raises:
+            EngineError: a step with this request failed, or the engine was stopped.
+            DeadlineError: its deadline has passed.
+
+        Cancellation: nothing is lost; `cancel` ends the request.
+        """
+        if request.deadline is None or request.has_news:
+            await self._wait(request)
+        else:
+            with anyio.move_on_after(max(0.0, request.deadline - time.monotonic())):
+                await self._wait(request)
+            if not request.has_news:
+                self.cancel(request)
+                self.counters.late += 1
+                raise _late(request)
+        first = request.prompt + request.given
+        tokens = request.tokens[first:]
+        request.given += len(tokens)
+        if not tokens and request.error is not None:
+            error = request.error
+            if isinstance(error, EngineError):
+                raise error
+            raise EngineError(f"the computation failed: {error}") from error
+        return tokens
+
+    async def _wait(self, request: TextRequest) -> None:
+        """Wait until a request has news, and drive the engine meanwhile."""
+        await CHECKPOINT
+        if request.has_news:
+            return
+        self._drivers[request] = None
         try:
-            return await self._beside.__aexit__(*raised)  # type: ignore[arg-type]
+            idle = 0
+            while not request.has_news:
+                self.turn()
+                if request.has_news:
+                    break
+                if await self._build():
+                    idle = 0
+                    continue
+                flight = self._flights[0] if self._flights else None
+                alone = len(self._drivers) - len(self._parked) <= 1
+                if flight is not None and (alone or request.slot is not None):
+                    idle = 0
+                    await flight.future.settled()
+                elif alone:
+                    # Another thread is in the middle of a turn, or memory is being given back.
+                    idle += 1
+                    if idle > 100_000:
+                        raise EngineError(f"the engine does not go on: {self!r}")
+                    await anyio.lowlevel.checkpoint()
+                else:
+                    await self._park(request)
         finally:
-            self.cut_off()
+            self._drivers.pop(request, None)
+            self._hand_over()
+
+    async def _park(self, request: TextRequest) -> None:
+        """Sleep until the request has news or its task is needed to drive the engine."""
+        parker = self._parked[request] = Parker()
+        try:
+            # First in, then look: the last one that leaves looks for those who sleep.
+            if not request.has_news and len(self._drivers) > len(self._parked):
+                await parker.park()
+        finally:
+            self._parked.pop(request, None)
+
+    def _hand_over(self) -> None:
+        """Wake one task if all that wait are asleep."""
+        if self._parked and len(self._drivers) <= len(self._parked):
+            for request, parker in list(self._parked.items()):
+                self._parked.pop(request, None)
+                if parker.unpark():
+                    return
+                self._drivers.pop(request, None)  # its loop is gone
+
+    def _notify(self, request: TextRequest) -> None:
+        parker = self._parked.pop(request, None)
+        if parker is not None:
+            parker.unpark()
+
+    async def _build(self) -> bool:
+        """Build the graph that the next step needs, unless somebody else does; whether it did."""
+        plan = self._plan
+        if plan is None:
+            return False
+        try:
+            self._building.pop()
+        except IndexError:
+            return False
+        try:
+            if self._plan is not plan:
+                return True
+            try:
+                step = await self.decoder.prepare_step(plan.shape)
+                if not self.decoder.site.runs_at_once:
+                    inputs = self.decoder.inputs_of(
+                        step, plan.batch, plan.draws, chained=plan.chained
+                    )
+                    future = await self.decoder.submit_step(
+                        step, inputs, plan.batch, chained=plan.chained
+                    )
+                    self._flights.append(_Flight(plan, future, time.perf_counter()))
+            except Exception as error:
+                self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
+            self._plan = None
+        finally:
+            self._building.append(None)
+            for request, parker in list(self._parked.items()):
+                if request.slot is not None:
+                    self._parked.pop(request, None)
+                    parker.unpark()
+        return True
+
+    def cancel(self, request: TextRequest) -> None:
+        """End a request; its slot is free in the next turn. From any thread, also a finalizer.
+
+        A step in which nobody else has an interest is aborted.
+        """
+        if request.over:
+            return
+        request.left = True
+        for flight in list(self._flights):
+            if all(x.over for x in flight.requests):
+                flight.future.abort()
 
     @property
     def queued(self) -> int:
-        """Jobs that have no slot yet."""
-        return len(self._waiting)
+        """Requests that have no slot yet."""
+        return sum(not x.over for x in list(self._waiting))
 
     @property
     def active(self) -> int:
-        """Jobs that have a slot."""
-        return len(self._taking_in) + len(self._running)
+        """Requests that have a slot."""
+        return sum(not x.over for x in list(self._active.values()))
 
     @property
     def owed(self) -> int:
         """Tokens of prompts and answers that are still to come, at most."""
-        jobs = (*self._waiting, *self._taking_in, *self._running.values())
-        return sum(len(x.prompt) - x.taken_in + x.n_predict - len(x.made) for x in jobs)
+        those = (*self._waiting, *list(self._active.values()))
+        return sum(x.limit - x.computed for x in those if not x.over)
 
-    def stop(self) -> None:
-        """Refuse new jobs."""
-        self._closing = True
+    def __repr__(self) -> str:
+        return (
+            f"<Engine {self.active} of {self.slots} slots, {self.queued} waiting, "
+            f"{self.pages.used} of {self.pages.budget} pages>"
+        )
 
-    def cut_off(self) -> None:
-        """Refuse new jobs and end the present ones: they fail with an `EngineError`."""
-        self._closing = True
-        jobs = [*self._waiting, *self._taking_in, *self._running.values()]
-        self._fail(jobs, EngineError("the server has stopped"))
+    def stop(self, why: str = "the engine is stopping") -> None:
+        """Refuse new requests."""
+        self._closing = self._closing or why
+
+    def cut_off(self, error: BaseException | None = None) -> None:
+        """Refuse new requests and end the present ones: they fail."""
+        self.stop()
+        self._fail([*self._waiting, *list(self._active.values())],
+                   error or EngineError("the engine was stopped"))  # fmt: skip
         self._waiting.clear()
-        self._changed.set()
+        for flight in list(self._flights):
+            flight.future.abort()
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new jobs and wait for the present ones; returns whether all ended in time."""
-        self._closing = True
+        """Refuse new requests and wait for the present ones; returns whether all ended in time."""
+        self.stop()
         with anyio.move_on_after(seconds):
-            while self._waiting or self.active:
-                self._idle = anyio.Event()
-                await self._idle.wait()
-        return not (self._waiting or self.active)
+            while self.queued or self.active:
+                parker = Parker()
+                self._idlers.append(parker)
+                if self.queued or self.active:
+                    await parker.park()
+        return not (self.queued or self.active)
 
-    async def stream(self, job: Job) -> AsyncGenerator[list[int], None]:
-        """Yield the tokens of a job as they come, those of one or more steps at a time.
-
-        Raises:
-            FullError: the queue is full, or the engine is stopping.
-            TooLongError: the job could never run.
-            EngineError: a step with this job failed.
-
-        Cancellation, and closing the generator: the job's slot is free before the next step.
-        """
-        self.check([job])
-        self.prefixes.name(job)
-        job.queued = time.perf_counter()
-        self._waiting.append(job)
-        self._changed.set()
-        given = 0
-        try:
-            while True:
-                if given < len(job.made):
-                    tokens = job.made[given:]
-                    given += len(tokens)
-                    yield tokens
-                elif job.error is not None:
-                    raise EngineError(f"the computation failed: {job.error}") from job.error
-                elif job.over:
-                    return
-                else:
-                    job.news = anyio.Event()
-                    await job.news.wait()
-        finally:
-            if not job.over:
-                job.left = True
-                self._changed.set()
-
-    def check(self, jobs: Sequence[Job]) -> None:
-        """Check that all of these jobs may be queued now.
+    def check(self, requests: Sequence[TextRequest]) -> None:
+        """Check that all of these requests may be queued now.
 
         Raises:
-            FullError, TooLongError: as `stream`.
+            FullError, TooLongError, DeadlineError: as `submit`.
         """
-        for job in jobs:
-            length = len(job.prompt) + job.n_predict
-            if not job.prompt or job.n_predict < 1:
-                raise TooLongError("prompt and answer must have at least one token each")
-            if length >= self.model.ctx:
+        for one in requests:
+            if one.limit - 1 > self.decoder.ctx:
                 raise TooLongError(
-                    f"{len(job.prompt)} tokens of prompt and {job.n_predict} more do not fit a "
-                    f"context of {self.model.ctx - 1}"
+                    f"{one.prompt} tokens of prompt and {one.max_tokens} more do not fit a "
+                    f"context of {self.decoder.ctx}"
                 )
-            need = self._need(job)
+            need = self._need(one)
             if need > self.pages.budget:
                 raise TooLongError(
-                    f"{length} tokens need {need} pages, the server has {self.pages.budget}: ask "
-                    "for fewer tokens, or start the server with more --kv-memory"
+                    f"{one.limit} tokens need {need} pages of {PAGE} positions, there are "
+                    f"{self.pages.budget}: ask for fewer tokens, or give the model more memory"
                 )
-        needs = [self._need(job) for job in jobs]
-        most = fitting(needs, self._slots, self.pages.budget) + self._max_waiting
-        if len(jobs) > most:
+        needs = [self._need(x) for x in requests]
+        most = fitting(needs, self.slots, self.pages.budget) + self.max_waiting
+        if len(requests) > most:
             raise TooLongError(
-                f"the request asks for {len(jobs)} answers, this server takes {most} of them: "
-                f"{most - self._max_waiting} that run and {self._max_waiting} that wait", "n",
+                f"the request asks for {len(requests)} answers, at most {most} are taken: "
+                f"{most - self.max_waiting} that run and {self.max_waiting} that wait", "n",
             )  # fmt: skip
-        if self._closing:
-            raise FullError("the server is stopping", 5)
-        queue = [self._need(job) for job in self._waiting if not job.left]
-        waiting = len(queue) + len(jobs) - fitting([*queue, *needs], *self._room())
-        if waiting > self._max_waiting:
-            seconds = self._pace * len(queue) / self._slots
+        if self._closing is not None:
+            raise FullError(self._closing, 5)
+        queue = [self._need(x) for x in list(self._waiting) if not x.over]
+        going = [x for x in list(self._active.values()) if not x.over]
+        room = self.slots - len(going), self.pages.budget - sum(map(self._need, going))
+        waiting = len(queue) + len(requests) - fitting([*queue, *needs], *room)
+        if waiting > self.max_waiting:
+            seconds = self._pace * len(queue) / self.slots
+            self.counters.refused += 1
             raise FullError(
-                f"the queue is full: {max(0, waiting - len(jobs))} requests wait already",
+                f"the queue is full: {max(0, waiting - len(requests))} requests wait already",
                 max(1, min(60, round(seconds))),
             )
+        for one in requests:
+            self._check_deadline(one)
 
-    def _need(self, job: Job) -> int:
-        """Pages that a job takes."""
-        return self.pages.need(len(job.prompt) + job.n_predict)
+    def _check_deadline(self, one: TextRequest) -> None:
+        if one.deadline is None:
+            return
+        left = one.deadline - time.monotonic()
+        waiting = [x for x in list(self._waiting) if not x.over and x.priority >= one.priority]
+        going = [x for x in list(self._active.values()) if not x.over]
+        ahead = [*(x for x in going if x.standing >= one.priority), *waiting]
+        cached = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
+        seconds = policy.seconds_to_answer(
+            one.prompt - cached, one.max_tokens,
+            before=sum(max(0, x.prompt - x.computed) for x in ahead),
+            ends=[x.max_tokens - x.made for x in ahead],
+            slots=self.slots, rates=self._rates,
+        )  # fmt: skip
+        if left <= 0 or (seconds is not None and seconds > left):
+            self.counters.refused += 1
+            why = "has passed" if left <= 0 else f"the answer is expected in {seconds:.2f} s"
+            raise DeadlineError(
+                f"the deadline, {max(left, 0):.2f} s from now, cannot be met: {why}"
+            )
 
-    def _room(self) -> tuple[int, int]:
-        """Slots and pages that the next turn can give to jobs; stored pages are given up."""
-        going = [x for x in (*self._taking_in, *self._running.values()) if not x.over]
-        return self._slots - len(going), self.pages.budget - sum(map(self._need, going))
+    def _need(self, one: TextRequest) -> int:
+        """Pages that a request takes."""
+        return self.pages.need(min(one.limit, self.decoder.ctx))
 
-    # -- between two steps
+    # -- a turn
 
-    async def _serve(self) -> None:
-        while True:
+    def turn(self) -> None:
+        """Take note of steps that have ended, decide what comes next, and queue it.
+
+        It never waits. If another task or thread is in a turn, that one looks again before it
+        leaves.
+        """
+        self._again = True
+        while self._again:
+            if not self._turning.acquire(blocking=False):
+                return
             try:
-                await self._turn()
-            except Exception as error:  # of any class: one turn must not end the service
+                self._again = False
+                self._turn()
+            except Exception as error:  # of any class: one turn must not end the engine
                 _log.exception("a turn of the engine failed")
-                self._give_up(error)
-                await checkpoint()
+                self._fail([*self._active.values()] or self._waiting[:1], error)
+            finally:
+                self._turning.release()
 
-    async def _turn(self) -> None:
-        """Compute one step. If no job has a slot, wait until there is a new job."""
-        await self._clear()
-        self._admit()
-        if not self.active:
-            assert not self._waiting, f"{len(self._waiting)} sequences wait although none runs"
-            await self._rest()
-            return
-        running, chunk, beside = self._next()
-        if running or chunk:
-            await self._return_memory()
-            jobs = [*running, *(job for job, _ in chunk)]
-            await self._guarded(jobs, self._step(running, chunk, beside))
-            return
-        # A turn that computes nothing must wait for something, or it is repeated for ever and no
-        # other task runs. Here jobs have ended since `_clear`: the next turn frees their slots.
-        jobs = [*self._taking_in, *self._running.values()]
-        assert any(job.over for job in jobs), f"{len(jobs)} sequences, and none of them goes on"
-        await checkpoint()
+    def _turn(self) -> None:
+        self._land()
+        if not self._building:
+            return  # the plan that is being made ready must stay as it is
+        self._plan = None
+        self._drop_overdue()
+        if not self._flights:
+            self._clear()
+            if self._give_backs:
+                self._give_back()
+                if self._give_backs:
+                    return
+            self._admit()
+            plan = self._next()
+            if plan is None or not self._launch(plan):
+                return
+        while len(self._flights) < AHEAD:
+            ahead = self._next_ahead()
+            if ahead is None or not self._launch(ahead):
+                return
 
-    def _next(self) -> tuple[list[Job], list[tuple[Job, Piece]], int]:
-        """What the next step computes: arguments of `_step`."""
-        running = [job for job in self._running.values() if not job.over]
+    def _launch(self, plan: _Plan) -> bool:
+        """Queue a step; False if its graph must be built before."""
+        step = self.decoder.find_step(plan.shape)
+        if step is None or not self.decoder.site.runs_at_once:
+            self._plan = plan
+            return False
+        try:
+            inputs = self.decoder.inputs_of(step, plan.batch, plan.draws, chained=plan.chained)
+            future = self.decoder.run_step(step, inputs, plan.batch, chained=plan.chained)
+        except Exception as error:
+            self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
+            return False
+        self._flights.append(_Flight(plan, future, time.perf_counter()))
+        return True
+
+    # -- what comes next
+
+    def _next(self) -> _Plan | None:
+        """The next step if none is under way."""
+        going = [x for x in self._active.values() if not x.over]
+        arrays = [x for x in going if x.result != "tokens"]
+        text = [x for x in going if x.result == "tokens"]
+        if arrays and (self._arrays_next or not text):
+            self._arrays_next = False
+            return self._plan_arrays(arrays)
+        self._arrays_next = bool(arrays)
+        running = [x for x in text if x.decodes]
+        prompts = sorted((x for x in text if not x.decodes), key=lambda x: (-x.standing, x.number))
+        if not running and not prompts:
+            return None
+        if not prompts:
+            return self._plan_running(running)
         beside = 0
-        if self._taking_in and running:
-            beside = min(steps.size(max(self._running) + 1, steps.BESIDE), self._slots)
-        room = steps.room_for_prompts(self._chunk, beside, running=bool(self._running))
+        if running:
+            highest = max(x.slot for x in running if x.slot is not None)
+            beside = min(steps.size(highest + 1, steps.BESIDE), self.slots)
+        room = steps.room_for_prompts(self.chunk, beside, running=bool(running))
         if self._rows.states:
-            chunk = steps.next_prompt(self._taking_in, room, self._rows, self.pages)
-            return running, chunk, beside
-        chunk = steps.next_prompts(self._taking_in, room, self._rows, self.prefixes)
-        return running, chunk, beside
+            chunk = steps.next_prompt(prompts, room, self._rows, self.pages, self._begin)
+        else:
+            if len(prompts) == 1 and not self._waiting and len(prompts[0].tokens) <= room:
+                one = prompts[0]
+                if one.staged is None and not one.in_place:
+                    one.in_place = True
+                    self._begin(one)
+            chunk = steps.next_prompts(prompts, room, self._rows, self.pages, self._begin)
+        intake = steps.planned(running, chunk, beside, self._rows, self._common(running))
+        return self._plan_of(intake, running, chunk)
 
-    async def _return_memory(self) -> None:
-        """Give memory back to the system that others were promised."""
-        await self._forget(self.pages.surplus())
-        if self._touched > self.pages.shared:
-            first, n = self.pages.shared * PAGE, (self._touched - self.pages.shared) * PAGE
-            await self.model.forget_rows(self._slots * self.model.ctx + first, n)
-        self._touched = self.pages.shared
-        for rows in self.prefixes.surplus():
-            await self._keeper.done()
-            await self.model.forget_rows(*rows)
+    def _plan_of(
+        self,
+        intake: steps.Intake,
+        running: list[TextRequest],
+        chunk: list[tuple[TextRequest, Piece]],
+    ) -> _Plan:
+        batch = intake.batch
+        if intake.every:
+            shape = batch.shape(self._best, every=True)
+            return _Plan(batch, shape, None, intake.follows, running, chunk)
+        shape = batch.shape(0)
+        drawn = draws_of(intake.follows, shape.logits, self._among(intake.follows))
+        return _Plan(batch, drawn.shaped(shape), drawn, intake.follows, running, chunk)
 
-    def _give_up(self, error: Exception) -> None:
-        """Fail all jobs that have a slot; without any, the first that waits for one."""
-        jobs = [*self._taking_in, *self._running.values()]
-        if not jobs and self._waiting:
-            jobs = [self._waiting.popleft()]
-        self._fail(jobs, error)
+    def _plan_running(self, running: list[TextRequest]) -> _Plan:
+        """A step of running sequences alone, whose tokens stay on the device as well."""
+        if not _stays_on_device(running):
+            slots = self._rows.slots
+            intake = steps.planned(running, [], 0, self._rows, self._common(running))
+            assert intake.batch.groups[0].ids.shape[0] <= slots
+            return self._plan_of(intake, running, [])
+        return self._chain(running, 0)
 
-    async def _rest(self) -> None:
-        """Wait for the next job; the cache gives its memory back meanwhile."""
-        self._idle.set()
-        self._changed = anyio.Event()
-        await self._forget(self.pages.surplus(idle=True))
-        self.pages.shared = self._touched = 0
-        for slot in range(self._slots, self._slots + STAGED):
-            await self.model.forget(slot)
-        await self._changed.wait()
+    def _chain(self, running: list[TextRequest], ahead: int) -> _Plan:
+        used = [x.slot for x in running if x.slot is not None]
+        first = used[0] if len(used) == 1 else 0
+        n = 1 if len(used) == 1 else min(steps.size(max(used) + 1), self.slots)
+        group = steps.next_tokens(running, first, n, self._rows, self._common(running), ahead)
+        batch = Batch((group,))
+        follows = [(x, x.slot - first) for x in running if x.slot is not None]
+        shape = batch.shape(CHAINED)
+        among = self._among(follows)
+        draws = None
+        if among > 1 or any(x.adjuster is not None for x in running):
+            draws = draws_of(follows, n, among, ahead)
+            shape = draws.shaped(shape)
+        return _Plan(batch, shape, draws, follows, running, [], chained=ahead > 0)
 
-    async def _forget(self, surplus: Sequence[tuple[int, int]]) -> None:
-        if surplus:
-            await self._keeper.done()
-        for slot, kept in surplus:
-            await self.model.forget(slot, kept)
+    def _next_ahead(self) -> _Plan | None:
+        """The step after the one that is under way, if it needs nothing that is not known yet."""
+        last = self._flights[-1].plan
+        ahead = len(self._flights)
+        if last.chunk or not last.shape.chained or not last.running:
+            return None
+        for one in last.running:
+            if one.over or one.made + ahead >= one.max_tokens:
+                return None
+            if one.computed + ahead >= self.decoder.ctx:
+                return None
+        if len(last.running) != sum(not x.over for x in self._active.values()):
+            return None
+        if self._waiting and self._decide():
+            return None
+        return self._chain(last.running, ahead)
 
-    async def _tell(self) -> None:
-        """Wake waiting streams, a few in each turn: all at once would hold up the loop."""
-        while True:
-            while self._told:
-                for _ in range(min(WAKE, len(self._told))):
-                    self._told.popleft().tell()
-                await checkpoint()
-            self._news = anyio.Event()
-            await self._news.wait()
+    def _plan_arrays(self, requests: list[TextRequest]) -> _Plan:
+        """A chunk of prompts of which logits or hidden states of all tokens are wanted."""
+        requests.sort(key=lambda x: (-x.standing, x.number))
+        those = [x for x in requests if x.result == requests[0].result]
+        if those[0].result == "logits":
+            those = those[:1]  # 512 tokens have 50 to 300 MB of logits
+        room = steps.TOKENS[-1]
+        if self._rows.states:
+            chunk = steps.next_prompt(those, room, self._rows, self.pages, self._begin)
+        else:
+            if len(those) == 1 and those[0].staged is None:
+                those[0].in_place = True
+            chunk = steps.next_prompts(those, room, self._rows, self.pages, self._begin)
+        intake = steps.planned_arrays(chunk, self._rows)
+        hidden = those[0].result == "hidden"
+        shape = replace(intake.batch.shape(0), hidden=hidden)
+        return _Plan(intake.batch, shape, None, [], [], chunk)
 
-    async def _clear(self) -> None:
-        """Free the slots of jobs that are over."""
-        await self._keeper.may_free()
-        self._waiting = deque(job for job in self._waiting if not job.left)
-        self._taking_in = deque(job for job in self._taking_in if not self._ended(job))
-        for job in [job for job in self._running.values() if job.over]:
-            slot = job.slot
-            assert slot is not None
-            self._ended(job)
-            del self._running[slot]
-        if not self._taking_in:
-            await self._close_ranks()
+    def _among(self, follows: Iterable[tuple[TextRequest, int]]) -> int:
+        """Among how many of the best tokens the device draws."""
+        vocabulary = self.decoder.vocabulary
+        most = max((x.sampler.looks_at(vocabulary) for x, _ in follows if x.sampler), default=1)
+        if most == 1:
+            return 1
+        return self._best if most <= self._best else min(vocabulary, 1 << (most - 1).bit_length())
 
-    def _ended(self, job: Job) -> bool:
-        if job.over and job.slot is not None:
-            self.pages.give_back(job.slot)
-            job.slot = None
-            self._pace += 0.1 * (time.perf_counter() - job.queued - self._pace)
-        return job.over
+    def _common(self, running: Sequence[TextRequest]) -> int:
+        """How many first tokens the running sequences have in common; looked at once."""
+        if len(running) < 2 or self._rows.states:
+            return 0
+        key = tuple(x.number for x in running)
+        if self._in_common[0] != key:
+            self._in_common = key, steps.shared_by(running)
+        return self._in_common[1]
 
-    async def _close_ranks(self) -> None:
+    # -- who runs
+
+    def _decide(self) -> policy.Decision:
+        shares = self._shares
+        waiting = [
+            policy.Candidate(
+                x.number, x.priority, x.arrived, self._need(x), served=shares.served(x.caller)
+            )
+            for x in self._waiting if not x.over
+        ]  # fmt: skip
+        running = [
+            policy.Candidate(
+                x.number, x.priority, x.arrived, self._need(x), gained=x.gained, computed=x.computed
+            )
+            for x in self._active.values() if not x.over
+        ]  # fmt: skip
+        used = sum(x.pages for x in running)
+        return policy.admit(
+            waiting, running, slots=self.slots - len(running),
+            pages=self.pages.budget - used, now=time.monotonic(),
+        )  # fmt: skip
+
+    def _admit(self) -> None:
+        if not self._waiting:
+            return
+        decision = self._decide()
+        by_number = {x.number: x for x in (*self._waiting, *self._active.values())}
+        for number in decision.preempted:
+            self._preempt(by_number[number])
+        for number in decision.admitted:
+            if not self._let_in(by_number[number]):
+                return
+        if decision:
+            self._return_memory()
+
+    def _let_in(self, one: TextRequest) -> bool:
+        """Give a request a slot; False if memory has to be given back before."""
+        need = self._need(one)
+        if need > self.pages.free:
+            self._shrink()
+        if need > self.pages.free and self.prefixes is not None:
+            missing = (need - self.pages.free) * self.decoder.page_bytes()
+            self.prefixes.shrink(missing)
+            self._count_stored()
+        wanted, start = self._best_slot(one)
+        slot = self.pages.take(min(one.limit, self.decoder.ctx), wanted)
+        if slot is None:
+            return False
+        self._waiting.remove(one)
+        one.slot = slot
+        one.gained = max(one.gained, policy.gained(
+            policy.Candidate(one.number, one.priority, one.arrived, 0), time.monotonic()
+        ))  # fmt: skip
+        self._active[slot] = one
+        self._held.pop(slot, None)
+        self.decoder.promise(slot, min(one.limit, self.decoder.ctx))
+        if one.snapshot is not None:
+            self.decoder.load(slot, one.snapshot)
+            self._swapped -= one.snapshot.nbytes
+            one.computed, one.snapshot = one.snapshot.n, None
+            one.staged, one.in_place = None, not one.decodes
+        elif start:
+            one.computed = one.cached = start
+            one.in_place = True
+            self.counters.cached_tokens += start
+        return True
+
+    def _best_slot(self, one: TextRequest) -> tuple[int | None, int]:
+        """The free slot that still has the longest beginning of a prompt, and how much of it."""
+        if one.snapshot is not None or one.result != "tokens" or not one.keeps:
+            return None, 0
+        best: tuple[int | None, int] = None, 0
+        stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
+        for slot, held in self._held.items():
+            n = steps.common(held, one.tokens, len(one.tokens) - 1)
+            if self._rows.states and (n < len(held) or self.decoder.state_at(slot) != n):
+                continue
+            if n > max(best[1], stored, PAGE // 4):
+                best = slot, n
+        if best[0] is None and self._held:
+            # Rather a slot that holds nothing, or what was held longest: it is the first.
+            free = [x for x in self.pages.free_slots if x not in self._held]
+            return (min(free) if free else None), 0
+        return best
+
+    def _preempt(self, one: TextRequest) -> None:
+        """Take the slot of a running request; it goes on later."""
+        slot = one.slot
+        assert slot is not None
+        self.counters.preemptions += 1
+        one.preempted += 1
+        n = one.computed
+        stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
+        size = n * self.decoder.page_bytes() // PAGE
+        copied = n > 0 and one.result == "tokens" and self._swapped + size <= self._swap
+        if copied and (self._rows.states or policy.is_copied(n, stored, self._rates)):
+            one.snapshot = self.decoder.save(slot, 0, n, states=self._rows.states)
+            self._swapped += one.snapshot.nbytes
+            one.staged, one.in_place = None, False
+        else:
+            one.begin_again()
+            one.arrays.clear()
+        self._free(one, held=None)
+        self._waiting.append(one)
+
+    def _free(self, one: TextRequest, held: list[int] | None) -> None:
+        slot = one.slot
+        assert slot is not None
+        del self._active[slot]
+        self.pages.give_back(slot)
+        self._held.pop(slot, None)
+        if held:
+            self._held[slot] = held
+        one.slot = None
+
+    def _clear(self) -> None:
+        """Free the slots of requests that are over."""
+        gone = [x for x in self._waiting if x.over]
+        for one in gone:
+            self._waiting.remove(one)
+            self._ended(one)
+        for one in [x for x in self._active.values() if x.over]:
+            self._keep(one)
+            fed = None
+            if one.keeps and one.error is None and self._is_whole(one):
+                fed = one.tokens[: one.computed]
+            self._free(one, fed)
+            self._ended(one)
+            self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
+        if len(self._active) > 1:
+            self._close_ranks()
+        if self._idlers and not self._active and not self._waiting:
+            idlers, self._idlers = self._idlers, []
+            for parker in idlers:
+                parker.unpark()
+
+    def _ended(self, one: TextRequest) -> None:
+        self._shares.leave(one.caller)
+        if one.snapshot is not None:
+            self._swapped -= one.snapshot.nbytes
+            one.snapshot = None
+        if one.reason == "stop" and one.max_tokens:
+            share = self._rates.share
+            share += 0.1 * (one.made / one.max_tokens - share)
+            self._rates = replace(self._rates, share=max(0.01, share))
+        elif one.reason == "length":
+            share = self._rates.share
+            self._rates = replace(self._rates, share=share + 0.1 * (1.0 - share))
+
+    def _is_whole(self, one: TextRequest) -> bool:
+        """Whether the slot of a request has what its tokens say."""
+        if not self._rows.states:
+            return True
+        return one.slot is not None and self.decoder.state_at(one.slot) == one.computed
+
+    def _close_ranks(self) -> None:
         """Move the highest slot down if steps get smaller: a step computes all slots up to it."""
-        while self._running:
-            highest = max(self._running)
-            if steps.size(highest + 1) == steps.size(len(self._running)):
+        while True:
+            highest = max(self._active)
+            one = self._active[highest]
+            if not all(x.decodes for x in self._active.values()):
                 return
-            await self._keeper.done()
-            need = self._need(self._running[highest])
-            if need > self.pages.free:  # for a moment both slots have its memory
+            if steps.size(highest + 1) == steps.size(len(self._active)):
                 return
-            await self._forget(self.pages.surplus(more=need))
+            if self._need(one) > self.pages.free:  # for a moment both slots have its memory
+                return
             lower = self.pages.move(highest)
             if lower is None:
                 return
-            job = self._running.pop(highest)
-            job.slot = lower
-            self._running[lower] = job
-            self.model.promise(lower, len(job.prompt) + job.n_predict)
-            try:
-                await self.model.move(highest, lower, len(job.prompt) + len(job.made))
-            except Exception as error:  # of any class, as in `_guarded`
-                self._fail([job], error)
+            snapshot = self.decoder.save(highest, 0, one.computed, states=self._rows.states)
+            self.decoder.promise(lower, min(one.limit, self.decoder.ctx))
+            self.decoder.load(lower, snapshot)
+            del self._active[highest]
+            self._held.pop(lower, None)
+            self._active[lower] = one
+            one.slot = lower
+            self._in_common = (), 0
+
+    def _drop_overdue(self) -> None:
+        now = None
+        for one in (*self._waiting, *self._active.values()):
+            if one.deadline is not None and not one.over:
+                now = now or time.monotonic()
+                if now > one.deadline:
+                    self.counters.late += 1
+                    self._fail([one], _late(one))
+
+    # -- keys, values and states
+
+    def _begin(self, one: TextRequest) -> None:
+        """Load the stored beginning of a prompt, before its first tokens are computed."""
+        if one.computed or one.result != "tokens" or self.prefixes is None or not one.keeps:
+            return
+        n = self.prefixes.match(one.tokens)
+        if not n:
+            return
+        assert one.slot is not None
+        if one.staged is not None:
+            row = self._rows.slots * self._rows.ctx + one.staged
+            n = self.prefixes.restore(one.tokens, one.slot, row)
+        else:
+            n = self.prefixes.restore(one.tokens, one.slot)
+        one.computed = one.cached = n
+        self.counters.cached_tokens += n
+
+    def _keep(self, one: TextRequest) -> None:
+        """Store what a sequence has computed, for later prompts."""
+        if self.prefixes is None or not one.keeps or one.error is not None or one.slot is None:
+            return
+        if one.result != "tokens" or not one.computed or not self._is_whole(one):
+            return
+        self.prefixes.keep(
+            one.tokens[: one.computed], one.slot, states=self._rows.states,
+            room=self.pages.free * self.decoder.page_bytes(),
+        )  # fmt: skip
+        self._count_stored()
+
+    def _count_stored(self) -> None:
+        if self.prefixes is not None:
+            self.pages.stored = -(-self.prefixes.nbytes // self.decoder.page_bytes())
 
     def _shrink(self) -> None:
         """Take back shared rows after those that prompts are using."""
-        staged = [x for x in self._taking_in if x.staged is not None]
-        ends = [job.staged + len(job.prompt) for job in staged if job.staged is not None]
+        ends = [x.staged + len(x.tokens) for x in self._active.values() if x.staged is not None]
         self.pages.shared = min(self.pages.shared, self.pages.of(max(ends, default=0)))
 
-    def _admit(self) -> None:
-        while self._waiting:
-            job = self._waiting[0]
-            if self._need(job) > self.pages.free:
-                self._shrink()
-            self.prefixes.make_room(job)
-            slot = self.pages.take(len(job.prompt) + job.n_predict)
-            if slot is None:
+    def _return_memory(self) -> None:
+        """Give memory back to the system that others were promised."""
+        for slot, kept in self.pages.surplus():
+            held = self._held.get(slot)
+            if held is not None:
+                if self._rows.states and kept < len(held):
+                    del self._held[slot]
+                else:
+                    self._held[slot] = held[:kept]
+            self._give_backs.extend(self.decoder.forget_parts(slot, kept))
+        if self._touched > self.pages.shared:
+            first, n = self.pages.shared * PAGE, (self._touched - self.pages.shared) * PAGE
+            row = self._rows.slots * self._rows.ctx + first
+            self._give_backs.extend(self.decoder.forget_row_parts(row, n))
+        self._touched = self.pages.shared
+
+    def _give_back(self) -> None:
+        until = time.perf_counter() + IN_A_TURN
+        while self._give_backs:
+            self._give_backs.popleft()()
+            if time.perf_counter() > until:
                 return
-            job.slot = slot
-            self._taking_in.append(self._waiting.popleft())
-            self.model.promise(slot, len(job.prompt) + job.n_predict)
 
-    async def _guarded(self, jobs: list[Job], step: Awaitable[None]) -> None:
-        """Carry out a step. If it fails, only the jobs in it fail."""
-        begin = time.perf_counter()
-        try:
-            await step
-        except Exception as error:  # of any class: others must go on
-            if not isinstance(error, aggml.AggmlError):
-                _log.exception("a step of the engine failed")
-            self.counters.failed_steps += 1
-            self._fail(jobs, error)
-            await checkpoint()
-        self.counters.steps += 1
-        self.counters.stepped(time.perf_counter() - begin)
+    # -- results
 
-    @staticmethod
-    def _fail(jobs: list[Job], error: BaseException) -> None:
-        for job in jobs:
-            if not job.over:
-                job.error = error
-                job.tell()
+    def _land(self) -> None:
+        """Take note of the steps that have ended."""
+        while self._flights and self._flights[0].future.done():
+            flight = self._flights.popleft()
+            took = time.perf_counter() - flight.begun
+            try:
+                self._apply(flight, took)
+            except Exception as error:  # of any class: others must go on
+                if not isinstance(error, aggml.AggmlError):
+                    _log.exception("a step of the engine failed")
+                self.counters.failed_steps += 1
+                self._fail(flight.requests, error)
+            self.counters.steps += 1
+            self.counters.stepped(took)
 
-    async def _step(self, running: list[Job], chunk: list[tuple[Job, Piece]], beside: int) -> None:
-        """Compute one step, then tell each job in it the token that follows."""
-        for job, _ in chunk:
-            await self._reuse(job)
-        step = steps.planned(running, chunk, beside, self._rows)
-        best, tokens, logits = await self._computed(step)
-        none = {id(job) for (job, _), logit in zip(step.follows, logits, strict=True)
-                if not logit > -math.inf}  # fmt: skip  # NaN is not, either
-        again = await self._isolate(none, running, chunk) if none else set()
-        for job, piece in chunk:
-            if id(job) not in again:
-                self._taken_in(job, len(piece.ids))
-        for (job, row), token in zip(step.follows, tokens, strict=True):
-            if not job.over and id(job) not in none | again:
-                self._take(job, token, best, row)
-        self._news.set()
-        jobs = [*running, *(job for job, _ in chunk)]
-        await self._keeper.keep(jobs, self._return_memory)
+    def _apply(self, flight: _Flight, took: float) -> None:
+        plan = flight.plan
+        result = flight.future.result()
+        if plan.chunk and plan.chunk[0][0].result != "tokens":
+            self._apply_arrays(plan, result)
+            return
+        self._measure(plan, took)
+        best: Best | None = None
+        rows = [row for _, row in plan.follows]
+        if plan.shape.every:
+            best = self._best_of(result)
+            tokens = choose_tokens(plan.follows, best)
+            logits = np.fmax.reduce(best.logits[rows], axis=1).tolist()
+        else:
+            ids, chosen = result
+            tokens = np.asarray(ids).reshape(-1)[rows].tolist()
+            logits = np.asarray(chosen).reshape(-1)[rows].tolist()
+        none = {
+            id(one) for (one, _), logit in zip(plan.follows, logits, strict=True)
+            if not one.over and not logit > -math.inf  # NaN is not, either
+        }  # fmt: skip
+        again = self._isolate(none, plan) if none else set()
+        for one in plan.running:
+            one.computed += 1
+            self._shares.charge(one.caller, 1)
+        for one, piece in plan.chunk:
+            if id(one) not in again:
+                self._took_in(one, len(piece.ids))
+        for (one, row), token in zip(plan.follows, tokens, strict=True):
+            if not one.over and id(one) not in none | again:
+                if one.first_token is None:
+                    one.first_token = time.monotonic()
+                    self.counters.waited(one.first_token - one.arrived)
+                self.counters.tokens += one.take(token, best, row)
+                self._notify(one)
 
-    async def _isolate(
-        self, none: set[int], running: list[Job], chunk: list[tuple[Job, Piece]]
-    ) -> set[int]:
-        """Fail jobs for which no token can be chosen, once it is sure that they are the reason.
+    def _best_of(self, result: Sequence[Any]) -> Best:
+        ids, logits, every = result
+        n = self._best
+        return Best(
+            np.asarray(ids).reshape(-1, n), np.asarray(logits).reshape(-1, n),
+            np.asarray(every).reshape(-1, self.decoder.vocabulary),
+        )  # fmt: skip
+
+    def _took_in(self, one: TextRequest, n: int) -> None:
+        """Note that ``n`` more tokens of a prompt are computed."""
+        one.computed += n
+        self.counters.prompt_tokens += n
+        self._shares.charge(one.caller, n)
+        if one.computed == len(one.tokens):
+            one.staged, one.in_place, one.alone = None, False, False
+            self._keep(one)
+
+    def _apply_arrays(self, plan: _Plan, result: Sequence[Any]) -> None:
+        decoder = self.decoder
+        width = decoder.model.width if plan.shape.hidden else decoder.vocabulary
+        found = np.asarray(result[0]).reshape(-1, width)
+        at = 0
+        for one, piece in plan.chunk:
+            n = len(piece.ids)
+            if not one.over:
+                one.arrays.append(found[at : at + n])
+                one.computed += n
+                self.counters.prompt_tokens += n
+                self._shares.charge(one.caller, n)
+                if one.computed == len(one.tokens):
+                    one.reason = "length"
+                    self._notify(one)
+            at += n
+
+    def _measure(self, plan: _Plan, took: float) -> None:
+        rates = self._rates
+        if plan.chunk:
+            n = sum(len(piece.ids) for _, piece in plan.chunk)
+            took = max(0.0, took - (rates.step or 0.0 if plan.running else 0.0)) / n
+            old = took if rates.prompt is None else rates.prompt
+            self._rates = replace(rates, prompt=old + 0.2 * (took - old))
+        elif not plan.chained:
+            old = took if rates.step is None else rates.step
+            self._rates = replace(rates, step=old + 0.2 * (took - old))
+
+    def _isolate(self, none: set[int], plan: _Plan) -> set[int]:
+        """Fail requests for which no token can be chosen, once it is sure that they are the reason.
 
         Keys and values that are NaN reach all prompts of a chunk: where a mask hides them they are
         multiplied by 0, which gives NaN. So all prompts of the chunk begin again, each alone. NaN
         is also removed from the rows, because other sequences will have them.
 
         Args:
-            none: ids of the jobs whose logits are all NaN or -inf.
-            running: jobs of which the step has computed a token.
-            chunk: prompts of which the step has computed a piece.
+            none: ids of the requests whose logits are all NaN or -inf.
+            plan: the step.
 
         Returns:
-            Ids of the jobs that begin again.
+            Ids of the requests that begin again.
         """
-        await self._keeper.done()
-        prompts = [job for job, _ in chunk]
-        again: list[Job] = []
-        if len(chunk) > 1 and any(id(job) in none for job in prompts):
-            again = [job for job in self._taking_in if job.staged is not None]
-        ended = [x for x in (*running, *prompts) if id(x) in none and x not in again]
-        for job in (*again, *ended):
-            assert job.slot is not None
-            length = len(job.prompt) + job.n_predict
-            spoilt = [(job.slot * self.model.ctx, length)]
-            if job.staged is not None and job.taken_in < len(job.prompt):
-                spoilt.append((self._slots * self.model.ctx + job.staged, len(job.prompt)))
-            for first, n in spoilt:
-                await self.model.clear_rows(first, n)
-        for job in again:
-            job.begin_again()
-        self._fail(ended, EngineError(NO_TOKEN))
-        for job in ended:
-            job.kept = None  # keys and values that led to this are not stored
-        return {id(job) for job in again}
+        prompts = [x for x, _ in plan.chunk]
+        again: list[TextRequest] = []
+        if len(prompts) > 1 and any(id(x) in none for x in prompts):
+            again = [x for x in self._active.values() if x.staged is not None and not x.over]
+        ended = [x for x in (*plan.running, *prompts) if id(x) in none and x not in again]
+        for one in (*again, *ended):
+            assert one.slot is not None
+            self._wipe(one.slot * self._rows.ctx, min(one.limit, self._rows.ctx))
+            if one.staged is not None and one.computed < len(one.tokens):
+                self._wipe(self._rows.slots * self._rows.ctx + one.staged, len(one.tokens))
+        for one in again:
+            one.begin_again()
+            one.alone = one.in_place = True
+        for one in ended:
+            one.keeps = False  # keys and values that led to this are not used again
+        self._fail(ended, NotFiniteError(NO_TOKEN))
+        return {id(x) for x in again}
 
-    async def _reuse(self, job: Job) -> None:
-        """Copy the stored beginning of a job's prompt to its slot."""
-        if job.copies:
-            self.counters.cached_tokens += job.cached
-            copies, job.copies = job.copies, []
-            await self._keeper.done()
-            await self.model.copy_rows(copies)
+    def _wipe(self, first: int, n: int) -> None:
+        self.decoder.wipe_rows(first, n)
 
-    async def _computed(self, step: Intake) -> tuple[Best | None, list[int], list[float]]:
-        """The best logits, if a job tells of them; each job's next token, and its logit.
+    def _fail(self, requests: Iterable[TextRequest], error: BaseException) -> None:
+        for one in list(requests):
+            if not one.over:
+                one.error = error
+                self._notify(one)
 
-        Where no token can be chosen the logit is NaN or -inf.
-        """
-        rows = [row for _, row in step.follows]
-        if step.every:
-            best = await self.model.best_of(step.batch, self._best, every=True)
-            tokens = chosen(step.follows, best)
-            return best, tokens, np.fmax.reduce(best.logits[rows], axis=1).tolist()
-        drawn = draws(step.follows, step.batch.shape(0).logits, self._best)
-        ids, logits = await (await self.model.queue(step.batch, draws=drawn))
-        return None, ids.reshape(-1)[rows].tolist(), logits.reshape(-1)[rows].tolist()
 
-    def _taken_in(self, job: Job, n: int) -> None:
-        """Note that ``n`` more tokens of the job's prompt are processed."""
-        job.taken_in += n
-        self.counters.prompt_tokens += n
-        if job.taken_in == len(job.prompt) and not job.over:
-            self._taking_in.remove(job)
-            assert job.slot is not None
-            self._running[job.slot] = job
-            self.counters.waited(time.perf_counter() - job.queued)
+def _stays_on_device(running: Sequence[TextRequest]) -> bool:
+    """Whether the next tokens can be drawn without the host knowing the ones before."""
+    return all(
+        x.logprobs is None and (x.adjuster is None or x.adjuster.is_constant) for x in running
+    )
 
-    def _take(self, job: Job, token: int, best: Best | None, row: int) -> None:
-        """Give a job its next token, chosen from a row of the logits."""
-        self.counters.tokens += job.take(token, best, row)
-        self._told.append(job)
+
+def _late(one: TextRequest) -> DeadlineError:
+    return DeadlineError(
+        f"the deadline has passed after {time.monotonic() - one.arrived:.2f} s, with {one.made} of "
+        f"at most {one.max_tokens} tokens made"
+    )

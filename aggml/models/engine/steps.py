@@ -18,17 +18,16 @@ from aggml.models.kv.paging import PAGE
 from aggml.models.kv.rows import ROWS_STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from aggml.models.engine.jobs import Job
-    from aggml.models.engine.prefixes import Prefixes
+    from aggml.models.engine.requests import TextRequest
     from aggml.models.kv.paging import Pages
 
 __all__ = [
-    "Intake", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "shared_by",
-    "size",
+    "Intake", "Rows", "common", "next_prompt", "next_prompts", "next_tokens", "planned",
+    "planned_arrays", "room_for_prompts", "shared_by", "size",
 ]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
@@ -51,7 +50,8 @@ class Rows:
     Attributes:
         ctx: rows of each slot.
         slots: sequences at a time; the shared rows begin after their rows.
-        shared: rows that all prompts share while they are processed.
+        shared: rows that all prompts share while they are processed. If there are any, the row
+            after them is for padding, and nobody reads it.
         states: whether sequences have states. Slot ``slots`` then belongs to no sequence: slots
             that do not run write their state there.
         grows: whether there are rows at all.
@@ -63,6 +63,11 @@ class Rows:
     states: bool = False
     grows: bool = True
 
+    @property
+    def nowhere(self) -> int:
+        """The row for padding."""
+        return self.slots * self.ctx + self.shared
+
 
 @dataclass(frozen=True, slots=True)
 class Intake:
@@ -70,12 +75,12 @@ class Intake:
 
     Attributes:
         batch: what the model computes.
-        follows: each job that gets a token, and the row of logits from which the token is drawn.
-        every: whether a job needs the logits of the whole vocabulary, not only the drawn token.
+        follows: each request that gets a token, and the row of logits from which it is drawn.
+        every: whether a request needs all logits, not only the drawn token.
     """
 
     batch: Batch
-    follows: list[tuple[Job, int]]
+    follows: list[tuple[TextRequest, int]]
     every: bool
 
 
@@ -92,12 +97,16 @@ def room_for_prompts(chunk: int, beside: int, *, running: bool) -> int:
 
 
 def next_prompts(
-    taking_in: Iterable[Job], room: int, rows: Rows, prefixes: Prefixes
-) -> list[tuple[Job, Piece]]:
+    prompts: Sequence[TextRequest],
+    room: int,
+    rows: Rows,
+    pages: Pages,
+    begin: Callable[[TextRequest], None],
+) -> list[tuple[TextRequest, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
 
-    Only the last prompt may be cut; its rest comes first in the next chunk. A prompt begins after
-    its stored pages. While a page that it needs is being computed for an older prompt, it waits.
+    Only the last prompt may be cut; its rest comes first in the next chunk. A prompt whose first
+    pages are being computed for an older prompt waits until they can be copied.
 
     A prompt for which there is no place waits until prompts that have one are complete. Younger
     prompts get no place before it, or it might wait for ever; those that have one go on, because
@@ -108,176 +117,230 @@ def next_prompts(
     processed in its slot, without any other prompt.
 
     Args:
-        taking_in: jobs whose prompts are not complete, the oldest first.
+        prompts: requests whose prompts are not complete, the oldest first.
         room: tokens, at least one.
         rows: the rows of the cache.
-        prefixes: the stored pages, and the count of all pages.
+        pages: the count of all pages.
+        begin: is called before the first tokens of a prompt are computed; it may load a stored
+            beginning, and then raises the number of computed tokens.
     """
-    jobs = list(taking_in)
-    jobs = [job for job in jobs if job.in_place or job.alone][:1] or jobs
-    held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
-    chunk: list[tuple[Job, Piece]] = []
-    coming: set[bytes] = set()
+    going = [x for x in prompts if x.in_place or x.alone][:1] or list(prompts)
+    held = [(x.staged, x.staged + len(x.tokens)) for x in going if x.staged is not None]
+    chunk: list[tuple[TextRequest, Piece]] = []
     full = False
-    for job in jobs:
+    for i, one in enumerate(going):
         if room == 0:
             break
-        if job.staged is None and not job.in_place:
-            if full or prefixes.awaits(job, coming):
+        if one.staged is None and not one.in_place:
+            if full or any(_computes_beginning(x, one) for x in going[:i]):
                 continue
-            job.staged = _place(job, held, rows, prefixes.pages)
-            if job.staged is None and held:
+            one.staged = _place(one, held, rows, pages)
+            if one.staged is None and held:
                 full = True
                 continue
-            job.in_place = job.staged is None
-            begin = None if job.staged is None else rows.slots * rows.ctx + job.staged
-            prefixes.begin(job, begin)
-        coming.update(prefixes.coming(job))
-        assert job.slot is not None
-        ids = job.prompt[job.taken_in : job.taken_in + room]
-        chunk.append((job, Piece(ids, job.taken_in, job.slot, job.staged)))
-        if job.staged is None:
+            one.in_place = one.staged is None
+            begin(one)
+        assert one.slot is not None
+        ids = one.tokens[one.computed : one.computed + room]
+        chunk.append((one, Piece(ids, one.computed, one.slot, one.staged)))
+        if one.staged is None:
             break
-        held.append((job.staged, job.staged + len(job.prompt)))
+        held.append((one.staged, one.staged + len(one.tokens)))
         room -= len(ids)
     return chunk
 
 
-def _place(job: Job, held: list[tuple[int, int]], rows: Rows, pages: Pages) -> int | None:
+def _computes_beginning(older: TextRequest, one: TextRequest) -> bool:
+    """Whether an older prompt is computing whole pages with which a prompt begins, too."""
+    if not (older.keeps and one.keeps) or older.computed >= len(older.tokens):
+        return False
+    n = min(len(older.tokens), len(one.tokens) - 1) // PAGE * PAGE
+    return n > 0 and older.tokens[:PAGE] == one.tokens[:PAGE]
+
+
+def _place(one: TextRequest, held: list[tuple[int, int]], rows: Rows, pages: Pages) -> int | None:
     """A place for a prompt in the shared rows; these get as many pages as that takes, if any."""
     most = min(rows.shared - 1, (pages.free + pages.shared) * PAGE)
-    at = place(len(job.prompt), held, most)
+    at = place(len(one.tokens), held, most)
     if at is not None:
-        pages.shared = max(pages.shared, pages.of(at + len(job.prompt)))
+        pages.shared = max(pages.shared, pages.of(at + len(one.tokens)))
     return at
 
 
 def next_prompt(
-    taking_in: Iterable[Job], room: int, rows: Rows, pages: Pages
-) -> list[tuple[Job, Piece]]:
+    prompts: Sequence[TextRequest],
+    room: int,
+    rows: Rows,
+    pages: Pages,
+    begin: Callable[[TextRequest], None],
+) -> list[tuple[TextRequest, Piece]]:
     """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
 
     Args:
-        taking_in: jobs whose prompts are not complete, the oldest first.
+        prompts: requests whose prompts are not complete, the oldest first.
         room: tokens.
         rows: the rows of the cache.
         pages: the count of all pages.
+        begin: as for `next_prompts`.
     """
-    for job in taking_in:
-        assert job.slot is not None
-        if job.staged is None and not job.in_place:
-            job.staged = _place(job, [], rows, pages) if rows.grows else 0
-            job.in_place = job.staged is None
-        left = len(job.prompt) - job.taken_in
+    for one in prompts[:1]:
+        assert one.slot is not None
+        if one.staged is None and not one.in_place:
+            one.staged = _place(one, [], rows, pages) if rows.grows and rows.shared else None
+            one.in_place = one.staged is None
+            begin(one)
+        left = len(one.tokens) - one.computed
         n = next(size for size in PIECES if size <= min(left, room))
-        ids = job.prompt[job.taken_in : job.taken_in + n]
-        return [(job, Piece(ids, job.taken_in, job.slot, job.staged))]
+        ids = one.tokens[one.computed : one.computed + n]
+        return [(one, Piece(ids, one.computed, one.slot, one.staged))]
     return []
 
 
-def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, rows: Rows) -> Intake:
-    """One more token for each job of ``running``; the first one for prompts that become complete.
+def planned(
+    running: Sequence[TextRequest],
+    chunk: list[tuple[TextRequest, Piece]],
+    beside: int,
+    rows: Rows,
+    shared: int = 0,
+) -> Intake:
+    """One more token for each request of ``running``; the first for prompts that become complete.
 
     Args:
-        running: jobs whose prompts are complete.
+        running: requests of which only the last token is to be computed.
         chunk: pieces of prompts, as `next_prompts` gives them.
         beside: how many first rows of the logits belong to running sequences.
         rows: the rows of the cache.
+        shared: how many first tokens all running sequences have in common.
     """
     groups = []
     if running:
-        highest = max(job.slot for job in running if job.slot is not None)
+        highest = max(x.slot for x in running if x.slot is not None)
         n = beside or min(size(highest + 1), rows.slots)
-        groups.append(_next_tokens(running, n, rows))
-    follows = [(job, job.slot) for job in running if job.slot is not None]
+        groups.append(next_tokens(running, 0, n, rows, shared))
+    follows = [(x, x.slot) for x in running if x.slot is not None]
     last = staged = None
     if chunk:
         prompts, staged, ends = _prompts(chunk, beside, rows)
         groups.append(prompts)
-        follows += [(job, beside + i) for i, (job, _) in enumerate(ends)]
+        follows += [(x, beside + i) for i, (x, _) in enumerate(ends)]
         n = size(len(ends), ENDS)
         last = np.arange(beside + n, dtype=np.int32)
         last[beside:] = beside
         last[beside : beside + len(ends)] = [beside + at for _, at in ends]
-    every = any(job.told is not None for job, _ in follows)
+    every = any(x.logprobs is not None for x, _ in follows)
     return Intake(Batch(tuple(groups), last, staged), follows, every)
 
 
-def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
-    """One token of each of the first ``n`` slots; slots that do not run get any token.
+def planned_arrays(chunk: list[tuple[TextRequest, Piece]], rows: Rows) -> Intake:
+    """A chunk of prompts of which all tokens' logits or hidden states are wanted."""
+    prompts, staged, _ = _prompts(chunk, 0, rows)
+    return Intake(Batch((prompts,), None, staged), [], every=False)
 
-    The keys of those tokens go to the next row of a sequence that runs, which writes it before it
-    reads it: rows of other slots would take memory that nobody was promised. Their states go to the
-    slot that belongs to no sequence. Their position is the one after those that the running
-    sequences share, so they see the same shared keys as the others.
+
+def next_tokens(
+    requests: Sequence[TextRequest], first: int, n: int, where: Rows, shared: int, ahead: int = 0
+) -> Group:
+    """One token of each of ``n`` slots from ``first`` on; slots that do not run get any token.
+
+    The keys of those tokens go to a row that nobody reads: rows of other slots would take memory
+    that nobody was promised. Their states go to the slot that belongs to no sequence. Their
+    position is the one after those that the running sequences share, so they see the same shared
+    keys as the others.
+
+    Args:
+        requests: those that run.
+        first: the first slot.
+        n: how many slots.
+        where: the rows of the cache.
+        shared: how many first tokens all of them have in common.
+        ahead: how many tokens of each are being computed before this one.
     """
     ctx = where.ctx
-    shared = shared_by(jobs)
-    one = jobs[0]
+    shared = _read_once(shared) if len(requests) > 1 else 0
+    one = requests[0]
     assert one.slot is not None
-    ids = np.full((n, 1), one.made[-1], np.int32)
+    ids = np.full((n, 1), one.tokens[-1], np.int32)
     positions = np.full((n, 1), shared, np.int32)
-    rows = np.full((n, 1), one.slot * ctx + len(one.prompt) + len(one.made), np.int32)
-    for job in jobs:
-        assert job.slot is not None
-        position = len(job.prompt) + len(job.made) - 1
-        ids[job.slot] = job.made[-1]
-        positions[job.slot] = position
-        rows[job.slot] = job.slot * ctx + position
+    rows = np.full((n, 1), where.nowhere, np.int32)
+    for request in requests:
+        assert request.slot is not None
+        position = request.computed + ahead
+        at = request.slot - first
+        ids[at] = request.tokens[-1]
+        positions[at] = position
+        rows[at] = request.slot * ctx + position
     kv = _seen(int(positions.max()) + 1, ctx) if where.grows else ROWS_STEP
     kept = None
     if where.states:
         kept = np.full(n, where.slots, np.int32)
-        running = [job.slot for job in jobs if job.slot is not None]
-        kept[running] = running
-    first = min(job.slot for job in jobs if job.slot is not None) if shared else 0
-    return Group(ids, positions, rows, 0, kv, kept=kept, shared=shared, shared_from=first)
+        for request in requests:
+            assert request.slot is not None
+            kept[request.slot - first] = request.slot
+    begin = min(x.slot for x in requests if x.slot is not None) - first if shared else 0
+    return Group(ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin)
 
 
-def shared_by(jobs: Sequence[Job]) -> int:
-    """How many first positions hold the same tokens in all of these sequences, rounded down.
+def common(one: Sequence[int], other: Sequence[int], most: int | None = None) -> int:
+    """How many first elements two lists have in common, at most ``most``."""
+    low, high = 0, min(len(one), len(other), len(one) if most is None else most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def shared_by(requests: Sequence[TextRequest]) -> int:
+    """How many first tokens all of these sequences have in common, their last tokens excluded."""
+    if len(requests) < 2:
+        return 0
+    first = requests[0].tokens
+    n = min(x.computed for x in requests)
+    for other in requests[1:]:
+        n = common(first, other.tokens, n)
+    return n
+
+
+def _read_once(shared: int) -> int:
+    """Of the positions that sequences have in common, those that attention reads once.
 
     The number is rounded to the steps of `_step`, so that there are few graphs; it is 0 where
-    sharing would not pay. The hash of a page covers all tokens before it as well, so the last equal
-    page is found by bisection.
+    sharing would not pay.
     """
-    first, low, high = jobs[0].keys, 0, min(len(job.keys) for job in jobs)
-    if len(jobs) < 2:
-        return 0
-    while low < high:
-        page = (low + high) // 2
-        if all(job.keys[page] == first[page] for job in jobs):
-            low = page + 1
-        else:
-            high = page
-    n = low * PAGE
+    n = shared // PAGE * PAGE
     return 0 if n < LEAST_SHARED else n - n % _step(n)
 
 
 def _prompts(
-    chunk: list[tuple[Job, Piece]], beside: int, rows: Rows
-) -> tuple[Group, npt.NDArray[np.int32] | None, list[tuple[Job, int]]]:
+    chunk: list[tuple[TextRequest, Piece]], beside: int, rows: Rows
+) -> tuple[Group, npt.NDArray[np.int32] | None, list[tuple[TextRequest, int]]]:
     """A chunk, the shared rows that hold its keys, and the last tokens of complete prompts.
 
-    The keys of the padding go to the next row of a prompt, which writes it before it reads it. If
-    the prompt has no shared rows, keys are written to its slot alone.
+    The keys of the padding go to a row that nobody reads; if there is none, to the next row of the
+    prompt, which writes it before it reads it. If the prompt has no shared rows, keys are written
+    to its slot alone.
     """
     pieces = [piece for _, piece in chunk]
     wanted = sum(len(piece.ids) for piece in pieces)
     tokens = wanted if rows.states else size(beside + wanted, TOKENS) - beside
+    if not rows.shared and pieces[-1].first + len(pieces[-1].ids) >= rows.ctx:
+        tokens = wanted  # there is no next row
     laid = Chunk.of(pieces, tokens, ctx=rows.ctx, staging=rows.slots * rows.ctx, rows=rows.shared)
     last = pieces[-1]
     laid.ids[0, wanted:] = last.ids[-1]
     for to in (laid.rows, laid.staged):
-        to[0, wanted:] = last.slot * rows.ctx + last.first + len(last.ids)
+        following = last.slot * rows.ctx + last.first + len(last.ids)
+        to[0, wanted:] = rows.nowhere if rows.shared else following
     in_place = last.at is None
     most = rows.ctx if in_place else rows.shared
     kv = _seen(max(piece.end for piece in pieces), most) if rows.grows else ROWS_STEP
     ends, at = [], -1
-    for job, piece in chunk:
+    for request, piece in chunk:
         at += len(piece.ids)
-        if piece.first + len(piece.ids) == len(job.prompt):
-            ends.append((job, at))
+        if piece.first + len(piece.ids) == len(request.tokens):
+            ends.append((request, at))
     alone = len(pieces) == 1 and not last.begin and tokens == wanted
     hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
     kept = np.array([pieces[0].slot], np.int32) if rows.states else None

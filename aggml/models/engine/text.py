@@ -55,6 +55,11 @@ class AnswerText:
         """Whether a stop text has come."""
         return self.stop is not None
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is held back: part of a character, or what may begin a stop text."""
+        return self.stop is None and bool(self._held or self._decoder.getstate()[0])
+
     def add(self, token: int) -> str:
         """Add a token; returns the text that is now certain and was not returned before.
 

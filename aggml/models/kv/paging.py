@@ -10,31 +10,25 @@ sequence gets a slot (../engine/engine.py), which pages are kept for later promp
 
 from __future__ import annotations
 
+import functools
 import heapq
 import mmap
 from typing import TYPE_CHECKING, Final
 
-import anyio.to_thread
 import numpy as np
-from anyio.lowlevel import checkpoint
 
-from aggml import Graph
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.errors import ModelError
-from aggml.models.kv.copying import Run, copied, copy_nodes, joined
 from aggml.models.kv.huge import HugePages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aggml import Backend, Buffer, Tensor
 
 __all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting"]
 
 PAGE: Final = 64  # positions
-AT_ONCE: Final = 1 << 20  # bytes copied on the event loop, in 0.1 to 0.3 ms; a thread copies more
-
-RUNS: Final = 4  # runs that one graph copies: building it takes 0.02 ms a run and cache
 
 
 class Pages:
@@ -77,16 +71,30 @@ class Pages:
         """The slots in use, in order."""
         return sorted(self._held)
 
-    def take(self, positions: int) -> int | None:
+    @property
+    def free_slots(self) -> list[int]:
+        """The slots that are not in use."""
+        return list(self._free)
+
+    def take(self, positions: int, wanted: int | None = None) -> int | None:
         """A slot with room for a sequence of that length; None while there is none.
 
         All pages that the sequence may need are promised now. So a sequence that has begun never
         runs out of pages.
+
+        Args:
+            positions: the most that the sequence may have.
+            wanted: a free slot; None: the lowest.
         """
         need = self.need(positions)
         if not self._free or need > self.free:
             return None
-        slot = heapq.heappop(self._free)
+        if wanted is None:
+            slot = heapq.heappop(self._free)
+        else:
+            slot = wanted
+            self._free.remove(slot)
+            heapq.heapify(self._free)
         self._hold(slot, need)
         self.used += need
         return slot
@@ -95,16 +103,6 @@ class Pages:
     def free(self) -> int:
         """Pages that are promised to nobody."""
         return self.budget - self.used - self.stored - self.shared
-
-    def lacks(self, positions: int) -> int:
-        """How many stored pages must be freed before `take` gives a slot.
-
-        0: none, or freeing all of them would not be enough.
-        """
-        need = self.need(positions)
-        if not self._free or self.used + self.shared + need > self.budget:
-            return 0
-        return max(0, need - self.free)
 
     def _hold(self, slot: int, pages: int) -> None:
         self._held[slot] = pages
@@ -195,13 +193,14 @@ class PagedDecoder(Decoder):
                 begin = offset + slot * self.ctx * cache.nb[1]
                 huge.promise(begin, begin + n * cache.nb[1])
 
-    async def forget(self, slot: int, kept: int = 0) -> None:
-        """Give the memory of a slot back, except its first ``kept`` positions.
+    def forget_parts(self, slot: int, kept: int = 0) -> list[Callable[[], object]]:
+        """Calls that give the memory of a slot back, except its first ``kept`` positions.
 
         The rows then read as zeros. The state is given back, too, unless positions are kept. No
-        step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer, so
-        each turn of the event loop gives back one cache.
+        step may use the slot meanwhile. A call is for one cache; the system takes 0.03 ms for 100
+        positions of a layer.
         """
+        found: list[Callable[[], object]] = []
         for (memory, caches), huge in zip(self._maps, self._huge, strict=True):
             for cache, offset in zip(caches, _places(caches), strict=False):
                 length = self.ctx
@@ -211,41 +210,35 @@ class PagedDecoder(Decoder):
                     length = 1
                 first = offset + slot * length * cache.nb[1]
                 begin = first + kept * cache.nb[1]
-                huge.forget(first, begin)
-                _give_back(memory, begin, offset + (slot + 1) * length * cache.nb[1])
-                await checkpoint()
+                end = offset + (slot + 1) * length * cache.nb[1]
+                found.append(functools.partial(_forget, memory, huge, first, begin, end))
+        return found
 
-    async def forget_rows(self, first: int, n: int) -> None:
-        """Give back the memory of ``n`` rows from ``first`` on, in the caches of all layers.
+    def forget_row_parts(self, first: int, n: int) -> list[Callable[[], object]]:
+        """Calls that give back the memory of ``n`` rows from ``first`` on: one for each cache.
 
-        They then read as zeros. No step may use them meanwhile.
+        The rows then read as zeros. No step may use them meanwhile.
         """
-        for memory, places in self._row_maps():
-            for cache, offset in places:
-                begin = offset + first * cache.nb[1]
-                _give_back(memory, begin, begin + n * cache.nb[1])
-            await checkpoint()
+        return [
+            functools.partial(
+                _give_back, memory, offset + first * cache.nb[1], offset + (first + n) * cache.nb[1]
+            )
+            for memory, places in self._row_maps() for cache, offset in places
+        ]  # fmt: skip
 
-    async def clear_rows(self, first: int, n: int) -> None:
-        """Fill ``n`` rows from ``first`` on with zeros, in the caches of all layers.
-
-        No step may use them meanwhile. Unlike `forget_rows` it leaves no byte of them as it is.
-
-        Cancellation: on devices with memory of their own some rows may be left as they are.
-        """
-        mapped = set()
-        for memory, places in self._row_maps():
-            held = np.frombuffer(memory, np.uint8)
-            for cache, offset in places:
-                begin = offset + first * cache.nb[1]
-                held[begin : begin + n * cache.nb[1]] = 0
-                mapped.add(id(cache))
-            await checkpoint()
+    def wipe_rows(self, first: int, n: int) -> None:
+        """Fill ``n`` rows from ``first`` on with zeros, in all layers, behind the steps queued."""
+        largest = max((cache.nb[1] for cache, _ in self.caches.rows), default=0) * n
+        zeros = np.zeros(largest, np.uint8)
         for backend, caches in self._homes():
             for cache in caches:
-                if id(cache) not in mapped and any(cache is x for x, _ in self.caches.rows):
-                    begin, size = first * cache.nb[1], n * cache.nb[1]
-                    await backend.set(cache, np.zeros(size, np.uint8), offset=begin, size=size)
+                if any(cache is x for x, _ in self.caches.rows):
+                    size = n * cache.nb[1]
+                    backend.set(cache, zeros[:size], offset=first * cache.nb[1], size=size)
+
+    def state_at(self, slot: int) -> int | None:
+        """The position of a slot's recurrent state; None: it is lost, or there is none."""
+        return None if self._reached is None else self._reached.at(slot)
 
     def _row_maps(self) -> list[tuple[mmap.mmap, list[tuple[Tensor, int]]]]:
         """Each mapped memory with its caches of keys and values, and where each of them begins."""
@@ -255,54 +248,6 @@ class PagedDecoder(Decoder):
                       if id(x) in rows])
             for memory, caches in self._maps
         ]  # fmt: skip
-
-    async def copy_rows(self, runs: Sequence[Run]) -> None:
-        """Copy rows of keys and values, in all layers.
-
-        No step may be running, unless `copies_beside`.
-
-        In host memory they are copied directly, more than 1 MiB in a thread; on other devices a
-        graph copies them.
-
-        Cancellation: a copy in a thread is completed first, a graph is aborted; the targets are
-        undefined.
-        """
-        runs = joined(runs)
-        size = sum(cache.nb[1] for cache, _ in self.caches.rows) * sum(run.n for run in runs)
-        mapped = set()
-        for memory, places in self._row_maps():
-            mapped |= {id(cache) for cache, _ in places}
-            if size > AT_ONCE:
-                await anyio.to_thread.run_sync(copied, memory, places, runs)
-            else:
-                copied(memory, places, runs)
-        others = [cache for cache, _ in self.caches.rows if id(cache) not in mapped]
-        for at in range(0, len(runs) if others else 0, RUNS):
-            graph = Graph(*copy_nodes(others, runs[at : at + RUNS]))
-            await self.site.prepare(graph)
-            await (await self.site.submit(graph))
-        await checkpoint()
-
-    @property
-    def copies_beside(self) -> bool:
-        """Whether steps that use none of these rows may run while `copy_rows` copies."""
-        mapped = {id(cache) for _, places in self._row_maps() for cache, _ in places}
-        return all(id(cache) in mapped for cache, _ in self.caches.rows)
-
-    async def move(self, source: int, target: int, n: int) -> None:
-        """Copy the first ``n`` positions of one slot, and its state, to another.
-
-        Cancellation: aborts the copy; the positions of ``target`` are undefined.
-        """
-        if self._reached is not None:
-            await self._reached.settled(source)
-            self._reached.lose([target])
-        n = min(-(-n // PAGE) * PAGE, self.ctx)  # whole pages: fewer different graphs
-        graph = Graph(*self.caches.copies(source, target, n))
-        await self.site.prepare(graph)
-        await (await self.site.submit(graph))
-        if self._reached is not None:
-            self._reached.copied(source, [target])
 
     @property
     def grows(self) -> bool:
@@ -341,6 +286,12 @@ class PagedDecoder(Decoder):
         """A count of ``budget`` pages for ``slots`` sequences of this model."""
         fixed = -(-self.caches.state_bytes // self.page_bytes())
         return Pages(budget, slots, fixed=fixed, grows=self.grows)
+
+
+def _forget(memory: mmap.mmap, huge: HugePages, first: int, begin: int, end: int) -> None:
+    """Give the memory of a slot of one cache back: it begins at ``first``, ``begin`` is kept."""
+    huge.forget(first, begin)
+    _give_back(memory, begin, end)
 
 
 def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:

@@ -63,6 +63,27 @@ class Reached:
                 f"moved to position {first}: go on there, or begin again at 0"
             )
 
+    def expect(self, slot: int, first: int, *, chained: bool = False) -> None:
+        """`check` without waiting: steps of the sequence have ended, but for those of a chain.
+
+        Raises:
+            InvalidState: as `check`.
+        """
+        if first == 0:
+            return
+        self._settle(slot)
+        at = self._at[slot]
+        if at != first or (self._under_way[slot] and not chained):
+            raise InvalidState(
+                f"[Decoder] the state of sequence {slot} is at position {at}, and a step was to "
+                f"begin at {first}"
+            )
+
+    def at(self, slot: int) -> int | None:
+        """The position of a sequence's state, once its steps have ended; None: it is lost."""
+        self._settle(slot)
+        return self._at[slot]
+
     def note(self, slot: int, first: int, tokens: int, step: Future[Any]) -> None:
         """Note that a step with ``tokens`` tokens from position ``first`` on has been queued."""
         if first == 0:

@@ -1,0 +1,56 @@
+"""TextEngine: the protocol by which a `TextModel` has requests computed.
+
+`Engine` (engine.py) implements it on one machine, aggml.ray on many. Not here: requests
+(requests.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from aggml.models.engine.requests import Counters, TextRequest
+
+__all__ = ["TextEngine"]
+
+
+class TextEngine(Protocol):
+    """Computes any number of requests. `Engine` documents each method.
+
+    Attributes:
+        decoder: what computes: its ``model``, ``ctx`` and ``vocabulary``.
+        slots: sequences at a time.
+        max_waiting: requests that wait for a slot.
+        counters: counts of past events.
+    """
+
+    decoder: Any
+    slots: int
+    max_waiting: int
+    counters: Counters
+
+    @property
+    def queued(self) -> int:
+        """Requests that have no slot yet."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """Requests that have a slot."""
+        ...
+
+    def submit(self, request: TextRequest) -> None:
+        """Queue a request."""
+        ...
+
+    async def next(self, request: TextRequest) -> list[int]:
+        """The tokens of a request that its task has not taken yet; none: it is over."""
+        ...
+
+    def cancel(self, request: TextRequest) -> None:
+        """End a request. From any thread."""
+        ...
+
+    def cut_off(self) -> None:
+        """Refuse new requests and end the present ones."""
+        ...

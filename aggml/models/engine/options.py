@@ -1,0 +1,154 @@
+"""Options of a request for text: checked by name at the call, and turned into a `TextRequest`.
+
+Here: the arguments that `generate` and `chat` share. Not here: what the engine does with them
+(engine.py, requests.py), stop texts while tokens arrive (text.py).
+"""
+# ruff: noqa: ANN401 - arguments are whatever was given until they are checked
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml import InvalidArgument
+from aggml.models.arguments import flag, integer, number, one_text, shown, stop_ids_of
+from aggml.models.decoder.adjusting import Adjuster, Rules
+from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.requests import TextRequest, caller
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LOGPROBS", "Options", "options_of"]
+
+LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
+STOPS: Final = 64  # the most stop texts
+LONGEST_STOP: Final = 1000  # characters
+PRIORITY: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of `TextModel.generate` but for the prompt, checked."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    stop: tuple[str, ...]
+    ends: frozenset[int]
+    rules: Rules
+    logprobs: int | None
+    min_tokens: int
+    priority: int
+    deadline: float | None  # as `time.monotonic`
+
+    def request(self, prompt: Sequence[int], before: Sequence[int], max_tokens: int) -> TextRequest:
+        """The request to continue a prompt.
+
+        Args:
+            prompt: its token ids.
+            before: tokens of the answer that were made elsewhere.
+            max_tokens: the most tokens that are still to be made.
+        """
+        adjuster = Adjuster(self.rules, prompt, self.ends) if self.rules else None
+        if adjuster is not None:
+            for token in before:
+                adjuster.take(token)
+        sampler = Sampler(self.temperature, self.top_k, self.top_p, self.seed, self.min_p)
+        return TextRequest(
+            [*prompt, *before], max_tokens, sampler, self.ends, adjuster, self.logprobs,
+            priority=self.priority, deadline=self.deadline, caller=caller.get(), drawn=len(before),
+        )  # fmt: skip
+
+
+def options_of(
+    place: str,
+    vocabulary: int,
+    ends: frozenset[int],
+    **options: Any,
+) -> Options:
+    """The options, each checked.
+
+    Args:
+        place: the call, for messages.
+        vocabulary: how many tokens there are.
+        ends: the tokens that end a text by the model's file.
+        options: as given to the call; see `TextModel.generate`.
+
+    Raises:
+        InvalidArgument: one of them has another type or is out of its range.
+    """
+    given = options
+    named = ends if given["stop_ids"] is None else stop_ids_of(place, given["stop_ids"], vocabulary)
+    if flag(place, "ignore_eos", given["ignore_eos"]):
+        named = frozenset() if given["stop_ids"] is None else named - ends
+    least = integer(place, "min_tokens", given["min_tokens"], 0)
+    most = integer(place, "max_tokens", given["max_tokens"], 0)
+    rules = Rules(
+        presence=number(place, "presence_penalty", given["presence_penalty"], -math.inf),
+        frequency=number(place, "frequency_penalty", given["frequency_penalty"], -math.inf),
+        repetition=number(place, "repetition_penalty", given["repetition_penalty"], 0, above=True),
+        bias=_biases(place, given["logit_bias"], vocabulary),
+        least=least,
+    )
+    seconds = None if given["deadline"] is None else number(place, "deadline", given["deadline"], 0)
+    return Options(
+        max_tokens=most,
+        temperature=number(place, "temperature", given["temperature"], 0),
+        top_k=integer(place, "top_k", given["top_k"], 0),
+        top_p=number(place, "top_p", given["top_p"], 0, 1, above=True),
+        min_p=number(place, "min_p", given["min_p"], 0, 1),
+        seed=None if given["seed"] is None else integer(place, "seed", given["seed"], 0),
+        stop=_stops(place, given["stop"]),
+        ends=named,
+        rules=rules,
+        logprobs=None if given["logprobs"] is None else integer(
+            place, "logprobs", given["logprobs"], 0, min(LOGPROBS, vocabulary)
+        ),
+        min_tokens=least,
+        priority=integer(place, "priority", given["priority"], -PRIORITY, PRIORITY),
+        deadline=None if seconds is None else time.monotonic() + seconds,
+    )  # fmt: skip
+
+
+def _stops(place: str, given: Any) -> tuple[str, ...]:
+    """Texts that end the answer: one, or a list of them."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
+        raise InvalidArgument(
+            f"[{place}] stop is {shown(given)}, expected a text or a list of them"
+        )
+    found = tuple(one_text(place, f"stop[{i}]", x) for i, x in enumerate(given))
+    if len(found) > STOPS:
+        raise InvalidArgument(f"[{place}] stop has {len(found)} texts, at most {STOPS} are allowed")
+    for i, x in enumerate(found):
+        if not 0 < len(x) <= LONGEST_STOP:
+            raise InvalidArgument(
+                f"[{place}] stop[{i}] has {len(x)} characters, must have 1 to {LONGEST_STOP}"
+            )
+    return found
+
+
+def _biases(place: str, given: Any, vocabulary: int) -> dict[int, float]:
+    """Token ids, each with the number that is added to its logit."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"[{place}] logit_bias is {shown(given)}, expected token ids with numbers: {{id: bias}}"
+        )
+    return {
+        integer(place, "a token of logit_bias", token, 0, vocabulary - 1): number(
+            place, f"logit_bias[{shown(token)}]", bias, -math.inf
+        )
+        for token, bias in given.items()
+    }

@@ -1,0 +1,198 @@
+"""A request for text on its way through the engine: its tokens, its place, its results.
+
+Here: the state of one request, its next token, who waits for it. Not here: when it is computed, and
+together with which others (engine.py, policy.py); the arguments of users (options.py).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from aggml.models.decoder.drawing import Draws
+from aggml.models.decoder.sampling import Report, choose, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aggml.models.decoder import Best
+    from aggml.models.decoder.adjusting import Adjuster
+    from aggml.models.decoder.batch import F32
+    from aggml.models.decoder.sampling import Sampler
+    from aggml.models.kv.snapshots import Snapshot
+    from aggml.stream.parker import Parker
+
+__all__ = ["Counters", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
+
+FinishReason = Literal["stop", "length"]
+Result = Literal["tokens", "logits", "hidden"]
+
+#: Whose requests those of the present task are. Callers of one priority share the engine fairly.
+caller: contextvars.ContextVar[object] = contextvars.ContextVar("caller", default=None)
+
+
+@dataclass(eq=False, slots=True)
+class TextRequest:
+    """A sequence on its way, from the queue to its last token.
+
+    Args:
+        tokens: token ids of the prompt, at least one. The tokens of the answer are appended.
+        max_tokens: the most tokens of the answer.
+        sampler: chooses the tokens.
+        ends: tokens that end the answer; they are not part of it.
+        adjuster: changes the logits before a token is chosen.
+        logprobs: how many of the best tokens `reports` name beside the one chosen; None: no
+            reports.
+        result: "tokens"; or the "logits" or "hidden" states of all tokens of the prompt, in
+            ``arrays``.
+        priority: greater ones come first.
+        deadline: when the answer must be complete, as `time.monotonic`; None: no matter when.
+        caller: whose request it is.
+        drawn: tokens of the answer that are part of the prompt because they were made elsewhere.
+    """
+
+    tokens: list[int]
+    max_tokens: int = 1
+    sampler: Sampler | None = None
+    ends: frozenset[int] = frozenset()
+    adjuster: Adjuster | None = None
+    logprobs: int | None = None
+    result: Result = "tokens"
+    priority: int = 0
+    deadline: float | None = None
+    caller: object = None
+    drawn: int = 0
+
+    prompt: int = 0  # tokens of the prompt
+    number: int = 0  # in the order of arrival
+    arrived: float = field(default_factory=time.monotonic)
+    gained: int = 0  # of priority, by waiting before it was admitted
+    slot: int | None = None
+    computed: int = 0  # tokens whose keys, values and states are computed
+    cached: int = 0  # tokens of the prompt that did not have to be computed
+    staged: int | None = None  # the first of its shared rows while the prompt is processed
+    in_place: bool = False  # it has no shared rows: it is processed in its slot
+    alone: bool = False  # no other prompt is in a chunk with its prompt
+    keeps: bool = True  # whether its keys and values may be used by later requests
+    preempted: int = 0  # how often
+    snapshot: Snapshot | None = None  # of its slot, while it is preempted
+    first_token: float | None = None  # when it came
+    reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
+    arrays: list[F32] = field(default_factory=list)
+    reason: FinishReason | None = None
+    error: BaseException | None = None
+    left: bool = False  # nobody waits for it any more
+    parker: Parker | None = None  # where its task sleeps while it has no slot
+    given: int = 0  # tokens that its task has taken
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+    @property
+    def made(self) -> int:
+        """How many tokens of the answer there are."""
+        return len(self.tokens) - self.prompt
+
+    @property
+    def limit(self) -> int:
+        """Positions that the sequence may take."""
+        return self.prompt + self.max_tokens
+
+    @property
+    def over(self) -> bool:
+        """Whether no more results will come."""
+        return self.reason is not None or self.error is not None or self.left
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that its task has not taken yet."""
+        return self.over or self.prompt + self.given < len(self.tokens)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has a slot, and only its last token is still to be computed."""
+        return self.made > 0 and self.computed == len(self.tokens) - 1
+
+    @property
+    def standing(self) -> int:
+        """Its priority, with what it gained by waiting."""
+        return self.priority + self.gained
+
+    def begin_again(self) -> None:
+        """Note that all its tokens have to be processed again."""
+        self.computed = self.cached = 0
+        self.staged, self.in_place = None, False
+
+    def take(self, token: int, best: Best | None, row: int) -> int:
+        """Append the next token, unless it ends the answer; returns how many tokens were added.
+
+        Args:
+            token: the next token.
+            best: the logits that reports are made of; None if no request of the step has reports.
+            row: the row of the logits that it was chosen from.
+        """
+        if token in self.ends:
+            self.reason = "stop"
+            return 0
+        if self.logprobs is not None and best is not None and best.every is not None:
+            self.reports.append(
+                report(best.every[row], best.ids[row], best.logits[row], token, self.logprobs)
+            )
+        if self.adjuster is not None:
+            self.adjuster.take(token)
+        self.tokens.append(token)
+        if self.made == self.max_tokens:
+            self.reason = "length"
+        return 1
+
+
+@dataclass
+class Counters:
+    """Counts of past events; times in seconds."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    failed_steps: int = 0
+    preemptions: int = 0
+    refused: int = 0
+    late: int = 0
+    waited: Callable[[float], object] = lambda _: None  # gets each request's time to first token
+    stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
+
+
+def draws_of(
+    follows: Sequence[tuple[TextRequest, int]], rows: int, among: int, ahead: int = 0
+) -> Draws:
+    """How the device draws the next token from each of ``rows`` rows of logits.
+
+    Args:
+        follows: each request that gets a token, and its row.
+        rows: how many there are.
+        among: how many of the best tokens may be drawn.
+        ahead: how many tokens of each are being computed before this one.
+    """
+    samplers: list[Sampler | None] = [None] * rows
+    adjusters: list[Adjuster | None] = [None] * rows
+    tokens = [0] * rows
+    for request, row in follows:
+        samplers[row], adjusters[row] = request.sampler, request.adjuster
+        tokens[row] = request.drawn + request.made + ahead
+    return Draws.of(samplers, among, adjusters, tokens)
+
+
+def choose_tokens(follows: Sequence[tuple[TextRequest, int]], best: Best) -> list[int]:
+    """The next token of each request; ``follows`` has the row of its best logits."""
+    rows = [row for _, row in follows]
+    ids, logits = best.ids[rows], best.logits[rows]  # copies
+    samplers = []
+    for i, (request, row) in enumerate(follows):
+        assert request.sampler is not None
+        samplers.append(request.sampler)
+        if request.adjuster is not None and best.every is not None:
+            need = request.sampler.looks_at(ids.shape[1])
+            ids[i], logits[i] = request.adjuster.best(best.every[row], ids[i], logits[i], need)
+    return choose(samplers, ids, logits, [x.drawn + x.made for x, _ in follows])
