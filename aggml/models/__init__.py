@@ -16,7 +16,8 @@ from aggml.models.checking import problems_of
 from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
-from aggml.models.errors import ModelError
+from aggml.models.engine.requests import caller
+from aggml.models.errors import DeadlineError, EngineError, FullError, ModelError, TooLongError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
 from aggml.models.model import Model, Token
@@ -30,11 +31,11 @@ from aggml.models.token_stream import TokenStream
 from aggml.models.weights import open_model
 
 __all__ = [
-    "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "Description",
-    "EncoderModel", "Hyperparameters", "Layer", "Model", "ModelError", "Ranked", "Segment",
-    "SpeechModel", "TextModel", "Token", "TokenStream", "Usage", "computing", "convert",
-    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
-    "register_architecture",
+    "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
+    "Description", "EncoderModel", "EngineError", "FullError", "Hyperparameters", "Layer", "Model",
+    "ModelError", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
+    "TooLongError", "Usage", "caller", "computing", "convert", "known_architectures", "load",
+    "open_model", "problems_of", "ranked", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.models.engine.requests import Counters, TextRequest
 
 __all__ = ["TextEngine"]
@@ -39,6 +41,15 @@ class TextEngine(Protocol):
         """Requests that have a slot."""
         ...
 
+    @property
+    def owed(self) -> int:
+        """Tokens of prompts and answers that are still to come, at most."""
+        ...
+
+    def check(self, requests: Sequence[TextRequest]) -> None:
+        """Check that all of these requests may be queued now."""
+        ...
+
     def submit(self, request: TextRequest) -> None:
         """Queue a request."""
         ...
@@ -51,6 +62,10 @@ class TextEngine(Protocol):
         """End a request. From any thread."""
         ...
 
-    def cut_off(self) -> None:
+    def stop(self, why: str = ...) -> None:
+        """Refuse new requests."""
+        ...
+
+    def cut_off(self, error: BaseException | None = None) -> None:
         """Refuse new requests and end the present ones."""
         ...

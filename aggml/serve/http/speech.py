@@ -1,7 +1,7 @@
 """Recordings over HTTP: reads a form with a WAV file, writes answers as OpenAI does.
 
 Here: reading ``multipart/form-data``, the five forms of an answer, events. Not here: fields
-(schema.py), the route (app.py), the transcription (../transcriber.py).
+(schema.py), the route (app.py), the transcription (`SpeechModel.transcribe`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from starlette.requests import Request
 
-    from aggml.models import Segment
+    from aggml.models import Segment, SpeechModel
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Transcription
-    from aggml.serve.transcriber import Transcriber
 
 __all__ = ["answered", "events", "form_of", "options_of", "sound_of"]
 
 LARGEST_SOUND: Final = 64 << 20  # bytes: 35 minutes at 16,000 samples of 16 bits a second
-NUMBERS: Final = frozenset({"temperature", "stream", "timeout"})
+NUMBERS: Final = frozenset({"temperature", "stream", "timeout", "priority"})
 LISTS: Final = "[]"  # ends the name of a field that may come several times
 
 
@@ -103,13 +102,13 @@ def sound_of(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
         raise RequestError(400, f"file: {error}", field="file") from error
 
 
-def options_of(given: Transcription, model: Transcriber, *, translate: bool) -> dict[str, Any]:
+def options_of(given: Transcription, model: SpeechModel, *, translate: bool) -> dict[str, Any]:
     """The arguments of `SpeechModel.transcribe` for a request.
 
     Raises:
         RequestError: the model does not know the language or the task.
     """
-    known = model.model.languages
+    known = model.languages
     if given.language is not None and given.language not in known:
         raise RequestError(
             400, f"language: {given.language[:64]!r} is not one of {', '.join(known)}",
