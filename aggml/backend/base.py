@@ -131,6 +131,16 @@ class BackendBase(ABC):
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         """Read contiguous bytes from ``offset`` of the span."""
 
+    def _set_parts(self, parts: Sequence[tuple[Tensor, Array, int]]) -> Future[None]:
+        """Write bytes of several tensors, as `_set_bytes`; devices may do it in one call."""
+        with self.stream.unit():
+            return self.stream.together([self._set_bytes(*part) for part in parts], "set")
+
+    def _get_parts(self, parts: Sequence[tuple[Tensor, Array, int]]) -> Future[None]:
+        """Read bytes of several tensors, as `_get_bytes`; devices may do it in one call."""
+        with self.stream.unit():
+            return self.stream.together([self._get_bytes(*part) for part in parts], "get")
+
     @abstractmethod
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         """Set bytes of the span."""

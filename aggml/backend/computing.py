@@ -23,7 +23,7 @@ from aggml.errors import (
     NotAllocated,
 )
 from aggml.graph import Graph
-from aggml.memory.graph_memory import GraphBuffer, Snapshot, laying_out
+from aggml.memory.graph_memory import GraphBuffer, PlaceRecord, laying_out
 from aggml.stream.future import Future
 from aggml.stream.observe import observers
 from aggml.stream.prepared import Prepared
@@ -200,9 +200,9 @@ class ComputingBackend(BackendBase):
             )
         return memory
 
-    def _reached(self, graph: Graph, what: str) -> Snapshot:
+    def _reached(self, graph: Graph, what: str) -> PlaceRecord:
         """Where the tensors lie; refuses a graph of which this device does not reach all."""
-        then = Snapshot(graph)
+        then = PlaceRecord(graph)
         first: dict[Any, Tensor] = {}  # the first tensor of each buffer, for the message
         for tensor, placement in zip((*graph.leafs, *graph.nodes), then.places, strict=True):
             if placement is not None:
@@ -216,7 +216,7 @@ class ComputingBackend(BackendBase):
                 )
         return then
 
-    def _begin(self, graph: Graph, what: str) -> tuple[GraphBuffer, GraphPlans, Snapshot]:
+    def _begin(self, graph: Graph, what: str) -> tuple[GraphBuffer, GraphPlans, PlaceRecord]:
         """What compiling rests on: the graph's memory and plans, and where its tensors lie.
 
         Between two slices other tasks, and at any time other threads, may close buffers and

@@ -1,4 +1,4 @@
-"""Moving bytes: set, get, memset, clear, copy, set_2d, get_2d, accept.
+"""Moving bytes: set, get, set_many, get_many, memset, clear, copy, set_2d, get_2d, accept.
 
 Here: which arguments each takes and refuses; how a copy between two backends is done. Not here:
 what an array must look like (tensor/checking.py), the hooks that a device implements (base.py).
@@ -6,7 +6,7 @@ what an array must look like (tensor/checking.py), the hooks that a device imple
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,10 +18,14 @@ from aggml.memory.multi_buffer import MultiBuffer
 from aggml.tensor import Tensor, checking, same_layout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aggml.stream.future import Future
     from aggml.tensor.placement import Holder
 
 __all__ = ["DataBackend"]
+
+BYTE: Final = np.dtype(np.uint8)
 
 
 class DataBackend(BackendBase):
@@ -345,6 +349,71 @@ class DataBackend(BackendBase):
             future = other._copy(staging, dst)
             other.stream.let_wait(self.stream)
         return future
+
+    def set_many(self, parts: Iterable[tuple[Tensor, Array, int]]) -> Future[None]:
+        """Write bytes of many tensors in one step: `set` with ``offset`` for each, at less cost.
+
+        Args:
+            parts: of each write the tensor, a contiguous array of the bytes, and the first byte of
+                the tensor's span to write. The arrays are borrowed until the Future is done.
+
+        Returns:
+            A Future of all of them.
+
+        Raises:
+            As `set`; then nothing is written.
+
+        Cancellation: abandons the wait; the writes go on.
+        """
+        what = "Backend.set_many"
+        self._check_open(what)
+        checked = self._checked_parts(parts, what, write=True)
+        future = self._set_parts(checked) if checked else self.stream.mark("set")
+        for tensor, _, _ in checked:
+            self._wrote(tensor)
+        return self._unit(future)
+
+    def get_many(self, parts: Iterable[tuple[Tensor, Array, int]]) -> Future[None]:
+        """Read bytes of many tensors in one step: `get` with ``offset`` for each, at less cost.
+
+        Args:
+            parts: of each read the tensor, a contiguous writable array whose bytes are filled, and
+                the first byte of the tensor's span to read.
+
+        Returns:
+            A Future of all of them.
+
+        Raises:
+            As `get`; then nothing is read.
+
+        Cancellation: abandons the wait; the reads go on.
+        """
+        what = "Backend.get_many"
+        self._check_open(what)
+        checked = self._checked_parts(parts, what, write=False)
+        future = self._get_parts(checked) if checked else self.stream.mark("get")
+        return self._unit(future)
+
+    def _checked_parts(
+        self, parts: Iterable[tuple[Tensor, Array, int]], what: str, *, write: bool
+    ) -> list[tuple[Tensor, Array, int]]:
+        """The parts with their arrays as bytes. A buffer is checked once, not for each tensor."""
+        checked, seen = [], None
+        for tensor, x, offset in parts:
+            place = tensor.root.placement if type(tensor) is Tensor else None
+            if place is None or place.buffer is not seen or not (place.readable or write):
+                self._check_tensor(tensor, what, write=write)
+                seen = tensor.buffer
+            if not write:
+                checking.check_out(x, what)
+            data = x if type(x) is np.ndarray and x.dtype == BYTE else checking.bytes_of(x, what)
+            if not data.flags.c_contiguous:
+                data = checking.bytes_of(x, what)  # says what is wrong
+            n = data.nbytes
+            if type(offset) is not int or not 0 <= offset <= tensor.nbytes - n:
+                offset, _ = checking.byte_range(tensor, offset, n, what)
+            checked.append((tensor, data, offset))
+        return checked
 
     def accept(self, tensor: Tensor) -> Future[None]:
         """Declare the contents of a tensor's storage to be valid, in stream order.

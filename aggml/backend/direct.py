@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from aggml.backend.backend import Backend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.backend.base import Array
     from aggml.memory.buffer import Buffer
     from aggml.stream.future import Future
@@ -40,6 +42,16 @@ class DirectBackend(Backend):
 
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+    def _set_parts(self, parts: Sequence[tuple[Tensor, Array, int]]) -> Future[None]:
+        if type(self)._set_bytes is not DirectBackend._set_bytes:  # a device adds something to it
+            return super()._set_parts(parts)
+        return self.stream.copy_parts(parts, to_tensor=True, operation="set")
+
+    def _get_parts(self, parts: Sequence[tuple[Tensor, Array, int]]) -> Future[None]:
+        if type(self)._get_bytes is not DirectBackend._get_bytes:
+            return super()._get_parts(parts)
+        return self.stream.copy_parts(parts, to_tensor=False, operation="get")
 
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         return self.stream.fill(tensor, value, offset, size)

@@ -33,8 +33,8 @@ __all__ = [
     "GraphPlans",
     "Held",
     "Layout",
+    "PlaceRecord",
     "Placer",
-    "Snapshot",
     "laying_out",
     "placements",
 ]
@@ -75,7 +75,7 @@ class Compiled(Protocol):
         ...
 
 
-class Snapshot:
+class PlaceRecord:
     """Where the tensors of a graph lay at one moment, before work in slices began.
 
     The work may rest on it if it still `stands` when the work is done. It keeps the memory alive.
@@ -231,7 +231,7 @@ class GraphPlans:
             return None
         return found.prepared.get(words)
 
-    def keep_plan(self, backend: Placer, plan: Compiled, then: Snapshot) -> CompiledGraph | None:
+    def keep_plan(self, backend: Placer, plan: Compiled, then: PlaceRecord) -> CompiledGraph | None:
         """Keep ``plan`` for this backend: `compiled_for` finds it from now on.
 
         Args:
@@ -353,7 +353,7 @@ class Layout(NamedTuple):
     size: int
     scratch: dict[Tensor, int]
     scratch_size: int
-    then: Snapshot
+    then: PlaceRecord
 
     def place(self, backend: Placer, block: Buffer) -> GraphBuffer | None:
         """Place all tensors of the layout in ``block``, or none.
@@ -394,7 +394,7 @@ def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
     _check_unplaced(graph)
-    then = Snapshot(graph)
+    then = PlaceRecord(graph)
     buffer_type = backend.buffer_type
     alignment = buffer_type.alignment
     whole = graph.whole  # memory also for nodes that are not computed

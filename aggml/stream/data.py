@@ -16,7 +16,7 @@ from aggml.tensor.placement import BufferUsage
 from aggml.tensor.spans import bits_of, is_whole, span_of, storages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Iterable, Sized
 
     import numpy as np
 
@@ -118,6 +118,32 @@ class DataStream(StreamBase):
         if lasts:
             desc.set_pace(lasts)
         return self._put([desc], None, operation)
+
+    def copy_parts(
+        self,
+        parts: Iterable[tuple[Tensor, np.ndarray[Any, Any], int]],
+        *,
+        to_tensor: bool,
+        operation: str = "copy",
+    ) -> Future[None]:
+        """`copy_bytes` of many tensors, arrays and offsets, enqueued in one step.
+
+        Raises:
+            OutOfBounds: bytes of an array would lie outside the span.
+        """
+        descs = []
+        for tensor, array, offset in parts:
+            if offset < 0 or offset + array.nbytes > tensor.nbytes:
+                raise OutOfBounds(
+                    f"[Stream.copy_parts] {array.nbytes} bytes at {offset} are outside {tensor!r}"
+                )
+            span = span_of(tensor)
+            if to_tensor:
+                whole = is_whole(tensor, offset, array.nbytes)
+                descs.append(_native.upload_bytes(array, span, offset, whole, operation))
+            else:
+                descs.append(_native.download_bytes(array, span, offset, operation))
+        return self._put(descs, None, operation)
 
     def copy_experts(
         self,

@@ -108,6 +108,29 @@ class DataTests(DeviceFixtures):
         assert np.array_equal(out[:, :3], x[:, 2:5])
         assert (out[:, 3] == 7).all()
 
+    async def test_bytes_of_many_tensors(self, be: aggml.Backend) -> None:
+        values = [ramp(60).reshape(6, 10), ramp(12) + 70, ramp(8) - 9]
+        tensors = [holding(be, x) for x in values]
+        values[0].reshape(-1)[4:7] = ramp(3) + 500
+        values[2][:] = ramp(8) + 90
+        await be.set_many([(tensors[0], ramp(3) + 500, 16), (tensors[2], ramp(8) + 90, 0)])
+        out = [np.full(9, 7, np.float32) for _ in values]
+        places = [(3, 5), (12, 0), (2, 6)]  # elements read, and from which one on
+        reads = [
+            (tensor, x[:n], 4 * first)
+            for tensor, x, (n, first) in zip(tensors, out, places, strict=True)
+        ]
+        out[1] = np.full(12, 7, np.float32)
+        reads[1] = (tensors[1], out[1], 0)
+        await be.get_many(reads)
+        for x, value, (n, first) in zip(out, values, places, strict=True):
+            assert np.array_equal(x[:n], value.reshape(-1)[first : first + n])
+            assert (x[n:] == 7).all()
+        await be.set_many([])
+        await be.get_many([])
+        for tensor, value in zip(tensors, values, strict=True):
+            assert np.array_equal(await be.get(tensor), value)
+
     @pytest.mark.parametrize(
         "wrap",
         [memoryview, lambda x: array.array("f", x), lambda x: _DLPack(x)],

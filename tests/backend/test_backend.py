@@ -185,6 +185,54 @@ def test_pieces_that_do_not_fit(
     assert be.pending == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda t, x: (t, x, 93), aggml.OutOfBounds),
+        (lambda t, x: (t, x, -1), aggml.OutOfBounds),
+        (lambda t, x: (t, x, 1 << 70), aggml.OutOfBounds),
+        (lambda t, x: (t, x, 1.5), aggml.InvalidHandle),
+        (lambda t, x: (t, np.ones(4, np.float32)[::2], 0), aggml.LayoutMismatch),
+        (lambda t, x: (t, x.astype(object), 0), aggml.LayoutMismatch),
+        (lambda t, x: (t, np.zeros(96, np.uint8)[::3], 0), aggml.LayoutMismatch),
+        (lambda t, x: ("t", x, 0), aggml.InvalidHandle),
+        (lambda t, x: (vector(4), x, 0), aggml.NotAllocated),
+    ],
+)
+async def test_parts_that_do_not_fit(
+    be: aggml.Backend, change: Any, error: type[Exception]
+) -> None:
+    """The first part would be fine, and is not carried out either."""
+    t, x = aggml.new_tensor("f32", ne=(6, 4), name="t"), np.ones(2, np.float32)
+    be.alloc([t])
+    await be.set(t, np.zeros((4, 6), np.float32))
+    for call, what in ((be.set_many, "set_many"), (be.get_many, "get_many")):
+        with pytest.raises(error, match=what):
+            call([(t, x, 0), change(t, np.ones(2, np.float32))])
+    x.flags.writeable = False
+    with pytest.raises(aggml.InvalidArgument, match="read-only"):
+        be.get_many([(t, x, 0)])
+    assert be.pending == 0
+    assert not (await be.get(t)).any()
+
+
+async def test_many_transfers_are_dropped_with_their_batch(be: aggml.Backend) -> None:
+    t, x = placed(be), np.ones(4, np.float32)
+    await be.set(t, np.zeros(t.ne[0], np.float32))
+    futures = []
+
+    def queue_and_raise() -> None:
+        with be.batch():
+            futures.append(be.set_many([(t, x, 0)]))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        queue_and_raise()
+    (future,) = futures
+    assert isinstance(future.exception(), aggml.Aborted)
+    assert not (await be.get(t)).any()
+
+
 async def test_pieces_may_overlap_where_they_are_read_only(be: aggml.Backend) -> None:
     t = aggml.new_tensor("f32", ne=(6, 4), name="t")
     be.alloc([t])

@@ -195,6 +195,16 @@ class Batch:
             for number, row in zip(group.numbers, group.positions, strict=True)
         ]
 
+    def written(self, ctx: int) -> list[tuple[int, int, int]]:
+        """For each run of rows that it writes the slot, the first position and how many.
+
+        That is where slots have ``ctx`` rows, one for each position.
+        """
+        arrays = [group.rows for group in self.groups]
+        if self.staged is not None:
+            arrays.append(self.staged.reshape(self.groups[-1].rows.shape))
+        return [(*divmod(int(run[0]), ctx), len(run)) for rows in arrays for run in rows]
+
     def shape(self, best: int, *, every: bool = False) -> Shape:
         """The shape of the graph for this batch; ``best`` may be CHAINED."""
         ends = 0 if self.last is None else len(self.last)

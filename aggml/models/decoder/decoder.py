@@ -23,6 +23,7 @@ from aggml.models.errors import ModelError
 from aggml.models.kv.caches import CHUNK, Caches, sizes
 from aggml.models.kv.reached import Reached
 from aggml.models.kv.rows import rounded
+from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
 from aggml.models.site import CLOSED, site_of, unplace
 
@@ -63,6 +64,7 @@ class Decoder:
     ring: ClassVar[bool] = True  # whether layers with a window keep only its rows, in a ring
     graphs: ClassVar[int] = 32  # how many graphs of steps are kept
     draws: ClassVar[bool] = True
+    saves: ClassVar[bool] = False  # whether keys, values and states can be taken out of the caches
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class Decoder:
         element = DType.parse(cache)
         self.caches = Caches(model, element, self.ctx, sequences, ring=self.ring)
         self._reached = Reached(sequences) if self.caches.states else None
+        self._written = Written() if self.saves else None
         self._memory = self._allocate()
         builder = Builder(model, weights, self.caches, self.ctx)
         self._steps = Steps(self.site, builder, self.graphs if max_graphs is None else max_graphs)
@@ -264,10 +267,13 @@ class Decoder:
             if self._reached is None:
                 future = await self.site.submit(step.graph, inputs, step.result)
             else:
-                taken = [(slot + i, position, 1) for i, position in enumerate(positions)]
+                taken = _one_of_each(slot, positions)
                 future = await self._submitted(
                     step, inputs, step.result, taken, chained=ids is None
                 )
+            if self._written is not None:
+                at = tuple(positions)  # the caller may change it
+                self._written.note(future, lambda: _one_of_each(slot, at))
             if not more:
                 self._ahead.make(kind, step, positions, self._ones)
             return future
@@ -324,6 +330,8 @@ class Decoder:
                 graph = Graph(*nodes)
                 await self.site.prepare(graph)
                 await (await self.site.submit(graph))
+            if self._written is not None:
+                self._written.copied(0, others)
             if self._reached is not None:
                 self._reached.copied(0, others)
 
@@ -345,13 +353,13 @@ class Decoder:
             taken: for each sequence its number, the first position and the number of tokens.
             chained: the step takes its tokens from the previous step, which is still running.
         """
-        if self._reached is None:
-            return await self.site.submit(step.graph, inputs, results)
-        for slot, first, _ in taken:
-            await self._reached.check(slot, first, chained=chained)
+        if self._reached is not None:
+            for slot, first, _ in taken:
+                await self._reached.check(slot, first, chained=chained)
         future = await self.site.submit(step.graph, inputs, results)
-        for slot, first, n in taken:
-            self._reached.note(slot, first, n, future)
+        if self._reached is not None:
+            for slot, first, n in taken:
+                self._reached.note(slot, first, n, future)
         return future
 
     async def _run(self, slot: int, ids: Sequence[int], start: int, *, every: bool = False) -> F32:
@@ -425,7 +433,10 @@ class Decoder:
             step, inputs = await self._fed(batch, shape, draws)
             if values is not None:
                 inputs[step.tokens] = values
-            return await self._submitted(step, inputs, step.results, batch.taken)
+            future = await self._submitted(step, inputs, step.results, batch.taken)
+            if self._written is not None:
+                self._written.note(future, lambda: batch.written(self.ctx))
+            return future
 
     # -- for the engine
 
@@ -492,6 +503,8 @@ class Decoder:
             return future
 
     def _note(self, batch: Batch, future: Future[Any]) -> None:
+        if self._written is not None:
+            self._written.note(future, lambda: batch.written(self.ctx))
         if self._reached is not None:
             for slot, first, n in batch.taken:
                 self._reached.note(slot, first, n, future)
@@ -505,6 +518,11 @@ class Decoder:
         if step.drawing is not None and draws is not None:
             inputs |= step.drawing.inputs(draws)
         return step, inputs
+
+
+def _one_of_each(slot: int, positions: Sequence[int]) -> list[tuple[int, int, int]]:
+    """As `Batch.taken`: one token of each sequence from ``slot`` on."""
+    return [(slot + i, position, 1) for i, position in enumerate(positions)]
 
 
 class Followed(Future[npt.NDArray[np.int32]]):

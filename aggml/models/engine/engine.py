@@ -635,7 +635,13 @@ class Engine:
             self._return_memory()
 
     def _let_in(self, one: TextRequest) -> bool:
-        """Give a request a slot; False if memory has to be given back before."""
+        """Give a request a slot; False if something has to be done before."""
+        if one.snapshot is not None:
+            if not one.snapshot.done:
+                return False
+            if one.snapshot.failed:
+                self._drop_snapshot(one)
+                one.begin_again()
         need = self._need(one)
         if need > self.pages.free:
             self._shrink()
@@ -657,8 +663,8 @@ class Engine:
         self.decoder.promise(slot, min(one.limit, self.decoder.ctx))
         if one.snapshot is not None:
             self.decoder.load(slot, one.snapshot)
-            self._swapped -= one.snapshot.nbytes
-            one.computed, one.snapshot = one.snapshot.n, None
+            one.computed = one.snapshot.n
+            self._drop_snapshot(one)
             one.staged, one.in_place = None, not one.decodes
         elif start:
             one.computed = one.cached = start
@@ -694,6 +700,7 @@ class Engine:
         stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
         size = n * self.decoder.page_bytes() // PAGE
         copied = n > 0 and one.result == "tokens" and self._swapped + size <= self._swap
+        copied = copied and self._is_whole(one)
         if copied and (self._rows.states or policy.is_copied(n, stored, self._rates)):
             one.snapshot = self.decoder.save(slot, 0, n, states=self._rows.states)
             self._swapped += one.snapshot.nbytes
@@ -728,7 +735,7 @@ class Engine:
             self._free(one, fed)
             self._ended(one)
             self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
-        if len(self._active) > 1:
+        if len(self._active) > 1 and self.decoder.can_move:
             self._close_ranks()
         if self._idlers and not self._active and not self._waiting:
             idlers, self._idlers = self._idlers, []
@@ -737,9 +744,7 @@ class Engine:
 
     def _ended(self, one: TextRequest) -> None:
         self._shares.leave(one.caller)
-        if one.snapshot is not None:
-            self._swapped -= one.snapshot.nbytes
-            one.snapshot = None
+        self._drop_snapshot(one)
         if one.reason == "stop" and one.max_tokens:
             share = self._rates.share
             share += 0.1 * (one.made / one.max_tokens - share)
@@ -748,11 +753,18 @@ class Engine:
             share = self._rates.share
             self._rates = replace(self._rates, share=share + 0.1 * (1.0 - share))
 
+    def _drop_snapshot(self, one: TextRequest) -> None:
+        if one.snapshot is not None:
+            self._swapped -= one.snapshot.nbytes
+            one.snapshot = None
+
     def _is_whole(self, one: TextRequest) -> bool:
-        """Whether the slot of a request has what its tokens say."""
-        if not self._rows.states:
-            return True
-        return one.slot is not None and self.decoder.state_at(one.slot) == one.computed
+        """Whether the slot of a request has what its tokens say: no step of it has failed."""
+        return (
+            one.slot is not None
+            and one.computed <= len(one.tokens)
+            and self.decoder.savable(one.slot, one.computed, states=self._rows.states)
+        )
 
     def _close_ranks(self) -> None:
         """Move the highest slot down if steps get smaller: a step computes all slots up to it."""
@@ -768,9 +780,8 @@ class Engine:
             lower = self.pages.move(highest)
             if lower is None:
                 return
-            snapshot = self.decoder.save(highest, 0, one.computed, states=self._rows.states)
             self.decoder.promise(lower, min(one.limit, self.decoder.ctx))
-            self.decoder.load(lower, snapshot)
+            self.decoder.move(highest, lower, one.computed)
             del self._active[highest]
             self._held.pop(lower, None)
             self._active[lower] = one
@@ -842,6 +853,8 @@ class Engine:
         self._touched = self.pages.shared
 
     def _give_back(self) -> None:
+        if self.decoder.is_moving:
+            return
         until = time.perf_counter() + IN_A_TURN
         while self._give_backs:
             self._give_backs.popleft()()

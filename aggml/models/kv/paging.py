@@ -3,9 +3,9 @@
 The cache is one range of addresses, long enough for every slot at full length. The operating system
 provides memory for a page when the page is first written. It gets the memory back when other slots
 need it or no sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees
-plain strided rows. Here: the budget, the free slots, a decoder with such caches. Not here: which
-sequence gets a slot (../engine/engine.py), which pages are kept for later prompts
-(../engine/prefixes.py).
+plain strided rows. Here: the budget, the free slots, a decoder with such caches, taking rows and
+states out of it and putting them back. Not here: which sequence gets a slot (../engine/engine.py),
+which pages are kept for later prompts (prefixes.py).
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from __future__ import annotations
 import functools
 import heapq
 import mmap
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from aggml import InvalidArgument, InvalidState
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.errors import ModelError
 from aggml.models.kv.huge import HugePages
+from aggml.models.kv.snapshots import CacheForm, Snapshot, blank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aggml import Backend, Buffer, Tensor
+    from aggml import Backend, Buffer, Future, Tensor
+    from aggml.models.kv.caches import Caches
+    from aggml.models.kv.snapshots import Bytes
+
+    Lying = tuple[int, Tensor, int]  # the number among the caches of its kind; bytes of a row
 
 __all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting"]
 
@@ -154,10 +161,15 @@ class PagedDecoder(Decoder):
 
     ring = False
     graphs = 96
+    saves = True
 
     def _allocate(self) -> object:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
         self._huge: list[HugePages] = []  # for each of `_maps`
+        self.form = CacheForm.of(self.caches)
+        self._lying = _lying(self.caches, self._homes())
+        # Slots whose rows are being saved or loaded, as far as they are not known to be done.
+        self._moving: deque[tuple[int, Future[Any]]] = deque()
         return [
             self._mapped(backend, caches)
             if backend.device.caps.buffer_from_host
@@ -180,6 +192,183 @@ class PagedDecoder(Decoder):
         self._maps.append((memory, caches))
         self._huge.append(HugePages(memory))
         return buffer
+
+    def _free(self) -> None:
+        super()._free()
+        self._lying = []  # it refers to backends, which have scratch memory
+
+    # -- taking rows and states out, and putting them back
+
+    def save(
+        self,
+        slot: int,
+        first: int,
+        n: int,
+        *,
+        states: bool = False,
+        into: Sequence[Bytes] | None = None,
+    ) -> Snapshot:
+        """Queue reads of the keys and values of ``n`` positions of a sequence, in all layers.
+
+        The reads come behind the steps queued so far, and before all that is queued later. So the
+        slot may be written, freed or given to another sequence at once. It never waits: a
+        cancellation cannot come in between. For each backend all reads are queued in one step,
+        which takes 3 us for each cache, however many positions there are.
+
+        Args:
+            slot: the sequence.
+            first: the first position.
+            n: how many positions.
+            states: whether to take the recurrent states as well, if the model has any.
+            into: memory for the rows of each cache; None: new memory.
+
+        Returns:
+            The snapshot. It fails if a step that is under way and writes these positions fails.
+
+        Raises:
+            InvalidArgument: there is no such slot or position.
+            InvalidState: a step that should have written these positions failed; with ``states``
+                the state is at another position than ``first + n``; the model is closed.
+        """
+        with self.lifetime.use("PagedDecoder.save"):
+            self._check_place("save", slot, first, n)
+            assert self._written is not None
+            waits, good = self._written.ahead(slot, first + n)
+            if good < first + n:
+                raise InvalidState(
+                    f"[PagedDecoder.save] positions of slot {slot} from {good} on are lost, because"
+                    f" a step failed, and {first + n} are asked for: process them again"
+                )
+            states = states and self._reached is not None
+            if states:
+                assert self._reached is not None
+                waits += self._reached.standing(slot, first + n)
+            rows, kept = blank(self.form, n if into is None else 0, states=states)
+            into = rows if into is None else into
+            for backend, caches, others in self._lying:
+                reads = [
+                    (cache, into[i], (slot * self.ctx + first) * row)
+                    for i, cache, row in (caches if n else ())
+                ]
+                if kept is not None:
+                    reads += [(state, kept[i], slot * size) for i, state, size in others]
+                if reads:
+                    waits.append(backend.get_many(reads))
+                    self._note_move(slot, waits[-1])
+            return Snapshot(self.form, first, n, into, kept, waits)
+
+    def load(self, slot: int, snapshot: Snapshot) -> list[Future[None]]:
+        """Queue writes of all that a snapshot holds, to its positions of a sequence.
+
+        The writes come behind the steps queued so far, and before all that is queued later. So a
+        step that goes on from there may be queued at once. It never waits: a cancellation cannot
+        come in between. The slot must have been promised these positions.
+
+        A snapshot without states leaves the slot of a model with states without one: load one that
+        has them afterwards.
+
+        Returns:
+            The writes, one for each backend. If one fails, the sequence fails with it.
+
+        Raises:
+            InvalidArgument: there is no such slot or position; the snapshot is of other caches.
+            InvalidState: the snapshot is not done, or has failed; the model is closed.
+        """
+        with self.lifetime.use("PagedDecoder.load"):
+            self._check_place("load", slot, snapshot.first, snapshot.n)
+            if snapshot.form != self.form:
+                raise InvalidArgument(
+                    f"[PagedDecoder.load] {snapshot!r} was taken from caches of "
+                    f"{snapshot.form}, this model has {self.form}"
+                )
+            if not snapshot.good:
+                raise InvalidState(
+                    f"[PagedDecoder.load] {snapshot!r} cannot be used: wait until it is done"
+                ) from snapshot.failed
+            return self._write(slot, snapshot)
+
+    def _write(self, slot: int, snapshot: Snapshot) -> list[Future[None]]:
+        """Queue the writes of `load`; the reads of the snapshot may be queued before them."""
+        with self.lifetime.use("PagedDecoder.load"):
+            writes: list[Future[None]] = []
+            for backend, caches, others in self._lying:
+                parts = [
+                    (cache, snapshot.rows[i], (slot * self.ctx + snapshot.first) * row)
+                    for i, cache, row in (caches if snapshot.n else ())
+                ]
+                if snapshot.states is not None:
+                    parts += [(x, snapshot.states[i], slot * size) for i, x, size in others]
+                if parts:
+                    writes.append(backend.set_many(parts))
+                    self._note_move(slot, writes[-1])
+            assert self._written is not None
+            for future in writes:
+                taken = [(slot, snapshot.first, snapshot.n)]
+                self._written.note(future, lambda taken=taken: taken)  # type: ignore[misc]
+            if self._reached is not None:
+                self._reached.lose([slot])
+                if snapshot.states is not None:
+                    self._reached.loaded(slot, snapshot.end, writes)
+            return writes
+
+    def load_rows(self, row: int, snapshot: Snapshot) -> None:
+        """`load` of keys and values to rows that belong to no slot: position 0 is row ``row``."""
+        with self.lifetime.use("PagedDecoder.load_rows"):
+            for backend, caches, _ in self._lying:
+                parts = [
+                    (x, snapshot.rows[i], (row + snapshot.first) * size) for i, x, size in caches
+                ]
+                if parts and snapshot.n:
+                    self._note_move(row // self.ctx, backend.set_many(parts))
+
+    @property
+    def can_move(self) -> bool:
+        """Whether `move` works: all caches lie in host memory, so that copies keep their order."""
+        return all(backend.device.caps.buffer_from_host for backend, _ in self._homes())
+
+    def move(self, source: int, target: int, n: int) -> None:
+        """Queue a copy of the first ``n`` positions of a slot, and its states, to another one.
+
+        Raises:
+            InvalidState: as `save`.
+        """
+        snapshot = self.save(source, 0, n, states=True)
+        self._write(target, snapshot)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether rows are being saved or loaded: no memory of rows may be given back meanwhile."""
+        moving = self._moving
+        while moving and moving[0][1].done():
+            moving.popleft()
+        return bool(moving)
+
+    def savable(self, slot: int, n: int, *, states: bool = False) -> bool:
+        """Whether `save` would take the first ``n`` positions of a slot, states included."""
+        assert self._written is not None
+        if self._written.ahead(slot, n)[1] < n:
+            return False
+        return not states or self._reached is None or self._reached.may_stand(slot, n)
+
+    def _check_place(self, what: str, slot: int, first: int, n: int) -> None:
+        if not 0 <= slot < self.sequences:
+            raise InvalidArgument(
+                f"[PagedDecoder.{what}] slot={slot}: there are {self.sequences} of them"
+            )
+        if first < 0 or n < 0 or first + n > self.ctx:
+            raise InvalidArgument(
+                f"[PagedDecoder.{what}] positions {first} to {first + n} are outside of a context "
+                f"of {self.ctx}"
+            )
+
+    def _note_move(self, slot: int, future: Future[Any]) -> None:
+        """Note that the device will read or write rows of a slot: they must not be given back."""
+        moving = self._moving
+        while moving and moving[0][1].done():
+            moving.popleft()
+        moving.append((slot, future))
+
+    # -- memory
 
     def promise(self, slot: int, positions: int) -> None:
         """Note that the sequence in ``slot`` may grow to ``positions``, after `Pages.take`.
@@ -292,6 +481,22 @@ def _forget(memory: mmap.mmap, huge: HugePages, first: int, begin: int, end: int
     """Give the memory of a slot of one cache back: it begins at ``first``, ``begin`` is kept."""
     huge.forget(first, begin)
     _give_back(memory, begin, end)
+
+
+def _lying(
+    caches: Caches, homes: Sequence[tuple[Backend, list[Tensor]]]
+) -> list[tuple[Backend, list[Lying], list[Lying]]]:
+    """For each backend its caches of keys and values, and its caches of states."""
+    rows = {id(cache): i for i, (cache, _) in enumerate(caches.rows)}
+    states = {id(state): i for i, state in enumerate(caches.states)}
+    return [
+        (
+            backend,
+            [(rows[id(x)], x, x.nb[1]) for x in held if id(x) in rows],
+            [(states[id(x)], x, x.nb[1]) for x in held if id(x) in states],
+        )
+        for backend, held in homes
+    ]
 
 
 def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:

@@ -84,6 +84,33 @@ class Reached:
         self._settle(slot)
         return self._at[slot]
 
+    def standing(self, slot: int, at: int) -> list[Future[Any]]:
+        """What has to succeed so that a sequence's state has processed ``at`` positions.
+
+        Never waits: steps that are under way are among the result.
+
+        Raises:
+            InvalidState: the state is, or will be, at another position, or was lost.
+        """
+        self._settle(slot)
+        if self._at[slot] != at:
+            where = "is lost" if self._at[slot] is None else f"is at position {self._at[slot]}"
+            raise InvalidState(
+                f"[Decoder] the state of sequence {slot} {where} and not at position {at}"
+            )
+        return list(self._under_way[slot])
+
+    def may_stand(self, slot: int, at: int) -> bool:
+        """Whether `standing` would not raise."""
+        self._settle(slot)
+        return self._at[slot] == at
+
+    def loaded(self, slot: int, at: int, writes: Iterable[Future[Any]]) -> None:
+        """Note that a state which has processed ``at`` positions is being written by ``writes``."""
+        self._at[slot] = at
+        self._under_way[slot] = [*writes]
+        self._settle(slot)
+
     def note(self, slot: int, first: int, tokens: int, step: Future[Any]) -> None:
         """Note that a step with ``tokens`` tokens from position ``first`` on has been queued."""
         if first == 0:
