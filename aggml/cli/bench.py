@@ -21,8 +21,7 @@ from aggml.cli.shared import UserPath, awaited, bar, device_options, opened, sho
 from aggml.cli.tune import search
 from aggml.devices.cpu import CPUBackend, Roofline
 from aggml.devices.cpu.tuning import save
-from aggml.models import Hyperparameters, TextModel
-from aggml.models.weights import open_model
+from aggml.models import Hyperparameters, TextModel, open_model
 from aggml.native import _native
 
 if TYPE_CHECKING:

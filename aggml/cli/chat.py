@@ -107,24 +107,25 @@ async def _answer(
     interrupts: _Interrupts,
 ) -> str:
     """Show the answer as it comes, and return it; after Ctrl-C the part that had come."""
-    text = model.template.render(messages)
     pieces: list[str] = []
-    ids = model.tokenizer.encode(text, special=not _begins(model, text))
     first, begin = 0.0, time.perf_counter()
-    tokens = model.generate(ids, reuse_prefix=True, **sampling)
+    stream = model.chat_stream(messages, **sampling)
     with anyio.CancelScope() as scope, interrupts.cancelling(scope):
-        async with contextlib.aclosing(tokens):
-            async for token in tokens:
+        async with contextlib.aclosing(stream):
+            async for delta in stream:
                 first = first or time.perf_counter()
-                pieces.append(token.text)
-                shown.token(token.text)
+                if delta.content:
+                    pieces.append(delta.content)
+                    shown.token(delta.content)
     end = time.perf_counter()
-    n, answer = len(pieces), "".join(pieces)
+    answer, usage = "".join(pieces), stream.usage
+    n = 0 if usage is None else usage.completion_tokens
     shown.answered(
         {
             "text": answer,
-            "finish": tokens.finish_reason or "interrupted",
-            "prompt_tokens": len(ids),
+            "finish": stream.finish_reason or "interrupted",
+            "prompt_tokens": 0 if usage is None else usage.prompt_tokens,
+            "cached_tokens": 0 if usage is None else usage.cached_tokens,
             "tokens": n,
             "seconds_to_first_token": first - begin if n else None,
             "tokens_per_second": (n - 1) / (end - first) if n > 1 else None,
@@ -252,12 +253,6 @@ class _Events:
     def failed(self, why: str) -> None:
         """Write the event `error`; the conversation goes on."""
         tell({"event": "error", "message": why})
-
-
-def _begins(model: Model, text: str) -> bool:
-    """Whether the chat template itself has put the begin-of-text token in front."""
-    bos = model.tokenizer.bos
-    return bos is not None and text.startswith(model.tokenizer.pieces[bos])
 
 
 class _Interrupts:

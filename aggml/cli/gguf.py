@@ -102,8 +102,7 @@ async def check(file: Path, as_json: bool) -> None:
 
     Fails if a number is NaN or infinite, or if a tensor that the architecture needs is missing.
     """
-    from aggml.models import ModelError
-    from aggml.models.checking import problems_of
+    from aggml.models import ModelError, problems_of
 
     problems: list[str] = []
     with await anyio.to_thread.run_sync(open_gguf, file) as opened, bar("checking") as progress:

@@ -41,8 +41,8 @@ __all__ = ["serve"]
 )  # fmt: skip
 @device_options
 @click.option(
-    "--slots", type=click.IntRange(1), default=16, show_default=True,
-    help="Most sequences that are computed at the same time.",
+    "--slots", type=click.IntRange(1),
+    help="Most sequences that are computed at the same time. [default: 16; 4 windows of speech]",
 )  # fmt: skip
 @click.option(
     "--kv-memory", type=click.IntRange(1), default=512, show_default=True, metavar="MB",

@@ -180,9 +180,8 @@ async def opened(
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
     from aggml.models.kv.rows import rounded
-    from aggml.models.site import computing
 
-    async with computing(device, threads) as on:
+    async with models.computing(device, threads) as on:
         with bar("loading") as progress:
             loaded = await models.load(
                 model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, progress=progress

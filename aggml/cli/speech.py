@@ -55,7 +55,7 @@ async def transcribe(
     AUDIO is "-", standard input is read.
     """
     from aggml.models import read_wav
-    from aggml.models.speech.subtitles import as_objects, as_text, srt_of, vtt_of
+    from aggml.models.speech import as_objects, as_text, srt_of, vtt_of
 
     if audio == "-":
         data = sys.stdin.buffer.read()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aggml.cli.shared import awaited, model_options, opened, show
-from aggml.models.ranking import ranked
+from aggml.models import ranked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,11 +59,75 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
                 "--seed", type=click.IntRange(0),
                 help="The same seed gives the same answer. [default: another seed each time]",
             ),
+            click.option(
+                "--stop", multiple=True, metavar="TEXT",
+                help="End the answer before this text; may be given several times.",
+            ),
+            click.option(
+                "--stop-id", "stop_ids", type=click.IntRange(0), multiple=True, metavar="ID",
+                callback=_listed,
+                help="End the answer at this token; may be given several times. "
+                "[default: the tokens that the file names]",
+            ),
+            click.option(
+                "--presence-penalty", type=float, default=0.0, show_default=True,
+                help="Subtracted from the logits of tokens that the answer has.",
+            ),
+            click.option(
+                "--frequency-penalty", type=float, default=0.0, show_default=True,
+                help="The same, for each time that the answer has the token.",
+            ),
+            click.option(
+                "--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.0,
+                show_default=True, help="Divides the logits of tokens of prompt and answer.",
+            ),
+            click.option(
+                "--logit-bias", multiple=True, metavar="ID=BIAS", callback=_biases,
+                help="Add BIAS to the logit of the token ID; may be given several times.",
+            ),
+            click.option(
+                "--min-tokens", type=click.IntRange(0), default=0, show_default=True,
+                help="The answer has at least this many tokens.",
+            ),
+            click.option(
+                "--ignore-eos", is_flag=True, help="Go on where the model would end the text."
+            ),
+            click.option(
+                "--priority", type=int, default=0, show_default=True,
+                help="Greater ones come first, among requests of one model.",
+            ),
+            click.option(
+                "--deadline", type=click.FloatRange(0), metavar="S",
+                help="Seconds until the answer must be complete. [default: none]",
+            ),
         )):  # fmt: skip
             function = option(function)
         return function
 
     return add
+
+
+def _listed(
+    _context: click.Context, _option: click.Parameter, given: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The values of an option that may be given several times; None if it was not given."""
+    return given or None
+
+
+def _biases(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> dict[int, float] | None:
+    """Tokens with their biases, from texts ID=BIAS."""
+    found = {}
+    for text in given:
+        token, sign, bias = text.partition("=")
+        try:
+            found[int(token)] = float(bias)
+        except ValueError:
+            sign = ""
+        if not sign:
+            raise click.BadParameter(f"{text!r} is not ID=BIAS, as in 300=-100")
+    return found or None
 
 
 @click.command
@@ -72,6 +136,10 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end: text, ids, speeds."
 )
+@click.option(
+    "--logprobs", type=click.IntRange(0), metavar="N",
+    help="With --json also the probability of each token, and of the N most probable ones.",
+)  # fmt: skip
 @sampling_options(max_tokens=24, temperature=0.0)
 @awaited
 async def generate(
@@ -82,20 +150,24 @@ async def generate(
     cache: str,
     prompt: str | None,
     as_json: bool,
+    logprobs: int | None,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
     text = _stdin() if prompt is None else prompt
     async with opened(model, device, threads, ctx, cache) as loaded:
-        ids = loaded.tokenizer.encode(text)
+        ids = loaded.tokenizer.encode_prompt(text)
         if not ids:
             raise click.UsageError("the prompt is empty: give --prompt, or text on standard input")
-        made, pieces, first = [], [], 0.0
+        made, pieces, told, first = [], [], [], 0.0
         begin = time.perf_counter()
-        async for token in loaded.generate(ids, **sampling):
+        stream = loaded.generate(ids, logprobs=logprobs, **sampling)
+        async for token in stream:
             first = first or time.perf_counter()
             made.append(token.id)
             pieces.append(token.text)
+            if logprobs is not None:
+                told.append({"logprob": token.logprob, "top": token.top})
             if not as_json:
                 click.echo(token.text, nl=False)
         end = time.perf_counter()
@@ -108,6 +180,8 @@ async def generate(
             "prompt_ids": ids,
             "ids": made,
             "text": "".join(pieces),
+            "finish": stream.finish_reason,
+            **({} if logprobs is None else {"logprobs": told}),
             "prompt_tokens_per_second": len(ids) / (first - begin) if made else None,
             "tokens_per_second": (len(made) - 1) / (end - first) if len(made) > 1 else None,
         }

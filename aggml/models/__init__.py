@@ -11,23 +11,31 @@ itself (aggml.gguf), the service (aggml.serve).
 from __future__ import annotations
 
 from aggml.models.catalogue import known_architectures, register_architecture
+from aggml.models.chat import ChatDelta, ChatMessage, ChatStream, Usage
+from aggml.models.checking import problems_of
 from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
-from aggml.models.errors import ModelError
+from aggml.models.engine.requests import caller
+from aggml.models.errors import DeadlineError, EngineError, FullError, ModelError, TooLongError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
 from aggml.models.model import Model, Token
+from aggml.models.ranking import Ranked, ranked
+from aggml.models.site import computing
 from aggml.models.speech import Segment
 from aggml.models.speech.waves import read_wav
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
+from aggml.models.weights import open_model
 
 __all__ = [
-    "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
-    "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert",
-    "known_architectures", "load", "read_wav", "register_architecture",
+    "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
+    "Description", "EncoderModel", "EngineError", "FullError", "Hyperparameters", "Layer", "Model",
+    "ModelError", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
+    "TooLongError", "Usage", "caller", "computing", "convert", "known_architectures", "load",
+    "open_model", "problems_of", "ranked", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

@@ -22,11 +22,13 @@ from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Sequence
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
 
+    from aggml.models.chat.answers import ChatStream
+    from aggml.models.chat.messages import ChatMessage
     from aggml.models.chat.template import ChatTemplate
     from aggml.models.speech import Segment
     from aggml.models.tokenizers import Vocabulary
@@ -122,6 +124,30 @@ class Model(ABC):
             Unsupported: the model does not continue text.
         """
         raise self._cannot("generate", "does not continue text")
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any] | ChatMessage],
+        **options: Any,  # noqa: ANN401
+    ) -> ChatMessage:
+        """Answer a conversation; the options are those of `TextModel.chat`.
+
+        Raises:
+            Unsupported: the model does not continue text.
+        """
+        raise self._cannot("chat", "does not continue text")
+
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any] | ChatMessage],
+        **options: Any,  # noqa: ANN401
+    ) -> ChatStream:
+        """Answer a conversation, piece by piece; the options are those of `TextModel.chat`.
+
+        Raises:
+            Unsupported: the model does not continue text.
+        """
+        raise self._cannot("chat_stream", "does not continue text")
 
     def transcribe(
         self,

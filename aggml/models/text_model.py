@@ -6,7 +6,8 @@ tokens of one answer (token_stream.py), steps and requests (engine/), the tokeni
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from aggml.models.arguments import (
     text_list,
     token_ids,
 )  # fmt: skip
+from aggml.models.chat.answers import answer_messages, stream_answer
 from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
@@ -30,6 +32,8 @@ from aggml.models.token_stream import TokenStream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from aggml.models.chat.answers import ChatStream
+    from aggml.models.chat.messages import ChatMessage
     from aggml.models.decoder.decoder import F32
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.requests import Result
@@ -217,8 +221,104 @@ class TextModel(Model):
             min_tokens=min_tokens, ignore_eos=ignore_eos, priority=priority, deadline=deadline,
         )  # fmt: skip
         if options.stop:
-            _ = self.tokenizer
+            # A control token adds no text, in which a stop text could be found.
+            named = (self.tokenizer.special_token(stop) for stop in options.stop)
+            ends = options.ends | {token for token in named if token is not None}
+            options = replace(options, ends=ends)
         return TokenStream(self, given, options, list(_continue))
+
+    def check(self, streams: Iterable[TokenStream]) -> None:
+        """Raise now what the first tokens of these streams would raise for lack of room or time.
+
+        Args:
+            streams: of `generate`, whose first tokens nobody has waited for.
+
+        Raises:
+            TooLongError, FullError, DeadlineError: as `generate`.
+        """
+        self._check_open("check")
+        requests = [x.prepare(x.ids(self.tokenizer)) for x in streams]
+        self.engine.check([x for x in requests if x is not None])
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any] | ChatMessage],
+        *,
+        template_args: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        **options: Any,  # noqa: ANN401 those of `generate`
+    ) -> ChatMessage:
+        """Answer a conversation.
+
+        ``answer = await model.chat([{"role": "user", "content": "What is a quark?"}])``
+
+        The text of a message stays text: names of control tokens in it end no message. A later
+        conversation that begins with the same messages computes only what is new.
+
+        Args:
+            messages: each with its ``role`` ("system", "developer", "user", "assistant", "tool"),
+                its ``content`` (a text, or a list of parts {"type": "text", "text": ...}) and
+                perhaps a ``name``; or an answer of an earlier call.
+            template_args: further names for the file's template, as {"enable_thinking": False}.
+            max_tokens: the most tokens of the answer; None: 1024, or as many as the context has
+                room for.
+            options: those of `generate`, with the same defaults.
+
+        Returns:
+            The message, whose ``content`` is the answer.
+
+        Raises:
+            InvalidArgument: an argument of another type or out of its range; a message is named by
+                its place, as ``messages[3].content``.
+            ModelError: no vocabulary; the template cannot be read, or refuses the conversation.
+            TooLongError, FullError, DeadlineError, EngineError, InvalidState: as `generate`.
+
+        Cancellation: ends the request.
+        """
+        self._check_open("chat")
+        return await answer_messages(
+            stream_answer(
+                self, "chat", messages, template_args=template_args, max_tokens=max_tokens,
+                **options,
+            )
+        )  # fmt: skip
+
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any] | ChatMessage],
+        *,
+        template_args: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        **options: Any,  # noqa: ANN401 those of `generate`
+    ) -> ChatStream:
+        """Answer a conversation, piece by piece: ``async for delta in model.chat_stream(...)``.
+
+        Leaving the loop early, by ``break`` or an exception, ends the answer.
+
+        Args:
+            messages: as of `chat`.
+            template_args: as of `chat`.
+            max_tokens: as of `chat`.
+            options: those of `generate`.
+
+        Returns:
+            An asynchronous iterator: the ``content`` of each piece follows that of the one before.
+            The last piece has the ``finish_reason``; the iterator then has the ``usage``.
+
+        Raises:
+            InvalidArgument: as `chat`, here and not by the first piece.
+            ModelError: no vocabulary, or a template that cannot be read. By the first piece: the
+                template refuses the conversation.
+            TooLongError, FullError, DeadlineError, EngineError: by a piece, as `generate`.
+            InvalidState: the model is closed.
+
+        Cancellation: ends the request.
+        """
+        self._check_open("chat_stream")
+        return stream_answer(
+            self, "chat_stream", messages, template_args=template_args, max_tokens=max_tokens,
+            **options,
+        )  # fmt: skip
 
     async def embed(
         self,

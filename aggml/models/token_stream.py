@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import Options
     from aggml.models.engine.requests import TextRequest
+    from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["EngineOwner", "FinishReason", "Token", "TokenStream"]
 
@@ -99,6 +100,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._model = model
         self._prompt = prompt
         self._options = options
+        self._prepared: TextRequest | None = None  # it is not submitted yet
         self._request: TextRequest | None = None
         self._text = AnswerText(model._bytes_of, options.stop, options.min_tokens)
         self._news: list[int] = []  # tokens that have come and were not returned, the next one last
@@ -111,6 +113,11 @@ class TokenStream(AsyncGenerator[Token, None]):
         self.made = before
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens = 0
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text before which the answer ended; None: it has not, or for another reason."""
+        return self._text.stop
 
     @property
     def cached_tokens(self) -> int:
@@ -212,10 +219,33 @@ class TokenStream(AsyncGenerator[Token, None]):
 
     async def _begin(self) -> bool:
         """Submit the request; False if no token is to be made."""
+        request = self._prepared or self.prepare(await self._model._ids(self._prompt))
+        if request is None:
+            self._finish("stop" if self._text.stopped else "length")
+            return False
+        self._model.engine.submit(request)
+        self._request = request
+        return True
+
+    def ids(self, tokenizer: Vocabulary) -> list[int]:
+        """The tokens of the prompt."""
+        prompt = self._prompt
+        return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def prepare(self, ids: list[int]) -> TextRequest | None:
+        """The request that the first token submits; None if no token is to be made.
+
+        Args:
+            ids: the tokens of the prompt.
+
+        Raises:
+            TooLongError: the prompt does not fit into the context.
+        """
+        if self._prepared is not None:
+            return self._prepared
         model, options = self._model, self._options
-        ids = await model._ids(self._prompt)
         self.prompt_tokens = len(ids)
-        for token in self.made:
+        for token in self.made[len(self._text.begins) :]:
             self._text.add(token)
         n = len(ids) + len(self.made)
         if n > model.ctx:
@@ -224,13 +254,10 @@ class TokenStream(AsyncGenerator[Token, None]):
                 "prompt",
             )
         most = min(options.max_tokens - len(self.made), model.ctx - n + 1)
-        request = options.request(ids, self.made, max(most, 1))
         if most < 1 or self._text.stopped:
-            self._finish("stop" if self._text.stopped else "length")
-            return False
-        model.engine.submit(request)
-        self._request = request
-        return True
+            return None
+        self._prepared = options.request(ids, self.made, most)
+        return self._prepared
 
     def _end(self) -> None:
         """End the request; any number of times, in any thread."""

@@ -18,8 +18,7 @@ import numpy as np
 import aggml
 from aggml import models
 from aggml.models import SpeechModel
-from aggml.models.speech.subtitles import as_objects, as_text
-from aggml.models.speech.waves import mono, resampled
+from aggml.models.speech import as_objects, as_text, mono, resampled
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:

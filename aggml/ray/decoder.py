@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from aggml import InvalidState
-from aggml.models.decoder.batch import check
-from aggml.models.decoder.decoder import CHUNK, Best
-from aggml.models.decoder.sampling import check_drawable
-from aggml.models.errors import ModelError
-from aggml.models.kv.rows import rounded
-from aggml.models.lifetime import Lifetime
+from aggml.models import ModelError
+from aggml.models.stages import CHUNK, Best, Lifetime, check, check_drawable, rounded
 from aggml.ray.dispatch import Dispatcher, Form
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import result
@@ -30,9 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml.models.decoder import F32
-    from aggml.models.decoder.drawing import Draws
-    from aggml.models.description import Description
+    from aggml.models.stages import F32, Description, Draws
     from aggml.ray.stages import Stages
 
 __all__ = ["Following", "PipelineDecoder"]

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from aggml.models.decoder.batch import Batch, Group
-from aggml.models.loading import load_decoder
-from aggml.models.weights import open_model
+from aggml.models.stages import Batch, Group, load_decoder, open_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from aggml import Backend, DType
-    from aggml.models.decoder import Decoder
-    from aggml.models.description import Description, Layer
-    from aggml.models.weights import ModelFile
+    from aggml.models.stages import Decoder, Description, Layer, ModelFile
 
 __all__ = ["Measured", "Sample", "kinds", "measured", "samples", "spread"]
 

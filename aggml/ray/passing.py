@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.models.errors import EngineError
+from aggml.models import EngineError
 from aggml.ray.errors import LOST
 from aggml.serve.http.forms import Failure
 from aggml.serve.http.resuming import SoFar

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Literal
 import anyio.to_thread
 
 from aggml import Backend, InvalidArgument, Unsupported
-from aggml.models.chat.template import sources_of
-from aggml.models.description import Description
-from aggml.models.dividing import SHARE
-from aggml.models.loading import LONGEST, described
-from aggml.models.text_model import TextModel
-from aggml.models.tokenizers import open_vocabulary
-from aggml.models.weights import open_model
+from aggml.models.stages import (
+    LONGEST,
+    SHARE,
+    Description,
+    TextModel,
+    described,
+    open_model,
+    open_vocabulary,
+    sources_of,
+)
 from aggml.process.paths import user_path
 from aggml.ray.cutting import cut
 from aggml.ray.decoder import PipelineDecoder
@@ -36,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from aggml.models.tokenizers import Vocabulary
-    from aggml.models.weights import ModelFile
+    from aggml.models.stages import ModelFile, Vocabulary
     from aggml.ray.measuring import Measured, Sample
     from aggml.ray.stage import Facts
 

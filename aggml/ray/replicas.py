@@ -88,10 +88,10 @@ def service(
     given: dict[str, Any] = {
         "name": "aggml",
         # Requests wait for a slot in the replica, which answers 503 when its queue is full.
-        "max_ongoing_requests": each.slots + each.max_waiting,
+        "max_ongoing_requests": each.sequences + each.max_waiting,
         "graceful_shutdown_timeout_s": drain,
         "ray_actor_options": {"num_cpus": threads, **_actor(resources or {})},
-        **_scaling(fewest, most, each.slots, tokens),
+        **_scaling(fewest, most, each.sequences, tokens),
     }
     bound: Application
     if most == 1:
@@ -101,12 +101,12 @@ def service(
         return bound
     router = RequestRouterConfig(
         request_router_class=cast("Any", "aggml.ray.router:ByPrefix"),
-        request_router_kwargs={"imbalance": imbalance or max(1, each.slots // 2)},
+        request_router_kwargs={"imbalance": imbalance or max(1, each.sequences // 2)},
     )
     behind = serve.deployment(**given, request_router_config=router)(Behind).bind(options)
     bound = serve.deployment(
         name="front",
-        max_ongoing_requests=most * (each.slots + each.max_waiting),
+        max_ongoing_requests=most * (each.sequences + each.max_waiting),
         graceful_shutdown_timeout_s=drain,
         # On the head node, which has Serve's controller and Ray's own state: if that node dies,
         # everything ends in any case.

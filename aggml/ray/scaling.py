@@ -26,8 +26,8 @@ class Replica:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """The number that `ByTokens` uses; Ray Serve asks for it several times a second."""
-        completers = self._asgi_app.state.service.completers.values()
-        return {OWED: float(sum(x.model.engine.owed for x in completers))}
+        models = self._asgi_app.state.service.completers.values()
+        return {OWED: float(sum(model.engine.owed for model in models))}
 
 
 class ByTokens:

@@ -16,9 +16,7 @@ import ray
 import ray.util
 
 import aggml
-from aggml.models.decoder.batch import Batch, Group
-from aggml.models.loading import load_decoder
-from aggml.models.weights import open_model
+from aggml.models.stages import Batch, Group, load_decoder, open_model
 from aggml.ray.errors import StageLost
 from aggml.ray.files import found
 from aggml.ray.measuring import Measured, measured
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml import Backend, Future, Trace
-    from aggml.models.decoder import Decoder
+    from aggml.models.stages import Decoder
     from aggml.ray.files import Source
     from aggml.ray.measuring import Sample
     from aggml.ray.step import Ask, Step

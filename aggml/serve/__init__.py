@@ -1,23 +1,15 @@
-"""A service: any number of requests on one model, batched continuously.
+"""A service: the models of `aggml.models` for programs on other machines.
 
-Here: the public names. ``Engine`` computes ``Job``s and knows nothing of HTTP. steps.py decides
-which tokens a step computes; staging.py lets several prompts share a step. `opened` makes an
-engine, an embedder or a transcriber from a file. Not here: OpenAI's routes over HTTP (http/), which
-need the extra ``serve``.
+Here: the names that programs import. `load_served` loads a model within `Limits`; OpenAI's routes
+over HTTP are in http/, which needs the extra ``serve``. Not here: batches of requests, which are
+the engines' of the models (aggml/models/engine/).
 """
 
 from __future__ import annotations
 
-from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
-from aggml.serve.embedder import Embedder
-from aggml.serve.opening import Completer, Limits, opened
-from aggml.serve.transcriber import Transcriber
+from aggml.serve.opening import Limits, Served, load_served
 
-__all__ = [
-    "STAGED", "Completer", "Embedder", "Engine", "EngineError", "FullError", "Job", "Limits",
-    "TooLongError", "Transcriber", "opened",
-]  # fmt: skip
+__all__ = ["Limits", "Served", "load_served"]
 
 
 def __dir__() -> list[str]:

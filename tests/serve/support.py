@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx
 
-from aggml.serve import Engine, Limits
+from aggml.models.engine.engine import Engine
+from aggml.serve import Limits
 from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache")
 
 def engine_of(app: Starlette) -> Engine:
     """The engine of the only model that generates text."""
-    (completions,) = app.state.service.completers.values()
-    engine: Engine = completions.model.engine
+    (model,) = app.state.service.completers.values()
+    engine: Engine = model.engine
     return engine
 
 

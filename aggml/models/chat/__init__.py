@@ -7,13 +7,19 @@ the answer. Not here: generating tokens (aggml.models.TextModel.generate).
 
 from __future__ import annotations
 
-from aggml.models.chat.answers import ChatStream, answer_messages, stream_answer
+from aggml.models.chat.answers import (
+    ANSWER,
+    ChatStream,
+    answer_messages,
+    encode_chat,
+    stream_answer,
+)
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage
 from aggml.models.chat.template import ChatTemplate, sources_of, template_of
 
 __all__ = [
-    "ChatDelta", "ChatMessage", "ChatStream", "ChatTemplate", "Usage", "answer_messages",
-    "sources_of", "stream_answer", "template_of",
+    "ANSWER", "ChatDelta", "ChatMessage", "ChatStream", "ChatTemplate", "Usage", "answer_messages",
+    "encode_chat", "sources_of", "stream_answer", "template_of",
 ]  # fmt: skip
 
 

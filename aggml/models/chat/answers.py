@@ -6,6 +6,7 @@ messages (messages.py), the tokens of a prompt (prompt.py), generating (aggml.mo
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from aggml.models.token_stream import FinishReason, TokenStream
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["ANSWER", "Answering", "ChatStream", "answer_messages", "stream_answer"]
+__all__ = ["ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "stream_answer"]
 
 ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
 
@@ -74,7 +75,8 @@ class ChatStream:
         self._messages = messages
         self._template_args = template_args
         self._max_tokens = max_tokens
-        self._options = options
+        self._options = dict(options)
+        self._began = time.monotonic()
         self._tokens: TokenStream | None = None
         self._busy = False
         self._ended = False
@@ -125,7 +127,11 @@ class ChatStream:
         most = self._max_tokens
         if most is None:
             most = max(1, min(ANSWER, model.ctx - len(ids)))
-        return model.generate(ids, max_tokens=most, **self._options)
+        options = self._options
+        if options.get("deadline") is not None:  # it counts from the call
+            passed = time.monotonic() - self._began
+            options = {**options, "deadline": max(0.0, options["deadline"] - passed)}
+        return model.generate(ids, max_tokens=most, **options)
 
     @property
     def usage(self) -> Usage | None:
@@ -147,6 +153,28 @@ class ChatStream:
             await CHECKPOINT
         else:
             await self._tokens.aclose()
+
+
+async def encode_chat(
+    model: Answering,
+    messages: Sequence[Mapping[str, Any] | ChatMessage],
+    *,
+    template_args: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Token ids of a conversation, up to where the model's answer begins.
+
+    Args:
+        model: would answer.
+        messages: of the conversation.
+        template_args: further names for the template.
+
+    Raises:
+        InvalidArgument: something is no message, as ``messages[3].content``.
+        ModelError: the template refuses the conversation.
+    """
+    known = read_messages("encode_chat", messages)
+    given = read_template_args("encode_chat", template_args)
+    return await encode_messages(model.template, model.tokenizer, known, given)
 
 
 def stream_answer(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.models.engine.requests import Counters, TextRequest
 
 __all__ = ["TextEngine"]
@@ -39,6 +41,15 @@ class TextEngine(Protocol):
         """Requests that have a slot."""
         ...
 
+    @property
+    def owed(self) -> int:
+        """Tokens of prompts and answers that are still to come, at most."""
+        ...
+
+    def check(self, requests: Sequence[TextRequest]) -> None:
+        """Check that all of these requests may be queued now."""
+        ...
+
     def submit(self, request: TextRequest) -> None:
         """Queue a request."""
         ...
@@ -49,6 +60,10 @@ class TextEngine(Protocol):
 
     def cancel(self, request: TextRequest) -> None:
         """End a request. From any thread."""
+        ...
+
+    def stop(self, why: str = ...) -> None:
+        """Refuse new requests."""
         ...
 
     def cut_off(self, error: BaseException | None = None) -> None:

@@ -9,8 +9,13 @@ the public object (../speech_model.py), the layers (../architectures/whisper.py)
 from __future__ import annotations
 
 from aggml.models.speech.segments import Segment
+from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt, srt_of, vtt_of
+from aggml.models.speech.waves import mono, resampled
 
-__all__ = ["Segment"]
+__all__ = [
+    "Segment", "as_objects", "as_srt", "as_text", "as_vtt", "mono", "resampled", "srt_of",
+    "vtt_of",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """The ASGI application: OpenAI's routes for text, vectors and speech; rerank, health, metrics.
 
 It runs under any server and on any loop. Not here: forms of requests and answers (schema.py,
-fields.py, forms.py), batching (engine.py), the models (service.py), starting a server (running.py).
+fields.py, forms.py), the models (service.py), starting a server (running.py).
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import secrets
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 import anyio.to_thread
-import msgspec
 import numpy as np
 from anyio.lowlevel import checkpoint
 from starlette.applications import Starlette
@@ -22,9 +21,8 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aggml.models import ModelError
-from aggml.models.engine.jobs import EngineError, FullError
-from aggml.models.ranking import ranked
+from aggml.models import EngineError, FullError, ModelError, TooLongError, caller, ranked
+from aggml.models.chat import ANSWER
 from aggml.serve.http.bodies import read_json
 from aggml.serve.http.choice import Choice
 from aggml.serve.http.fields import decoded
@@ -42,7 +40,7 @@ from aggml.serve.http.schema import (
     prompt_of,
     prompts,
 )
-from aggml.serve.http.service import Completions, Options, Service
+from aggml.serve.http.service import Options, Service
 from aggml.serve.http.speech import answered, events, form_of, options_of, sound_of
 from aggml.serve.http.streams import (
     EventStream,
@@ -50,19 +48,20 @@ from aggml.serve.http.streams import (
     first_of,
     hung_up_cancels,
 )
-from aggml.serve.http.vectors import base64_of, numbers_of, shortened
+from aggml.serve.http.text import begin_text, encode_conversation, encode_input, encode_prompt
+from aggml.serve.http.vectors import base64_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from starlette.requests import Request
 
-    from aggml.serve.embedder import Embedder
+    from aggml.models import EncoderModel, TextModel
     from aggml.serve.http.resuming import Write
+    from aggml.serve.http.schema import ModelRequest
 
 __all__ = ["Routes", "application"]
 
-CHAT_TOKENS: Final = 1024  # at most in an answer, if the request sets no limit
 DAMAGED: Final = "the model's numbers overflow, or its file is damaged"
 RETRY: Final = 5  # seconds until a client should try again: another server may be up then
 
@@ -102,57 +101,44 @@ class Routes:
     async def embeddings(self, request: Request) -> Response:
         """Embed texts: one vector for each."""
         given = decoded(await read_json(request), Embeddings)
-        embedder = _named(given.model, self.service.embedders, "embeddings")
-        width = embedder.model.width
+        name, model = _named(given, self.service.embedders, "embeddings")
+        width = model.width
         if given.dimensions is not None and given.dimensions > width:
             raise RequestError(
                 400, f"dimensions: {given.dimensions} is more than the {width} of this model",
                 field="dimensions",
             )  # fmt: skip
         inputs = prompts(given.input, "input")
-        most = embedder.model.ctx
-        found_inputs = [prompt_of(x, i, most, "input") for i, x in enumerate(inputs)]
+        found_inputs = [prompt_of(x, i, model.ctx, "input") for i, x in enumerate(inputs)]
         texts = [x for x in found_inputs if isinstance(x, str)]
         if len(texts) < len(inputs):
             raise RequestError(400, "input: this model takes texts, not tokens", field="input")
-        ids = [await _tokens(embedder, i, text) for i, text in enumerate(texts)]
-        found: list[Any] = [None] * len(texts)
-
-        async def one(i: int) -> None:
-            found[i] = await embedder.embed(ids[i])
-
+        ids = [await _tokens(model, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
-            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
-                for i in range(len(texts)):
-                    tasks.start_soon(one, i)
+            async with hung_up_cancels(request.receive):
+                found = await model.embed_ids(
+                    ids, dimensions=given.dimensions, priority=given.priority
+                )
         data = []
-        for i, whole in enumerate(found):
-            if not np.isfinite(whole).all():
+        for i, vector in enumerate(found):
+            if not np.isfinite(vector).all():
                 raise EngineError(f"the vector of input {i} is not finite: {DAMAGED}")
-            vector = shortened(whole, given.dimensions)
             told = base64_of(vector) if given.encoding_format == "base64" else numbers_of(vector)
             data.append({"object": "embedding", "index": i, "embedding": told})
             await checkpoint()
         tokens = sum(map(len, ids))
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        name = embedder.name
         return as_json({"object": "list", "data": data, "model": name, "usage": usage})
 
     async def rerank(self, request: Request) -> Response:
         """Sort documents by how well they answer a query."""
         given = decoded(await read_json(request), Rerank)
-        embedder = _named(given.model, self.service.rankers, "rerank")
+        name, model = _named(given, self.service.rankers, "rerank")
         texts = given.texts
-        pairs = [await _pair(embedder, given.query, i, text) for i, text in enumerate(texts)]
-        scores = [0.0] * len(pairs)
-
-        async def one(i: int) -> None:
-            scores[i] = await embedder.score(pairs[i])
-
+        pairs = [await _pair(model, given.query, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
-            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
-                for i in range(len(pairs)):
-                    tasks.start_soon(one, i)
+            async with hung_up_cancels(request.receive):
+                scores = (await model.rerank_ids(pairs, priority=given.priority)).tolist()
         for i, score in enumerate(scores):
             if not math.isfinite(score):
                 raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
@@ -167,7 +153,7 @@ class Routes:
             {
                 "id": f"rerank-{secrets.token_hex(8)}",
                 "object": "list",
-                "model": embedder.name,
+                "model": name,
                 "results": results,
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             }
@@ -176,26 +162,25 @@ class Routes:
     async def completions(self, request: Request) -> Response:
         """Continue one or more prompts."""
         given = decoded(await read_json(request), Completion)
-        model = self._completions(given)
-        text, most = model.text, model.model.engine.model.ctx - 1
+        name, model = _named(given, self.service.completers, "completions")
         ids = []
         if bytes(given.prompt) == b"null":
-            ids.append(text.begin())
+            ids.append(begin_text(model))
         else:
             for i, prompt in enumerate(prompts(given.prompt, "prompt")):
-                ids.append(await text.encode(prompt_of(prompt, i, most, "prompt")))
+                ids.append(await encode_prompt(model, prompt_of(prompt, i, model.ctx, "prompt")))
                 await checkpoint()
-        return await self._answer(request, given, (model, ids, given.max_tokens), chat=False)
+        return await self._answer(request, given, name, model, ids, given.max_tokens)
 
     async def chat(self, request: Request) -> Response:
         """Write the next message of a conversation."""
         given = decoded(await read_json(request), Chat)
-        model = self._completions(given)
-        ids = await model.text.encode_chat([message.for_template() for message in given.messages])
+        name, model = _named(given, self.service.completers, "completions")
+        ids = await encode_conversation(model, [x.as_message() for x in given.messages])
         limit = given.max_completion_tokens or given.max_tokens
         if limit is None:
-            limit = max(1, min(CHAT_TOKENS, model.model.engine.model.ctx - 1 - len(ids)))
-        return await self._answer(request, given, (model, [ids], limit), chat=True)
+            limit = max(1, min(ANSWER, model.ctx - len(ids)))
+        return await self._answer(request, given, name, model, [ids], limit)
 
     async def transcriptions(self, request: Request) -> Response:
         """Transcribe a recording."""
@@ -208,7 +193,7 @@ class Routes:
     async def _heard(self, request: Request, *, translate: bool) -> Response:
         data, fields = await form_of(request)
         given = decoded(fields, Transcription)
-        model = _named(given.model, self.service.transcribers, "transcriptions")
+        _, model = _named(given, self.service.transcribers, "transcriptions")
         options = options_of(given, model, translate=translate)
         samples, rate = await anyio.to_thread.run_sync(sound_of, data)
         seconds = given.timeout or self.service.options.deadline
@@ -217,7 +202,7 @@ class Routes:
             async def produce(write: Write) -> None:
                 try:
                     with anyio.fail_after(seconds):
-                        async with aclosing(model.said(samples, rate, **options)) as said:
+                        async with aclosing(model.transcribe(samples, rate, **options)) as said:
                             await events(write, said)
                 except Exception as error:
                     if isinstance(first_of(error), HungUpError):
@@ -228,45 +213,50 @@ class Routes:
         with anyio.fail_after(seconds):
             async with (
                 hung_up_cancels(request.receive),
-                aclosing(model.said(samples, rate, **options)) as said,
+                aclosing(model.transcribe(samples, rate, **options)) as said,
             ):
                 found = [segment async for segment in said]
         form = given.response_format
         return answered(form, found, len(samples) / rate, translate=translate)
 
-    def _completions(self, given: Generation) -> Completions:
-        return _named(given.model, self.service.completers, "completions")
-
     async def _answer(
         self,
         request: Request,
         given: Generation,
-        asked: tuple[Completions, Sequence[list[int]], int],
-        *,
-        chat: bool,
+        name: str,
+        model: TextModel,
+        prompts: Sequence[list[int]],
+        limit: int,
     ) -> Response:
-        """Continue prompts; ``asked``: the model, its prompts, the most tokens of an answer."""
-        completions, ids, limit = asked
-        engine, text, n = completions.model.engine, completions.text, given.n
-        given.check(limit, engine.model.vocabulary)
+        """Continue each of the prompts ``given.n`` times, by at most ``limit`` tokens."""
+        given.check(limit, model.vocabulary_size)
+        longest = max(map(len, prompts))
+        if longest + limit - 1 > model.ctx:
+            raise TooLongError(
+                f"{longest} tokens of prompt and {limit} more do not fit a context of {model.ctx}"
+            )
         so_far = so_far_of(request.scope)
+        options = given.options(model.tokenizer) | {"max_tokens": limit}
+        past = so_far.seconds if so_far else 0.0
         if so_far is not None and given.seed is None:
-            given = msgspec.structs.replace(given, seed=so_far.seed)
+            options["seed"] = so_far.seed
+        if so_far is not None:  # it has begun, so its deadline is told by an event
+            options["deadline"] = None
+        n = given.n
         choices = [
             Choice(
-                engine, text, given, prompt, limit, index=i * n + variant, variant=variant,
+                model, prompt, options, index=i * n + variant, variant=variant,
                 sent=so_far.of(i * n + variant) if so_far else None,
             )
-            for i, prompt in enumerate(ids)
+            for i, prompt in enumerate(prompts)
             for variant in range(n)
         ]  # fmt: skip
-        engine.check([x.job for x in choices if x.computes])  # before the status is sent
-        form = Form(choices, chat=chat, model=completions.model.name, so_far=so_far)
-        seconds = given.timeout or self.service.options.deadline
-        seconds = max(0.0, seconds - so_far.seconds) if so_far else seconds
+        model.check([x.stream for x in choices if x.stream])  # before the status is sent
+        form = Form(choices, chat=isinstance(given, Chat), model=name, so_far=so_far)
+        seconds = max(0.0, (given.timeout or self.service.options.deadline) - past)
         if given.stream:
-            options = given.stream_options
-            usage = options is not None and bool(options.include_usage)
+            more = given.stream_options
+            usage = more is not None and bool(more.include_usage)
 
             async def produce(write: Write) -> None:
                 await form.events(write, seconds, usage=usage)
@@ -283,37 +273,42 @@ def _about(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "aggml"}
 
 
-def _named(given: str | None, known: Mapping[str, Served], what: str) -> Served:
-    """The model that answers: the one that the request names, else the first one."""
+def _named(given: ModelRequest, known: Mapping[str, Served], what: str) -> tuple[str, Served]:
+    """The model that answers: the one that the request names, else the first one; and its name.
+
+    From here on the task computes for the request's user.
+    """
     if not known:
         raise RequestError(404, f"this server has no model for {what}")
-    if given is not None and given not in known:
-        raise _unknown(given, list(known))
-    return next(iter(known.values())) if given is None else known[given]
+    name = next(iter(known)) if given.model is None else given.model
+    if name not in known:
+        raise _unknown(name, list(known))
+    caller.set(given.user)
+    return name, known[name]
 
 
-async def _tokens(embedder: Embedder, i: int, text: str) -> list[int]:
+async def _tokens(model: EncoderModel, i: int, text: str) -> list[int]:
     """Token ids of a text to embed.
 
     Raises:
         RequestError: there are too many, or none.
     """
     try:
-        ids = await embedder.tokens(text)
+        ids = await encode_input(model, model.tokenizer.encode_prompt, text)
     except ModelError as error:
         raise RequestError(400, f"input: input {i} has {error}", field="input") from error
     await checkpoint()
     return ids
 
 
-async def _pair(embedder: Embedder, query: str, i: int, text: str) -> list[int]:
+async def _pair(model: EncoderModel, query: str, i: int, text: str) -> list[int]:
     """Token ids of the query and a document.
 
     Raises:
         RequestError: there are too many.
     """
     try:
-        ids = await embedder.pair(query, text)
+        ids = await encode_input(model, model.tokenizer.encode_pair, query, text)
     except ModelError as error:
         raise RequestError(
             400, f"documents: document {i} and the query have {error}", field="documents"

@@ -1,25 +1,21 @@
 """One of the answers to a request: its tokens as text, and how probable they were.
 
-Not here: the answer to the whole request (forms.py), the computation (engine.py).
+Not here: the answer to the whole request (forms.py), the computation (`TextModel.generate`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aggml.models.decoder.adjusting import Adjuster
-from aggml.models.decoder.sampling import Sampler
-from aggml.models.engine.jobs import Job
+from aggml.models.engine.text import AnswerText
 from aggml.serve.http.resuming import Note, Sent
-from aggml.serve.http.text import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from aggml.models.engine.engine import Engine
-    from aggml.serve.http.schema import Generation
-    from aggml.serve.http.text import Text
+    from aggml.models import TextModel, Token, TokenStream
 
 __all__ = ["Choice", "Told", "chat_logprobs", "text_logprobs"]
 
@@ -44,129 +40,114 @@ class Choice:
     """One of the answers to a request.
 
     Args:
-        engine: computes the tokens.
-        text: turns tokens into text.
-        given: the request.
+        model: computes the tokens.
         prompt: the tokens of the prompt.
-        limit: the most tokens to make.
+        options: arguments of `TextModel.generate`.
         index: number of this choice in the request.
         variant: number among the choices for one prompt; each has random numbers of its own.
         sent: the part that the client already got from another service; None: nothing.
+
+    Attributes:
+        stream: the tokens; None: the client has all of them.
+        text, told: the whole answer, after `run`.
+        tells: whether probabilities of tokens are asked for.
+        begun: whether the client has got the first event.
+        ended: whether it has got the last one.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        text: Text,
-        given: Generation,
+        model: TextModel,
         prompt: list[int],
-        limit: int,
+        options: Mapping[str, Any],
         *,
         index: int,
         variant: int,
         sent: Sent | None = None,
     ) -> None:
         before = Sent() if sent is None else sent
-        seed = None if given.seed is None else (given.seed + variant) % (1 << 64)
-        k = max(0, given.top_k)
-        sampler = Sampler(given.temperature, k, given.top_p, seed, given.min_p)
-        ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
-        # A control token adds no text, in which a stop text could be found.
-        named = (text.vocabulary.special_token(stop) for stop in given.stops)
-        ends |= frozenset(given.stop_token_ids) | frozenset(x for x in named if x is not None)
-        rules = given.rules
-        adjuster = Adjuster(rules, prompt, ends) if rules else None
-        if adjuster is not None:
-            for token in before.tokens:
-                adjuster.take(token)
-        sampler.skip(len(before.tokens))
+        seed = options["seed"]
+        given = {**options, "seed": None if seed is None else (seed + variant) % (1 << 64)}
         self.index = index
-        self.tells = given.told is not None
-        self.begun = sent is not None
         self.prompt = prompt
-        n = self._before = len(before.tokens)
-        self.job = Job(
-            [*prompt, *before.tokens] if n else prompt, limit - n, sampler, ends,
-            adjuster=adjuster, told=given.told,
-        )  # fmt: skip
+        self.tells = options["logprobs"] is not None
+        self.begun = sent is not None
+        self.ended = before.ended
         self.text = ""
         self.told: list[Told] = []
-        self._engine = engine
-        self._vocabulary = text.vocabulary
-        self._answer = Answer(text.vocabulary, given.stops, given.min_tokens)
-        self._answer.add(before.tokens)
+        self.stream: TokenStream | None = None
+        self._spell = model.tokenizer.bytes_of
+        self._ids = list(before.tokens)  # tokens that have come
+        self._noted = len(self._ids)  # how many of them are in the notes so far
+        self._untold: deque[Token] = deque()  # tokens that have come and are not reported yet
         self._characters = before.characters  # of the text that the client has
-        self._next = n  # index of the next token to report
-        self._noted = n  # how many tokens are in the notes so far
-        self.ended = before.ended
-        #: Whether any token must be computed here.
-        self.computes = not (before.ended or self._answer.stopped or limit <= n)
+        self._given = 0  # characters of the tokens that have come
+        if not before.ended:
+            if self._ids:
+                known = AnswerText(self._spell, given["stop"], given["min_tokens"])
+                for token in self._ids:
+                    known.add(token)
+                self._given = known.given
+            self.stream = model.generate(prompt, **given, _continue=before.tokens)
 
     @property
     def reason(self) -> str | None:
         """Why the answer ended, in OpenAI's words."""
-        if self._answer.stopped:
-            return "stop"
-        return self.job.reason if self.computes else "length"
+        return None if self.stream is None else self.stream.finish_reason
 
     @property
     def made(self) -> int:
         """How many tokens the answer has, with those that another service made."""
-        return self._before + len(self.job.made)
+        return len(self._ids if self.stream is None else self.stream.made)
 
     @property
     def cached(self) -> int:
-        """How many tokens of the prompt had stored keys and values."""
-        return min(self.job.cached, len(self.prompt))
+        """How many tokens of the prompt did not have to be computed."""
+        return 0 if self.stream is None else self.stream.cached_tokens
 
     def note(self, *, ended: bool = False) -> Note:
         """The note for the last piece of text: the tokens since the note before.
 
-        A token that was not added, or not reported though asked for, comes in a later note: another
-        service would compute it again.
+        A token that has not come, or is not reported though asked for, comes in a later note:
+        another service would compute it again.
         """
-        upto = self._next if self.tells else len(self._answer.begins)
-        upto = self.made if ended else upto
-        tokens = self.job.made[self._noted - self._before : upto - self._before]
+        upto = len(self._ids) if ended else len(self._ids) - len(self._untold)
+        tokens = self._ids[self._noted : upto]
         self._noted = upto
         return Note(self.index, tuple(tokens), self._characters, ended)
 
     async def pieces(self) -> AsyncGenerator[tuple[str, list[Told]], None]:
         """Yield the text as it comes, with reports of the tokens that begin in it, if asked for."""
-        answer = self._answer
-        if self.computes:
-            async with aclosing(self._engine.stream(self.job)) as stream:
-                async for tokens in stream:
-                    text = self._new(answer.add(tokens))
-                    if text:
-                        yield text, self._tell(answer.given)
-                    if answer.stopped:
-                        return
-        if not answer.stopped:
-            text = self._new(answer.end())
+        stream = self.stream
+        if stream is None:
+            return
+        async with aclosing(stream):
+            async for token in stream:
+                self._ids.append(token.id)
+                if self.tells:
+                    self._untold.append(token)
+                text = self._add(token.text)
+                if text:
+                    yield text, self._tell(self._given)
+        if stream.stop_text is None:  # tokens of a stop text are not reported
             told = self._tell(None)
-            if text or told:
-                yield text, told
+            if told:
+                yield "", told
 
-    def _new(self, text: str) -> str:
-        """The part of ``text``, the answer's newest text, that the client does not have yet."""
-        missing = max(0, self._answer.given - self._characters)
-        self._characters += missing
-        return text[len(text) - missing :] if missing < len(text) else text
+    def _add(self, text: str) -> str:
+        """The part of the newest text that the client does not have yet."""
+        missing = max(0, self._characters - self._given)
+        self._given += len(text)
+        self._characters = max(self._characters, self._given)
+        return text[missing:]
 
     def _tell(self, before: int | None) -> list[Told]:
         """Reports of the next tokens: of those that begin before that character, or of all."""
         told = []
-        reports, begins, skipped = self.job.reports, self._answer.begins, self._before
-        while self._next < min(skipped + len(reports), len(begins)):
-            begin, report = begins[self._next], reports[self._next - skipped]
-            if before is not None and begin >= before:
-                break
-            spelt = self._vocabulary.bytes_of
-            best = [(spelt(token), logprob) for token, logprob in report.best]
-            token = self.job.made[self._next - skipped]
-            told.append(Told(spelt(token), report.logprob, best, begin))
-            self._next += 1
+        while self._untold and (before is None or self._untold[0].begin < before):
+            token = self._untold.popleft()
+            best = [(self._spell(x), logprob) for x, logprob in token.top or ()]
+            told.append(Told(self._spell(token.id), token.logprob or 0.0, best, token.begin))
         return told
 
     async def run(self) -> None:

@@ -50,7 +50,7 @@ class Other(NamedTuple):
 
 OTHERS: Final = (
     Other(
-        ("user", "safety_identifier", "metadata", "store", "request_id", "priority"),
+        ("safety_identifier", "metadata", "store", "request_id"),
         "for the operator's records",
         None,
     ),

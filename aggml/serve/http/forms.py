@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +16,8 @@ import anyio
 import msgspec
 from starlette.responses import Response
 
-from aggml.models.batching import BatchError
-from aggml.models.engine.jobs import EngineError, FullError, TooLongError
+from aggml import InvalidArgument
+from aggml.models import DeadlineError, EngineError, FullError, TooLongError
 from aggml.serve.http.bodies import ENCODINGS
 from aggml.serve.http.choice import chat_logprobs, text_logprobs
 from aggml.serve.http.resuming import Note
@@ -67,13 +68,17 @@ class Failure:
                 self.status, field = 400, error.field
             case FullError():
                 self.status, kind = 503, "overloaded_error"
-                self.headers["retry-after"] = str(error.seconds)
+                self.headers["retry-after"] = str(math.ceil(error.seconds))
+            case DeadlineError():
+                self.status, kind = 504, "timeout_error"
             case TimeoutError():
                 self.status, kind = 504, "timeout_error"
                 message = "the answer was not complete by the deadline"
             case HungUpError():
                 self.status, message = 499, "the client has gone"
-            case EngineError() | BatchError():
+            case InvalidArgument():
+                self.status = 400
+            case EngineError():
                 self.status, kind = 500, "server_error"
             case _:
                 _log.error("a request failed", exc_info=error)
@@ -165,7 +170,7 @@ class Form:
         await write(last + b"data: [DONE]\n\n", ENDED)
 
     async def _events_of(self, choice: Choice, write: Write) -> None:
-        if choice.ended:
+        if choice.stream is None:
             return
         if self._chat and not choice.begun:
             await write(self._piece(choice, {"role": "assistant", "content": ""}), choice.note())

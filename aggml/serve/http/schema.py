@@ -5,12 +5,13 @@ Not here: all other fields, reading bodies (fields.py), carrying a request out (
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from aggml.models.decoder.adjusting import Rules
+if TYPE_CHECKING:
+    from aggml.models.tokenizers import Vocabulary
 
 __all__ = [
     "Chat", "Completion", "Document", "Embeddings", "Generation", "Message", "RequestError",
@@ -55,10 +56,18 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # would pad events; changes no answer
 
 
-class Generation(Struct, kw_only=True):
-    """The fields that completions and chats share, with those that vLLM and llama.cpp add."""
+class ModelRequest(Struct, kw_only=True):
+    """The fields of every request."""
 
     model: str | None = None
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)] = 0  # greater ones come first
+    user: str | None = None  # whose request it is: callers share the model fairly
+    timeout: _Seconds | None = None  # by then the answer must be complete
+
+
+class Generation(ModelRequest, kw_only=True):
+    """The fields that completions and chats share, with those that vLLM and llama.cpp add."""
+
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.8
     top_p: Annotated[float, Meta(gt=0, le=1)] = 0.95
     top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] = 40  # 0 and -1: all
@@ -75,7 +84,6 @@ class Generation(Struct, kw_only=True):
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
-    timeout: _Seconds | None = None  # by then the answer must be complete
 
     @property
     def stops(self) -> list[str]:
@@ -83,16 +91,30 @@ class Generation(Struct, kw_only=True):
         given = [self.stop] if isinstance(self.stop, str) else self.stop
         return [x for x in given if x]
 
-    @property
-    def rules(self) -> Rules:
-        """The changes to the logits."""
-        return Rules(
-            presence=self.presence_penalty,
-            frequency=self.frequency_penalty,
-            repetition=self.repetition_penalty,
-            bias=self.logit_bias,
-            least=self.min_tokens,
-        )
+    def options(self, vocabulary: Vocabulary) -> dict[str, Any]:
+        """The fields as arguments of `TextModel.generate`, but for ``max_tokens``.
+
+        Args:
+            vocabulary: of the model.
+        """
+        ends = frozenset[int]() if self.ignore_eos else vocabulary.ends
+        return {
+            "temperature": self.temperature,
+            "top_k": max(0, self.top_k),
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "seed": self.seed,
+            "stop": self.stops,
+            "stop_ids": sorted(ends | frozenset(self.stop_token_ids)),
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "logit_bias": self.logit_bias,
+            "logprobs": self.told,
+            "min_tokens": self.min_tokens,
+            "priority": self.priority,
+            "deadline": self.timeout,
+        }
 
     @property
     def told(self) -> int | None:
@@ -158,26 +180,10 @@ class Message(Struct, forbid_unknown_fields=True):
     tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
     function_call: None = None
 
-    def for_template(self) -> dict[str, str]:
-        """The message as the template of the model takes it.
-
-        Raises:
-            RequestError: the content has parts that are no text.
-        """
-        found = {"role": self.role, "content": self._text()}
+    def as_message(self) -> dict[str, Any]:
+        """The message as `TextModel.chat` takes it."""
+        found = {"role": self.role, "content": "" if self.content is None else self.content}
         return found if self.name is None else found | {"name": self.name}
-
-    def _text(self) -> str:
-        if isinstance(self.content, list):
-            for part in self.content:
-                if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                    raise RequestError(
-                        400, f"messages: a part of the content has the type "
-                        f"{str(part.get('type'))[:64]!r}; only 'text' is supported",
-                        field="messages",
-                    )  # fmt: skip
-            return "".join(part["text"] for part in self.content)
-        return self.content or ""
 
 
 class Chat(Generation, kw_only=True):
@@ -204,14 +210,12 @@ class Chat(Generation, kw_only=True):
             )  # fmt: skip
 
 
-class Embeddings(Struct, kw_only=True):
+class Embeddings(ModelRequest, kw_only=True):
     """Texts to embed."""
 
     input: Raw  # of the same forms as the prompt of a completion
-    model: str | None = None
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    timeout: _Seconds | None = None
 
 
 class Document(Struct):
@@ -220,15 +224,13 @@ class Document(Struct):
     text: str
 
 
-class Rerank(Struct, kw_only=True):
+class Rerank(ModelRequest, kw_only=True):
     """Documents to put in order by how well they answer a query."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1, max_length=DOCUMENTS)]
-    model: str | None = None
     top_n: Count | None = None  # more than the number of documents: all of them
     return_documents: bool = False
-    timeout: _Seconds | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -236,17 +238,15 @@ class Rerank(Struct, kw_only=True):
         return [x if isinstance(x, str) else x.text for x in self.documents]
 
 
-class Transcription(Struct, kw_only=True):
+class Transcription(ModelRequest, kw_only=True):
     """The fields of ``/v1/audio/transcriptions`` and ``translations`` beside the file."""
 
-    model: str | None = None
     language: str | None = None
     prompt: Annotated[str, Meta(max_length=4096)] = ""
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
     timestamp_granularities: list[Literal["segment"]] = []
     stream: bool = False
-    timeout: _Seconds | None = None
 
 
 def prompts(given: Raw, field: str) -> list[Raw]:

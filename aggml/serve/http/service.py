@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aggml.models import ModelError
-from aggml.models.site import computing
-from aggml.serve.embedder import Embedder
+from aggml.models import EncoderModel, EngineError, ModelError, SpeechModel, TextModel, computing
 from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import UnderWay, collect_seldom
-from aggml.serve.http.text import Text
-from aggml.serve.opening import Completer, Limits, opened
-from aggml.serve.transcriber import Transcriber
+from aggml.serve.opening import Limits, load_served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
     from aggml import Backend, Scheduler
 
-__all__ = ["Completions", "Options", "Service"]
+__all__ = ["Options", "Service"]
 
 
 @dataclass(frozen=True)
@@ -73,23 +69,15 @@ async def _beside(task: Callable[[], Coroutine[Any, Any, Any]]) -> AsyncIterator
         raise failed
 
 
-@dataclass(frozen=True)
-class Completions:
-    """A model that continues text, and the encoder of its prompts."""
-
-    model: Completer
-    text: Text
-
-
 class Service:
     """The models by name. A request that names no model gets the first that can answer it."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.metrics = Metrics()
-        self.embedders: dict[str, Embedder] = {}
-        self.completers: dict[str, Completions] = {}
-        self.transcribers: dict[str, Transcriber] = {}
+        self.embedders: dict[str, EncoderModel] = {}
+        self.completers: dict[str, TextModel] = {}
+        self.transcribers: dict[str, SpeechModel] = {}
         self.is_open = self.stopping = False
         self.under_way = UnderWay()
         self.metrics.show_requests(self.under_way)
@@ -119,24 +107,24 @@ class Service:
             if progress is not None:
                 progress(path, done, total)
 
-        model = await stack.enter_async_context(
-            opened(path, on, self.options.limits, None if progress is None else loaded)
+        served = await stack.enter_async_context(
+            load_served(path, on, self.options.limits, None if progress is None else loaded)
         )
-        if model.name in self.names:
-            raise ModelError(f"two models have the name {model.name!r}: rename {path}")
-        if isinstance(model, Embedder):
-            self.embedders[model.name] = model
-        elif isinstance(model, Transcriber):
-            self.transcribers[model.name] = model
-        else:
-            self.metrics.show_engine(model.name, model.engine)
-            text = Text(model.vocabulary, model.template)
-            self.completers[model.name] = Completions(model, text)
+        if served.name in self.names:
+            raise ModelError(f"two models have the name {served.name!r}: rename {path}")
+        model = served.model
+        if isinstance(model, EncoderModel):
+            self.embedders[served.name] = model
+        elif isinstance(model, SpeechModel):
+            self.transcribers[served.name] = model
+        elif isinstance(model, TextModel):
+            self.metrics.show_engine(served.name, model.engine)
+            self.completers[served.name] = model
 
     @property
-    def rankers(self) -> dict[str, Embedder]:
+    def rankers(self) -> dict[str, EncoderModel]:
         """The encoders that have a rank head."""
-        return {name: x for name, x in self.embedders.items() if x.model.ranks}
+        return {name: x for name, x in self.embedders.items() if x.ranks}
 
     @property
     def names(self) -> list[str]:
@@ -150,13 +138,13 @@ class Service:
         orderly end from a failure.
         """
         self.stopping = True
-        for completions in self.completers.values():
-            completions.model.engine.stop()
+        for model in self.completers.values():
+            model.engine.stop("the server is stopping")
         with anyio.move_on_after(seconds):
             await self.under_way.none()
         self.cut_off()
 
     def cut_off(self) -> None:
         """End the requests under way with an error: the server has stopped."""
-        for completions in self.completers.values():
-            completions.model.engine.cut_off()
+        for model in self.completers.values():
+            model.engine.cut_off(EngineError("the server has stopped"))

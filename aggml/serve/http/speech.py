@@ -1,7 +1,7 @@
 """Recordings over HTTP: reads a form with a WAV file, writes answers as OpenAI does.
 
 Here: reading ``multipart/form-data``, the five forms of an answer, events. Not here: fields
-(schema.py), the route (app.py), the transcription (../transcriber.py).
+(schema.py), the route (app.py), the transcription (`SpeechModel.transcribe`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from aggml import InvalidArgument
 from aggml.models import ModelError, read_wav
-from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt
+from aggml.models.speech import as_objects, as_srt, as_text, as_vtt
 from aggml.serve.http.bodies import read_body
 from aggml.serve.http.forms import as_json, event_of
 from aggml.serve.http.schema import RequestError
@@ -22,18 +22,18 @@ from aggml.serve.http.schema import RequestError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     from starlette.requests import Request
 
-    from aggml.models import Segment
-    from aggml.models.speech.waves import F32
+    from aggml.models import Segment, SpeechModel
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Transcription
-    from aggml.serve.transcriber import Transcriber
 
 __all__ = ["answered", "events", "form_of", "options_of", "sound_of"]
 
 LARGEST_SOUND: Final = 64 << 20  # bytes: 35 minutes at 16,000 samples of 16 bits a second
-NUMBERS: Final = frozenset({"temperature", "stream", "timeout"})
+NUMBERS: Final = frozenset({"temperature", "stream", "timeout", "priority"})
 LISTS: Final = "[]"  # ends the name of a field that may come several times
 
 
@@ -90,7 +90,7 @@ def _number(text: str) -> object:
     return found
 
 
-def sound_of(data: bytes) -> tuple[F32, int]:
+def sound_of(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
     """The samples of a WAV file, and their rate in Hz.
 
     Raises:
@@ -102,13 +102,13 @@ def sound_of(data: bytes) -> tuple[F32, int]:
         raise RequestError(400, f"file: {error}", field="file") from error
 
 
-def options_of(given: Transcription, model: Transcriber, *, translate: bool) -> dict[str, Any]:
+def options_of(given: Transcription, model: SpeechModel, *, translate: bool) -> dict[str, Any]:
     """The arguments of `SpeechModel.transcribe` for a request.
 
     Raises:
         RequestError: the model does not know the language or the task.
     """
-    known = model.model.languages
+    known = model.languages
     if given.language is not None and given.language not in known:
         raise RequestError(
             400, f"language: {given.language[:64]!r} is not one of {', '.join(known)}",

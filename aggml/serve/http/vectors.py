@@ -1,6 +1,6 @@
-"""Embeddings in the form of an answer: shortened, as numbers or as base64.
+"""Embeddings in the form of an answer: as numbers or as base64.
 
-Not here: computing them (../embedder.py).
+Not here: computing them (`Model.embed_ids`).
 """
 
 from __future__ import annotations
@@ -9,21 +9,14 @@ import base64
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 if TYPE_CHECKING:
-    from aggml.models.decoder import F32
+    import numpy as np
+    import numpy.typing as npt
 
-__all__ = ["base64_of", "numbers_of", "shortened"]
+    F32 = npt.NDArray[np.float32]
 
-
-def shortened(vector: F32, dimensions: int | None) -> F32:
-    """The first ``dimensions`` numbers of a vector, normalized to length 1 again."""
-    if dimensions is None or dimensions == len(vector):
-        return vector
-    kept = vector[:dimensions]
-    length = float(np.linalg.norm(kept))
-    return kept if length == 0 else kept / np.float32(length)
+__all__ = ["base64_of", "numbers_of"]
 
 
 def numbers_of(vector: F32) -> msgspec.Raw:

@@ -1,0 +1,34 @@
+"""What a program needs that computes some layers of a model by itself, as a stage of several.
+
+``decoder = await load_decoder(backend, file, stage=(0, 8))``
+``future = await decoder.queue(Batch((Group(ids, positions, rows, slot, seen),)))``
+
+`aggml.ray` is such a program. Here: the names; each stands in the room that its module names. Not
+here: models that are computed as a whole (`aggml.models.load`).
+"""
+
+from __future__ import annotations
+
+from aggml.models.chat.template import sources_of
+from aggml.models.decoder.batch import Batch, Group, check
+from aggml.models.decoder.decoder import CHUNK, F32, Best, Decoder
+from aggml.models.decoder.drawing import Draws
+from aggml.models.decoder.sampling import check_drawable
+from aggml.models.description import Description, Layer
+from aggml.models.dividing import SHARE
+from aggml.models.kv.rows import rounded
+from aggml.models.lifetime import Lifetime
+from aggml.models.loading import LONGEST, described, load_decoder
+from aggml.models.text_model import TextModel
+from aggml.models.tokenizers import Vocabulary, open_vocabulary
+from aggml.models.weights import ModelFile, open_model
+
+__all__ = [
+    "CHUNK", "F32", "LONGEST", "SHARE", "Batch", "Best", "Decoder", "Description", "Draws", "Group",
+    "Layer", "Lifetime", "ModelFile", "TextModel", "Vocabulary", "check", "check_drawable",
+    "described", "load_decoder", "open_model", "open_vocabulary", "rounded", "sources_of",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__
