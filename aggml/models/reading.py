@@ -268,5 +268,10 @@ def encoder_of(
         "pooling": _pooling(hp)[1],
         "normalize": hp.flag("pooling_normalize", True),
     }
-    head_length(hp)  # refuses heads that do not divide the width
+    heads, head = read["heads"], head_length(hp)  # refuses heads that do not divide the width
+    if heads * head != read["width"]:
+        raise ModelError(
+            f"{hp.architecture}.attention.key_length is {head}, expected was "
+            f"{read['width'] // heads}, as {heads} heads are as wide as the model"
+        )
     return EncoderDescription(**read | changes)
