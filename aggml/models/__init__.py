@@ -17,6 +17,7 @@ from aggml.models.encoder_model import EncoderModel
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
+from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
 from aggml.models.speech import Segment
 from aggml.models.speech.waves import read_wav
@@ -25,7 +26,8 @@ from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
+    "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer",
+    "Memory", "Model",
     "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert",
     "known_architectures", "load", "read_wav", "register_architecture",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.decoder.decoder import Decoder
     from aggml.models.description import SpeechDescription
+    from aggml.models.memory import Parts
 
     F32 = npt.NDArray[np.float32]
 
@@ -97,6 +98,10 @@ class Listener:
         If windows are being encoded, all memory is freed when that is done.
         """
         self.lifetime.close()
+
+    def parts(self) -> Parts:
+        """What it has, for `Model.memory`."""
+        return self._decoder.parts()
 
     def _free(self) -> None:
         for program in self._programs.values():
