@@ -15,6 +15,7 @@ from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.errors import ModelError
+from aggml.models.fitting import DeviceLayers, Fit, MemoryShortage, fit
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
 from aggml.models.memory import Memory
@@ -26,10 +27,10 @@ from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer",
-    "Memory", "Model",
-    "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert",
-    "known_architectures", "load", "read_wav", "register_architecture",
+    "Architecture", "Converted", "Description", "DeviceLayers", "EncoderModel", "Fit",
+    "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError", "Segment",
+    "SpeechModel", "TextModel", "Token", "TokenStream", "convert", "fit", "known_architectures",
+    "load", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def _present(tensors: Iterable[Tensor]) -> int:
             host.append(tensor)
         else:
             total += tensor.nbytes
-    pages = {}
+    pages: dict[int, int] = {}
     for begin, end in _ranges(host):
         first, last = begin // mmap.PAGESIZE, -(-end // mmap.PAGESIZE)
         pages[first] = max(last, pages.get(first, last))
