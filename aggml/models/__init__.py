@@ -16,6 +16,7 @@ from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.errors import ModelError
 from aggml.models.fitting import DeviceLayers, Fit, MemoryShortage, fit
+from aggml.models.host import Host, ModelStatus
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
 from aggml.models.memory import Memory
@@ -27,10 +28,10 @@ from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "Architecture", "Converted", "Description", "DeviceLayers", "EncoderModel", "Fit",
-    "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError", "Segment",
-    "SpeechModel", "TextModel", "Token", "TokenStream", "convert", "fit", "known_architectures",
-    "load", "read_wav", "register_architecture",
+    "Architecture", "Converted", "Description", "DeviceLayers", "EncoderModel", "Fit", "Host",
+    "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError", "ModelStatus",
+    "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert", "fit",
+    "known_architectures", "load", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

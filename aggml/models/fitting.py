@@ -44,7 +44,16 @@ if TYPE_CHECKING:
     from aggml.models.site import Site
     from aggml.models.weights import ModelFile
 
-__all__ = ["DeviceLayers", "Fit", "MemoryShortage", "available", "fit", "fit_model", "fit_text"]
+__all__ = [
+    "DeviceLayers",
+    "Fit",
+    "MemoryShortage",
+    "available",
+    "cache_type",
+    "fit",
+    "fit_model",
+    "fit_text",
+]
 
 LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
 MOST: Final = 16  # sequences at a time, at most, if the caller does not say how many
@@ -254,14 +263,14 @@ async def fit(
     bound = None if memory is None else integer("fit", "memory", memory, 1)
     length = None if ctx is None else integer("fit", "ctx", ctx, 1)
     sequences = None if slots is None else integer("fit", "slots", slots, 1)
-    element = _cache_type(cache)
+    element = cache_type(cache)
     site = None if backend is None else site_of(backend)
     with await open_model(where) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
         return await fit_model(model, file, site, bound, length, sequences, element)
 
 
-def _cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
+def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
     """The element type of keys and values."""
     try:
         element = DType.parse(cache) if isinstance(cache, (str, DType)) else None

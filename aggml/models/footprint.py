@@ -8,6 +8,7 @@ many sequences fit (fitting.py), what a loaded model takes (memory.py).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -156,6 +157,16 @@ def _part(name: str) -> str:
     return name if layer_of(of) is None else name[: len(name) - len(of)] + of.split(".", 2)[2]
 
 
+@functools.cache
+def _has_tiles() -> bool:
+    """Whether the processor has matrix tiles, for which f32 and f16 are packed, too."""
+    try:
+        cpu_mask("amx")
+    except aggml.InvalidArgument:
+        return False
+    return True
+
+
 def packed_bytes(tensors: Mapping[str, Tensor], multiplied: Iterable[str]) -> dict[str, int]:
     """Bytes of the packed copy that kernels of the CPU may make of each weight.
 
@@ -163,10 +174,10 @@ def packed_bytes(tensors: Mapping[str, Tensor], multiplied: Iterable[str]) -> di
         tensors: weights by their names in the file.
         multiplied: as in `Footprint`.
     """
-    parts = set(multiplied)
+    parts, tiles = set(multiplied), _has_tiles()
     found = {}
     for name, t in tensors.items():
-        if _part(name) in parts:
+        if _part(name) in parts and (tiles or t.dtype not in (DType.F32, DType.F16)):
             size = _native.packed_size(t.dtype.value, t.ne[0], t.ne[1], t.ne[2] * t.ne[3])
             if size:
                 found[name] = size

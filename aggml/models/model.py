@@ -154,6 +154,11 @@ class Model(ABC):
         raise self._cannot("rerank", "has no rank head: load a reranker")
 
     @property
+    def closed(self) -> bool:
+        """Whether the model was closed."""
+        return self._closed
+
+    @property
     def memory(self) -> Memory:
         """Bytes that the model takes at this moment, by parts.
 
