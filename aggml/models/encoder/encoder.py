@@ -16,6 +16,7 @@ from aggml.models.encoder.graph import Program, build, mask_of
 from aggml.models.encoder.packing import F32, Ids, Packing, Shape, fill, pack
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
+from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, free_with, site_of, unplace
 from aggml.stream.slot_pool import SlotPool
 
@@ -68,6 +69,10 @@ class Encoder:
         If a batch is running, all memory is freed when it ends.
         """
         self.lifetime.close()
+
+    def parts(self) -> Parts:
+        """What it has, for `Model.memory`."""
+        return Parts(self.site, self.weights.values())
 
     def _free(self) -> None:
         for program in self._programs.values():
