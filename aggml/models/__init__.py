@@ -14,7 +14,13 @@ from aggml.models.catalogue import known_architectures, register_architecture
 from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
-from aggml.models.errors import ModelError
+from aggml.models.errors import (
+    DeadlineError,
+    EngineError,
+    FullError,
+    ModelError,
+    TooLongError,
+)
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
 from aggml.models.model import Model, Token
@@ -25,9 +31,10 @@ from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
-    "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert",
-    "known_architectures", "load", "read_wav", "register_architecture",
+    "Architecture", "Converted", "DeadlineError", "Description", "EncoderModel", "EngineError",
+    "FullError", "Hyperparameters", "Layer", "Model", "ModelError", "Segment", "SpeechModel",
+    "TextModel", "Token", "TokenStream", "TooLongError", "convert", "known_architectures", "load",
+    "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A sequence on its way through the engine, its next token, and its errors.
+"""A sequence on its way through the engine, and its next token.
 
 Not here: when a sequence is computed, and together with which others (engine.py).
 """
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
-from aggml import AggmlError
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import choose, report
+from aggml.models.errors import EngineError, FullError, TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,31 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Counters", "EngineError", "FullError", "Job", "TooLongError", "chosen", "draws"]
 
 Reason = Literal["stop", "length"]
-
-
-class EngineError(AggmlError):
-    """A request could not be carried out; the cause is attached if there is one."""
-
-
-class FullError(EngineError):
-    """The queue is full, or the engine is stopping; try again after ``seconds``."""
-
-    def __init__(self, message: str, seconds: int) -> None:
-        super().__init__(message)
-        self.seconds = seconds
-
-
-class TooLongError(EngineError):
-    """Prompt and answer do not fit the context, or the memory for keys and values.
-
-    Args:
-        message: what does not fit.
-        field: the field of the request that could be smaller.
-    """
-
-    def __init__(self, message: str, field: str = "max_tokens") -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @dataclass(eq=False, slots=True)
