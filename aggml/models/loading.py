@@ -17,9 +17,11 @@ from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.chat.template import sources_of
 from aggml.models.checking import describe_checked, vocabulary_problems
+from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoder import Encoder, EncoderDescription
+from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.engine import staged_slots
 from aggml.models.engine.opening import WINDOWS, EngineLimits, engine_of, slots_that_fit
@@ -59,6 +61,7 @@ def load(
     max_waiting: int = 256,
     prefix_cache: int | None = None,
     prefix_folder: str | os.PathLike[str] | None = None,
+    dtype: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.
@@ -87,6 +90,9 @@ def load(
         prefix_cache: bytes of ``memory`` that may keep the beginnings of recent prompts, while no
             running sequence needs them; None: half of it; 0: none.
         prefix_folder: where these are also kept in files, for the next time; None: nowhere.
+        dtype: what the matrices of an encoder become when they are loaded: f32, f16, bf16, "q8_0"
+            (the matrices that matter most stay bf16), "q8_0 throughout" (faster, and further from
+            exact), "q8_0 row scales" (still faster, and further). None: as the file has them.
         progress: called with bytes loaded so far and bytes in all.
 
     Returns:
@@ -94,7 +100,7 @@ def load(
 
     Raises:
         InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache, an argument of another
-            type.
+            type; by the await: ``dtype`` for a model that is no encoder.
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
             or lacks something that the architecture needs.
@@ -115,11 +121,15 @@ def load(
         prefix_folder=None if prefix_folder is None
         else file_path(place, "prefix_folder", prefix_folder),
     )  # fmt: skip
+    if dtype is not None and dtype not in ELEMENTS:
+        raise InvalidArgument(
+            f"[{place}] dtype is {shown(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
+        )
     if backend is not None:
         site_of(backend)  # raises if it is neither a Backend nor a Scheduler
     if progress is not None and not callable(progress):
         raise InvalidArgument(f"[{place}] progress is {shown(progress)}, expected a function")
-    return Loading(_load(where, backend, asked, sequences, element, limits, progress))
+    return Loading(_load(where, backend, asked, sequences, element, limits, dtype, progress))
 
 
 def _cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
@@ -185,6 +195,7 @@ async def _load(
     slots: int | None,
     element: DType,
     limits: EngineLimits,
+    dtype: str | None,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -198,9 +209,12 @@ async def _load(
             model = await described(file)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
-                layers = [0] * len(model.layers)
-                weights = await load_weights(at, file, model.needs(), progress, caches=layers)
-                return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
+                return await _load_encoder(at, file, model, tokenizer, own, dtype, progress)
+            if dtype is not None:
+                raise InvalidArgument(
+                    f"[load] dtype is {dtype!r}, but {model.architecture} is no encoder: "
+                    "aggml.models.convert writes a file whose matrices have another type"
+                )
             if isinstance(model, SpeechDescription):
                 speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
@@ -219,6 +233,28 @@ async def _load(
             "[load] ctx=%d was rounded up to %d, a multiple of 256", ctx, text.ctx
         )
     return text
+
+
+async def _load_encoder(
+    backend: Backend | Scheduler,
+    file: ModelFile,
+    model: EncoderDescription,
+    tokenizer: Vocabulary | None,
+    owned: Backend | None,
+    dtype: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> EncoderModel:
+    layers = [0] * len(model.layers)
+    missing = [name for name in model.needs() if name not in file.tensors]
+    found = (
+        file if missing else EncoderFile(file, model, dtype)
+    )  # load_weights tells what is missing
+    weights = await load_weights(backend, found, model.needs(), progress, caches=layers)
+    prompts, prompt = dict[str, str](), None
+    if isinstance(file, ModelFolder):
+        prompts, prompt = await anyio.to_thread.run_sync(prompts_of, file.path)
+    encoder = Encoder(backend, model, weights)
+    return EncoderModel(encoder, tokenizer, owned=owned, prompts=prompts, prompt=prompt)
 
 
 async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:
