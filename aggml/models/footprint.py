@@ -239,9 +239,9 @@ async def steps_of_encoder(
     texts = max(BATCH // length, 1)
     built, scratch, graphs = [], 0, 0
     ranks = "cls.weight" in tensors or "cls.output.weight" in tensors
-    for rank in (False, True) if ranks else (False,):
+    for kind in ("pooled", "rank") if ranks else ("pooled",):
         shape = packing.Shape(texts, length, 1, masked=True)
-        program = await encoder_graph.build(reduced, weights, shape, texts, rank=rank)
+        program = await encoder_graph.build(reduced, weights, shape, kind)
         built.append(program.graph)
         need, size = await _bytes_of(program.graph, device, weights.values())
         scratch, graphs = max(scratch, need), graphs + KEPT * size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio.to_thread
@@ -24,8 +25,9 @@ from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.engine import staged_slots
-from aggml.models.engine.opening import WINDOWS, EngineLimits, engine_of, slots_that_fit
+from aggml.models.engine.opening import SLOTS, WINDOWS, EngineLimits, engine_of, is_short
 from aggml.models.errors import ModelError
+from aggml.models.fitting import fit_text
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.model import Model
 from aggml.models.site import site_of
@@ -57,6 +59,7 @@ def load(
     slots: int | None = None,
     cache: DType | str = "f16",
     memory: int | None = None,
+    kv_memory: int | None = None,
     chunk: int = 128,
     max_waiting: int = 256,
     prefix_cache: int | None = None,
@@ -81,14 +84,16 @@ def load(
             16, and 4 windows; fewer on a device with memory of its own that has no room for them.
             On a CPU a sequence takes memory as it grows.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
-        memory: bytes for keys, values and states of all sequences, and for stored beginnings of
-            prompts; requests wait while it is used up. None: half of what is free, at most what
-            ``slots`` sequences of ``ctx`` positions take.
+        memory: bytes for all that the model takes: weights, keys and values, scratch. It decides
+            how many sequences of which length there are, as `fit` tells. None: the memory that is
+            free.
+        kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
+            beginnings of prompts; requests wait while it is used up. None: half of what is free.
         chunk: tokens of prompts and running sequences in one step: a long prompt lengthens the
             pauses of others by a step of that size.
         max_waiting: requests that wait for a slot; more are refused.
-        prefix_cache: bytes of ``memory`` that may keep the beginnings of recent prompts, while no
-            running sequence needs them; None: half of it; 0: none.
+        prefix_cache: bytes of ``kv_memory`` that may keep the beginnings of recent prompts, while
+            no running sequence needs them; None: half of it; 0: none.
         prefix_folder: where these are also kept in files, for the next time; None: nowhere.
         dtype: what the matrices of an encoder become when they are loaded: f32, f16, bf16, "q8_0"
             (the matrices that matter most stay bf16), "q8_0 throughout" (faster, and further from
@@ -114,6 +119,7 @@ def load(
     element = _cache_type(cache)
     limits = EngineLimits(
         memory=None if memory is None else integer(place, "memory", memory, 1),
+        kv_memory=None if kv_memory is None else integer(place, "kv_memory", kv_memory, 1),
         chunk=integer(place, "chunk", chunk, 1),
         max_waiting=integer(place, "max_waiting", max_waiting, 0),
         prefix_cache=None if prefix_cache is None
@@ -311,9 +317,17 @@ async def load_engine(
     model = await described(file)
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
-    longest = ctx or min(model.context_length, LONGEST)
-    if slots is None:
-        slots = slots_that_fit(model, site_of(backend), longest, cache)
+    site = site_of(backend)
+    size = sum(tensor.nbytes for tensor in file.tensors.values())
+    if limits.memory is not None or is_short(site, size):
+        fits = await fit_text(
+            model, file, site, limits.memory, ctx, slots, DType.parse(cache)
+        )  # fmt: skip
+        ctx, slots = fits.ctx, fits.slots
+        if limits.memory is not None:
+            pages = fits.pages if limits.kv_memory is None else min(fits.pages, limits.kv_memory)
+            limits = replace(limits, kv_memory=pages)
+    slots = SLOTS if slots is None else slots
     decoder = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
         cache=cache, progress=progress,

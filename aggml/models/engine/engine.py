@@ -23,7 +23,7 @@ import numpy as np
 import aggml
 from aggml.models.decoder.batch import CHAINED, Batch, Best
 from aggml.models.engine import policy, steps
-from aggml.models.engine.requests import Counters, choose_tokens, draws_of
+from aggml.models.engine.requests import Counters, PageUsage, choose_tokens, draws_of
 from aggml.models.errors import (
     DeadlineError,
     EngineError,
@@ -313,6 +313,12 @@ class Engine:
 
     def _without_slot(self) -> list[TextRequest]:
         return [*self._waiting, *self._arriving]
+
+    @property
+    def page_usage(self) -> PageUsage:
+        """Pages of keys and values."""
+        pages = self.pages
+        return PageUsage(pages.used, pages.stored, pages.budget)
 
     @property
     def active(self) -> int:
