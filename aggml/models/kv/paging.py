@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Lying = tuple[int, Tensor, int]  # the number among the caches of its kind; bytes of a row
 
-__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting"]
+__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting", "give_back_memory"]
 
 PAGE: Final = 64  # positions
 AT_ONCE: Final = 1 << 20  # bytes copied on the event loop, in 0.1 to 0.3 ms; a thread copies more
@@ -307,12 +307,14 @@ class PagedDecoder(Decoder):
                     self._reached.loaded(slot, snapshot.end, writes)
             return writes
 
-    def savable(self, slot: int, n: int, *, states: bool = False) -> bool:
-        """Whether `save` would take the first ``n`` positions of a slot, states included."""
+    def savable(self, slot: int, n: int) -> int:
+        """How many of the first ``n`` positions of a slot `save` would take."""
         assert self._written is not None
-        if self._written.ahead(slot, n)[1] < n:
-            return False
-        return not states or self._reached is None or self._reached.may_stand(slot, n)
+        return min(n, self._written.ahead(slot, n)[1])
+
+    def state_at(self, slot: int, at: int) -> bool:
+        """Whether `save` would take the states of a slot with ``at`` positions."""
+        return self._reached is not None and self._reached.may_stand(slot, at)
 
     def _check_place(self, what: str, slot: int, first: int, n: int) -> None:
         if not 0 <= slot < self.sequences:
@@ -374,7 +376,7 @@ class PagedDecoder(Decoder):
                 first = offset + slot * length * cache.nb[1]
                 begin = first + kept * cache.nb[1]
                 huge.forget(first, begin)
-                _give_back(memory, begin, offset + (slot + 1) * length * cache.nb[1])
+                give_back_memory(memory, begin, offset + (slot + 1) * length * cache.nb[1])
                 await checkpoint()
 
     async def forget_rows(self, first: int, n: int) -> None:
@@ -386,7 +388,7 @@ class PagedDecoder(Decoder):
         for memory, places in self._row_maps():
             for cache, offset in places:
                 begin = offset + first * cache.nb[1]
-                _give_back(memory, begin, begin + n * cache.nb[1])
+                give_back_memory(memory, begin, begin + n * cache.nb[1])
             await checkpoint()
 
     async def clear_rows(self, first: int, n: int) -> None:
@@ -532,7 +534,7 @@ def _lying(
     ]
 
 
-def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:
+def give_back_memory(memory: mmap.mmap, begin: int, end: int) -> None:
     """Give the system's pages back that lie wholly between two offsets."""
     first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
     if hasattr(mmap, "MADV_DONTNEED") and first < last:
