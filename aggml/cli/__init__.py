@@ -12,6 +12,7 @@ import aggml
 from aggml.cli.bench import bench
 from aggml.cli.chat import chat
 from aggml.cli.devices import devices
+from aggml.cli.fit import fit
 from aggml.cli.gguf import gguf
 from aggml.cli.ops import ops
 from aggml.cli.serve import serve
@@ -42,7 +43,7 @@ def main(context: click.Context) -> None:
 
 
 for command in (
-    devices, generate, chat, embed, rerank, transcribe, serve, gguf, bench, trace, ops,
+    devices, generate, chat, embed, rerank, transcribe, serve, fit, gguf, bench, trace, ops,
 ):  # fmt: skip
     main.add_command(command)
 

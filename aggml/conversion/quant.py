@@ -53,7 +53,8 @@ def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks
     Raises:
         LayoutMismatch: ``x`` is not float32, or its rows are no multiple of the block.
         InvalidArgument: ``imatrix`` is missing or is not one weight per column; a number of ``x``
-            is NaN or infinite, which blocks do not have, or one of ``imatrix`` is.
+            is NaN or infinite, which blocks do not have, or one of ``imatrix`` is, or
+            is negative.
         Unsupported: there is no quantizer for the type.
     """
     job = _Quantize("quantize", x, dtype, imatrix)
@@ -254,10 +255,12 @@ def _weights(what: str, imatrix: Array | None, columns: int) -> Floats | None:
             f"[{what}] imatrix has shape {np.shape(imatrix)}; give a weight for each column: "
             f"({columns},)"
         )
-    if not np.isfinite(weights).all():
-        at = int(np.flatnonzero(~np.isfinite(weights))[0])
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
         raise InvalidArgument(
-            f"[{what}] imatrix is {weights[at]} in column {at}, expected were finite numbers"
+            f"[{what}] imatrix is {weights[at]} in column {at}, expected were finite numbers from "
+            "0 on"
         )
     return weights
 

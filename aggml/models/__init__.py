@@ -18,8 +18,11 @@ from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.requests import caller
 from aggml.models.errors import DeadlineError, EngineError, FullError, ModelError, TooLongError
+from aggml.models.fitting import DeviceLayers, Fit, MemoryShortage, fit
+from aggml.models.host import Host, ModelStatus
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
+from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
 from aggml.models.ranking import Ranked, ranked
 from aggml.models.site import computing
@@ -32,10 +35,11 @@ from aggml.models.weights import open_model
 
 __all__ = [
     "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
-    "Description", "EncoderModel", "EngineError", "FullError", "Hyperparameters", "Layer", "Model",
-    "ModelError", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
-    "TooLongError", "Usage", "caller", "computing", "convert", "known_architectures", "load",
-    "open_model", "problems_of", "ranked", "read_wav", "register_architecture",
+    "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
+    "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
+    "ModelStatus", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
+    "TooLongError", "Usage", "caller", "computing", "convert", "fit", "known_architectures",
+    "load", "open_model", "problems_of", "ranked", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

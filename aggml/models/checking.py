@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from aggml import DType
 from aggml.models.catalogue import describe
+from aggml.models.encoder.description import EncoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
+from aggml.models.unread import unknown_keys, unread_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from aggml import Tensor
     from aggml.models.description import Description, SpeechDescription
-    from aggml.models.encoder.description import EncoderDescription
     from aggml.models.forms import TensorForm
 
     Described: TypeAlias = Description | EncoderDescription | SpeechDescription
@@ -52,9 +54,15 @@ def describe_checked(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor])
     """
     for problem in layer_problems(metadata, tensors):
         raise ModelError(problem)
-    model = _describe(metadata)
+    hp, model = _describe(metadata)
     for problem in tensor_problems(model, tensors):
         raise ModelError(problem)
+    for problem in unread_problems(hp, causal=is_causal(model)):
+        raise ModelError(problem)
+    for key in unknown_keys(hp):
+        warnings.warn(
+            f"{key} is not known here: if it changes results, they are wrong", stacklevel=2
+        )
     return model
 
 
@@ -66,18 +74,25 @@ def problems_of(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> I
     yield from found
     if not found:
         try:
-            model = _describe(metadata)
+            hp, model = _describe(metadata)
         except ModelError as error:
             yield str(error)
         else:
             yield from tensor_problems(model, tensors)
+            yield from unread_problems(hp, causal=is_causal(model))
     yield from vocabulary_problems(metadata, rows)
 
 
-def _describe(metadata: Mapping[str, Any]) -> Described:
+def is_causal(model: Described) -> bool:
+    """Whether the tokens of a model see only earlier ones."""
+    return not isinstance(model, EncoderDescription)
+
+
+def _describe(metadata: Mapping[str, Any]) -> tuple[Hyperparameters, Described]:
+    """The hyperparameters, which know what was read, and the model."""
     hp = Hyperparameters(metadata)
     try:
-        return describe(hp)
+        return hp, describe(hp)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, ModelError):
             raise
@@ -365,7 +380,8 @@ def _merges_problems(metadata: Mapping[str, Any], tokens: list[str]) -> Iterator
 
 def _ids_problems(metadata: Mapping[str, Any], n: int) -> Iterator[str]:
     for key, told in metadata.items():
-        if not (key.startswith(AT) and key.endswith(("_token_id", "_token_ids"))):
+        ends = ("_token_id", "_token_ids", "suppress_tokens")
+        if not (key.startswith(AT) and key.endswith(ends)):
             continue
         if key.endswith("s"):
             if not _is_numbers(told, "iu"):

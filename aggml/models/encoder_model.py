@@ -1,28 +1,47 @@
 """EncoderModel: a model like BERT, from texts to vectors and from query and document to scores.
 
-Here: the public object. Not here: loading (loading.py), the computation (encoder/).
+Here: the public object. Not here: loading (loading.py), sharing batches (engine/batches.py), the
+computation (encoder/).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio.to_thread
 import numpy as np
 
-from aggml.models.arguments import flag, integer, one_text, sequences_of, text_list
+from aggml import InvalidArgument
+from aggml.models.arguments import flag, integer, number, one_text, sequences_of, shown, text_list
+from aggml.models.engine.batches import BatchEngine
+from aggml.models.errors import ModelError
 from aggml.models.model import LONG_TEXT, Model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from aggml import Backend
     from aggml.models.encoder.encoder import Encoder
-    from aggml.models.encoder.packing import F32
-    from aggml.models.model import TokenIds
+    from aggml.models.encoder.graph import Kind
+    from aggml.models.encoder.packing import F32, Ids
+    from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["EncoderModel"]
+
+MOST_WAITING: Final = 1 << 16  # texts of tasks that wait at a time; more are refused
+PRIORITY: Final = 1 << 31  # the highest
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A request: token ids, and what is made of them."""
+
+    ids: Ids
+    kind: Kind
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 class EncoderModel(Model):
@@ -30,19 +49,36 @@ class EncoderModel(Model):
 
     ``async with aggml.models.load("model.gguf") as model: await model.embed(["a text"])``
 
+    Texts of all tasks, threads and event loops are computed together: many tasks with one text each
+    are as fast as one call with many texts.
+
     Attributes:
         architecture: as the file names it.
         tokenizer: text to token ids and back: ``encode``, ``decode``.
         ctx: tokens that a text may have.
+        prompts: what a folder of sentence-transformers puts before texts, by name; often "query"
+            and "document".
+        prompt: the name of the prompt that is used if the caller names none; None: none is.
     """
 
     def __init__(
-        self, encoder: Encoder, tokenizer: Vocabulary | None, *, owned: Backend | None = None
+        self,
+        encoder: Encoder,
+        tokenizer: Vocabulary | None,
+        *,
+        owned: Closing | None = None,
+        prompts: Mapping[str, str] | None = None,
+        prompt: str | None = None,
     ) -> None:
         self.architecture = encoder.model.architecture
         self.ctx = encoder.model.context_length
+        self.prompts = dict(prompts or {})
+        self.prompt = prompt
         super().__init__(encoder, tokenizer, owned)
         self._encoder = encoder
+        self._batches: BatchEngine[_Text, F32] = BatchEngine(
+            self._compute, full=encoder.full, max_waiting=MOST_WAITING, at_once=2
+        )
 
     @property
     def width(self) -> int:
@@ -59,31 +95,47 @@ class EncoderModel(Model):
         return f"<EncoderModel {self.architecture}, ctx {self.ctx}, {state}>"
 
     async def embed(
-        self, texts: Sequence[str], *, dimensions: int | None = None, normalize: bool | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
     ) -> F32:
         """A vector for each text; a text longer than ``ctx`` tokens is cut.
+
+        If the file asks for no pooling, the result is that of `embed_multi`.
 
         Args:
             texts: any number of texts.
             dimensions: keep only the first so many elements, if the model was trained for that.
             normalize: whether vectors have length 1; None: as the file says, yes by default.
+            priority: requests of higher ones are computed first.
+            deadline: seconds from now, in which the result is needed.
+            prompt: the name of one of ``prompts``, which is put before each text; None: the one
+                that the folder names as its default, if any.
 
         Returns:
             float32 (len(texts), width).
 
         Raises:
             InvalidArgument: ``texts`` is no list of texts; ``dimensions`` is not within 1 and the
-                width.
+                width; there is no such prompt.
+            DeadlineError: the deadline cannot be met, or has passed.
+            EngineError: the computation failed; the cause is attached.
             ModelError: the file has no vocabulary.
             InvalidState: the model is closed.
 
-        Cancellation: aborts the computation; the model stays usable.
+        Cancellation: takes the texts back; the model stays usable.
         """
-        self._check_open("embed")
-        wanted = self._dimensions("embed", dimensions), self._normalize("embed", normalize)
-        ids = await self._encoded(text_list("embed", "texts", texts))
-        cut = [x if len(x) <= self.ctx else [*x[: self.ctx - 1], x[-1]] for x in ids]
-        return await self._vectors("embed", cut, *wanted)
+        place = "embed"
+        self._check_open(place)
+        wanted = self._dimensions(place, dimensions), self._normalize(place, normalize)
+        when = self._when(place, priority, deadline)
+        ids = await self._tokens(place, texts, prompt)
+        return await self._vectors(place, ids, *wanted, *when)
 
     async def embed_ids(
         self,
@@ -91,21 +143,60 @@ class EncoderModel(Model):
         *,
         dimensions: int | None = None,
         normalize: bool | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
     ) -> F32:
         """`embed` for texts that are given as token ids, with those that begin and end a text.
 
         Raises:
             InvalidArgument: a text without tokens, an id that is not in the vocabulary; arguments
                 as for `embed`.
+            DeadlineError, EngineError: as for `embed`.
             ModelError: a text longer than ``ctx``.
             InvalidState: the model is closed.
 
-        Cancellation: aborts the computation; the model stays usable.
+        Cancellation: takes the texts back; the model stays usable.
         """
-        self._check_open("embed_ids")
-        wanted = self._dimensions("embed_ids", dimensions), self._normalize("embed_ids", normalize)
-        ids = sequences_of("embed_ids", "sequences", sequences, self.vocabulary_size)
-        return await self._vectors("embed_ids", ids, *wanted)
+        place = "embed_ids"
+        self._check_open(place)
+        wanted = self._dimensions(place, dimensions), self._normalize(place, normalize)
+        when = self._when(place, priority, deadline)
+        ids = sequences_of(place, "sequences", sequences, self.vocabulary_size)
+        return await self._vectors(place, ids, *wanted, *when)
+
+    async def embed_multi(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
+    ) -> list[F32]:
+        """The vectors of all tokens of each text; a text longer than ``ctx`` tokens is cut.
+
+        Args:
+            texts: any number of texts.
+            normalize: whether each vector has length 1.
+            priority: as for `embed`.
+            deadline: as for `embed`.
+            prompt: as for `embed`.
+
+        Returns:
+            For each text float32 (tokens, width).
+
+        Raises:
+            InvalidArgument, DeadlineError, EngineError, ModelError, InvalidState: as for `embed`.
+
+        Cancellation: takes the texts back; the model stays usable.
+        """
+        place = "embed_multi"
+        self._check_open(place)
+        unit = flag(place, "normalize", normalize)
+        when = self._when(place, priority, deadline)
+        ids = await self._tokens(place, texts, prompt)
+        found = await self._results(place, ids, "tokens", *when)
+        return [_unit(x) for x in found] if unit else found
 
     def _dimensions(self, what: str, given: int | None) -> int:
         return self.width if given is None else integer(what, "dimensions", given, 1, self.width)
@@ -113,30 +204,100 @@ class EncoderModel(Model):
     def _normalize(self, what: str, given: bool | None) -> bool:
         return self._encoder.model.normalize if given is None else flag(what, "normalize", given)
 
+    @staticmethod
+    def _when(what: str, priority: int, deadline: float | None) -> tuple[int, float | None]:
+        if deadline is not None:
+            deadline = number(what, "deadline", deadline, 0)
+        return integer(what, "priority", priority, -PRIORITY, PRIORITY), deadline
+
+    async def _tokens(self, what: str, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
+        """Token ids of texts, the prompt before each, cut to the context."""
+        given = text_list(what, "texts", texts)
+        name = self.prompt if prompt is None else prompt
+        if name is not None:
+            if name not in self.prompts:
+                known = ", ".join(map(repr, self.prompts)) or "none"
+                raise InvalidArgument(
+                    f"[{what}] prompt is {shown(name)}, but the model's folder names {known}"
+                )
+            given = [self.prompts[name] + text for text in given]
+        return [self._cut(ids) for ids in await self._encoded(given)]
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        return ids if len(ids) <= self.ctx else [*ids[: self.ctx - 1], ids[-1]]
+
     async def _vectors(
-        self, what: str, sequences: Sequence[Sequence[int]], dimensions: int, normalize: bool
+        self,
+        what: str,
+        sequences: Sequence[Sequence[int]],
+        dimensions: int,
+        normalize: bool,
+        priority: int,
+        deadline: float | None,
     ) -> F32:
-        with self._open(what):
-            found = await self._encoder.vectors([np.asarray(x, np.int32) for x in sequences])
+        if self._encoder.model.pooling == "none":
+            every = await self._results(what, sequences, "tokens", priority, deadline)
+            return cast("F32", [x[:, :dimensions] for x in every])
+        vectors = await self._results(what, sequences, "pooled", priority, deadline)
+        found = np.stack(vectors) if vectors else np.empty((0, self.width), np.float32)
         found = found[:, :dimensions]
-        if normalize:
-            found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        return _unit(found) if normalize else found
+
+    async def _results(
+        self,
+        what: str,
+        sequences: Sequence[Sequence[int]],
+        kind: Kind,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> list[F32]:
+        for ids in sequences:
+            self._encoder.check(ids)
+        with self._open(what):
+            texts = [_Text(np.array(ids, np.int32), kind) for ids in sequences]
+            return await self._batches.submit_all(texts, priority, deadline)
+
+    async def _compute(self, texts: list[_Text]) -> list[F32]:
+        """The results of a batch."""
+        found: list[Any] = [None] * len(texts)
+        kinds: dict[Kind, list[int]] = {}
+        for i, text in enumerate(texts):
+            kinds.setdefault(text.kind, []).append(i)
+        for kind, numbers in kinds.items():
+            results = await self._encoder.compute([texts[i].ids for i in numbers], kind)
+            for i, result in zip(numbers, results, strict=True):
+                found[i] = result
         return found
 
-    async def rerank(self, query: str, documents: Sequence[str]) -> F32:
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 
         The scores are the numbers of the rank head as they are, and may be below 0. A document that
         has more than ``ctx`` tokens together with the query is cut.
 
+        Args:
+            query: a text.
+            documents: any number of texts.
+            priority: as for `embed`.
+            deadline: as for `embed`.
+
         Raises:
             InvalidArgument: ``query`` is no text, ``documents`` no list of texts.
+            DeadlineError, EngineError: as for `embed`.
             ModelError: the file has no rank head (``cls.output``); no vocabulary.
             InvalidState: the model is closed.
 
-        Cancellation: aborts the computation; the model stays usable.
+        Cancellation: takes the documents back; the model stays usable.
         """
         self._check_open("rerank")
+        when = self._when("rerank", priority, deadline)
         asked = one_text("rerank", "query", query)
         texts = text_list("rerank", "documents", documents)
         words = self.tokenizer
@@ -146,24 +307,44 @@ class EncoderModel(Model):
             pairs = await anyio.to_thread.run_sync(
                 lambda: [words.encode_pair(asked, text) for text in texts]
             )
-        cut = [x if len(x) <= self.ctx else [*x[: self.ctx - 1], x[-1]] for x in pairs]
-        return await self.rerank_ids(cut)
+        return await self._scores("rerank", [self._cut(ids) for ids in pairs], *when)
 
     @property
     def ranks(self) -> bool:
         """Whether the file has a rank head, so that `rerank` works."""
         return self._encoder.ranks
 
-    async def rerank_ids(self, pairs: Sequence[TokenIds]) -> F32:
+    async def rerank_ids(
+        self,
+        pairs: Sequence[TokenIds],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32:
         """`rerank` for pairs that are given as token ids, from ``tokenizer.encode_pair``.
 
         Raises:
             InvalidArgument: a pair without tokens, an id that is not in the vocabulary.
+            DeadlineError, EngineError: as for `embed`.
             ModelError: the file has no rank head; a pair longer than ``ctx``.
 
-        Cancellation: aborts the computation; the model stays usable.
+        Cancellation: takes the pairs back; the model stays usable.
         """
         self._check_open("rerank_ids")
+        when = self._when("rerank_ids", priority, deadline)
         ids = sequences_of("rerank_ids", "pairs", pairs, self.vocabulary_size)
-        with self._open("rerank_ids"):
-            return await self._encoder.scores([np.asarray(x, np.int32) for x in ids])
+        return await self._scores("rerank_ids", ids, *when)
+
+    async def _scores(
+        self, what: str, pairs: Sequence[Sequence[int]], priority: int, deadline: float | None
+    ) -> F32:
+        if not self.ranks:
+            raise ModelError("the file has no rank head (cls.weight, cls.output.weight)")
+        found = await self._results(what, pairs, "rank", priority, deadline)
+        return np.array([ranks[0] for ranks in found], np.float32)
+
+
+def _unit(vectors: F32) -> F32:
+    """Vectors of length 1."""
+    found: F32 = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return found

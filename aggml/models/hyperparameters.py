@@ -28,6 +28,9 @@ class Hyperparameters:
     Args:
         metadata: of a GGUF file, or the same keys and values from another source.
 
+    Attributes:
+        read: the names that were asked for, without the architecture.
+
     Raises:
         ModelError: the metadata names no architecture.
     """
@@ -38,9 +41,11 @@ class Hyperparameters:
         if not isinstance(found, str):
             raise ModelError("the file names no architecture (general.architecture)")
         self.architecture = found
+        self.read: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
         """The value of ``ARCHITECTURE.name``, or ``default``."""
+        self.read.add(name)
         return self.metadata.get(f"{self.architecture}.{name}", default)
 
     def _need(self, name: str, default: Any) -> Any:  # noqa: ANN401 as the file has it

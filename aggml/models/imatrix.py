@@ -40,7 +40,9 @@ def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float
     try:
         with file.open("rb") as opened:
             is_gguf = opened.read(4) == b"GGUF"
-        return _newer(file) if is_gguf else _older(file.read_bytes())
+        found = _newer(file) if is_gguf else _older(file.read_bytes())
+        _check(found)
+        return found
     except struct.error as error:
         raise ModelError(
             f"cannot read the importance matrix {str(file)!r}: it is neither a .dat nor a .gguf "
@@ -48,6 +50,19 @@ def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float
         ) from error
     except (OSError, ValueError, aggml.AggmlError) as error:
         raise ModelError(f"cannot read the importance matrix {str(file)!r}: {error}") from error
+
+
+def _check(found: dict[str, npt.NDArray[np.float32]]) -> None:
+    """Refuse weights that no measuring gives: they are means of squares."""
+    for name, weights in found.items():
+        wrong = ~(np.isfinite(weights) & (weights >= 0))
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            place = f"column {at[-1]}" if len(at) == 1 else f"column {at[-1]} of expert {at[0]}"
+            raise ValueError(
+                f"the weight of {name!r} in {place} is {weights[at]}, expected was a finite "
+                "number from 0 on"
+            )
 
 
 def _newer(path: Path) -> dict[str, npt.NDArray[np.float32]]:

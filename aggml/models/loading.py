@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio.to_thread
@@ -17,13 +18,16 @@ from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.chat.template import sources_of
 from aggml.models.checking import describe_checked, vocabulary_problems
+from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoder import Encoder, EncoderDescription
+from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.engine import staged_slots
-from aggml.models.engine.opening import WINDOWS, EngineLimits, engine_of, slots_that_fit
+from aggml.models.engine.opening import SLOTS, WINDOWS, EngineLimits, engine_of, is_short
 from aggml.models.errors import ModelError
+from aggml.models.fitting import fit_text
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.model import Model
 from aggml.models.site import site_of
@@ -55,10 +59,12 @@ def load(
     slots: int | None = None,
     cache: DType | str = "f16",
     memory: int | None = None,
+    kv_memory: int | None = None,
     chunk: int = 128,
     max_waiting: int = 256,
     prefix_cache: int | None = None,
     prefix_folder: str | os.PathLike[str] | None = None,
+    dtype: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.
@@ -78,15 +84,20 @@ def load(
             16, and 4 windows; fewer on a device with memory of its own that has no room for them.
             On a CPU a sequence takes memory as it grows.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
-        memory: bytes for keys, values and states of all sequences, and for stored beginnings of
-            prompts; requests wait while it is used up. None: half of what is free, at most what
-            ``slots`` sequences of ``ctx`` positions take.
+        memory: bytes for all that the model takes: weights, keys and values, scratch. It decides
+            how many sequences of which length there are, as `fit` tells. None: the memory that is
+            free.
+        kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
+            beginnings of prompts; requests wait while it is used up. None: half of what is free.
         chunk: tokens of prompts and running sequences in one step: a long prompt lengthens the
             pauses of others by a step of that size.
         max_waiting: requests that wait for a slot; more are refused.
-        prefix_cache: bytes of ``memory`` that may keep the beginnings of recent prompts, while no
-            running sequence needs them; None: half of it; 0: none.
+        prefix_cache: bytes of ``kv_memory`` that may keep the beginnings of recent prompts, while
+            no running sequence needs them; None: half of it; 0: none.
         prefix_folder: where these are also kept in files, for the next time; None: nowhere.
+        dtype: what the matrices of an encoder become when they are loaded: f32, f16, bf16, "q8_0"
+            (the matrices that matter most stay bf16), "q8_0 throughout" (faster, and further from
+            exact), "q8_0 row scales" (still faster, and further). None: as the file has them.
         progress: called with bytes loaded so far and bytes in all.
 
     Returns:
@@ -94,7 +105,7 @@ def load(
 
     Raises:
         InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache, an argument of another
-            type.
+            type; by the await: ``dtype`` for a model that is no encoder.
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
             or lacks something that the architecture needs.
@@ -108,6 +119,7 @@ def load(
     element = _cache_type(cache)
     limits = EngineLimits(
         memory=None if memory is None else integer(place, "memory", memory, 1),
+        kv_memory=None if kv_memory is None else integer(place, "kv_memory", kv_memory, 1),
         chunk=integer(place, "chunk", chunk, 1),
         max_waiting=integer(place, "max_waiting", max_waiting, 0),
         prefix_cache=None if prefix_cache is None
@@ -115,11 +127,15 @@ def load(
         prefix_folder=None if prefix_folder is None
         else file_path(place, "prefix_folder", prefix_folder),
     )  # fmt: skip
+    if dtype is not None and dtype not in ELEMENTS:
+        raise InvalidArgument(
+            f"[{place}] dtype is {shown(dtype)}, not one of {', '.join(map(repr, ELEMENTS))}"
+        )
     if backend is not None:
         site_of(backend)  # raises if it is neither a Backend nor a Scheduler
     if progress is not None and not callable(progress):
         raise InvalidArgument(f"[{place}] progress is {shown(progress)}, expected a function")
-    return Loading(_load(where, backend, asked, sequences, element, limits, progress))
+    return Loading(_load(where, backend, asked, sequences, element, limits, dtype, progress))
 
 
 def _cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
@@ -185,6 +201,7 @@ async def _load(
     slots: int | None,
     element: DType,
     limits: EngineLimits,
+    dtype: str | None,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -198,9 +215,12 @@ async def _load(
             model = await described(file)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
-                layers = [0] * len(model.layers)
-                weights = await load_weights(at, file, model.needs(), progress, caches=layers)
-                return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
+                return await _load_encoder(at, file, model, tokenizer, own, dtype, progress)
+            if dtype is not None:
+                raise InvalidArgument(
+                    f"[load] dtype is {dtype!r}, but {model.architecture} is no encoder: "
+                    "aggml.models.convert writes a file whose matrices have another type"
+                )
             if isinstance(model, SpeechDescription):
                 speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
@@ -219,6 +239,28 @@ async def _load(
             "[load] ctx=%d was rounded up to %d, a multiple of 256", ctx, text.ctx
         )
     return text
+
+
+async def _load_encoder(
+    backend: Backend | Scheduler,
+    file: ModelFile,
+    model: EncoderDescription,
+    tokenizer: Vocabulary | None,
+    owned: Backend | None,
+    dtype: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> EncoderModel:
+    layers = [0] * len(model.layers)
+    missing = [name for name in model.needs() if name not in file.tensors]
+    found = (
+        file if missing else EncoderFile(file, model, dtype)
+    )  # load_weights tells what is missing
+    weights = await load_weights(backend, found, model.needs(), progress, caches=layers)
+    prompts, prompt = dict[str, str](), None
+    if isinstance(file, ModelFolder):
+        prompts, prompt = await anyio.to_thread.run_sync(prompts_of, file.path)
+    encoder = Encoder(backend, model, weights)
+    return EncoderModel(encoder, tokenizer, owned=owned, prompts=prompts, prompt=prompt)
 
 
 async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:
@@ -275,9 +317,17 @@ async def load_engine(
     model = await described(file)
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
-    longest = ctx or min(model.context_length, LONGEST)
-    if slots is None:
-        slots = slots_that_fit(model, site_of(backend), longest, cache)
+    site = site_of(backend)
+    size = sum(tensor.nbytes for tensor in file.tensors.values())
+    if limits.memory is not None or is_short(site, size):
+        fits = await fit_text(
+            model, file, site, limits.memory, ctx, slots, DType.parse(cache)
+        )  # fmt: skip
+        ctx, slots = fits.ctx, fits.slots
+        if limits.memory is not None:
+            pages = fits.pages if limits.kv_memory is None else min(fits.pages, limits.kv_memory)
+            limits = replace(limits, kv_memory=pages)
+    slots = SLOTS if slots is None else slots
     decoder = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
         cache=cache, progress=progress,

@@ -19,6 +19,7 @@ import anyio.to_thread
 from aggml import AggmlError, InvalidState, Unsupported
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
+from aggml.models.memory import Memory, measure
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 
 if TYPE_CHECKING:
@@ -177,6 +178,22 @@ class Model(ABC):
             Unsupported: the model has no rank head.
         """
         raise self._cannot("rerank", "has no rank head: load a reranker")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the model was closed."""
+        return self._closed
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes that the model takes at this moment, by parts.
+
+        Raises:
+            InvalidState: the model is closed.
+            Unsupported: it computes on other machines.
+        """
+        self._check_open("memory")
+        return measure(self._computer)
 
     async def aclose(self) -> None:
         """End the model and free its memory: weights, caches, graphs.

@@ -228,8 +228,8 @@ def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> 
 
 
 RANK: Final = 4  # the way of pooling of a rank head
-#: Ways of pooling by GGUF's numbers; 0 is none, and the rank head of an encoder takes the first
-#: token.
+#: Ways of pooling by GGUF's numbers; 0 is none, for which a decoder takes the mean, and the rank
+#: head of an encoder takes the first token.
 POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", RANK: "cls"}
 
 
@@ -258,6 +258,7 @@ def encoder_of(
     Raises:
         ModelError: an unknown way of pooling.
     """
+    kind, pooling = _pooling(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length", least=1),
@@ -265,8 +266,13 @@ def encoder_of(
         "heads": hp.integer("attention.head_count", least=1),
         "eps": hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS),
         "layers": tuple(layers),
-        "pooling": _pooling(hp)[1],
+        "pooling": "none" if kind == 0 else pooling,
         "normalize": hp.flag("pooling_normalize", True),
     }
-    head_length(hp)  # refuses heads that do not divide the width
+    heads, head = read["heads"], head_length(hp)  # refuses heads that do not divide the width
+    if heads * head != read["width"]:
+        raise ModelError(
+            f"{hp.architecture}.attention.key_length is {head}, expected was "
+            f"{read['width'] // heads}, as {heads} heads are as wide as the model"
+        )
     return EncoderDescription(**read | changes)

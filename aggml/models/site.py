@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
 from aggml.models.lifetime import closed_error
+from aggml.process.alive import there
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -30,6 +31,19 @@ class Site(ABC):
     """
 
     backends: tuple[Backend, ...]
+
+    def __init__(self) -> None:
+        self._prepared: weakref.WeakSet[Graph] = weakref.WeakSet()
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The graphs that were prepared here and are still kept."""
+        return there(self._prepared)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch memory of all backends, which all their graphs share."""
+        return sum(backend.memory.size for backend in set(self.backends))
 
     @property
     def host(self) -> Backend:
@@ -81,11 +95,13 @@ class _One(Site):
     """One backend."""
 
     def __init__(self, backend: Backend) -> None:
+        super().__init__()
         self.backends = (backend,)
         self._backend = backend
 
     async def prepare(self, graph: Graph) -> None:
         await self.host.prepare(graph)
+        self._prepared.add(graph)
 
     async def submit(
         self,
@@ -116,11 +132,13 @@ class _Several(Site):
     """The backends of a scheduler."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
         self.backends = scheduler.backends
         self._scheduler = scheduler
 
     async def prepare(self, graph: Graph) -> None:
         await self._scheduler.prepare(graph)
+        self._prepared.add(graph)
 
     async def submit(
         self,
@@ -132,6 +150,12 @@ class _Several(Site):
 
     def forget(self, graph: Graph) -> None:
         self._scheduler.forget(graph)
+
+    @property
+    def scratch(self) -> int:
+        """As of every site, and what the scheduler has for values of its graphs."""
+        own = sum(self._scheduler.buffer_size(backend) for backend in self.backends)
+        return own + super().scratch
 
 
 class _Closed(Site):

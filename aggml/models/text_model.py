@@ -25,6 +25,7 @@ from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
+from aggml.models.lifetime import closed_error
 from aggml.models.model import Model
 from aggml.models.token_stream import TokenStream
 
@@ -468,7 +469,7 @@ class TextModel(Model):
 
     async def aclose(self) -> None:
         """`Model.aclose`; requests that are under way end with InvalidState."""
-        self.engine.cut_off()
+        self.engine.cut_off(closed_error("TextModel"))
         await super().aclose()
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:

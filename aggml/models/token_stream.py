@@ -187,7 +187,7 @@ class TokenStream(AsyncGenerator[Token, None]):
             self.finish_reason = "stop"
         elif request.reason == "length" and not self._news and request.given == request.made:
             text += self._text.end()
-            self.finish_reason = "stop" if self._text.stopped else "length"
+            self.finish_reason = self._reason("length")
         report = request.reports[at] if request.logprobs is not None else None
         made = Token(
             token, text, self.finish_reason,
@@ -204,10 +204,13 @@ class TokenStream(AsyncGenerator[Token, None]):
         if self.finish_reason is not None:
             self._news.clear()
 
+    def _reason(self, otherwise: FinishReason) -> FinishReason:
+        return "stop" if self._text.stopped else otherwise
+
     def _finish(self, reason: FinishReason) -> bool:
         """Note why the answer ended, here and in its last token; whether that is yet to come."""
         rest = self._text.end()
-        self.finish_reason = "stop" if self._text.stopped else reason
+        self.finish_reason = self._reason(reason)
         last = self._held or self._last
         if self._held is not None:
             object.__setattr__(self._held, "text", self._held.text + rest)

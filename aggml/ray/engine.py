@@ -14,11 +14,13 @@ import anyio
 import numpy as np
 
 from aggml.models.decoder import Best
-from aggml.models.engine.requests import Counters, choose_tokens
+from aggml.models.engine.requests import Counters, PageUsage, choose_tokens
 from aggml.models.errors import DeadlineError, EngineError, FullError, NotFiniteError, TooLongError
 from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.models.decoder import F32
     from aggml.models.engine.requests import TextRequest
     from aggml.ray.decoder import PipelineDecoder
@@ -46,7 +48,7 @@ class PipelineEngine:
         self.counters = Counters()
         self._pool = SlotPool(decoder.sequences)
         self._requests: dict[TextRequest, None] = {}
-        self._closing = False
+        self._closing: str | None = None
 
     def submit(self, request: TextRequest) -> None:
         """Queue a request.
@@ -55,16 +57,19 @@ class PipelineEngine:
             FullError: the queue is full, or the engine has stopped.
             TooLongError: the request could never run.
         """
+        self._check(request, 1)
+        self._requests[request] = None
+
+    def _check(self, request: TextRequest, more: int) -> None:
         if request.limit - 1 > self.decoder.ctx:
             raise TooLongError(
                 f"{request.prompt} tokens of prompt and {request.max_tokens} more do not fit a "
                 f"context of {self.decoder.ctx}"
             )
-        if self._closing:
-            raise FullError("the engine has stopped", 5)
-        if self.queued >= self.max_waiting and not self._pool.free:
+        if self._closing is not None:
+            raise FullError(self._closing, 5)
+        if self.queued + more - self._pool.free > self.max_waiting:
             raise FullError(f"the queue is full: {self.queued} requests wait already", 1)
-        self._requests[request] = None
 
     async def next(self, request: TextRequest) -> list[int]:
         """The next token of a request; none: it is over.
@@ -138,6 +143,29 @@ class PipelineEngine:
             self._pool.give(slot)
 
     @property
+    def page_usage(self) -> PageUsage:
+        """None: the stages count their own memory."""
+        return PageUsage()
+
+    @property
+    def owed(self) -> int:
+        """Tokens of prompts and answers that are still to come, at most."""
+        return sum(x.limit - x.computed for x in list(self._requests) if not x.over)
+
+    def check(self, requests: Sequence[TextRequest]) -> None:
+        """Check that all of these requests may be queued now.
+
+        Raises:
+            FullError, TooLongError: as `submit`.
+        """
+        for request in requests:
+            self._check(request, len(requests))
+
+    def stop(self, why: str = "the engine is stopping") -> None:
+        """Refuse new requests."""
+        self._closing = why
+
+    @property
     def active(self) -> int:
         """Requests that have a slot."""
         return self.slots - self._pool.free
@@ -147,12 +175,12 @@ class PipelineEngine:
         """Requests that have none yet."""
         return sum(x.slot is None for x in list(self._requests))
 
-    def cut_off(self) -> None:
+    def cut_off(self, error: BaseException | None = None) -> None:
         """Refuse new requests and end the present ones: they fail."""
-        self._closing = True
+        self.stop("the engine has stopped")
         for request in list(self._requests):
             if not request.over:
-                request.error = EngineError("the engine was stopped")
+                request.error = error or EngineError("the engine was stopped")
 
 
 def _best(row: F32, n: int) -> Best:

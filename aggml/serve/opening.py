@@ -57,7 +57,8 @@ class Limits:
         """The same as arguments of `aggml.models.load`."""
         prefix_cache = None if self.prefix_cache is None else min(self.prefix_cache, self.kv_memory)
         return {
-            "slots": self.slots, "ctx": self.ctx, "cache": self.cache, "memory": self.kv_memory,
+            "slots": self.slots, "ctx": self.ctx, "cache": self.cache,
+            "kv_memory": self.kv_memory,
             "chunk": self.chunk, "max_waiting": self.max_waiting, "prefix_cache": prefix_cache,
         }  # fmt: skip
 

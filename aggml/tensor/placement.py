@@ -156,7 +156,16 @@ class Placement:
         filled: EMPTY, KEPT or BROUGHT; see inputs.py.
     """
 
-    __slots__ = ("_exported", "address", "buffer", "filled", "offset", "readable", "storage")
+    __slots__ = (
+        "__weakref__",  # a buffer may keep more for each place, for as long as it is one
+        "_exported",
+        "address",
+        "buffer",
+        "filled",
+        "offset",
+        "readable",
+        "storage",
+    )
 
     buffer: Holder
     offset: int

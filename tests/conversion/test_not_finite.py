@@ -48,12 +48,14 @@ async def test_on_worker_threads_too(name: str, weighted: bool) -> None:
     assert np.isfinite(aggml.dequantize(await aggml.quantize_async(x, name, weights), name)).all()
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_an_importance_that_is_not_finite_is_refused(wrong: float) -> None:
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -1.0, -1e-30])
+async def test_an_importance_that_is_not_finite_or_negative_is_refused(wrong: float) -> None:
     weights = np.ones(512, np.float32)
     weights[9] = wrong
-    with pytest.raises(InvalidArgument, match=r"imatrix is (nan|inf) in column 9"):
+    with pytest.raises(InvalidArgument, match=r"imatrix is (nan|-?inf|-1.*) in column 9"):
         aggml.quantize(sample(SMALL), "q4_K", weights)
+    with pytest.raises(InvalidArgument, match=r"imatrix is (nan|-?inf|-1.*) in column 9"):
+        await aggml.quantize_async(sample(SMALL), "q4_K", weights)
 
 
 @pytest.mark.parametrize("dtype", BLOCKS, ids=lambda t: t.type_name)

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_commands_of_the_page_run(folder: Path) -> None:
     lines = commands(ALL)
-    assert len(lines) == 9
+    assert len(lines) == 10
     for name, *arguments in lines:
         assert name == "aggml"
         assert aggml(folder, *arguments).stdout.strip()

@@ -21,6 +21,7 @@ from fuzz.schedule_graphs import HALF, OPS, Drawn, N, State, draw_graph, small
 
 import aggml
 from aggml import Scheduler
+from aggml.devices.meta import MetaDevice
 from aggml.devices.sim import SimDevice
 
 if TYPE_CHECKING:
@@ -73,13 +74,18 @@ class World:
                 reads_host=rng.random() < 0.2,
             )
             self.backends += [device.backend() for _ in range(rng.choice((1, 1, 1, 2)))]
+        if rng.random() < 0.2:
+            members = [SimDevice(f"m{i}", unsupported=rng.sample(OPS, 1)) for i in range(2)]
+            self.backends.append(MetaDevice(members).backend())
         host = aggml.get_device("CPU")
         self.backends += [host.backend(n_threads=1) for _ in range(rng.choice((1, 1, 2)))]
         self.cells: list[aggml.Tensor] = []
         # for each cell, the backend that placed it and on which its user queues operations
         self.homes: list[aggml.Backend] = []
         for i in range(rng.randint(2, 5)):
-            cell = aggml.new_tensor("f32", ne=(N,), name=f"cell{i}")
+            # a meta device divides what is called like a cache
+            name = rng.choice((f"cell{i}", f"cache_k.{i}"))
+            cell = aggml.new_tensor("f32", ne=(N,), name=name)
             home = rng.choice(self.backends)
             home.alloc([cell])
             self.cells.append(cell)

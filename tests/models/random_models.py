@@ -284,23 +284,29 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
     return made
 
 
+def metadata_of(name: str) -> dict[str, Any]:
+    """The hyperparameters of one layout, under GGUF's names."""
+    layout = _layout(name)
+    metadata = {
+        "block_count": layout.layers,
+        "context_length": 512,
+        "embedding_length": WIDTH,
+        "feed_forward_length": INNER,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "vocab_size": VOCABULARY,
+    } | dict(layout.metadata)
+    of = layout.architecture
+    return {"general.architecture": of} | {f"{of}.{key}": x for key, x in metadata.items()}
+
+
 def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) -> Path:
     """Write a file of one layout, with the metadata of a vocabulary or without one."""
     layout = _layout(name)
     with aggml.GGUFWriter(path) as writer:
-        writer.add("general.architecture", layout.architecture)
-        metadata = {
-            "block_count": layout.layers,
-            "context_length": 512,
-            "embedding_length": WIDTH,
-            "feed_forward_length": INNER,
-            "attention.head_count": HEADS,
-            "attention.head_count_kv": KV_HEADS,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "vocab_size": VOCABULARY,
-        } | dict(layout.metadata)
-        for key, value in metadata.items():
-            writer.add(f"{layout.architecture}.{key}", value)
+        for key, value in metadata_of(name).items():
+            writer.add(key, value)
         for key, value in (vocabulary or {"tokenizer.ggml.model": "no_vocab"}).items():
             writer.add(key, value)
         if name in ENCODERS:

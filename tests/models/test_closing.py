@@ -187,7 +187,7 @@ async def test_a_closed_model_keeps_no_tensor_while_it_is_referred_to(
         caches = [] if kind == "bert" else computer.caches.all
         arrays = [weakref.ref(x.buffer) for x in caches]
         graphs = (
-            [weakref.ref(x.graph) for x in computer._programs.values()]
+            [weakref.ref(x.graph) for worker in computer._workers for x in worker.programs.values()]
             if kind == "bert"
             else [weakref.ref(x.graph) for x in computer._steps._kept.values()]
         )

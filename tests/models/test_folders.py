@@ -94,7 +94,7 @@ async def test_ranks_are_those_of_transformers(place: Path, case: str) -> None:
     async with await aggml.models.load(folder) as model:
         assert isinstance(model, aggml.models.EncoderModel)
         texts = [np.array(ids, np.int32) for ids in random_models.texts()]
-        got = await model._encoder.scores(texts)
+        got = await model.rerank_ids(texts)
     np.testing.assert_allclose(got, RECORDED[f"{case}:ranks"], rtol=1e-3, atol=1e-4)
 
 

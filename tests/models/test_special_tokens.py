@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 from models import torture
 
@@ -44,6 +45,12 @@ def bytes_with(*special: str, **more: Any) -> dict[str, Any]:
     made = torture.of_bpe("smollm", [*tokens, *special], merges)
     made["tokenizer.ggml.token_type"][len(tokens) :] = [3] * len(special)
     return made | {f"tokenizer.ggml.{key}": value for key, value in more.items()}
+
+
+def test_a_vocabulary_knows_the_tokens_that_are_never_drawn() -> None:
+    assert opened(bytes_with("<|audio|>")).suppressed == ()
+    more = {"tokenizer.ggml.suppress_tokens": np.array([7, 3], np.int32)}
+    assert opened(bytes_with("<|audio|>") | more).suppressed == (7, 3)
 
 
 def test_white_space_after_special_tokens_belongs_to_them_in_files_of_phi_3() -> None:

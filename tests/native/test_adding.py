@@ -252,7 +252,10 @@ def test_a_toy_of_each_kind_is_compiled_and_computes(tree: Path) -> None:
     ninja = shutil.which("ninja", path=f"{scripts}{os.pathsep}{os.environ['PATH']}")
     built = tree / "build"
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
-    flags = f"-DCMAKE_C_FLAGS=-O0 -g0 -I{tree}"
+    # a build type, as without one CMakeLists.txt takes Release, whose -O3 comes last
+    flags = [
+        f"-DCMAKE_C_FLAGS=-I{tree}", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O0 -g0"
+    ]  # fmt: skip
     made: list[str | Path] = [
         cmake,
         "-S",
@@ -261,9 +264,9 @@ def test_a_toy_of_each_kind_is_compiled_and_computes(tree: Path) -> None:
         built,
         *generator,
         "-DAGGML_C_TESTS=ON",
-        flags,
+        *flags,
     ]
-    subprocess.run([*made, "-DCMAKE_BUILD_TYPE="], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
     target = ["--target", "toys", "--parallel", "2"]
     subprocess.run([cmake, "--build", built, *target], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([built / "toys"], check=True)

@@ -17,7 +17,7 @@ import numpy as np
 from aggml.backend import Backend
 from aggml.devices.meta.between import laid_out
 from aggml.devices.meta.memory import shard_of
-from aggml.devices.meta.parts import Divided, cuts, divided, pieces, reads
+from aggml.devices.meta.parts import Divided, cuts, divided, is_uneven, pieces, reads
 from aggml.devices.meta.rounds import dividing
 from aggml.graph import graph_of
 from aggml.memory.buffer_type import HOST, host_tensor
@@ -25,6 +25,7 @@ from aggml.native import _native
 from aggml.plan import DevicePlan, Storages
 from aggml.stream import Stream
 from aggml.stream.future import Future
+from aggml.tensor import new_view
 from aggml.tensor.placement import placing
 from aggml.tensor.spans import storages_of
 
@@ -221,7 +222,7 @@ class MetaBackend(Backend):
 
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         block: MetaBuffer = buffer.owner  # type: ignore[assignment]
-        shards = list(block.shards.values())
+        shards = block.all_shards()
         with self._joined("clear") as (future, parts):
             for shard in shards:
                 for member, part in zip(self.members, shard.each, strict=True):
@@ -230,7 +231,10 @@ class MetaBackend(Backend):
 
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
         """Copy between tensors of this device, or between one of them and host memory."""
-        here, there = self._of_mine(src), self._of_mine(dst)
+        there = self._of_mine(dst)
+        if self._is_mine(src) and is_uneven(src):
+            return self._copy_uneven(src, dst, there)
+        here = self._of_mine(src)
         staged: list[Tensor] = []
         with self._joined("copy", [src], _whole(dst), staged) as (future, parts):
             if here is not None and there is not None and here.state == there.state:
@@ -249,6 +253,25 @@ class MetaBackend(Backend):
                     member.stream.wait(self.stream)
             if there is not None:
                 self._write(parts, dst, array)
+        return future
+
+    def _copy_uneven(self, src: Tensor, dst: Tensor, there: Divided | None) -> Future[None]:
+        """Copy a view that takes unequal parts of the devices: the whole tensor is read first."""
+        whole = host_tensor(src.root)
+        staged: list[Tensor] = []
+        with self._joined("copy", [src.root], _whole(dst), staged) as (future, parts):
+            array = whole.host_view()
+            self._read_staged(parts, divided(src.root), array[(None,) * (4 - array.ndim)], staged)
+            staged.append(whole)
+            for member in self.members:
+                self.stream.wait(member.stream)
+            view = new_view("view", whole, src.ne, src.nb, src.view_offs, (whole,)).host_view()
+            if there is None:
+                parts.append(self.stream.copy(dst, view))
+                return future
+            for member in self.members:
+                member.stream.wait(self.stream)
+            self._write(parts, dst, view)
         return future
 
     def _is_mine(self, tensor: Tensor) -> bool:

@@ -6,6 +6,7 @@ uses them. Not here: how a tensor is split (split.py).
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.devices.meta.split import Extents, SplitState, check_state, state_by_name
@@ -30,6 +31,7 @@ __all__ = [
     "MetaBuffer",
     "MetaBufferType",
     "Shard",
+    "has_shard",
     "keep_shard",
     "lay_shard",
     "shard_of",
@@ -37,6 +39,8 @@ __all__ = [
 
 #: A tensor for each device.
 Each = tuple["Tensor", ...]
+#: What has a value without being computed: leafs, and copies that a scheduler fills.
+LEAFS: Final = ("none", "copy")
 _FIRST: Final = 1 << 52  # no address of any machine
 
 
@@ -46,39 +50,41 @@ class Shard(NamedTuple):
     Attributes:
         state: how it is split.
         each: the placed part on each device.
-        storage: the native record of the placement that it belongs to.
     """
 
     state: SplitState
     each: Each
-    storage: object
 
 
 class MetaBuffer(Buffer):
     """Memory of a `MetaDevice`; a tensor placed in it takes memory of each device.
 
     Attributes:
-        shards: by offset; those of tensors without elements, which may share an offset with
-            others, by a number of their own.
+        shards: of each place. Not by offset: values of a graph take turns at one offset, and each
+            has parts of its own, in which it can be read later. A shard ends with its place.
     """
 
     def __init__(self, type: MetaBufferType, size: int, base: int) -> None:  # noqa: A002 - as there
-        self.shards: dict[int, Shard] = {}
+        self.shards: weakref.WeakKeyDictionary[Placement, Shard] = weakref.WeakKeyDictionary()
         super().__init__(type, size, base, None)
+
+    def all_shards(self) -> list[Shard]:
+        """The shards at this moment; other threads may add some meanwhile."""
+        return list(self.shards.data.copy().values())  # type: ignore[attr-defined]
 
     def init_tensor(self, tensor: Tensor) -> None:
         """Allocate memory of each device for a leaf."""
-        if tensor.op == "none":
+        if tensor.op in LEAFS:
             shard_of(tensor)
 
     def free_tensor(self, tensor: Tensor) -> None:
         """Release the memory of a leaf on each device."""
         if tensor.placement is not None:
-            self.shards.pop(_key(tensor, tensor.placement), None)
+            self.shards.pop(tensor.placement, None)
 
     def _hand_on_usage(self) -> None:
         # Devices keep packed copies of weights.
-        for shard in self.shards.values():
+        for shard in self.all_shards():
             for part in shard.each:
                 if part.buffer is not None:
                     part.buffer.usage = self._usage
@@ -168,11 +174,6 @@ def _place(tensor: Tensor, what: str) -> tuple[Placement, MetaBuffer]:
     return placement, block
 
 
-def _key(tensor: Tensor, placement: Placement) -> int:
-    """Where the shard of a storage is kept; the shard keeps the record whose number this may be."""
-    return placement.offset if tensor.nbytes else ~id(placement.storage)
-
-
 def shard_of(storage: Tensor) -> Shard:
     """The parts of a storage; those of a leaf are made if there are none yet.
 
@@ -181,10 +182,10 @@ def shard_of(storage: Tensor) -> Shard:
         AllocFailed: a device has no memory for its part.
     """
     placement, block = _place(storage, "MetaBuffer")
-    found = block.shards.get(_key(storage, placement))
-    if found is not None and found.storage is placement.storage:
+    found = block.shards.get(placement)
+    if found is not None:
         return found
-    if storage.op != "none":
+    if storage.op not in LEAFS:
         raise NotAllocated(
             f"[MetaBuffer] {storage!r} was not computed yet: compute its graph first"
         )
@@ -192,8 +193,8 @@ def shard_of(storage: Tensor) -> Shard:
     state = buffer_type.state_of(storage)
     extents = [state.part(storage.ne, i) for i in range(len(buffer_type.types))]
     with placing:  # two threads must not write to parts of their own
-        found = block.shards.get(_key(storage, placement))
-        if found is not None and found.storage is placement.storage:
+        found = block.shards.get(placement)
+        if found is not None:
             return found
         each = buffer_type.parts(storage.dtype, extents, storage.name)
         if block.usage is not BufferUsage.ANY:
@@ -203,11 +204,18 @@ def shard_of(storage: Tensor) -> Shard:
         return keep_shard(storage, state, each)
 
 
+def has_shard(storage: Tensor, each: Each) -> bool:
+    """Whether just these tensors are the parts of a storage."""
+    placement, block = _place(storage, "MetaBuffer")
+    found = block.shards.get(placement)
+    return found is not None and found.each is each
+
+
 def keep_shard(storage: Tensor, state: SplitState, each: Each) -> Shard:
     """Note where the parts of a storage lie."""
     placement, block = _place(storage, "MetaBuffer")
-    made = Shard(state, each, placement.storage)
-    block.shards[_key(storage, placement)] = made
+    made = Shard(state, each)
+    block.shards[placement] = made
     return made
 
 
@@ -218,9 +226,9 @@ def lay_shard(node: Tensor, state: SplitState, each: Each) -> None:
         AllocFailed: a device has no memory for its part.
     """
     placement, block = _place(node, "MetaBuffer")
-    old = block.shards.get(_key(node, placement))
+    old = block.shards.get(placement)
     buffer_type: MetaBufferType = block.type
-    if old is not None and old.storage is placement.storage and old.state == state:
+    if old is not None and old.state == state:
         places = [part.placement for part in old.each]
     else:
         extents = [part.ne for part in each]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Divided", "cuts", "divided", "pieces", "reads", "slice_of"]
+__all__ = ["Divided", "cuts", "divided", "is_uneven", "pieces", "reads", "slice_of"]
 
 
 class Divided(NamedTuple):
@@ -58,6 +58,14 @@ def divided(tensor: Tensor) -> Divided:
         for part, (ne, nb, offset) in zip(shard.each, views, strict=True)
     ]
     return Divided(state, tuple(each))
+
+
+def is_uneven(tensor: Tensor) -> bool:
+    """Whether it is a view that takes unequal parts of the devices, so that it is not divided."""
+    if tensor.view_src is None:
+        return False
+    state = shard_of(tensor.root).state
+    return state.is_divided and shown(tensor.root, state, tensor) is None
 
 
 def slice_of(part: Tensor, axis: int, begin: int, extent: int) -> Tensor:

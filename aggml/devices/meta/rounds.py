@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml import ops
-from aggml.devices.meta.memory import lay_shard, shard_of
+from aggml.devices.meta.memory import has_shard, lay_shard, shard_of
 from aggml.devices.meta.parts import slice_of
 from aggml.devices.meta.round import Needed, Round, Rounds, Sent, Summed
 from aggml.devices.meta.rules import wanted
@@ -49,8 +49,12 @@ def dividing(
     for leaf in graph.leafs:
         if leaf.view_src is None:
             draft.add_leaf(leaf)
+    # A split of a scheduler may hold views that only copies to other devices read: their bytes may
+    # lie elsewhere.
+    read = {s for node in graph.nodes if node.op not in VIEWS for s in node.src}
     for i, node in enumerate(graph.nodes):
-        draft.add(node)
+        if node.op not in VIEWS or node in read:
+            draft.add(node)
         if i % 16 == 0:
             yield
     kept = {node.root: None for node in graph.nodes if node.root.op != "none"}
@@ -236,6 +240,14 @@ class _Draft:
         root = node.root
         if root is not node and root not in self.state:
             self.add_leaf(root)  # reached through views alone
+        if node.op not in VIEWS:
+            for source in node.src:
+                if source is None or source in self.state:
+                    continue
+                if source.view_src is None:  # of an earlier split of a scheduler, as the views are
+                    self.add_leaf(source)
+                else:
+                    self.add(source)
         if node.op in VIEWS:
             self._add_view(node)
         elif node.view_src is not None:
@@ -364,6 +376,8 @@ class _Draft:
             self.get(node, WHOLE)
         state = self.state[node]
         each = self.forms[node, state]
+        if has_shard(node, each):
+            return  # it is written where it lies: a copy, or a value of an earlier graph
         if each[0].view_src is not None or each[0].placement is not None:
             each = self._add(lambda i: ops.cont(each[i]), (each,))
         for part in each:

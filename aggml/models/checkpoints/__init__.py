@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from aggml.models.checkpoints.folder import ModelFolder
 from aggml.models.checkpoints.pickled import read_pickled
+from aggml.models.checkpoints.prompts import prompts_of
 from aggml.models.checkpoints.safetensors import SafeTensors
 from aggml.models.checkpoints.whisper import open_whisper
 
-__all__ = ["ModelFolder", "SafeTensors", "open_whisper", "read_pickled"]
+__all__ = ["ModelFolder", "SafeTensors", "open_whisper", "prompts_of", "read_pickled"]
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from aggml import Tensor
 from aggml.models.checkpoints.config import Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
 from aggml.models.checkpoints.planning import Translation, chosen
-from aggml.models.checkpoints.pooling import pooling_keys
+from aggml.models.checkpoints.pooling import NORMALIZE, pooling_keys
 from aggml.models.checkpoints.settings import refuse_unread
 from aggml.models.checkpoints.shards import Shards
 from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
@@ -131,11 +131,10 @@ class ModelFolder:
                 one = (names,) if isinstance(names, str) else names
                 raise ModelError(f"config.json has no {' or '.join(one)}")
         ranks = any(name.startswith("cls.") for name in self._made)
-        pooled = (
-            pooling_keys(self.path, self._config, ranks=ranks)
-            if not found.get("attention.causal", True)
-            else {}
-        )
+        causal = bool(found.get("attention.causal", True))
+        pooled = pooling_keys(self.path, self._config, ranks=ranks and not causal, causal=causal)
+        if causal:
+            pooled.pop(NORMALIZE, None)  # vectors of decoders have length 1 in any case
         return rope_keys(self._config, self._map.tensors) | found | pooled
 
     def array(self, name: str) -> Array:

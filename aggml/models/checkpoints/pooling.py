@@ -1,6 +1,7 @@
 """pooling_keys: how a folder of sentence-transformers makes one vector of a text.
 
-Here: reading modules.json and the files that it names. Not here: pooling itself (../encoder/).
+Folders of encoders and of causal models may say so. Here: reading modules.json and the files that
+it names. Not here: pooling itself (../encoder/).
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ KINDS: Final = {
 }  # fmt: skip
 
 
-def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]:
+def pooling_keys(
+    folder: Path, config: Config, *, ranks: bool, causal: bool = False
+) -> dict[str, Any]:
     """GGUF's keys of pooling: its kind, whether vectors have length 1, labels of a rank head.
 
     Args:
         folder: of the model.
         config: its config.json.
         ranks: whether the folder has a rank head.
+        causal: whether it is of a decoder, which pools only if modules.json says how.
 
     Raises:
         ModelError: an unknown module or kind of pooling.
@@ -43,17 +47,19 @@ def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]
     if ranks:
         labels = config.get("id2label", default={"0": "LABEL_0"})
         return {"pooling_type": RANK, "classifier.output_labels": [str(x) for x in labels.values()]}
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        return {"pooling_type": MEAN}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read modules.json: {error}") from error
+    modules = _modules(folder)
+    if modules is None:
+        return {} if causal else {"pooling_type": MEAN}
     found: dict[str, Any] = {"pooling_type": MEAN, NORMALIZE: False}
     for module in modules:
         kind = str(module.get("type", "")).rsplit(".", 1)[-1]
         if kind == "Pooling":
             told = read_json(folder / str(module.get("path", "1_Pooling")) / "config.json")
+            if not told:
+                raise ModelError(
+                    f"modules.json names a folder {module.get('path')!r} without a "
+                    "config.json of pooling"
+                )
             found["pooling_type"] = _pooling(told)
         elif kind == "Normalize":
             found[NORMALIZE] = True
@@ -62,11 +68,28 @@ def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]
     return found
 
 
+def _modules(folder: Path) -> list[dict[str, Any]] | None:
+    """The contents of modules.json; None if there is no such file."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"cannot read modules.json: {error}") from error
+    if not isinstance(modules, list) or not all(isinstance(x, dict) for x in modules):
+        raise ModelError("modules.json is no list of objects")
+    return modules
+
+
 def _pooling(told: dict[str, Any]) -> int:
+    modes = {x: on for x, on in told.items() if x.startswith("pooling_mode_")}
+    for name, on in modes.items():
+        if not isinstance(on, bool):
+            raise ModelError(
+                f"1_Pooling/config.json has {name} = {on!r}, expected was true or false"
+            )
     mode = told.get("pooling_mode")
-    chosen = (
-        [mode] if mode else [x for x, on in told.items() if x.startswith("pooling_mode_") and on]
-    )
-    if len(chosen) != 1 or chosen[0] not in KINDS:
+    chosen = [x for x, on in modes.items() if on] if mode is None else [mode]
+    if len(chosen) != 1 or not isinstance(chosen[0], str) or chosen[0] not in KINDS:
         raise ModelError(f"1_Pooling/config.json asks for {chosen}, not one of {', '.join(KINDS)}")
     return KINDS[chosen[0]]

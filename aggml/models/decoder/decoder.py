@@ -25,6 +25,7 @@ from aggml.models.kv.reached import Reached
 from aggml.models.kv.rows import rounded
 from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
+from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, site_of, unplace
 
 if TYPE_CHECKING:
@@ -135,6 +136,10 @@ class Decoder:
         self.caches.clear()
         self.weights = {}
         self.site = CLOSED  # the backend has scratch memory
+
+    def parts(self) -> Parts:
+        """What it has, for `Model.memory`."""
+        return Parts(self.site, self.weights.values(), self.caches.all)
 
     @property
     def vocabulary(self) -> int:

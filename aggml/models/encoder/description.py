@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EncoderDescription", "EncoderLayer", "Net", "Pooling"]
 
-Pooling = Literal["mean", "cls", "last"]
+Pooling = Literal["mean", "cls", "last", "none"]
 Net = Literal["gelu", "gated gelu", "gated silu", "joined gelu", "joined silu"]
 
 
@@ -77,7 +77,7 @@ class EncoderDescription:
         heads: of attention.
         eps: of all norms.
         layers: in order.
-        pooling: how the vectors of all tokens become one vector.
+        pooling: how the vectors of all tokens become one vector; "none": they do not.
         normalize: whether vectors have length 1 if the caller does not say.
         positions: whether each position has an embedding (``position_embd``).
         distance_bias: ``max_bias`` of `ops.flash_attn_ext`, from which each head's ALiBi slope

@@ -1,6 +1,9 @@
 """Encoder: from token ids of texts to vectors.
 
-Here: batches, a bounded cache of graphs. Not here: the graph (graph.py), text (encoder_model.py).
+A batch is computed in parts. On a CPU each thread has a stream of its own, so that parts need not
+wait for each other between nodes, and a part is so small that the results of a layer stay in a
+core's cache. Here: parts, streams, a bounded cache of graphs. Not here: the graph (graph.py), which
+requests share a batch (../engine/batches.py), text (../encoder_model.py).
 """
 
 from __future__ import annotations
@@ -9,39 +12,60 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from anyio.lowlevel import checkpoint
 
-from aggml import InvalidArgument
-from aggml.models.encoder.graph import Program, build, mask_of
-from aggml.models.encoder.packing import F32, Ids, Packing, Shape, fill, pack
+from aggml import Backend, DeviceType, DType, InvalidArgument, gather
+from aggml.models.encoder.graph import Kind, Program, build, mask_of
+from aggml.models.encoder.packing import F32, Ids, Shape, divide, fill, pack
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
+from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, free_with, site_of, unplace
-from aggml.stream.slot_pool import SlotPool
+from aggml.process.locks import new_lock
+from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml import Backend, Scheduler, Tensor
+    from aggml import Future, Scheduler, Tensor
     from aggml.models.encoder.description import EncoderDescription
+    from aggml.models.site import Site
 
 __all__ = ["Encoder"]
 
-BATCH_TOKENS: Final = 4096  # the most tokens in a batch; a single text may be longer
+MOST_WORKERS: Final = 16
+#: With so many tokens a layer's results, from its first product to its last, stay in a core's L2.
+#: 64 texts of 122 tokens in such parts take two thirds of the time of one graph.
+PART_TOKENS: Final = 512
+#: The same for devices other than a CPU: they need many columns.
+DEVICE_TOKENS: Final = 4096
+#: A batch is full with so many parts for each worker.
+PARTS: Final = 4
+
+
+class _Worker:
+    """A stream and its graphs, the least recently used graph first."""
+
+    __slots__ = ("programs", "site")
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.programs: OrderedDict[tuple[Shape, Kind], Program] = OrderedDict()
 
 
 class Encoder:
     """A model like BERT on a backend; tasks of any event loop and thread may use it.
 
     Args:
-        backend: where to compute; must stay open while the model is used.
+        backend: where to compute; must stay open while the model is used. If it is a CPU, further
+            backends that share its threads are opened, one for each thread.
         model: the description of the model.
         weights: by their names in the file, where `load_weights` has put them.
-        max_graphs: how many graphs are kept.
+        max_graphs: how many graphs are kept for each thread.
 
     Attributes:
         vocabulary: how many tokens there are.
         ranks: whether the file has a rank head.
+        full: tokens of a full batch.
     """
 
     def __init__(
@@ -50,16 +74,22 @@ class Encoder:
         model: EncoderDescription,
         weights: Mapping[str, Tensor],
         *,
-        max_graphs: int = 32,
+        max_graphs: int = 64,
     ) -> None:
         self.site = site_of(backend)
         self.model = model
         self.weights = weights
         self.vocabulary = weights["token_embd.weight"].ne[1]
         self.ranks = "cls.output.weight" in weights or "cls.weight" in weights
+        cpu = isinstance(backend, Backend) and backend.device.type is DeviceType.CPU
+        self._further = _further(backend) if isinstance(backend, Backend) and cpu else []
+        sites = [self.site, *map(site_of, self._further)]
+        self._workers = [_Worker(site) for site in sites]
+        self._part = PART_TOKENS if cpu else DEVICE_TOKENS
+        self.full = self._part if not cpu else PARTS * self._part * len(self._workers)
+        self._narrow = cpu and _is_narrow(weights)
         self._max_graphs = max_graphs
-        self._programs: OrderedDict[tuple[Shape, int, bool], Program] = OrderedDict()
-        self._turn = SlotPool(1)  # a graph's inputs hold one batch at a time
+        self._lock = new_lock()  # of the caches of graphs; held for moments only
         self.lifetime = Lifetime(self._free)
 
     def close(self) -> None:
@@ -69,53 +99,58 @@ class Encoder:
         """
         self.lifetime.close()
 
+    def parts(self) -> Parts:
+        """What it has, for `Model.memory`."""
+        return Parts(self.site, self.weights.values())
+
     def _free(self) -> None:
-        for program in self._programs.values():
-            self.site.forget(program.graph)
-        self._programs.clear()
+        for worker in self._workers:
+            for program in worker.programs.values():
+                worker.site.forget(program.graph)
+        self._workers = []
+        for backend in self._further:
+            backend.close()
+        self._further = []
         unplace(self.weights.values())
         self.weights = {}
         self.site = CLOSED  # the backend has scratch memory
 
-    async def vectors(self, texts: Sequence[Ids]) -> F32:
-        """The pooled vector of each text, not normalised: (len(texts), width) float32.
+    async def compute(self, texts: Sequence[Ids], kind: Kind = "pooled") -> list[F32]:
+        """Compute texts as one batch.
 
-        Raises:
-            InvalidArgument: a text without tokens, an id that is not in the vocabulary.
-            ModelError: a text longer than the model's context.
+        Args:
+            texts: token ids, for which `check` has returned.
+            kind: "pooled": the vector of each text, not normalised, (width,); "rank": the numbers
+                of the rank head, (ranks,); "tokens": the vectors of all tokens, (tokens, width).
 
         Cancellation: aborts the computation.
         """
-        return await self._all(texts, rank=False)
-
-    async def _all(self, texts: Sequence[Ids], *, rank: bool) -> F32:
-        """Vectors or ranks, computed in one batch after the other."""
-        for ids in texts:
-            self._check(ids)
-        found = np.empty((len(texts), 1 if rank else self.model.width), np.float32)
-        at = 0
-        while at < len(texts):
-            end, tokens = at + 1, len(texts[at])
-            while end < len(texts) and tokens + len(texts[end]) <= BATCH_TOKENS:
-                tokens += len(texts[end])
-                end += 1
-            found[at:end] = await self._batch(texts[at:end], rank=rank)
-            at = end
+        with self.lifetime.use("Encoder"):
+            parts = divide([len(x) for x in texts], len(self._workers), self._part)
+            queued: list[tuple[_Part, Future[Any]]] = []
+            try:
+                for numbers in parts:
+                    part = _Part(numbers, [texts[i] for i in numbers])
+                    queued.append((part, await self._queue(part, kind)))
+                arrays = await gather(*(future for _, future in queued))
+            except BaseException:
+                for _, future in queued:
+                    future.abort()
+                raise
+        found: list[F32] = [np.empty(0, np.float32)] * len(texts)
+        mean = kind == "pooled" and self.model.pooling == "mean"
+        for (part, _), array in zip(queued, arrays, strict=True):
+            for i, result in zip(part.numbers, part.results(array, kind, mean=mean), strict=True):
+                found[i] = result
         return found
 
-    async def scores(self, pairs: Sequence[Ids]) -> F32:
-        """The rank of each pair of texts, by the head of a reranker: (len(pairs),) float32.
+    def check(self, ids: Sequence[int]) -> None:
+        """Refuse what cannot be computed.
 
         Raises:
-            ModelError: the file has no such head.
-
-        Cancellation: aborts the computation.
+            InvalidArgument: no tokens, an id that is not in the vocabulary.
+            ModelError: more tokens than the model's context.
         """
-        if not self.ranks:
-            raise ModelError("the file has no rank head (cls.weight, cls.output.weight)")
-        return (await self._all(pairs, rank=True))[:, 0]
-
-    def _check(self, ids: Ids) -> None:
         if not len(ids):
             raise InvalidArgument("[Encoder] a text has no tokens: give one that is not empty")
         if len(ids) > self.model.context_length:
@@ -129,58 +164,95 @@ class Encoder:
                 f"given were {min(ids)} to {max(ids)}"
             )
 
-    async def _batch(self, texts: Sequence[Ids], *, rank: bool) -> F32:
-        packing = pack([len(x) for x in texts])
-        shape = packing.shape
-        async with self._turn.slot():
-            with self.lifetime.use("Encoder"):
-                program = await self._program(shape, len(texts), rank=rank)
-                ids, positions, member = fill(packing, texts)
-                await checkpoint()
-                inputs: dict[Tensor, Any] = {program.ids: ids.reshape(-1)}
-                if self.model.ordered:
-                    inputs[program.positions] = positions.reshape(-1)
-                segments = np.where(member.any(axis=2), member.argmax(axis=2), -1).astype(np.int32)
-                alibi = self.model.distance_bias > 0
-                for window, mask in program.masks.items():
-                    inputs[mask] = mask_of(segments, window, distances=alibi)
-                    await checkpoint()
-                row, _, segment = (np.array(x) for x in zip(*packing.places, strict=True))
-                if program.member is not None:
-                    inputs[program.member] = member / np.maximum(
-                        member.sum(axis=1, keepdims=True), 1
-                    )
-                if program.chosen is not None:
-                    inputs[program.chosen] = self._chosen(packing, texts, rank=rank)
-                got = await (await self.site.submit(program.graph, inputs, program.vectors))
+    async def _queue(self, part: _Part, kind: Kind) -> Future[Any]:
+        """Queue a part on the stream that has the least to do."""
+        shape = part.packing.shape
+        key = shape, kind
+        worker = min(self._workers, key=lambda w: (w.site.host.pending, key not in w.programs))
+        program = await self._program(worker, shape, kind)
+        ids, positions, member = fill(part.packing, part.texts)
+        await CHECKPOINT  # each step may take 0.5 ms while workers are busy
+        inputs: dict[Tensor, Any] = {program.ids: ids.reshape(-1)}
+        if program.positions is not None:
+            inputs[program.positions] = positions.reshape(-1)
+        if program.member is not None:
+            inputs[program.member] = member
+        if program.masks:
+            segments = np.where(member.any(axis=2), member.argmax(axis=2), -1).astype(np.int32)
+            alibi = self.model.distance_bias > 0
+            for window, mask in program.masks.items():
+                inputs[mask] = mask_of(segments, window, distances=alibi)
+                await CHECKPOINT
         if program.chosen is not None:
-            found: F32 = np.asarray(got).reshape(len(texts), -1)
-            return found[:, :1] if rank else found
-        vectors: F32 = np.asarray(got).reshape(shape.rows, shape.segments, -1)[row, segment]
-        return vectors
+            last = kind == "pooled" and self.model.pooling == "last"
+            inputs[program.chosen] = part.chosen(last=last)
+        return await worker.site.submit(program.graph, inputs, program.vectors)
 
-    def _chosen(self, packing: Packing, texts: Sequence[Ids], *, rank: bool) -> Ids:
-        """The token whose vector is the text's vector, counted over all rows; one for each text."""
-        row, start, _ = np.array(packing.places).T
-        at = row * packing.shape.tokens + start
-        if self.model.pooling == "last" and not rank:
-            at = at + np.array([len(x) for x in texts]) - 1
-        found: Ids = at.astype(np.int32)
-        return found
-
-    async def _program(self, shape: Shape, texts: int, *, rank: bool) -> Program:
-        chosen = rank or self.model.pooling != "mean"
-        key = shape, texts if chosen else 0, rank
-        program = self._programs.get(key)
-        if program is None:
-            program = await build(self.model, self.weights, shape, texts, rank=rank)
-            if self.lifetime.closed:
-                raise closed_error("Encoder")
-            await self.site.prepare(program.graph)
-            free_with(program, program.graph)
-            self._programs[key] = program
-            if len(self._programs) > self._max_graphs:
-                self._programs.popitem(last=False)
-        else:
-            self._programs.move_to_end(key)
+    async def _program(self, worker: _Worker, shape: Shape, kind: Kind) -> Program:
+        key, programs = (shape, kind), worker.programs
+        with self._lock:
+            program = programs.get(key)
+            if program is not None:
+                programs.move_to_end(key)
+                return program
+        program = await build(self.model, self.weights, shape, kind, narrow=self._narrow)
+        if self.lifetime.closed:
+            raise closed_error("Encoder")
+        await worker.site.prepare(program.graph)
+        free_with(program, program.graph)
+        with self._lock:
+            programs[key] = program
+            if len(programs) > self._max_graphs:
+                programs.popitem(last=False)
         return program
+
+
+class _Part:
+    """Texts that are computed in one graph.
+
+    Attributes:
+        numbers: of the texts, in the batch.
+        texts: their token ids.
+        packing: where each of them lies.
+    """
+
+    __slots__ = ("numbers", "packing", "texts")
+
+    def __init__(self, numbers: list[int], texts: list[Ids]) -> None:
+        self.numbers, self.texts = numbers, texts
+        self.packing = pack([len(x) for x in texts])
+
+    def chosen(self, *, last: bool) -> Ids:
+        """The token whose vector is the text's vector, for each segment of each row."""
+        shape = self.packing.shape
+        found = np.zeros((shape.rows, shape.segments), np.int32)
+        for (row, start, segment), ids in zip(self.packing.places, self.texts, strict=True):
+            found[row, segment] = row * shape.tokens + start + (len(ids) - 1 if last else 0)
+        return found.reshape(-1)
+
+    def results(self, array: Any, kind: Kind, *, mean: bool) -> list[F32]:  # noqa: ANN401
+        """The result of each text, from the array of the graph's result."""
+        shape, places = self.packing.shape, self.packing.places
+        if kind == "tokens":
+            rows = np.asarray(array).reshape(shape.rows, shape.tokens, -1)
+            return [
+                rows[row, start : start + len(ids)].copy()
+                for (row, start, _), ids in zip(places, self.texts, strict=True)
+            ]
+        row, _, segment = np.array(places).T
+        found = np.asarray(array).reshape(shape.rows, shape.segments, -1)[row, segment]
+        if mean:
+            found = found / np.array([len(x) for x in self.texts], np.float32)[:, None]
+        return list(found)
+
+
+def _further(backend: Backend) -> list[Backend]:
+    """Backends that share the threads of a CPU's backend, so that there is one for each thread."""
+    threads = min(getattr(backend, "n_threads", 1), MOST_WORKERS)
+    return [backend._sibling() for _ in range(threads - 1)]
+
+
+def _is_narrow(weights: Mapping[str, Tensor]) -> bool:
+    """Whether the matrices have so few bits that bf16 does for keys and values."""
+    first = weights.get("blk.0.attn_qkv.weight") or weights.get("blk.0.attn_k.weight")
+    return first is not None and first.dtype not in (DType.F32, DType.F16)

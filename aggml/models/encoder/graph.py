@@ -1,4 +1,4 @@
-"""The graph of a batch of texts through an encoder, and the masks that keep texts apart.
+"""The graph of some texts through an encoder, and the masks that keep texts apart.
 
 Here, too: `Nodes`, the layers that encoders of texts and of audio share. Not here: how texts are
 packed into rows (packing.py), running the graph (encoder.py).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from anyio.lowlevel import checkpoint
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.models.encoder.description import EncoderDescription, EncoderLayer
     from aggml.models.encoder.packing import Shape
 
-__all__ = ["Nodes", "Program", "build", "mask_of"]
+__all__ = ["Kind", "Nodes", "Program", "build", "mask_of"]
 
 NETS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "joined gelu": ops.geglu_erf,
@@ -32,22 +32,24 @@ NETS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
+Kind = Literal["pooled", "rank", "tokens"]
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Program:
-    """A graph for one shape and its inputs.
+    """A graph for one shape and its inputs; an input that the graph does not use is None.
 
     Attributes:
-        ids, positions: i32 [tokens of all rows]; positions are unused if the model has none.
+        ids, positions: i32 [tokens of all rows].
         masks: f16 [tokens, tokens, 1, rows], by the window of the layers that use it.
-        member: f32 [segments, tokens, rows], the weight of each token in the mean of each text; for
-            mean pooling.
-        chosen: i32 [texts], the token whose vector is the text's vector; for other pooling.
-        vectors: [width, segments, rows] with mean pooling, else [width, texts].
+        member: f32 [segments, tokens, rows], 1 where a token belongs to that text of its row.
+        chosen: i32 [segments * rows], the token whose vector is the text's vector.
+        vectors: [width, segments * rows]; for all tokens [width, tokens of all rows].
     """
 
     graph: Graph
     ids: Tensor
-    positions: Tensor
+    positions: Tensor | None
     masks: Mapping[int | None, Tensor]
     member: Tensor | None
     chosen: Tensor | None
@@ -81,47 +83,74 @@ async def build(
     model: EncoderDescription,
     weights: Mapping[str, Tensor],
     shape: Shape,
-    texts: int,
+    kind: Kind = "pooled",
     *,
-    rank: bool = False,
+    narrow: bool = False,
 ) -> Program:
-    """The graph of a batch.
+    """The graph of a part of a batch.
 
     Args:
         model: the description of the model.
         weights: by their names in the file.
         shape: rows, tokens of a row, segments of a row.
-        texts: how many there are; used if pooling takes one token of each.
-        rank: whether the result is the rank head's output for the first token of each text.
+        kind: "pooled": a vector of each text; "rank": the rank head's output for the first token of
+            each text; "tokens": the vectors of all tokens.
+        narrow: whether keys and values are bf16.
     """
-    rows, tokens = shape.rows, shape.tokens
+    rows, tokens, segments = shape.rows, shape.tokens, shape.segments
     total = rows * tokens
 
     def given(name: str, dtype: DType, *ne: int) -> Tensor:
         return aggml.new_tensor(dtype, ne=ne, name=name).set_input()
 
-    ids, positions = (given(name, DType.I32, total) for name in ("ids", "positions"))
-    windows = sorted({layer.window for layer in model.layers}, key=lambda w: w or 0)
-    masks = {w: given("mask", DType.F16, tokens, tokens, 1, rows) for w in windows}
-    part = Nodes(model, weights, masks, positions, shape)
+    ids = given("ids", DType.I32, total)
+    positions = given("positions", DType.I32, total) if model.ordered else None
+    mean = kind == "pooled" and model.pooling == "mean"
+    masks: dict[int | None, Tensor | None] = {}
+    inputs: dict[int | None, Tensor] = {}
+    member = None
+    for window in sorted({layer.window for layer in model.layers}, key=lambda w: w or 0):
+        limited = window is not None and tokens - 1 > window // 2
+        if limited or model.distance_bias > 0:
+            inputs[window] = given("mask", DType.F16, tokens, tokens, 1, rows)
+            masks[window] = inputs[window]
+        elif shape.masked:
+            member = member or given("member", DType.F32, segments, tokens, rows)
+            masks[window] = masks[None] if None in masks else _mask(member, shape)
+            masks.setdefault(None, masks[window])
+        else:
+            masks[window] = None
+    if mean:
+        member = member or given("member", DType.F32, segments, tokens, rows)
+    part = Nodes(model, weights, masks, positions, shape, narrow=narrow)
     x = part.embedded(ids)
     for i, layer in enumerate(model.layers):
         x = part.layer(i, layer, x)
         await checkpoint()
     if model.layers[-1].norms_first:
         x = part.norm("output_norm", x)
-    member = chosen = None
-    if model.pooling == "mean" and not rank:
-        member = given("member", DType.F32, shape.segments, tokens, rows)
+    chosen = None
+    if mean:
+        assert member is not None
         turned = ops.cont(ops.transpose(ops.reshape_3d(x, model.width, tokens, rows)))
-        vectors = ops.mul_mat(turned, ops.cont(ops.transpose(member)))
-    else:
-        chosen = given("chosen", DType.I32, texts)
-        vectors = ops.get_rows(x, chosen)
-        if rank:
-            vectors = part.ranked(vectors)
-    graph = Graph(vectors.set_output())
-    return Program(graph, ids, positions, masks, member, chosen, vectors)
+        x = ops.mul_mat(turned, ops.cont(ops.transpose(member)))
+    elif kind != "tokens":
+        chosen = given("chosen", DType.I32, segments * rows)
+        x = ops.get_rows(x, chosen)
+        if kind == "rank":
+            x = part.ranked(x)
+    return Program(Graph(x.set_output()), ids, positions, inputs, member, chosen, x)
+
+
+def _mask(member: Tensor, shape: Shape) -> Tensor:
+    """[tokens, tokens, 1, rows] f16: 0 between two tokens of one text, else -60000.
+
+    It is finite because a token of padding belongs to no text: its row would be all -inf. After
+    soft_max, -60000 gives 0 just as -inf does.
+    """
+    same = ops.mul_mat(member, member)  # 1 or 0
+    mask = ops.cast(ops.scale_bias(same, 60000.0, -60000.0), DType.F16)
+    return ops.reshape_4d(mask, shape.tokens, shape.tokens, 1, shape.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +164,8 @@ class Nodes:
         positions: of the tokens; None: the model uses none.
         shape: rows and tokens.
         prefix: the beginning of the names of layers, such as "enc.".
+        narrow: whether keys and values are bf16: processors with tile units (AMX) then need half
+            the time for attention.
     """
 
     model: EncoderDescription
@@ -143,6 +174,7 @@ class Nodes:
     positions: Tensor | None
     shape: Shape
     prefix: str = ""
+    narrow: bool = False
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """LayerNorm: mean 0 and variance 1 of each row, times the weight, plus a bias if any."""
@@ -208,15 +240,18 @@ class Nodes:
     def attention(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
         """Attention of all tokens of a row to each other."""
         model, shape = self.model, self.shape
-        q, k, v = (
-            ops.reshape_3d(y, model.head, model.heads, shape.rows * shape.tokens)
-            for y in self.products(at, x)
-        )
+        q, k, v = self.products(at, layer, x)
         if layer.rope is not None:
             q, k = self.turned(layer, q), self.turned(layer, k)
+        if self.narrow:
+            k, v = (y if y.dtype is DType.BF16 else ops.cast(y, DType.BF16) for y in (k, v))
 
         def heads(y: Tensor) -> Tensor:
-            split = ops.reshape_4d(y, model.head, model.heads, shape.tokens, shape.rows)
+            row, head = y.nb[2], y.nb[1]
+            split = ops.view_4d(
+                y, model.head, model.heads, shape.tokens, shape.rows,
+                head, row, row * shape.tokens, 0,
+            )  # fmt: skip
             return ops.permute(split, 0, 2, 1, 3)
 
         y = ops.flash_attn_ext(
@@ -226,20 +261,36 @@ class Nodes:
         y = ops.reshape_2d(y, model.width, shape.rows * shape.tokens)
         return self.linear(f"{at}attn_output", y)
 
-    def products(self, at: str, x: Tensor) -> list[Tensor]:
-        """Queries, keys and values [width, tokens], from one matrix or three."""
-        width = self.model.width
-        if f"{at}attn_qkv.weight" in self.weights:
-            whole = self.linear(f"{at}attn_qkv", x)
-            return [
-                ops.cont(ops.view_2d(whole, width, x.ne[1], whole.nb[1], i * width * whole.nb[0]))
-                for i in range(3)
-            ]
-        found = [self.linear(f"{at}attn_{part}", x) for part in "qkv"]
-        for i, part in enumerate("qk"):
-            if f"{at}attn_{part}_norm.weight" in self.weights:
-                found[i] = self.norm(f"{at}attn_{part}_norm", found[i])
-        return found
+    def products(self, at: str, layer: EncoderLayer, x: Tensor) -> list[Tensor]:
+        """Queries, keys and values [head, heads, tokens], from one matrix or three."""
+        w, n = self.weights, self.model.width
+        name = f"{at}attn_qkv"
+        if f"{name}.weight" not in w:
+            found = [self.linear(f"{at}attn_{part}", x) for part in "qkv"]
+            for i, part in enumerate("qk"):
+                if f"{at}attn_{part}_norm.weight" in w:
+                    found[i] = self.norm(f"{at}attn_{part}_norm", found[i])
+            return [self.split(y, 0) for y in found]
+        if not self.narrow or layer.rope is not None:
+            whole = self.linear(name, x)
+            return [self.split(whole, i) for i in range(3)]
+        weight, bias = w[f"{name}.weight"], w.get(f"{name}.bias")
+
+        def product(first: int, rows: int) -> Tensor:
+            y = ops.mul_mat(ops.view_2d(weight, n, rows, weight.nb[1], weight.nb[1] * first), x)
+            return y if bias is None else ops.add(y, ops.view_1d(bias, rows, bias.nb[0] * first))
+
+        # The product writes bf16 itself, because its f32 result is used by the cast alone.
+        kv = ops.cast(product(n, 2 * n), DType.BF16)
+        return [self.split(product(0, n), 0), self.split(kv, 0), self.split(kv, 1)]
+
+    def split(self, y: Tensor, part: int) -> Tensor:
+        """One of several results in each row, as heads: [head, heads, tokens]."""
+        model, size = self.model, y.nb[0]
+        return ops.view_3d(
+            y, model.head, model.heads, y.ne[1], size * model.head, y.nb[1],
+            size * model.width * part,
+        )  # fmt: skip
 
     def turned(self, layer: EncoderLayer, x: Tensor) -> Tensor:
         """Queries or keys with rotary positions."""

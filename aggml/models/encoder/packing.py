@@ -1,12 +1,13 @@
-"""Which sentence lies where in a batch.
+"""Which texts are computed together, and which one lies where.
 
-Here: packing, the arrays of a packed batch. Not here: the computation (encoder.py).
+Here: dividing a batch into parts, packing the texts of a part into rows, the arrays of a packed
+part. Not here: the computation (encoder.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,14 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["F32", "Ids", "Packing", "Shape", "fill", "pack"]
+__all__ = ["F32", "FEWEST_TOKENS", "Ids", "Packing", "Shape", "divide", "fill", "pack"]
 
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
+
+#: A part with fewer tokens loses more by reading the weights again than it saves in waiting for
+#: other threads after each node.
+FEWEST_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,28 @@ class Packing:
 
     shape: Shape
     places: tuple[tuple[int, int, int], ...]
+
+
+def divide(lengths: Sequence[int], workers: int, most: int) -> list[list[int]]:
+    """The texts of a batch in parts that are computed separately: the numbers of each part's texts.
+
+    The texts of a part are of similar length, so that their rows have little padding. There are
+    equally many parts for each worker, of about as many tokens each, unless there are few tokens.
+
+    Args:
+        lengths: tokens of each text.
+        workers: how many parts are computed at a time.
+        most: tokens of a part, about.
+    """
+    total = sum(lengths)
+    count = -(-total // most)
+    count = min(-(-count // workers) * workers, total // FEWEST_TOKENS, len(lengths))
+    parts: dict[int, list[int]] = {}
+    before = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        parts.setdefault(before * max(count, 1) // max(total, 1), []).append(i)
+        before += lengths[i]
+    return [*parts.values()]
 
 
 def pack(lengths: Sequence[int]) -> Packing:

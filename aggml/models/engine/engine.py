@@ -9,6 +9,7 @@ keys, values and states (../kv/), the arguments of users (options.py).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -22,7 +23,7 @@ import numpy as np
 import aggml
 from aggml.models.decoder.batch import CHAINED, Batch, Best
 from aggml.models.engine import policy, steps
-from aggml.models.engine.requests import Counters, choose_tokens, draws_of
+from aggml.models.engine.requests import Counters, PageUsage, choose_tokens, draws_of
 from aggml.models.errors import (
     DeadlineError,
     EngineError,
@@ -139,7 +140,8 @@ class Engine:
         self._swapped = 0
         self.chunk = chunk
         self.max_waiting = max_waiting
-        self._numbers = 0
+        self._numbers = itertools.count(1)
+        self._arriving: deque[TextRequest] = deque()  # any thread appends, a turn takes them
         self._waiting: list[TextRequest] = []
         self._active: dict[int, TextRequest] = {}  # by slot
         self._held: dict[int, list[int]] = {}  # free slot: the tokens whose keys it still has
@@ -172,10 +174,8 @@ class Engine:
             DeadlineError: it would miss its deadline.
         """
         self.check([request])
-        self._numbers += 1
-        request.number = self._numbers
-        self._shares.enter(request.caller)
-        self._waiting.append(request)
+        request.number = next(self._numbers)
+        self._arriving.append(request)
 
     async def next(self, request: TextRequest) -> list[int]:
         """The tokens of a request that its task has not taken yet, at least one; none: it is over.
@@ -200,7 +200,7 @@ class Engine:
         request.given += len(tokens)
         if not tokens and request.error is not None:
             error = request.error
-            if isinstance(error, EngineError):
+            if isinstance(error, (EngineError, aggml.InvalidState)):
                 raise error
             raise EngineError(f"the computation failed: {error}") from error
         return tokens
@@ -309,7 +309,16 @@ class Engine:
     @property
     def queued(self) -> int:
         """Requests that have no slot yet."""
-        return sum(not x.over for x in list(self._waiting))
+        return sum(not x.over for x in self._without_slot())
+
+    def _without_slot(self) -> list[TextRequest]:
+        return [*self._waiting, *self._arriving]
+
+    @property
+    def page_usage(self) -> PageUsage:
+        """Pages of keys and values."""
+        pages = self.pages
+        return PageUsage(pages.used, pages.stored, pages.budget)
 
     @property
     def active(self) -> int:
@@ -319,7 +328,7 @@ class Engine:
     @property
     def owed(self) -> int:
         """Tokens of prompts and answers that are still to come, at most."""
-        those = (*self._waiting, *list(self._active.values()))
+        those = (*self._without_slot(), *list(self._active.values()))
         return sum(x.limit - x.computed for x in those if not x.over)
 
     def __repr__(self) -> str:
@@ -335,9 +344,10 @@ class Engine:
     def cut_off(self, error: BaseException | None = None) -> None:
         """Refuse new requests and end the present ones: they fail."""
         self.stop()
-        self._fail([*self._waiting, *list(self._active.values())],
-                   error or EngineError("the engine was stopped"))  # fmt: skip
-        self._waiting.clear()
+        self._fail(
+            [*self._without_slot(), *list(self._active.values())],
+            error or EngineError("the engine was stopped"),
+        )
         for flight in list(self._flights):
             flight.future.abort()
 
@@ -379,7 +389,7 @@ class Engine:
             )  # fmt: skip
         if self._closing is not None:
             raise FullError(self._closing, 5)
-        queue = [self._need(x) for x in list(self._waiting) if not x.over]
+        queue = [self._need(x) for x in self._without_slot() if not x.over]
         going = [x for x in list(self._active.values()) if not x.over]
         room = self.slots - len(going), self.pages.budget - sum(map(self._need, going))
         waiting = len(queue) + len(requests) - fitting([*queue, *needs], *room)
@@ -397,7 +407,7 @@ class Engine:
         if one.deadline is None:
             return
         left = one.deadline - time.monotonic()
-        waiting = [x for x in list(self._waiting) if not x.over and x.priority >= one.priority]
+        waiting = [x for x in self._without_slot() if not x.over and x.priority >= one.priority]
         going = [x for x in list(self._active.values()) if not x.over]
         ahead = [*(x for x in going if x.standing >= one.priority), *waiting]
         cached = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
@@ -440,6 +450,10 @@ class Engine:
                 self._turning.release()
 
     def _turn(self) -> None:
+        while self._arriving:
+            one = self._arriving.popleft()
+            self._shares.enter(one.caller)
+            self._waiting.append(one)
         self._land()
         if not self._building:
             return  # the plan that is being made ready must stay as it is
@@ -561,7 +575,7 @@ class Engine:
                 return None
         if len(last.running) != sum(not x.over for x in self._active.values()):
             return None
-        if self._waiting and self._decide():
+        if self._waiting and self._may_admit() and self._decide():
             return None
         return self._chain(last.running, ahead)
 
@@ -621,6 +635,13 @@ class Engine:
             waiting, running, slots=self.slots - len(running),
             pages=self.pages.budget - used, now=time.monotonic(),
         )  # fmt: skip
+
+    def _may_admit(self) -> bool:
+        """Whether `_decide` may admit somebody; takes a tenth of its time with a long queue."""
+        if len(self._active) < self.slots:
+            return True
+        least = min(x.standing for x in self._active.values())
+        return any(x.priority > least for x in self._waiting)
 
     def _admit(self) -> None:
         if not self._waiting:

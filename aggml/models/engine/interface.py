@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.models.engine.requests import Counters, TextRequest
+    from aggml.models.engine.requests import Counters, PageUsage, TextRequest
 
 __all__ = ["TextEngine"]
 
@@ -34,6 +34,11 @@ class TextEngine(Protocol):
     @property
     def queued(self) -> int:
         """Requests that have no slot yet."""
+        ...
+
+    @property
+    def page_usage(self) -> PageUsage:
+        """Pages of keys and values."""
         ...
 
     @property

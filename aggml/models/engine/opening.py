@@ -9,18 +9,16 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.models.engine.engine import Engine, staged_slots
+from aggml.models.engine.engine import Engine
 from aggml.models.kv.paging import PagedDecoder, budget_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from aggml import DType
-    from aggml.models.description import Description
     from aggml.models.site import Site
 
-__all__ = ["SLOTS", "WINDOWS", "EngineLimits", "engine_of", "slots_that_fit"]
+__all__ = ["SLOTS", "WINDOWS", "EngineLimits", "engine_of", "is_short"]
 
 SLOTS: Final = 16
 #: Windows of speech that are decoded together; the keys and values of one take 9 to 250 MB.
@@ -32,29 +30,22 @@ class EngineLimits:
     """What the engine of a model may take; the attributes are arguments of `aggml.models.load`."""
 
     memory: int | None = None
+    kv_memory: int | None = None
     chunk: int = 128
     max_waiting: int = 256
     prefix_cache: int | None = None
     prefix_folder: Path | None = None
 
 
-def slots_that_fit(model: Description, site: Site, ctx: int, cache: DType | str) -> int:
-    """How many sequences at a time a model gets if nobody says how many.
+def is_short(site: Site, weights: int) -> bool:
+    """Whether a model may not fit with as many sequences as nobody asked less than.
 
-    On a device that computes in host memory a sequence takes memory as it grows. On others its
-    caches are allocated whole: at most half of the free memory.
+    On a device that computes in host memory a sequence takes memory as it grows, so only large
+    weights matter. On others the caches are allocated whole.
     """
-    own = [x.device for x in site.backends if not x.device.caps.buffer_from_host]
-    if not own:
-        return SLOTS
-    free = min(device.memory()[0] for device in own) * len(own) // 2
-    n = SLOTS
-    while n > 1:
-        size = PagedDecoder.sizes(model, ctx=ctx, sequences=n + staged_slots(n), cache=cache)
-        if sum(size) <= free:
-            break
-        n //= 2
-    return n
+    if any(not x.device.caps.buffer_from_host for x in site.backends):
+        return True
+    return 4 * weights > free_memory()
 
 
 def free_memory() -> int:
@@ -73,7 +64,7 @@ def engine_of(
     page = decoder.page_bytes()
     pages = decoder.pages(0, slots)
     whole = (slots * pages.need(decoder.ctx) + pages.of(2 * decoder.ctx)) * page
-    memory = limits.memory
+    memory = limits.kv_memory
     if memory is None:
         memory = min(whole, max(free_memory() // 2, pages.need(decoder.ctx) * page))
     budget = budget_of(memory, decoder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.models.kv.snapshots import Snapshot
     from aggml.stream.parker import Parker
 
-__all__ = ["Counters", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
+__all__ = ["Counters", "PageUsage", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
 
 FinishReason = Literal["stop", "length"]
 Result = Literal["tokens", "logits", "hidden"]
@@ -146,6 +146,14 @@ class TextRequest:
         if self.made == self.max_tokens:
             self.reason = "length"
         return 1
+
+
+class PageUsage(NamedTuple):
+    """Pages of keys and values: promised to sequences, of stored beginnings, and in all."""
+
+    used: int = 0
+    stored: int = 0
+    total: int = 0
 
 
 @dataclass

@@ -35,6 +35,9 @@ __all__ = [
 SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
 TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of running sequences and the chunk
+# Without running sequences a short prompt, such as the next turn of a conversation, is not padded
+# to 32 tokens: its first token comes up to six times as soon.
+SHORT: Final = (4, 8, 12, 16, 24, 32, 48, *TOKENS[1:])
 ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
 # Tokens of a prompt in one step, for models with states. Their steps have no padding, because it
 # would change the state. There are few sizes here, too, so a prompt takes a few more steps.
@@ -324,7 +327,8 @@ def _prompts(
     """
     pieces = [piece for _, piece in chunk]
     wanted = sum(len(piece.ids) for piece in pieces)
-    tokens = wanted if rows.states else size(beside + wanted, TOKENS) - beside
+    sizes = TOKENS if beside else SHORT
+    tokens = wanted if rows.states else size(beside + wanted, sizes) - beside
     if not rows.shared and pieces[-1].first + len(pieces[-1].ids) >= rows.ctx:
         tokens = wanted  # there is no next row
     laid = Chunk.of(pieces, tokens, ctx=rows.ctx, staging=rows.slots * rows.ctx, rows=rows.shared)

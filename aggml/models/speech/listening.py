@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.decoder.decoder import Decoder
     from aggml.models.description import SpeechDescription
+    from aggml.models.memory import Parts
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["Listener", "heard"]
+__all__ = ["Listener", "heard", "memorized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,16 @@ async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Te
     return nodes.norm("enc.output_norm", x)
 
 
+def memorized(
+    weights: Mapping[str, Tensor], layers: Sequence[Mapping[str, Tensor]], x: Tensor, rows: Tensor
+) -> list[Tensor]:
+    """The nodes that write the keys and values of ``x`` to ``rows`` of the caches of all layers."""
+    written: list[Tensor] = []
+    for i, caches in enumerate(layers):
+        written += CrossAttention.memorized(weights, f"blk.{i}.", caches, x, rows)
+    return written
+
+
 class Listener:
     """The encoder.
 
@@ -97,6 +108,10 @@ class Listener:
         If windows are being encoded, all memory is freed when that is done.
         """
         self.lifetime.close()
+
+    def parts(self) -> Parts:
+        """What it has, for `Model.memory`."""
+        return self._decoder.parts()
 
     def _free(self) -> None:
         for program in self._programs.values():
@@ -125,9 +140,6 @@ class Listener:
         mel = aggml.new_tensor(DType.F32, ne=(self.frames, self.model.bands, n), name="mel")
         rows = aggml.new_tensor(DType.I32, ne=(n * kept,), name="rows").set_input()
         x = await heard(self.model, weights, mel.set_input())
-        written: list[Tensor] = []
-        for i, caches in enumerate(self._decoder.caches.layers):
-            written += CrossAttention.memorized(weights, f"blk.{i}.", caches, x, rows)
-        graph = Graph(*written)
+        graph = Graph(*memorized(weights, self._decoder.caches.layers, x, rows))
         await self._decoder.site.prepare(graph)
         return _Program(graph, mel, rows)

@@ -55,6 +55,8 @@ BLANKS: Final = " \t\n\v\f\r"
 #: Types of tokens that add nothing to a text.
 SILENT: Final = (0, UNUSED)
 
+#: Tokens that are never drawn (llama.cpp adds -inf to their logits before it draws).
+SUPPRESSED: Final = "tokenizer.ggml.suppress_tokens"
 _log = logging.getLogger("aggml")
 _BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
 
@@ -73,6 +75,7 @@ class Vocabulary(ABC):
         bos, eos: the tokens that begin and end a text; None if there is none.
         add_bos, add_eos: whether `encode` puts them around a text.
         ends: the tokens that end an answer.
+        suppressed: the tokens that are never drawn.
 
     Args:
         metadata: of a GGUF file.
@@ -102,6 +105,8 @@ class Vocabulary(ABC):
         roles = roles_of(metadata, self.ids, self.eos, by_text=by_text)
         self.kinds: Sequence[int] = roles.kinds
         self.ends = roles.ends
+        told = metadata.get(SUPPRESSED)
+        self.suppressed = () if told is None else tuple(int(x) for x in told)
         self._roles = roles
 
     def _named(self, metadata: Mapping[str, Any], name: str) -> int | None:

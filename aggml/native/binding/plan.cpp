@@ -143,6 +143,14 @@ void bind_plan(nb::module_ &m)
         .def_prop_ro("n_packed", [](Plan &p) { return p.plan->n_packed; });
     m.def("inline_work", [] { return nb::make_tuple(ag_inline_work(false), ag_inline_work(true)); });
     m.def("packed_bytes", ag_packed_in_use);
+    m.def("packed_of", [](Storage &s) { return ag_packed_of(s.storage); }, "storage"_a);
+    m.def(
+        "packed_size",
+        [](int type, int64_t k, int64_t rows, int64_t matrices) {
+            if (k < 0 || rows < 0 || matrices < 0) throw nb::value_error("a negative extent");
+            return ag_packed_size(type, k, rows, matrices);
+        },
+        "type"_a, "k"_a, "rows"_a, "matrices"_a);
     m.def("packed_limit", ag_packed_limit);
     m.def("set_packed_limit", ag_packed_set_limit, "nbytes"_a);
 }

@@ -48,6 +48,27 @@ size_t ag_packed_in_use(void)
     return atomic_load(&in_use);
 }
 
+size_t ag_packed_of(const ag_storage *storage)
+{
+    size_t bytes = 0;
+    /* the list grows at its beginning only, and lives as long as the storage */
+    for (agk_packed *p = atomic_load(&storage->packed); p != NULL; p = of(p)->next) bytes += of(p)->mapped;
+    return bytes;
+}
+
+static size_t mapped_bytes(size_t groups, size_t group_bytes)
+{
+    return (groups * group_bytes + 4095) & ~(size_t)4095;
+}
+
+size_t ag_packed_size(int type, int64_t k, int64_t rows, int64_t matrices)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    if (layout == NULL) return 0;
+    const int64_t groups = (rows + AGK_PACKED_ROWS - 1) / AGK_PACKED_ROWS * matrices;
+    return mapped_bytes((size_t)groups, agk_packed_group_bytes(layout, k));
+}
+
 size_t ag_packed_limit(void)
 {
     size_t bytes = atomic_load(&limit);
@@ -110,7 +131,7 @@ static packing *make(ag_storage *weights, const agk_view *a, const agk_packed_la
     p->per_matrix = (a->ne[1] + AGK_PACKED_ROWS - 1) / AGK_PACKED_ROWS;
     p->n_groups = p->per_matrix * a->ne[2] * a->ne[3];
     p->packed_at = calloc((size_t)p->n_groups, sizeof *p->packed_at);
-    p->mapped = ((size_t)p->n_groups * p->group_bytes + 4095) & ~(size_t)4095;
+    p->mapped = mapped_bytes((size_t)p->n_groups, p->group_bytes);
     if (p->packed_at == NULL || !reserve(p->mapped)) {
         free(p->packed_at);
         free(p);

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aggml.models.engine.engine import Engine
+    from aggml.models import TextModel
     from aggml.serve.http.pacing import UnderWay
 
 __all__ = ["Metrics"]
@@ -78,9 +78,10 @@ class Metrics:
             lambda: under_way.count
         )
 
-    def show_engine(self, model: str, engine: Engine) -> None:
+    def show_engine(self, name: str, model: TextModel) -> None:
         """Show the counters of an engine, labelled with the name of its model."""
-        counters, pages = engine.counters, engine.pages
+        engine = model.engine
+        counters = engine.counters
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
         shown: dict[str, Callable[[], float]] = {
             "prompt_tokens": lambda: counters.prompt_tokens,
@@ -89,12 +90,12 @@ class Metrics:
             "failed_steps": lambda: counters.failed_steps,
             "queued": lambda: engine.queued,
             "active": lambda: engine.active,
-            "pages_used": lambda: pages.used,
-            "pages_stored": lambda: pages.stored,
-            "pages": lambda: pages.budget,
+            "pages_used": lambda: engine.page_usage.used,
+            "pages_stored": lambda: engine.page_usage.stored,
+            "pages": lambda: engine.page_usage.total,
         }
-        for name, value in shown.items():
-            self._engines[name].labels(model).set_function(value)
+        for counted, value in shown.items():
+            self._engines[counted].labels(name).set_function(value)
 
     def text(self) -> bytes:
         """All metrics in the format of Prometheus."""

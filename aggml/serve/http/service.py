@@ -118,7 +118,7 @@ class Service:
         elif isinstance(model, SpeechModel):
             self.transcribers[served.name] = model
         elif isinstance(model, TextModel):
-            self.metrics.show_engine(served.name, model.engine)
+            self.metrics.show_engine(served.name, model)
             self.completers[served.name] = model
 
     @property

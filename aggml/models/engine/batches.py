@@ -1,0 +1,486 @@
+"""BatchEngine: vectors, ranks and windows of speech, which one step answers, computed in batches.
+
+It has no task and no loop of its own: those who wait drive it. A task adds its requests to the
+queue. If there is room for a batch, the task takes one from the queue, computes it and hands out
+the results; if not, it parks until it has its results or there is room. So the engine works for
+tasks of any event loop and any thread.
+
+Here: which requests a batch has (`choose`, a pure function), the queue, cancellation, deadlines.
+Not here: the computation (encoder/, speech/), text token by token (engine.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+
+import anyio
+
+from aggml.models.errors import DeadlineError, EngineError, FullError
+from aggml.process.locks import new_lock
+from aggml.stream.parker import Parker, post_here
+from aggml.stream.reactor import in_trio, running_asyncio
+from aggml.stream.waits import CHECKPOINT
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+__all__ = ["AGING", "BatchEngine", "Waiting", "choose"]
+
+AGING: Final = 10.0  # seconds in which a waiting request gains one priority
+#: So many tasks wake in one turn of a loop. Each of them then takes 0.1 to 0.4 ms beside busy
+#: workers; all at once would hold up the loop.
+WOKEN: Final = 4
+
+
+class Sized(Protocol):
+    """An item; its length counts towards the size of its batch."""
+
+    def __len__(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the policy knows of a request in the queue.
+
+    Attributes:
+        size: length of its item.
+        priority: as its caller gave it.
+        since: when it arrived, in seconds.
+    """
+
+    size: int
+    priority: int = 0
+    since: float = 0.0
+
+
+def choose(queue: Sequence[Waiting], full: int, now: float) -> list[int]:
+    """Which requests the next batch has: their places in the queue, in order of rank.
+
+    A higher priority comes first, then the earlier arrival. A request gains one priority in every
+    `AGING` seconds. The first one is always chosen, however long it is; of the others those for
+    which there is still room. So nobody is passed over for ever: each batch has the first one.
+
+    Args:
+        queue: in order of arrival.
+        full: the largest sum of sizes.
+        now: the time, in seconds.
+    """
+    order = sorted(
+        range(len(queue)),
+        key=lambda i: (-queue[i].priority - int((now - queue[i].since) / AGING), i),
+    )
+    chosen: list[int] = []
+    size = 0
+    for i in order:
+        if not chosen or size + queue[i].size <= full:
+            chosen.append(i)
+            size += queue[i].size
+    return chosen
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """An item on its way. It is in the queue, or in a batch, or answered."""
+
+    item: Any
+    about: Waiting
+    call: _Call
+    result: Any = None
+
+
+class _Batch:
+    """Requests that are computed together.
+
+    Attributes:
+        requests: those that still need their results.
+        size: sum of their sizes.
+        abort: ends the computation, from any thread; None: it does not depend on others.
+    """
+
+    __slots__ = ("abort", "requests", "size")
+
+    def __init__(self, requests: list[_Request]) -> None:
+        self.requests = requests
+        self.size = sum(request.about.size for request in requests)
+        self.abort: Callable[[], object] | None = None
+
+
+class _Call:
+    """A task with its requests.
+
+    Attributes:
+        home: the event loop of the task.
+        left: how many of its requests in queue and batches are not answered.
+        size: the sum of their sizes.
+        queued: how many of its requests are in the queue.
+        batch: the one that the task is computing.
+        error: why a batch with a request of it failed.
+    """
+
+    __slots__ = ("batch", "error", "home", "left", "parker", "queued", "size")
+
+    def __init__(self) -> None:
+        self.parker = Parker()
+        self.home: object
+        if in_trio():
+            import trio
+
+            self.home = trio.lowlevel.current_trio_token()
+        else:
+            self.home = running_asyncio()
+        self.left = self.size = self.queued = 0
+        self.batch: _Batch | None = None
+        self.error: Exception | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it needs results that may still come."""
+        return self.left > 0 and self.error is None
+
+
+class _Homes:
+    """Calls by the event loop of their tasks."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls: dict[object, dict[_Call, None]] = {}
+
+    def add(self, call: _Call) -> None:
+        self.calls.setdefault(call.home, {})[call] = None
+
+    def discard(self, call: _Call) -> None:
+        found = self.calls.get(call.home)
+        if found is not None and found.pop(call, self) is None and not found:
+            del self.calls[call.home]  # so that the loop can be freed
+
+
+class _Guard:
+    """``with``: the state of an engine is this thread's; at its end, calls that left are removed.
+
+    A task may leave at any moment: Python's collector, which may run while this thread holds the
+    lock, finalizes tasks of loops that nobody runs any more. So who leaves never waits for the
+    lock.
+    """
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: BatchEngine[Any, Any]) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        self._engine.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.lock.release()
+        self._engine.sweep()
+
+
+class BatchEngine(Generic[T, R]):
+    """Makes batches of the items that tasks submit: ``result = await engine.submit(item)``.
+
+    No request waits for a batch to fill: while one batch is computed, the next one collects.
+
+    Args:
+        compute: takes a list of items and returns a result for each. It is cancelled if the task
+            that computes is cancelled, or if nobody waits for its results any more.
+        full: a batch is full at this sum of lengths; a single item may be longer.
+        max_waiting: how many requests may be in the queue; more are refused.
+        at_once: how many batches may be computed at a time. A further one begins beside a running
+            one only if it is full.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[list[T]], Awaitable[Sequence[R]]],
+        *,
+        full: int,
+        max_waiting: int,
+        at_once: int = 1,
+    ) -> None:
+        self._compute = compute
+        self._full = full
+        self._max_waiting = max_waiting
+        self._at_once = at_once
+        self._queue: list[_Request] = []  # in order of arrival
+        self._queued = 0  # sum of sizes
+        self._batches: set[_Batch] = set()  # that are computed now
+        # Calls that have requests in the queue and are parked; calls that are awake and will look
+        # at the queue soon. By their loops: one that stands still must not stop the others.
+        self._parked = _Homes()
+        self._awake = _Homes()
+        self._gone: deque[_Call] = deque()  # they have left, and their requests are still here
+        self._rate = 0.0  # measured: sizes a second; 0: nothing was measured yet
+        self.lock = new_lock()  # held for moments only; nothing is awaited meanwhile
+        self._guard = _Guard(self)
+
+    async def submit(self, item: T, priority: int = 0, deadline: float | None = None) -> R:
+        """The result for one item: see `submit_all`."""
+        return (await self.submit_all([item], priority, deadline))[0]
+
+    async def submit_all(
+        self, items: Iterable[T], priority: int = 0, deadline: float | None = None
+    ) -> list[R]:
+        """The results for several items, in their order.
+
+        No more of them are in the queue at a time than two batches have. So somebody else's item
+        does not wait for all of them.
+
+        Args:
+            items: any number.
+            priority: higher ones are computed first.
+            deadline: seconds from now, in which all results are needed.
+
+        Raises:
+            EngineError: the computation failed; the cause is attached.
+            FullError: too many requests are waiting.
+            DeadlineError: the deadline has passed, or is predicted to be missed: then nothing is
+                computed.
+
+        Cancellation: takes the requests back. Other requests of the same batch are answered. If the
+        cancelled task was computing the batch, another one begins it again.
+        """
+        todo = deque(items)
+        if deadline is None:
+            return await self._answers(todo, priority)
+        self._foresee(sum(map(len, todo)), deadline)
+        with anyio.move_on_after(deadline):
+            return await self._answers(todo, priority)
+        raise DeadlineError(f"[BatchEngine.submit] the deadline of {deadline:g} s has passed")
+
+    def _foresee(self, size: int, deadline: float) -> None:
+        """Refuse what cannot be done in time.
+
+        Raises:
+            DeadlineError: it cannot.
+        """
+        with self._guard:
+            before = self._queued + sum(batch.size for batch in self._batches)
+            needed = (before + size) / self._rate if self._rate else 0.0
+        if deadline <= 0 or needed > deadline:
+            raise DeadlineError(
+                f"[BatchEngine.submit] the deadline of {deadline:g} s cannot be met: "
+                f"{needed:.3g} s are predicted"
+            )
+
+    async def _answers(self, todo: deque[T], priority: int) -> list[R]:
+        call = _Call()
+        requests: list[_Request] = []
+        if not todo:
+            await CHECKPOINT
+        try:
+            while call.waits or (todo and call.error is None):
+                with self._guard:
+                    self._awake.add(call)
+                    added = self._add(call, requests, todo, priority)
+                if added:
+                    await CHECKPOINT  # tasks that are ready add their requests before a batch
+                with self._guard:
+                    batch = self._begin(call)
+                if batch is not None:
+                    await self._drive(batch, call)
+                elif call.waits:
+                    await call.parker.park()
+        finally:
+            self._gone.append(call)
+            self.sweep()
+        if call.error is not None:
+            raise EngineError(f"[BatchEngine.submit] {call.error}") from call.error
+        return [cast("R", request.result) for request in requests]
+
+    async def _drive(self, batch: _Batch, call: _Call) -> None:
+        """Compute a batch and hand out its results."""
+        begin = time.perf_counter()
+        error: Exception | None = None
+        computed = list(batch.requests)
+        items = [request.item for request in computed]
+        results: Sequence[R] = ()
+        try:
+            if any(request.call is call for request in computed):
+                results = await self._compute(items)
+            else:
+                results = await self._compute_for_others(batch, items)
+            if batch.requests and len(results) != len(computed):
+                raise EngineError(f"{len(results)} results for {len(computed)} requests")
+        except Exception as failure:  # of any class: the waiting tasks must get it
+            error = failure
+        if error is None:
+            for request, result in zip(computed, results, strict=False):
+                request.result = result
+        with self._guard:
+            if error is None and batch.requests:
+                rate = batch.size / max(time.perf_counter() - begin, 1e-9)
+                self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
+            ready = self._answer(batch, call, error)
+        woken = 0
+        try:
+            for other in ready:
+                woken += 1
+                if other.home is call.home:
+                    other.parker.unpark_here()
+                else:
+                    other.parker.unpark()
+                if not woken % WOKEN:
+                    await CHECKPOINT
+        finally:
+            for other in ready[woken:]:
+                other.parker.unpark()
+        with self._guard:
+            self._end(call)
+
+    async def _compute_for_others(self, batch: _Batch, items: list[T]) -> Sequence[R]:
+        """Compute a batch without a request of this task; it ends if nobody needs it any more."""
+        with anyio.CancelScope() as scope:
+            post = post_here()
+            with self._guard:
+                batch.abort = lambda: post(scope.cancel)
+                needed = bool(batch.requests)
+            if needed:
+                return await self._compute(items)
+        return ()
+
+    # -- changes of the state, each called with the lock
+
+    def _add(self, call: _Call, requests: list[_Request], todo: deque[T], priority: int) -> bool:
+        """Add items to the queue, as many as fill two batches; False: none.
+
+        Raises:
+            FullError: the queue is full.
+        """
+        if not todo or (call.left and call.size >= self._full):
+            return False
+        now = time.monotonic()
+        while todo and (not call.left or call.size < 2 * self._full):
+            if len(self._queue) >= self._max_waiting:
+                if call.left:
+                    break
+                seconds = math.ceil(self._queued / self._rate) if self._rate else 1
+                raise FullError(
+                    f"[BatchEngine.submit] {len(self._queue)} requests are waiting, at most "
+                    f"{self._max_waiting} may",
+                    max(1, seconds),
+                )
+            item = todo.popleft()
+            request = _Request(item, Waiting(len(item), priority, now), call)
+            requests.append(request)
+            self._enqueue([request])
+            call.left += 1
+            call.size += request.about.size
+        return True
+
+    def _enqueue(self, requests: Iterable[_Request]) -> None:
+        for request in requests:
+            self._queue.append(request)
+            self._queued += request.about.size
+            request.call.queued += 1
+
+    def _may_begin(self) -> bool:
+        running = len(self._batches)
+        if not self._queue or running >= self._at_once:
+            return False
+        return not running or self._queued >= self._full
+
+    def _begin(self, call: _Call) -> _Batch | None:
+        """The next batch, which the task then computes; None: the task has to park, or is done."""
+        self._awake.discard(call)
+        if not call.waits:
+            return None
+        if not self._may_begin():
+            if call.queued:
+                self._parked.add(call)
+            return None
+        places = choose([x.about for x in self._queue], self._full, time.monotonic())
+        batch = call.batch = _Batch([self._queue[i] for i in places])
+        taken = set(places)
+        self._queue = [x for i, x in enumerate(self._queue) if i not in taken]
+        self._queued -= batch.size
+        for request in batch.requests:
+            request.call.queued -= 1
+            if not request.call.queued:
+                self._parked.discard(request.call)
+        self._batches.add(batch)
+        self._wake()
+        return batch
+
+    def _wake(self) -> None:
+        """If there is room for a batch, a task of each loop looks at the queue."""
+        if not self._may_begin():
+            return
+        for home, parked in [*self._parked.calls.items()]:
+            if home in self._awake.calls:
+                continue
+            call = next(iter(parked))
+            if call.parker.unpark():
+                self._parked.discard(call)
+                self._awake.add(call)
+            else:  # its loop is closed, so nobody waits there any more
+                for each in [*parked]:
+                    self._remove(each)
+
+    def _answer(self, batch: _Batch, call: _Call, error: Exception | None) -> list[_Call]:
+        """Note that a batch is done; returns the tasks to wake."""
+        ready: dict[_Call, None] = {}
+        for request in batch.requests:
+            other = request.call
+            other.left -= 1
+            other.size -= request.about.size
+            if error is not None:
+                other.error = error
+            # it is done, or it has more requests to add
+            if other is not call and (error is not None or not other.queued):
+                ready[other] = None
+        batch.requests = []
+        return [*ready]
+
+    def _end(self, call: _Call) -> None:
+        """The task does not compute any more."""
+        batch, call.batch = call.batch, None
+        if batch is not None:
+            self._batches.discard(batch)
+            batch.abort = None
+            if batch.requests:  # it was cancelled: the others' requests come first again
+                self._queue, after = [], self._queue
+                self._queued = 0
+                for request in after:
+                    request.call.queued -= 1
+                self._enqueue([*batch.requests, *after])
+                for other in dict.fromkeys(request.call for request in batch.requests):
+                    awake = self._awake.calls.get(other.home, {})
+                    if other is not call and other.batch is None and other not in awake:
+                        self._parked.add(other)
+                batch.requests = []
+        self._wake()
+
+    def _remove(self, call: _Call) -> None:
+        """Forget a call: take its requests out of the queue and of the batches."""
+        self._parked.discard(call)
+        self._awake.discard(call)
+        if call.queued:
+            self._queue = [x for x in self._queue if x.call is not call]
+            self._queued = sum(x.about.size for x in self._queue)
+        for batch in self._batches if call.left else ():
+            batch.requests = [x for x in batch.requests if x.call is not call]
+            if not batch.requests and batch.abort is not None:
+                with contextlib.suppress(RuntimeError):  # the loop that computes it is closed
+                    batch.abort()
+        call.left = call.queued = call.size = 0
+
+    def sweep(self) -> None:
+        """Remove the calls that have left; if another thread holds the lock, that one does it."""
+        while self._gone and self.lock.acquire(blocking=False):
+            try:
+                while self._gone:
+                    call = self._gone.popleft()
+                    self._remove(call)
+                    self._end(call)
+            finally:
+                self.lock.release()
