@@ -68,7 +68,7 @@ async def test_a_client_that_hangs_up_frees_its_slot(file: Path, stream: bool) -
 
         await app(scope, receive, send)
         steps = engine.counters.steps
-        await until(lambda: not engine.pages.used)
+        await until(lambda: not engine.active)
         assert engine.counters.steps <= steps + 1
         assert engine.counters.tokens < 400
         metrics = (await client.get("/metrics")).text
@@ -128,7 +128,7 @@ async def test_a_stream_that_cannot_be_sent_is_no_failure(
                 raise BrokenPipeError
 
         await app(POST, receive, send)
-        await until(lambda: not engine_of(app).pages.used)
+        await until(lambda: not engine_of(app).active)
         assert engine_of(app).counters.tokens < 400
         assert "aggml_hung_up_total 1.0" in (await client.get("/metrics")).text
     assert caplog.records == []
@@ -156,7 +156,7 @@ async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) ->
             while not service.stopping:
                 await anyio.lowlevel.checkpoint()
             # keeps the answer from being finished
-            with engine_of(app).model.site.host.stream.hold():
+            with engine_of(app).decoder.site.host.stream.hold():
                 for path in ("completions", "chat/completions", "embeddings"):
                     refused = await client.post(f"/v1/{path}", json=given)
                     assert refused.status_code == 503

@@ -540,7 +540,8 @@ class Engine:
     ) -> _Plan:
         batch = intake.batch
         if intake.every:
-            shape = batch.shape(self._best, every=True)
+            # Among as many as the device would draw, so that a seed gives the same tokens.
+            shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
             return _Plan(batch, shape, None, intake.follows, running, chunk)
         shape = batch.shape(0)
         drawn = draws_of(intake.follows, shape.logits, self._among(intake.follows))
@@ -936,7 +937,7 @@ class Engine:
         best: Best | None = None
         rows = [row for _, row in plan.follows]
         if plan.shape.every:
-            best = self._best_of(result)
+            best = self._best_of(result, plan.shape.best)
             tokens = choose_tokens(plan.follows, best)
             logits = np.fmax.reduce(best.logits[rows], axis=1).tolist()
         else:
@@ -962,9 +963,8 @@ class Engine:
                 self.counters.tokens += one.take(token, best, row)
                 self._notify(one)
 
-    def _best_of(self, result: Sequence[Any]) -> Best:
+    def _best_of(self, result: Sequence[Any], n: int) -> Best:
         ids, logits, every = result
-        n = self._best
         return Best(
             np.asarray(ids).reshape(-1, n), np.asarray(logits).reshape(-1, n),
             np.asarray(every).reshape(-1, self.decoder.vocabulary),

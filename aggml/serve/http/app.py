@@ -116,9 +116,7 @@ class Routes:
         ids = [await _tokens(model, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
-                found = await model.embed_ids(
-                    ids, dimensions=given.dimensions, priority=given.priority
-                )
+                found = await model.embed_ids(ids, dimensions=given.dimensions, **_rank(given))
         data = []
         for i, vector in enumerate(found):
             if not np.isfinite(vector).all():
@@ -138,7 +136,7 @@ class Routes:
         pairs = [await _pair(model, given.query, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
-                scores = (await model.rerank_ids(pairs, priority=given.priority)).tolist()
+                scores = (await model.rerank_ids(pairs, **_rank(given))).tolist()
         for i, score in enumerate(scores):
             if not math.isfinite(score):
                 raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
@@ -401,3 +399,7 @@ def application(options: Options) -> Starlette:
     )
     app.state.service = service
     return app
+
+
+def _rank(given: ModelRequest) -> dict[str, int]:
+    return {"priority": given.priority} if given.priority else {}
