@@ -343,6 +343,11 @@ class PagedDecoder(Decoder):
             moving.popleft()
         return bool(moving)
 
+    async def moved(self) -> None:
+        """Wait for the first of the transfers that `is_moving` tells of."""
+        if self.is_moving:
+            await self._moving[0][1].settled()
+
     def savable(self, slot: int, n: int, *, states: bool = False) -> bool:
         """Whether `save` would take the first ``n`` positions of a slot, states included."""
         assert self._written is not None
