@@ -1,16 +1,18 @@
 """Random requests with long shared beginnings to one engine, in rounds: each gets its own answer.
 
 A program is an engine of random size (few slots, a short queue, memory for little more than one
-sequence) and some twenty requests. Their prompts begin alike for random lengths. Some of them are
-cancelled, some come late, some are turned away. Each answer equals the one that the request gets
-alone. A turn of the engine that computes nothing waits. Sequences, stored pages and shared rows
-are never more than the memory. In the end all of it is free. Not here: requests over HTTP
-(requests.py).
+sequence) and some twenty requests, from one thread or from two. Their prompts begin alike for
+random lengths. They have random options, priorities and deadlines; some ask for logits or vectors
+instead. Some are cancelled, some come late, some are turned away. Each answer equals the one that
+the request gets alone. No request waits for ever. Sequences, stored pages, shared rows and what
+free slots keep are never more than the memory. In the end all of it is free. Not here: requests
+over HTTP (requests.py).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
@@ -19,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
+import numpy as np
 from fuzz.rounds import Failure, Report, draw
 
 import aggml
@@ -26,10 +30,11 @@ from aggml.models.decoder.adjusting import Adjuster, Rules
 from aggml.models.decoder.generating import generate
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
+from aggml.models.errors import DeadlineError, EngineError, FullError, TooLongError
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.small import write_small
+from aggml.models.text_model import TextModel
 from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
@@ -40,11 +45,10 @@ if TYPE_CHECKING:
 SHORT = 3
 CTX: Final = 512
 SLOTS: Final = 5
-STORED: Final = 24  # pages
 PATIENCE: Final = 120  # seconds for a program: longer is a hang, even on a slow machine
-IDLE: Final = 1000  # turns of the loop in which the engine may do nothing at all
 VOCABULARY: Final = 354
 TIE: Final = 1e-3  # logits that differ by less are equal but for rounding
+NEAR: Final = 2e-2  # elements of logits and vectors differ by less, for the same reason
 
 
 def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
@@ -59,12 +63,11 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
         path = write_small(Path(folder) / "small.gguf")
         async with AsyncExitStack() as stack:
             backend = await stack.enter_async_context(aggml.get_device("CPU").backend(n_threads=1))
-            alone = await _opened(stack, backend, path, PagedDecoder, 1 + STAGED)
-            more = -(-STORED * PAGE // CTX)
-            model = await _opened(stack, backend, path, PagedDecoder, SLOTS + STAGED + more)
+            alone = await _opened(stack, backend, path, 1 + STAGED)
+            decoder = await _opened(stack, backend, path, SLOTS + STAGED)
             for k in range(first, first + programs):
                 try:
-                    await _program(draw(seed, k), model, alone, counts)
+                    await _program(draw(seed, k), decoder, alone, counts, loop)
                 except Exception as error:
                     failure = Failure(seed, k, loop, f"{type(error).__name__}: {error}")
                     failure.__cause__ = error
@@ -75,15 +78,60 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
 
 
 async def _opened(
-    stack: AsyncExitStack, backend: Backend, path: Path, kind: Any, sequences: int
+    stack: AsyncExitStack, backend: Backend, path: Path, sequences: int
 ) -> PagedDecoder:
     file = stack.enter_context(await open_model(path))
-    model: PagedDecoder = await load_decoder(backend, file, kind=kind, ctx=CTX, sequences=sequences)
-    stack.callback(model.close)
-    return model
+    decoder = await load_decoder(backend, file, kind=PagedDecoder, ctx=CTX, sequences=sequences)
+    stack.callback(decoder.close)
+    return decoder
 
 
 # -- requests
+
+
+class _Call:
+    """One call of a model, drawn at random, and what came of it."""
+
+    def __init__(self, source: random.Random, prompt: list[int]) -> None:
+        self.prompt = prompt
+        self.kind = source.choice(["text"] * 10 + ["logits", "hidden"])
+        self.n = min(source.choice([1, 2, 5, 12, 30]), CTX + 1 - len(prompt))
+        self.ends = frozenset(_tokens(source, 3)) if source.random() < 0.2 else frozenset[int]()
+        self.sampler: dict[str, Any] = {"temperature": 0.0}
+        self.rules = Rules()
+        self.logprobs: int | None = None
+        kind = source.randrange(5)
+        if kind == 1:
+            # A draw among several depends on the last bit of their logits where these are nearly
+            # equal. So it is drawn among one.
+            self.sampler = {"temperature": 0.9, "top_k": 1, "seed": source.randrange(1 << 30)}
+        elif kind == 2:
+            self.rules = Rules(repetition=1.2, bias={source.randrange(VOCABULARY): 3.0})
+        elif kind == 3:
+            self.logprobs = 2
+        elif kind == 4:
+            self.rules = Rules(least=source.randrange(4))
+        self.priority = source.choice([0, 0, 0, 1, 2, -1])
+        self.deadline = source.choice([None, None, None, None, 1000.0, 0.0, 0.05])
+        self.end = source.choice(["", "", "", "leave", "cancel"])
+        self.after = source.randint(0, 4)  # tokens until it leaves
+        self.pause = source.choice([0, 0, 1, 5, 40])
+        self.here = source.random() < 0.6  # else in the second thread, if there is one
+        self.found: list[int] | None = None
+        self.left = False
+        self.array: np.ndarray | None = None
+
+    def options(self) -> dict[str, Any]:
+        rules = self.rules
+        return {
+            "max_tokens": self.n, "stop_ids": sorted(self.ends), **self.sampler,
+            "repetition_penalty": rules.repetition, "logit_bias": dict(rules.bias),
+            "min_tokens": rules.least, "logprobs": self.logprobs, "priority": self.priority,
+            "deadline": self.deadline,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} of {len(self.prompt)} tokens, {self.options()}>"
 
 
 def _tokens(source: random.Random, n: int) -> list[int]:
@@ -101,200 +149,220 @@ def _prompts(source: random.Random, n: int) -> list[list[int]]:
         )
         rest = source.choice([0, 1, source.randint(1, 40), source.randint(1, 480)])
         prompt = begin[:cut] + _tokens(source, rest)
-        found.append(prompt[: source.choice([480, 500])] or [1])
+        found.append(prompt[: source.choice([480, 500, 512])] or [1])
     source.shuffle(found)
     return found
-
-
-def _job(source: random.Random, prompt: list[int]) -> Job:
-    n = min(source.choice([1, 2, 5, 12, 30]), CTX - 1 - len(prompt))
-    kind = source.randrange(4)
-    sampler = Sampler(temperature=0)
-    if kind == 1:
-        # A draw among several depends on the last bit of their logits where these are nearly equal.
-        sampler = Sampler(0.9, 1, 0.95, source.randrange(1 << 30))
-    ends = frozenset(_tokens(source, 3)) if source.random() < 0.2 else frozenset[int]()
-    rules = Rules(repetition=1.2, bias={source.randrange(VOCABULARY): 3.0}) if kind == 2 else None
-    adjuster = None if rules is None else Adjuster(rules, prompt, ends)
-    return Job(prompt, n, sampler, ends, adjuster=adjuster, told=2 if kind == 3 else None)
-
-
-async def _wanted(job: Job, alone: PagedDecoder, sampler: Sampler) -> list[int]:
-    """The answer of a request that has a model for itself, without adjusters.
-
-    A draw among tokens of nearly equal logits depends on their order, and so on the last bit, which
-    depends on how many tokens a step has. So the engine itself draws, with this request alone.
-    """
-    if sampler.temperature > 0:
-        async with Engine(alone, slots=1, budget=64) as engine:
-            one = Job(job.prompt, job.n_predict, sampler, job.ends)
-            async with aclosing(engine.stream(one)) as stream:
-                return [token async for tokens in stream for token in tokens]
-    steps = generate(alone, job.prompt, [sampler], n_predict=job.n_predict, ends=job.ends)
-    return [x for (x,) in [tokens async for tokens in steps] if x is not None]
 
 
 # -- a program
 
 
 class _Watch:
-    """Checks an engine before each step, and counts the turns in which it does nothing."""
+    """Checks an engine whenever it queues a step."""
 
     def __init__(self, engine: Engine) -> None:
-        self.idle = self.steps = 0
+        self.steps = 0
+        self.wrong: list[str] = []
         self._engine = engine
-        self._memory = engine._return_memory
-        self._turn = engine._turn
-        engine._return_memory = self._before_a_step  # type: ignore[method-assign]
-        engine._turn = self._counted  # type: ignore[method-assign]
+        self._launch = engine._launch
+        engine._launch = self._checked  # type: ignore[method-assign]
 
-    async def _before_a_step(self) -> None:
-        engine = self._engine
-        await self._memory()
-        self.steps += 1
-        pages = engine.pages
-        assert pages.free >= 0, "more pages than the budget"
-        assert pages.stored == len(engine.prefixes) <= engine.prefixes.most
-        assert pages.used == sum(map(engine._need, _going(engine))), "pages of nobody"
-        held = sum(pages._touched.values()) + pages.stored + pages.shared
-        assert engine._touched == pages.shared
-        assert held <= pages.budget, f"{held} pages have memory, the budget is {pages.budget}"
+    def _checked(self, plan: Any) -> bool:
+        done = self._launch(plan)
+        if done:
+            self.steps += 1
+            self._check(plan)
+        return done
 
-    async def _counted(self) -> None:
-        """A turn that makes no step must soon be followed by one that does, or waits."""
-        before = self.steps
-        await self._turn()
-        if self.steps > before:
-            self.idle = 0
-            return
-        self.idle += 1
-        assert self.idle < IDLE, "the engine turns without doing anything"
-
-
-def _going(engine: Engine) -> list[Job]:
-    return [*engine._taking_in, *engine._running.values()]
+    def _check(self, plan: Any) -> None:
+        engine, pages = self._engine, self._engine.pages
+        going = [*engine._active.values()]
+        held = sum(pages._touched.values()) + pages.stored + max(pages.shared, engine._touched)
+        rows = sorted((x.staged, x.staged + len(x.tokens)) for x in going if x.staged is not None)
+        for wrong, what in (
+            (pages.free < 0, "more pages than the budget"),
+            (pages.used != sum(map(engine._need, going)), "pages of nobody"),
+            (held > pages.budget, f"{held} pages have memory, the budget is {pages.budget}"),
+            (bool(engine._give_backs), "a step runs while memory is to be given back"),
+            (any(a[1] > b[0] for a, b in itertools.pairwise(rows)), f"rows {rows}"),
+            (len({x.slot for x in going}) != len(going), "two requests in a slot"),
+        ):
+            if wrong:
+                self.wrong.append(f"step {self.steps}: {what}: {plan}"[:2000])
 
 
 async def _program(
-    source: random.Random, model: PagedDecoder, alone: PagedDecoder, counts: Counter[str]
-) -> None:
-    prompts = _prompts(source, source.randint(2, 24))
-    jobs = [_job(source, prompt) for prompt in prompts]
-    samplers = [Sampler(**vars_of(job.sampler)) for job in jobs]
+    source: random.Random, decoder: PagedDecoder, alone: PagedDecoder, counts: Counter[str],
+    loop: str,
+) -> None:  # fmt: skip
+    calls = [_Call(source, prompt) for prompt in _prompts(source, source.randint(2, 24))]
     engine = Engine(
-        model, slots=source.randint(1, SLOTS), budget=source.choice([8, 9, 12, 20, 64]),
-        stored=source.choice([0, 3, STORED]), chunk=source.choice([1, 16, 32, 128]),
-        max_waiting=source.choice([1, 3, 64]),
+        decoder, slots=source.randint(1, SLOTS), budget=source.choice([8, 9, 12, 20, 64]),
+        chunk=source.choice([1, 16, 32, 128]), max_waiting=source.choice([1, 3, 64]),
+        swap=source.choice([0, 1 << 20, 1 << 30]),
     )  # fmt: skip
     watch = _Watch(engine)
-    ends = [source.choice(["", "", "", "leave", "cancel"]) for _ in jobs]
-    after = [source.randint(0, 4) for _ in jobs]  # lists of tokens until it leaves
-    pauses = [source.choice([0, 0, 1, 5, 40]) for _ in jobs]
-    results: list[list[int] | None] = [None] * len(jobs)
+    model = TextModel(engine, None)
+    size = source.choice([3, 8, 24])
+    two = source.random() < 0.4
     with anyio.fail_after(PATIENCE):
-        async with engine:
-            for at in range(0, len(jobs), size := source.choice([3, 8, 24])):
-                async with anyio.create_task_group() as tasks:
-                    for i in range(at, min(at + size, len(jobs))):
-                        tasks.start_soon(
-                            functools.partial(
-                                _ask, engine, jobs[i], results, i, ends[i], after[i], counts
-                            )
-                        )
-                        for _ in range(pauses[i]):
-                            await anyio.lowlevel.checkpoint()
-            while engine.active or engine.queued:
-                await anyio.lowlevel.checkpoint()
-            assert (engine.pages.used, engine.pages.slots) == (0, [])
-            assert engine.pages.stored == len(engine.prefixes)
+        if two:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_clients, model, [x for x in calls if x.here], size, counts)
+                rest = [x for x in calls if not x.here]
+                call = functools.partial(_clients, model, rest, size, counts)
+                tasks.start_soon(
+                    functools.partial(anyio.to_thread.run_sync, abandon_on_cancel=True),
+                    functools.partial(anyio.run, call, backend=loop),
+                )
+        else:
+            await _clients(model, calls, size, counts)
+        # The last one to leave may have left its slot; the next turn frees it.
+        for _ in range(2):
+            engine.turn()
+            for flight in list(engine._flights):
+                await flight.future.settled()
+        engine.turn()
+    assert not watch.wrong, watch.wrong[0]
+    assert (engine.pages.used, engine.pages.slots) == (0, []), repr(engine)
+    assert (engine.active, engine.queued, len(engine._shares)) == (0, 0, 0), repr(engine)
+    assert (engine._swapped, engine._loops, engine._parked) == (0, {}, {})
     counts["steps"] += watch.steps
     counts["cached"] += engine.counters.cached_tokens
-    for slot in range(model.sequences):
-        await model.forget(slot)
-    for job, sampler, found in zip(jobs, samplers, results, strict=True):
-        if found is None:
-            continue
-        if job.adjuster is None:
-            wanted = await _wanted(job, alone, sampler)
-        else:
-            wanted = await _adjusted(job, alone)
-        name = f"{len(job.prompt)} tokens, {job.sampler}, {job.told}: "
-        same = found == wanted[: len(found)] or await _ties(job, found, wanted, alone)
-        assert same, f"{name} {found} instead of {wanted}"
-        parted = found[: len(wanted)] != wanted[: len(found)]
-        assert job.left or parted or len(found) == len(wanted), f"{name} {found}, not all {wanted}"
+    counts["preempted"] += engine.counters.preemptions
+    counts["in two threads"] += two
+    for slot in range(decoder.sequences):
+        for give_back in decoder.forget_parts(slot):
+            give_back()
+    for call in calls:
+        await _compare(call, alone, counts)
 
 
-def vars_of(sampler: Sampler) -> dict[str, Any]:
-    """The arguments of a sampler, without its generator."""
-    return {x: getattr(sampler, x) for x in ("temperature", "top_k", "top_p", "seed", "min_p")}
+async def _clients(model: TextModel, calls: list[_Call], size: int, counts: Counter[str]) -> None:
+    for at in range(0, len(calls), size):
+        async with anyio.create_task_group() as tasks:
+            for call in calls[at : at + size]:
+                tasks.start_soon(_ask, model, call, counts)
+                for _ in range(call.pause):
+                    await anyio.lowlevel.checkpoint()
 
 
-async def _adjusted(job: Job, alone: PagedDecoder) -> list[int]:
+async def _ask(model: TextModel, call: _Call, counts: Counter[str]) -> None:
+    """One client: it takes the whole answer, or leaves, or is cancelled."""
+    try:
+        with anyio.CancelScope() as scope:
+            if call.end == "cancel" and call.after == 0:
+                scope.cancel()
+            if call.kind == "text":
+                await _read(model, call, scope)
+            elif call.kind == "logits":
+                call.array = await model.logits(call.prompt)
+            else:
+                call.array = await model.embed_ids([call.prompt], normalize=False)
+            counts[call.end or call.kind] += 1
+    except FullError:
+        counts["full"] += 1
+        call.found = None
+    except TooLongError:
+        counts["too long"] += 1
+        need = model.engine.pages.need(min(len(call.prompt) + call.n, CTX))
+        assert need > model.engine.pages.budget, "could have run"
+    except DeadlineError:
+        counts["late"] += 1
+        assert call.deadline is not None, "has no deadline"
+        assert call.deadline < 1000, "was refused although there is time"
+        call.left = True
+    except EngineError as error:
+        raise AssertionError(f"{call} failed: {error!r}, {error.__cause__!r}") from error
+
+
+async def _read(model: TextModel, call: _Call, scope: anyio.CancelScope) -> None:
+    found = call.found = list[int]()
+    call.left = True
+    async with aclosing(model.generate(call.prompt, **call.options())) as stream:
+        async for token in stream:
+            found.append(token.id)
+            if call.logprobs is not None:
+                assert token.logprob is not None
+                assert token.top is not None
+                assert len(token.top) == call.logprobs
+            if call.end and len(found) >= call.after:
+                if call.end == "leave":
+                    return
+                scope.cancel()
+        assert stream.finish_reason == ("length" if len(found) == call.n else "stop")
+    call.left = False
+
+
+# -- what each gets alone
+
+
+async def _compare(call: _Call, alone: PagedDecoder, counts: Counter[str]) -> None:
+    if call.kind != "text":
+        if call.array is not None:
+            if call.kind == "logits":
+                wanted = await alone.logits(call.prompt)
+            else:
+                wanted = (await alone.hidden(call.prompt)).mean(axis=0, keepdims=True)
+            worst = float(np.abs(call.array - wanted).max())
+            assert worst < NEAR, f"{call}: differs by {worst}"
+        return
+    found = call.found
+    if found is None:
+        return
+    counts["answers"] += 1
+    wanted = await _wanted(call, alone)
+    same = found == wanted[: len(found)] or await _ties(call, found, wanted, alone)
+    assert same, f"{call}: {found} instead of {wanted}"
+    parted = found[: len(wanted)] != wanted[: len(found)]
+    assert call.left or parted or len(found) == len(wanted), f"{call}: {found}, not all {wanted}"
+
+
+async def _wanted(call: _Call, alone: PagedDecoder) -> list[int]:
+    """The answer of a request that has a decoder for itself; no engine."""
+    if call.rules:
+        return await _adjusted(call, alone)
+    sampler = Sampler(**call.sampler)
+    steps = generate(alone, call.prompt, [sampler], n_predict=call.n, ends=call.ends)
+    return [x for (x,) in [tokens async for tokens in steps] if x is not None]
+
+
+async def _adjusted(call: _Call, alone: PagedDecoder) -> list[int]:
     """The answer with the changes of an adjuster, computed token by token from all logits."""
-    assert job.adjuster is not None
-    adjuster = Adjuster(job.adjuster._rules, job.prompt, job.ends)
+    adjuster = Adjuster(call.rules, call.prompt, call.ends)
     made: list[int] = []
-    row = await alone.prefill(0, job.prompt)
+    row = await alone.prefill(0, call.prompt)
     while True:
-        ids, logits = adjuster.changed(row)
-        row = row.copy()
-        row[ids] = logits
-        token = int(row.argmax())
-        if token in job.ends:
+        token = int(_changed(adjuster, row).argmax())
+        if token in call.ends:
             return made
         made.append(token)
         adjuster.take(token)
-        if len(made) == job.n_predict:
+        if len(made) == call.n:
             return made
-        (row,) = await alone.decode([token], [len(job.prompt) + len(made) - 1])
+        (row,) = await alone.decode([token], [len(call.prompt) + len(made) - 1])
 
 
-async def _ties(job: Job, found: list[int], wanted: list[int], alone: PagedDecoder) -> bool:
+def _changed(adjuster: Adjuster, row: np.ndarray) -> np.ndarray:
+    ids, logits = adjuster.changed(row)
+    row = row.copy()
+    row[ids] = logits
+    return row
+
+
+async def _ties(call: _Call, found: list[int], wanted: list[int], alone: PagedDecoder) -> bool:
     """Whether two answers part where two tokens have nearly equal logits.
 
     A logit differs by up to 3e-4 with the number of tokens in a step, because keys and values are
     rounded to f16.
     """
-    at = next(i for i, (x, y) in enumerate(zip(found, wanted, strict=False)) if x != y)
-    row = (await alone.prefill(0, [*job.prompt, *wanted[:at]])).copy()
-    if job.adjuster is not None:
-        adjuster = Adjuster(job.adjuster._rules, job.prompt, job.ends)
-        for token in wanted[:at]:
-            adjuster.take(token)
-        ids, logits = adjuster.changed(row)
-        row[ids] = logits
+    pairs = enumerate(zip(found, wanted, strict=False))
+    at = next((i for i, (x, y) in pairs if x != y), None)
+    if at is None:
+        return False
+    row = await alone.prefill(0, [*call.prompt, *wanted[:at]])
+    adjuster = Adjuster(call.rules, call.prompt, call.ends)
+    for token in wanted[:at]:
+        adjuster.take(token)
+    row = _changed(adjuster, row)
     return abs(float(row[found[at]] - row[wanted[at]])) < TIE
-
-
-async def _ask(
-    engine: Engine, job: Job, results: list[list[int] | None], i: int, end: str, after: int,
-    counts: Counter[str],
-) -> None:  # fmt: skip
-    """One client: it takes the whole answer, or leaves, or is cancelled."""
-    found: list[int] = []
-    with anyio.CancelScope() as scope:
-        try:
-            async with aclosing(engine.stream(job)) as stream:
-                if end == "cancel" and after == 0:
-                    scope.cancel()
-                async for tokens in stream:
-                    found += tokens
-                    after -= 1
-                    if end and after < 1:
-                        counts[end] += 1
-                        if end == "leave":
-                            break
-                        scope.cancel()
-        except FullError:
-            counts["full"] += 1
-            return
-        except TooLongError:
-            counts["too long"] += 1
-            need = engine.pages.need(len(job.prompt) + job.n_predict)
-            assert need > engine.pages.budget, "could have run"
-            return
-        except EngineError as error:
-            raise AssertionError(f"failed: {error}") from error
-    results[i] = found
-    counts["answers"] += 1

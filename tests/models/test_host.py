@@ -731,7 +731,7 @@ async def test_a_host_ends_in_the_middle_of_uses(
         raise _Left
 
     host = host_of(files, sum(sorted(totals.values())[1:]))
-    with anyio.fail_after(60), pytest.raises(BaseExceptionGroup) as e:
+    with anyio.fail_after(60), pytest.raises(BaseExceptionGroup) as e:  # noqa: PT012
         async with host, anyio.create_task_group() as tasks:
             for _ in range(6):
                 tasks.start_soon(one)

@@ -35,6 +35,7 @@ from aggml.models.kv.paging import PAGE, fitting
 from aggml.models.kv.rows import ROWS_STEP
 from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker
+from aggml.stream.reactor import in_trio, running_asyncio
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ _log = logging.getLogger("aggml")
 BEST: Final = 64  # tokens are drawn among so many, unless a request asks for more
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
 AHEAD: Final = 2  # steps that are queued on the device at a time
+IDLE: Final = 10_000  # turns in which nothing happens, until that is an error
 IN_A_TURN: Final = 0.0003  # seconds for giving memory back in one turn
 NO_TOKEN: Final = (
     "no token can be chosen, because all logits are NaN or -inf: the model's numbers overflow, or "
@@ -81,17 +83,31 @@ class _Plan:
     chained: bool = False  # its tokens are those that the step before it chose
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Flight:
     """A step that is queued."""
 
     plan: _Plan
     future: Future[Any]
     begun: float
+    watched: bool = False  # a task has waited for it, so it is known when it ended
 
     @property
     def requests(self) -> list[TextRequest]:
         return [*self.plan.running, *(x for x, _ in self.plan.chunk)]
+
+
+class _Waiters:
+    """Tasks of one event loop that wait for tokens.
+
+    Attributes:
+        awake: how many of them do not sleep.
+        parked: where each of the others sleeps.
+    """
+
+    def __init__(self) -> None:
+        self.awake = 0
+        self.parked: dict[TextRequest, Parker] = {}
 
 
 class Engine:
@@ -151,6 +167,7 @@ class Engine:
         self._building = [None]  # who pops it builds the graph of `_plan`
         self._shares = policy.Shares()
         self._rates = policy.Rates()
+        self._landed = 0.0  # when the last step was taken note of
         self._pace = 1.0  # seconds that recent requests took, on average
         self._give_backs: deque[Callable[[], object]] = deque()
         self._touched = 0  # pages of shared rows that may have memory
@@ -160,8 +177,9 @@ class Engine:
         self._zeros = np.zeros(0, np.uint8)
         self._turning = new_lock()  # who has it decides; nobody waits for it
         self._again = False
-        self._drivers: dict[TextRequest, None] = {}  # those that a task waits for
+        self._loops: dict[object, _Waiters] = {}  # the event loops in which tasks wait
         self._parked: dict[TextRequest, Parker] = {}
+        self._resting: list[Parker] = []  # of tasks that wait for a turn of another thread
         self._idlers: list[Parker] = []
         self._closing: str | None = None
 
@@ -208,13 +226,19 @@ class Engine:
         return tokens
 
     async def _wait(self, request: TextRequest) -> None:
-        """Wait until a request has news, and drive the engine meanwhile."""
+        """Wait until a request has news, and drive the engine meanwhile.
+
+        In each event loop that waits, at least one task drives. So nobody relies on a loop that has
+        stopped, or whose thread does something else.
+        """
         await CHECKPOINT
         if request.has_news:
             return
-        self._drivers[request] = None
+        loop = _running_loop()
+        here = self._loops.setdefault(loop, _Waiters())  # only tasks of this loop use it
+        here.awake += 1
+        idle = 0
         try:
-            idle = 0
             while not request.has_news:
                 self.turn()
                 if request.has_news:
@@ -223,48 +247,74 @@ class Engine:
                     idle = 0
                     continue
                 flight = self._flights[0] if self._flights else None
-                alone = len(self._drivers) - len(self._parked) <= 1
-                if flight is not None and (alone or request.slot is not None):
-                    idle = 0
+                if here.awake > 1 and (flight is None or request.slot is None):
+                    await self._park(here, request)
+                elif flight is not None:
+                    flight.watched = True
                     await flight.future.settled()
-                elif flight is None and self._pending is not None and request.slot is not None:
-                    idle = 0
+                elif self._pending is not None:
                     await self._pending.settled()
-                elif alone:
-                    # Another thread is in the middle of a turn, or memory is being given back.
+                elif await self._rest():
                     idle += 1
-                    if idle > 100_000:
+                    if idle > IDLE:
                         raise EngineError(f"the engine does not go on: {self!r}")
-                    await anyio.lowlevel.checkpoint()
-                else:
-                    await self._park(request)
+                    continue
+                idle = 0
         finally:
-            self._drivers.pop(request, None)
-            self._hand_over()
+            here.awake -= 1
+            if not here.awake:
+                if here.parked:
+                    next(iter(here.parked.values())).unpark()
+                else:
+                    del self._loops[loop]
 
-    async def _park(self, request: TextRequest) -> None:
+    async def _park(self, here: _Waiters, request: TextRequest) -> None:
         """Sleep until the request has news or its task is needed to drive the engine."""
-        parker = self._parked[request] = Parker()
+        parker = self._parked[request] = here.parked[request] = Parker()
+        here.awake -= 1
         try:
-            # First in, then look: the last one that leaves looks for those who sleep.
-            if not request.has_news and len(self._drivers) > len(self._parked):
+            # First in, then look: whoever has news for it looks for its parker afterwards.
+            if not request.has_news:
                 await parker.park()
         finally:
+            here.awake += 1
+            del here.parked[request]
             self._parked.pop(request, None)
 
-    def _hand_over(self) -> None:
-        """Wake one task if all that wait are asleep."""
-        if self._parked and len(self._drivers) <= len(self._parked):
-            for request, parker in list(self._parked.items()):
-                self._parked.pop(request, None)
-                if parker.unpark():
-                    return
-                self._drivers.pop(request, None)  # its loop is gone
+    async def _rest(self) -> bool:
+        """Wait for what another thread or the device does before a step can be queued.
+
+        Returns:
+            Whether there was nothing of that kind.
+        """
+        parker = Parker()
+        self._resting.append(parker)
+        try:
+            # First in, then look: who ends a turn wakes those who rest afterwards.
+            if self._turning.locked() or not self._building:
+                await parker.park()
+                return False
+        finally:
+            self._resting.remove(parker)
+        if self.decoder.is_moving:
+            await self.decoder.moved()
+            return False
+        await CHECKPOINT
+        return not self._give_backs
+
+    def _wake_resting(self) -> None:
+        for parker in list(self._resting):
+            parker.unpark()
 
     def _notify(self, request: TextRequest) -> None:
         parker = self._parked.pop(request, None)
         if parker is not None:
             parker.unpark()
+
+    def _wake_idlers(self) -> None:
+        if self._idlers and not (self.queued or self.active):
+            for parker in list(self._idlers):
+                parker.unpark()
 
     async def _build(self) -> bool:
         """Build the graph that the next step needs, unless somebody else does; whether it did."""
@@ -293,10 +343,7 @@ class Engine:
             self._plan = None
         finally:
             self._building.append(None)
-            for request, parker in list(self._parked.items()):
-                if request.slot is not None:
-                    self._parked.pop(request, None)
-                    parker.unpark()
+            self._wake_resting()
         return True
 
     def cancel(self, request: TextRequest) -> None:
@@ -307,6 +354,7 @@ class Engine:
         if request.over:
             return
         request.left = True
+        self._wake_idlers()
         for flight in list(self._flights):
             if all(x.over for x in flight.requests):
                 flight.future.abort()
@@ -363,8 +411,11 @@ class Engine:
             while self.queued or self.active:
                 parker = Parker()
                 self._idlers.append(parker)
-                if self.queued or self.active:
-                    await parker.park()
+                try:
+                    if self.queued or self.active:
+                        await parker.park()
+                finally:
+                    self._idlers.remove(parker)
         return not (self.queued or self.active)
 
     def check(self, requests: Sequence[TextRequest]) -> None:
@@ -453,6 +504,8 @@ class Engine:
                 self._fail([*self._active.values()] or self._waiting[:1], error)
             finally:
                 self._turning.release()
+                if self._resting:
+                    self._wake_resting()
 
     def _turn(self) -> None:
         while self._arriving:
@@ -465,13 +518,15 @@ class Engine:
         self._plan = self._pending = None
         self._drop_overdue()
         if not self._flights:
+            # Rows are not used again before their memory was given back: that would wipe them.
+            if not self._give_back():
+                return
             self._clear()
-            if self._give_backs:
-                self._give_back()
-                if self._give_backs:
-                    return
             self._admit()
             plan = self._next()
+            self._return_memory()
+            if not self._give_back():
+                return  # the next turn plans again
             if plan is None or not self._launch(plan):
                 return
         while len(self._flights) < AHEAD:
@@ -525,7 +580,13 @@ class Engine:
                     one.in_place = True
                     self._begin(one)
             chunk = steps.next_prompts(
-                prompts, room, self._rows, self.pages, self._begin, self._awaits
+                prompts,
+                room,
+                self._rows,
+                self.pages,
+                self._begin,
+                self._awaits,
+                self._staged(prompts),
             )
         if not running and not chunk:
             return None
@@ -601,12 +662,20 @@ class Engine:
             if len(those) == 1 and those[0].staged is None:
                 those[0].in_place = True
             chunk = steps.next_prompts(
-                those, room, self._rows, self.pages, self._begin, self._awaits
+                those, room, self._rows, self.pages, self._begin, self._awaits, self._staged(those)
             )
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
         return _Plan(intake.batch, shape, None, [], [], chunk)
+
+    def _staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
+        """Shared rows of all prompts but these."""
+        return [
+            (x.staged, x.staged + len(x.tokens))
+            for x in self._active.values()
+            if x.staged is not None and x not in prompts
+        ]
 
     def _among(self, follows: Iterable[tuple[TextRequest, int]]) -> int:
         """Among how many of the best tokens the device draws."""
@@ -662,10 +731,13 @@ class Engine:
         for number in decision.preempted:
             self._preempt(by_number[number])
         for number in decision.admitted:
-            if not self._let_in(by_number[number]):
-                return
-        if decision:
-            self._return_memory()
+            one = by_number[number]
+            try:
+                if not self._let_in(one):
+                    return
+            except Exception as error:  # of any class: it is nobody else's
+                _log.exception("a request could not be admitted")
+                self._fail([one], error)
 
     def _let_in(self, one: TextRequest) -> bool:
         """Give a request a slot; False if something has to be done before."""
@@ -686,12 +758,12 @@ class Engine:
         slot = self.pages.take(min(one.limit, self.decoder.ctx), wanted)
         if slot is None:
             return False
-        self._waiting.remove(one)
         one.slot = slot
+        self._active[slot] = one
+        self._waiting.remove(one)
         one.gained = max(one.gained, policy.gained(
             policy.Candidate(one.number, one.priority, one.arrived, 0), time.monotonic()
         ))  # fmt: skip
-        self._active[slot] = one
         self._held.pop(slot, None)
         self.decoder.promise(slot, min(one.limit, self.decoder.ctx))
         if one.snapshot is not None:
@@ -720,7 +792,7 @@ class Engine:
         if best[0] is None and self._held:
             # Rather a slot that holds nothing, or what was held longest: it is the first.
             free = [x for x in self.pages.free_slots if x not in self._held]
-            return (min(free) if free else None), 0
+            return (min(free) if free else next(iter(self._held))), 0
         return best
 
     def _preempt(self, one: TextRequest) -> None:
@@ -747,8 +819,8 @@ class Engine:
     def _free(self, one: TextRequest, held: list[int] | None) -> None:
         slot = one.slot
         assert slot is not None
-        del self._active[slot]
         self.pages.give_back(slot)
+        del self._active[slot]
         self._held.pop(slot, None)
         if held:
             self._held[slot] = held
@@ -761,19 +833,16 @@ class Engine:
             self._waiting.remove(one)
             self._ended(one)
         for one in [x for x in self._active.values() if x.over]:
-            self._keep(one)
-            fed = None
-            if one.keeps and one.error is None and self._is_whole(one):
-                fed = one.tokens[: one.computed]
-            self._free(one, fed)
+            try:
+                self._keep(one)
+            except Exception:  # of any class: the slot must become free
+                _log.exception("the beginning of a prompt could not be stored")
+            self._free(one, one.fed if one.keeps and self._is_whole(one) else None)
             self._ended(one)
             self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
         if len(self._active) > 1 and self.decoder.can_move:
             self._close_ranks()
-        if self._idlers and not self._active and not self._waiting:
-            idlers, self._idlers = self._idlers, []
-            for parker in idlers:
-                parker.unpark()
+        self._wake_idlers()
 
     def _ended(self, one: TextRequest) -> None:
         self._shares.leave(one.caller)
@@ -792,12 +861,12 @@ class Engine:
             one.snapshot = None
 
     def _is_whole(self, one: TextRequest) -> bool:
-        """Whether the slot of a request has what its tokens say: no step of it has failed."""
+        """Whether the slot of a request has what `fed` says: no step of it has failed."""
         return (
             one.slot is not None
-            and one.computed <= len(one.tokens)
-            and self.decoder.savable(one.slot, one.computed) == one.computed
-            and (not self._rows.states or self.decoder.state_at(one.slot, one.computed))
+            and one.error is None
+            and self.decoder.savable(one.slot, len(one.fed)) == len(one.fed)
+            and (not self._rows.states or self.decoder.state_at(one.slot, len(one.fed)))
         )
 
     def _close_ranks(self) -> None:
@@ -873,7 +942,7 @@ class Engine:
             return
         free = max(0, self.pages.free) * self.decoder.page_bytes()
         self.prefixes.allowed = self.prefixes.nbytes + free
-        self.prefixes.keep(one.tokens[: one.computed], one.slot, states=self._rows.states)
+        self.prefixes.keep(one.fed, one.slot, states=self._rows.states)
         self._count_stored()
 
     def _count_stored(self) -> None:
@@ -901,14 +970,18 @@ class Engine:
             self._give_backs.extend(self.decoder.forget_row_parts(row, n))
         self._touched = self.pages.shared
 
-    def _give_back(self) -> None:
+    def _give_back(self) -> bool:
+        """Give back memory for a while; whether all of it is given back."""
+        if not self._give_backs:
+            return True
         if self.decoder.is_moving:
-            return
+            return False
         until = time.perf_counter() + IN_A_TURN
         while self._give_backs:
             self._give_backs.popleft()()
             if time.perf_counter() > until:
-                return
+                break
+        return not self._give_backs
 
     # -- results
 
@@ -916,24 +989,31 @@ class Engine:
         """Take note of the steps that have ended."""
         while self._flights and self._flights[0].future.done():
             flight = self._flights.popleft()
-            took = time.perf_counter() - flight.begun
+            # Without a task that waited nobody knows when it ended.
+            now = time.perf_counter()
+            took = now - max(flight.begun, self._landed) if flight.watched else None
+            self._landed = now
+            self.counters.steps += 1
             try:
                 self._apply(flight, took)
+            except aggml.Aborted as error:
+                self._fail(flight.requests, error)  # nobody, unless the model is being closed
             except Exception as error:  # of any class: others must go on
                 if not isinstance(error, aggml.AggmlError):
                     _log.exception("a step of the engine failed")
                 self.counters.failed_steps += 1
                 self._fail(flight.requests, error)
-            self.counters.steps += 1
-            self.counters.stepped(took)
+            if took is not None:
+                self.counters.stepped(took)
 
-    def _apply(self, flight: _Flight, took: float) -> None:
+    def _apply(self, flight: _Flight, took: float | None) -> None:
         plan = flight.plan
         result = flight.future.result()
         if plan.chunk and plan.chunk[0][0].result != "tokens":
             self._apply_arrays(plan, result)
             return
-        self._measure(plan, took)
+        if took is not None:
+            self._measure(plan, took)
         best: Best | None = None
         rows = [row for _, row in plan.follows]
         if plan.shape.every:
@@ -1047,6 +1127,16 @@ class Engine:
             if not one.over:
                 one.error = error
                 self._notify(one)
+        self._wake_idlers()
+
+
+def _running_loop() -> object:
+    """The event loop of this task."""
+    if in_trio():
+        import trio
+
+        return trio.lowlevel.current_trio_token()
+    return running_asyncio()
 
 
 def _stays_on_device(running: Sequence[TextRequest]) -> bool:

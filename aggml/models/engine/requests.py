@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aggml.models.decoder.batch import F32
     from aggml.models.decoder.sampling import Sampler
     from aggml.models.kv.snapshots import Snapshot
-    from aggml.stream.parker import Parker
 
 __all__ = ["Counters", "PageUsage", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
 
@@ -84,8 +83,8 @@ class TextRequest:
     reason: FinishReason | None = None
     error: BaseException | None = None
     left: bool = False  # nobody waits for it any more
-    parker: Parker | None = None  # where its task sleeps while it has no slot
     given: int = 0  # tokens that its task has taken
+    end: int | None = None  # the token that ended it, which is not part of the answer
 
     def __post_init__(self) -> None:
         self.prompt = len(self.tokens)
@@ -120,6 +119,15 @@ class TextRequest:
         """Its priority, with what it gained by waiting."""
         return self.priority + self.gained
 
+    @property
+    def fed(self) -> list[int]:
+        """The tokens whose keys, values and states are computed, as far as they are known.
+
+        The step after the last token may have been queued before that token was known.
+        """
+        ends = [] if self.end is None else [self.end]
+        return [*self.tokens, *ends][: self.computed]
+
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""
         self.computed = self.cached = 0
@@ -134,6 +142,7 @@ class TextRequest:
             row: the row of the logits that it was chosen from.
         """
         if token in self.ends:
+            self.end = token
             self.reason = "stop"
             return 0
         if self.logprobs is not None and best is not None and best.every is not None:

@@ -106,6 +106,7 @@ def next_prompts(
     pages: Pages,
     begin: Callable[[TextRequest], None],
     awaits: Callable[[TextRequest], bool],
+    others: Sequence[tuple[int, int]] = (),
 ) -> list[tuple[TextRequest, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
 
@@ -128,9 +129,12 @@ def next_prompts(
         begin: is called before the first tokens of a prompt are computed; it may load a stored
             beginning, and then raises the number of computed tokens.
         awaits: whether the beginning of a prompt is being stored at present.
+        others: shared rows of prompts that are not among these: the first, and the one after the
+            last.
     """
     going = [x for x in prompts if x.in_place or x.alone][:1] or list(prompts)
-    held = [(x.staged, x.staged + len(x.tokens)) for x in going if x.staged is not None]
+    held = [(x.staged, x.staged + len(x.tokens)) for x in prompts if x.staged is not None]
+    held += others
     chunk: list[tuple[TextRequest, Piece]] = []
     full = False
     for i, one in enumerate(going):
@@ -140,7 +144,7 @@ def next_prompts(
             if full or any(_computes_beginning(x, one) for x in going[:i]) or awaits(one):
                 continue
             one.staged = _place(one, held, rows, pages)
-            if one.staged is None and held:
+            if one.staged is None and any(x.staged is not None for x in going):
                 full = True
                 continue
             one.in_place = one.staged is None

@@ -346,6 +346,11 @@ class PagedDecoder(Decoder):
             moving.popleft()
         return bool(moving)
 
+    async def moved(self) -> None:
+        """Wait for the first of the transfers that `is_moving` tells of."""
+        if self.is_moving:
+            await self._moving[0][1].settled()
+
     def savable(self, slot: int, n: int) -> int:
         """How many of the first ``n`` positions of a slot `save` would take."""
         assert self._written is not None

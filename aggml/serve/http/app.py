@@ -116,7 +116,9 @@ class Routes:
         ids = [await _tokens(model, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
-                found = await model.embed_ids(ids, dimensions=given.dimensions, **_rank(given))
+                found = await model.embed_ids(
+                    ids, dimensions=given.dimensions, priority=given.priority or 0
+                )
         data = []
         for i, vector in enumerate(found):
             if not np.isfinite(vector).all():
