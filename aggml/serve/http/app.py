@@ -117,7 +117,7 @@ class Routes:
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
                 found = await model.embed_ids(
-                    ids, dimensions=given.dimensions, priority=given.priority or 0
+                    ids, dimensions=given.dimensions, priority=given.priority
                 )
         data = []
         for i, vector in enumerate(found):
@@ -138,7 +138,7 @@ class Routes:
         pairs = [await _pair(model, given.query, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
-                scores = (await model.rerank_ids(pairs, **_rank(given))).tolist()
+                scores = (await model.rerank_ids(pairs, priority=given.priority)).tolist()
         for i, score in enumerate(scores):
             if not math.isfinite(score):
                 raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
