@@ -203,7 +203,12 @@ class Batch:
         arrays = [group.rows for group in self.groups]
         if self.staged is not None:
             arrays.append(self.staged.reshape(self.groups[-1].rows.shape))
-        return [(*divmod(int(run[0]), ctx), len(run)) for rows in arrays for run in rows]
+        found = []
+        for rows in arrays:
+            for row in rows:  # one prompt after the other in a chunk of several
+                cuts = np.flatnonzero(np.diff(row) != 1) + 1
+                found += [(*divmod(int(x[0]), ctx), len(x)) for x in np.split(row, cuts)]
+        return found
 
     def shape(self, best: int, *, every: bool = False) -> Shape:
         """The shape of the graph for this batch; ``best`` may be CHAINED."""

@@ -880,6 +880,8 @@ class Engine:
                 return
             if self._need(one) > self.pages.free:  # for a moment both slots have its memory
                 return
+            if not self._is_whole(one):
+                return
             lower = self.pages.move(highest)
             if lower is None:
                 return

@@ -5,6 +5,7 @@ Not here: pages of its cache (test_pages.py), beginnings of prompts (test_beginn
 
 from __future__ import annotations
 
+import functools
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from models.engine.running import (
 )
 
 from aggml import InvalidState
+from aggml.models.decoder import Batch, Group
 from aggml.models.engine.requests import TextRequest
 from aggml.models.engine.staging import Chunk, Piece, mask, place
 from aggml.models.errors import EngineError, FullError, TooLongError
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
     from aggml import Future
     from aggml.devices.sim import SimDevice
-    from aggml.models.decoder import Batch
     from aggml.models.text_model import TextModel
 
 
@@ -443,3 +444,104 @@ async def test_unread_answers_are_computed_and_free_their_slots_for_who_waits(fi
             rest = [x.id async for x in stream]
             assert rest == (await alone(file, [1, 5, i], 20))[1:]
     assert CTX == 512
+
+
+async def test_a_failed_step_of_several_prompts_leaves_nothing_behind_in_any_of_their_slots(
+    file: Path, sim_device: SimDevice
+) -> None:
+    given = [text(60, 1), text(70, 2), text(80, 3)]
+    async with running(file, device=sim_device) as model:
+
+        async def fails(prompt: list[int]) -> None:
+            with pytest.raises(EngineError, match="injected fault"):
+                await all_of(model, prompt, 6)
+
+        await all_of(model, [1, 5], 1)
+        sim_device.fail_at(0, "compute")
+        async with anyio.create_task_group() as tasks:
+            for prompt in given:
+                tasks.start_soon(fails, prompt)
+        found = [await all_of(model, [*prompt, 9], 6) for prompt in given]
+    assert found == [await alone(file, [*prompt, 9], 6) for prompt in given]
+
+
+def test_a_chunk_of_several_prompts_writes_rows_of_several_slots() -> None:
+    pieces = [Piece([7, 8, 9], first=2, slot=1, at=64), Piece([4, 5], first=0, slot=0, at=0)]
+    laid = Chunk.of(pieces, 6, ctx=256, staging=512, rows=256)
+    group = Group(laid.ids, laid.positions, laid.rows, 2, 256)
+    assert Batch((group,), None, laid.staged[0]).written(256) == [
+        (1, 2, 3), (0, 0, 2), (2, 255, 1), (2, 66, 3), (2, 0, 2), (2, 255, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["logits", "vectors"])
+async def test_prompts_for_arrays_and_for_tokens_do_not_write_each_other_s_rows(
+    file: Path, kind: str
+) -> None:
+    """Both take several steps, in turns, and lie in the rows that prompts share."""
+    prompts_of = {x: [text(300 + i, 10 * k + i) for i in range(2)] for k, x in enumerate("ta")}
+    tokens: dict[int, list[int]] = {}
+    arrays: dict[int, np.ndarray] = {}
+
+    async def generate(model: TextModel, i: int) -> None:
+        tokens[i] = await all_of(model, prompts_of["t"][i], 5)
+
+    async def compute(model: TextModel, i: int) -> None:
+        ids = prompts_of["a"][i] + text(180, 77)
+        if kind == "logits":
+            arrays[i] = await model.logits(ids)
+        else:
+            arrays[i] = await model.embed_ids([ids, ids[:400]])
+
+    async with running(file, slots=8, budget=128) as model, stream_of(model, [1, 5], 400) as runs:
+        await anext(runs)  # beside it prompts for tokens are computed 28 tokens a step
+        async with anyio.create_task_group() as tasks:
+            for i in range(2):
+                tasks.start_soon(generate, model, i)
+                tasks.start_soon(compute, model, i)
+    async with running(file, slots=1) as model:
+        together = dict(arrays)
+        for i in range(2):
+            await compute(model, i)
+            assert np.abs(arrays[i] - together[i]).max() < 2e-2
+    for i in range(2):
+        assert tokens[i] == await alone(file, prompts_of["t"][i], 5)
+
+
+async def test_draws_do_not_depend_on_the_options_of_others(file: Path) -> None:
+    drawn = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "seed": 5}
+    async with running(file) as model:
+        wanted = await all_of(model, [1, 5, 9], 40, **drawn)
+        found: list[int] = []
+
+        async def draw() -> None:
+            found.extend(await all_of(model, [1, 5, 9], 40, **drawn))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(draw)
+            tasks.start_soon(functools.partial(all_of, model, [1, 7], 40, logprobs=3))
+    assert found == wanted
+
+
+async def test_the_next_turn_of_a_conversation_computes_its_new_tokens_alone(file: Path) -> None:
+    """However the answer before ended: all tokens, a token that ends it, or a reader that left."""
+    prompt = text(100, 6)
+    async with running(file) as model:
+        answer = await all_of(model, prompt, 60)
+        end = next(i for i in range(20, 60) if answer[i] not in answer[:i])
+        for kind in ("length", "stop", "left"):
+            begin = prompt if kind == "stop" else prompt + text(30, 7 + len(kind))[1:]
+            stops = [answer[end]] if kind == "stop" else []
+            made: list[int] = []
+            stream = model.generate(begin, max_tokens=40, stop_ids=stops)
+            async for token in stream:
+                made.append(token.id)
+                if kind == "left" and len(made) == 20:
+                    break
+            await stream.aclose()
+            assert stream.finish_reason == (None if kind == "left" else kind)
+            turn = [*begin, *made, *text(20, 8)[1:]]
+            later = model.generate(turn, max_tokens=10, stop_ids=())
+            found = [x.id async for x in later]
+            assert len(begin) + len(made) - 1 <= later.cached_tokens <= len(turn) - 1, kind
+            assert found == await alone(file, turn, 10)
