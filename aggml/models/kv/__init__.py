@@ -2,5 +2,6 @@
 
 Keys and values: which rows a step writes and sees (rows.py), memory in pages (paging.py, huge.py),
 copies of rows (copying.py), which of them a failed step left unwritten (written.py). Recurrent
-states: how far each has come (reached.py). Out of the caches: snapshots (snapshots.py).
+states: how far each has come (reached.py). Out of the caches: snapshots (snapshots.py), beginnings
+of prompts that are stored (prefixes.py, page_memory.py).
 """

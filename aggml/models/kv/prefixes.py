@@ -11,24 +11,30 @@ the right order before it is complete. The least recently used node goes first w
 whoever uses a node uses all before it, so the ends of beginnings go before their heads.
 
 Here: which beginnings are stored, and restoring them. Not here: their memory (page_memory.py,
-snapshots.py), files (prefix_files.py), when the engine stores and restores (../engine/engine.py).
+snapshots.py), the format of files (page_files.py), when the engine stores and restores
+(../engine/engine.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from array import array
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aggml import InvalidArgument
+from aggml.models.errors import ModelError
+from aggml.models.kv.page_files import SUFFIX, FileThread, PageFiles, PageHead, Reading
 from aggml.models.kv.page_memory import PageMemory
 from aggml.models.kv.paging import PAGE
-from aggml.models.kv.snapshots import Snapshot
+from aggml.models.kv.snapshots import Snapshot, blank
 from aggml.process.locks import new_rlock
+from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from aggml.models.kv.paging import PagedDecoder
 
@@ -96,9 +102,11 @@ class Prefixes:
     Args:
         decoder: whose caches are read and written.
         budget: bytes of host memory for all that is stored; 0: nothing is stored.
+        folder: where beginnings are also kept in files, for later processes; None: nowhere.
         about: all that keys and values depend on beside the model's architecture and the type of
-            the caches, such as the names of adapters. A model has one `Prefixes`; this is for what
-            is loaded with it.
+            the caches: with a folder `identity_of` the model's files, and the adapters that are
+            always used.
+        folder_bytes: the most bytes of the folder; what was not used for the longest time goes.
 
     Attributes:
         budget: as given.
@@ -109,15 +117,32 @@ class Prefixes:
         hits: those of them that were restored.
     """
 
-    def __init__(self, decoder: PagedDecoder, budget: int, *, about: str = "") -> None:
+    def __init__(
+        self,
+        decoder: PagedDecoder,
+        budget: int,
+        folder: Path | None = None,
+        *,
+        about: str = "",
+        folder_bytes: int = 8 << 30,
+    ) -> None:
         if budget < 0:
             raise InvalidArgument(f"[Prefixes] budget={budget} is negative: 0 stores nothing")
+        if folder_bytes < 0:
+            raise InvalidArgument(f"[Prefixes] folder_bytes={folder_bytes} is negative")
+        if folder is not None and not about:
+            raise InvalidArgument(
+                f"[Prefixes] folder={str(folder)!r} needs about=identity_of(path): without it, the "
+                "files of one model would be taken for those of another one"
+            )
+        self._files = None if folder is None else PageFiles(folder, folder_bytes)
+        self._thread = FileThread()
         self._decoder = decoder
         self.budget = self.allowed = budget
         self.nbytes = self.queries = self.hits = 0
         form = decoder.form
         self._page_bytes = PAGE * (form.position + TOKEN)  # of a page, with its tokens
-        known = repr((decoder.kept_as, form, PAGE, about))
+        known = repr((decoder.kept_as, form, PAGE, about, sys.byteorder))
         self._root = hashlib.blake2b(known.encode(), digest_size=DIGEST).digest()
         self._lock = new_rlock()
         self._begin()
@@ -326,6 +351,7 @@ class Prefixes:
             self._memory.note(first, count, snapshot.waits)
             for number, (key, own) in enumerate(pages[:count], first):
                 self._add_page(key, own, number, snapshot, path, held)
+                self._write(held[-1], len(path) - 1)
             del pages[:count]
 
     def _new_pages(
@@ -387,6 +413,7 @@ class Prefixes:
         snapshot = self._decoder.save(slot, begin, n - begin, states=True)
         node = _Node(key, parent, own, snapshot=snapshot, nbytes=nbytes)
         self._add(node)
+        self._write(node, n // PAGE)
         return node
 
     def _add(self, node: _Node) -> None:
@@ -394,6 +421,159 @@ class Prefixes:
         self.nbytes += node.nbytes
         if node.parent is not None:
             node.parent.children.add(node)
+
+    # -- files
+
+    def _head(self, node: _Node, depth: int) -> PageHead:
+        """What the file of a node says; ``depth`` pages lie before it."""
+        assert node.parent is not None
+        tokens = array("i", node.tokens).tolist()
+        root, parent, key = self._root.hex(), node.parent.key.hex(), node.key.hex()
+        return PageHead(root, parent, key, depth * PAGE, tokens)
+
+    def _write(self, node: _Node, depth: int) -> None:
+        """Have a node written to its file when it has been read; it stays until then."""
+        files, snapshot = self._files, node.snapshot
+        if files is None or snapshot is None:
+            return
+        head, page, memory = self._head(node, depth), node.page, self._memory
+        node.pins += 1
+
+        def write() -> None:
+            try:
+                for future in snapshot.waits:
+                    future.wait()
+                if not snapshot.good:
+                    return
+                if page is None:
+                    files.write(head.end_name, head, [*snapshot.pieces()])
+                else:
+                    files.write(head.page_name, head, memory.rows(page, 1))
+            finally:
+                with self._lock:
+                    node.pins -= 1
+
+        self._thread.do(write)
+
+    async def fetch(self, tokens: Sequence[int], *, about: str = "") -> None:
+        """Read what files have of a prompt and memory has not, so that `match` finds it.
+
+        Without a folder it does nothing. A thread reads the files.
+
+        Cancellation: abandons the wait; the reading goes on.
+        """
+        if self._files is None:
+            await CHECKPOINT
+            return
+        await self._thread.wait_for(lambda: self._fetch(tokens, about))
+
+    async def flush(self) -> None:
+        """Wait until all that was stored so far has been written to files.
+
+        Cancellation: abandons only the wait.
+        """
+        await self._thread.wait_for()
+
+    def _fetch(self, tokens: Sequence[int], about: str) -> None:
+        """`fetch`, in the thread."""
+        files = self._files
+        assert files is not None
+        names = files.names()
+        if not names:
+            return
+        with self._lock:
+            memory, held = self._memory, [self._tree(about)]
+            new = self._blanks(names, tokens, about, held)
+        good = True
+        for node, reading, depth in new:
+            good = good and self._read(files, memory, node, depth)
+            reading.end(None if good else ModelError("its file, or one before, is not good"))
+        with self._lock:
+            for node in held:
+                node.pins -= 1
+            for node, _, _ in new:
+                if node.failed and self._nodes.get(node.key) is node:
+                    self._drop_tree(node)
+            there = [node for node in held[1:] if self._nodes.get(node.key) is node]
+            self._touch(there)
+            self._prune([held[0], *there])
+
+    def _blanks(
+        self, names: set[str], tokens: Sequence[int], about: str, held: list[_Node]
+    ) -> list[tuple[_Node, Reading, int]]:
+        """Add nodes without contents, for what is to be read.
+
+        Args:
+            names: of all files.
+            tokens: the prompt.
+            about: as for `match`.
+            held: the root; all nodes of the prompt's beginning are appended. They are pinned.
+
+        Returns:
+            The nodes to read, and how many pages lie before each.
+        """
+        decoder, form = self._decoder, self._decoder.form
+        path = self._path(tokens, len(tokens) - 1, about)
+        held += path
+        for node in held:
+            node.pins += 1
+        pages = self._new_pages(tokens, (len(tokens) - 1) // PAGE, path, held[-1])
+        if decoder.grows:
+            there = [PageHead("", "", key.hex(), 0, []).page_name in names for key, _ in pages]
+            pages = pages[: there.index(False)] if False in there else pages
+        depth, end = len(path) + len(pages), None
+        if decoder.has_states:
+            keys = [node.key for node in held] + [key for key, _ in pages]
+            known = self._found(tokens, about)[0]
+            end = _longest_end(names, tokens, keys, known)
+            if end is None:
+                return []
+            depth = end[0]
+        del pages[max(depth - len(path), 0) :]
+        new: list[tuple[_Node, Reading, int]] = []
+        if not decoder.grows:
+            for key, own in pages:
+                if not self._make_room(PAGE * TOKEN):
+                    return []
+                self._add_page(key, own, None, None, path, held)
+        else:
+            room = self._room(len(pages)) if pages else 0
+            if end is not None and room < len(pages):
+                return []  # the states would be of no use without all pages before
+            for first, count in self._memory.take(room, path[-1].page if path else None):
+                for page in range(first, first + count):
+                    at, reading = len(path), Reading()
+                    waits: Any = (reading,)
+                    rows = self._memory.rows(page, 1)
+                    snapshot = Snapshot(form, at * PAGE, PAGE, rows, None, waits)
+                    self._add_page(*pages.pop(0), page, snapshot, path, held)
+                    new.append((held[-1], reading, at))
+        if end is not None:
+            own = end[1]
+            n = len(own) // TOKEN
+            nbytes = form.state + n * form.position + len(own)
+            key = _hash(held[depth].key, b"states" + own)
+            if key not in self._nodes and self._make_room(nbytes):
+                rows, states = blank(form, n, states=True)
+                reading = Reading()
+                waits = (reading,)
+                snapshot = Snapshot(form, depth * PAGE, n, rows, states, waits)
+                node = _Node(key, held[depth], own, snapshot=snapshot, nbytes=nbytes)
+                self._add(node)
+                held.append(node)
+                node.pins += 1
+                new.append((node, reading, depth))
+        return new
+
+    def _read(self, files: PageFiles, memory: PageMemory, node: _Node, depth: int) -> bool:
+        """Read a node from its file, in the thread."""
+        head, snapshot = self._head(node, depth), node.snapshot
+        assert snapshot is not None
+        if node.page is None:
+            return files.read(head.end_name, head, [*snapshot.pieces()])
+        for future in memory.transfers(node.page, 1):  # of another one that had this page before
+            future.wait()
+        return files.read(head.page_name, head, snapshot.rows)
 
     # -- giving up
 
@@ -442,10 +622,41 @@ class Prefixes:
     def _prune(self, path: Sequence[_Node]) -> None:
         """Forget pages that have no memory and lead to no end, and the root if nothing follows."""
         root, *nodes = path
-        if nodes and not nodes[-1].children and nodes[-1].snapshot is None:
-            self._drop(nodes[-1])
-        if not root.children:
-            self._trees.pop(root.key, None)
+        last = nodes[-1] if nodes else root
+        if last is not root and not (last.children or last.pins or last.snapshot):
+            self._drop(last)
+        if not (root.children or root.pins) and self._trees.get(root.key) is root:
+            del self._trees[root.key]
+
+
+def _longest_end(
+    names: set[str], tokens: Sequence[int], keys: Sequence[bytes], known: int
+) -> tuple[int, bytes] | None:
+    """The file of states that lie furthest in a prompt, beyond the position ``known``.
+
+    Args:
+        names: of all files.
+        tokens: the prompt.
+        keys: of the root and of the pages of the prompt.
+        known: so many tokens are found without files.
+
+    Returns:
+        How many pages lie before it, and its own tokens; None: there is none.
+    """
+    by_parent: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        parts = name.removesuffix(SUFFIX).split("-")
+        if len(parts) == 3 and parts[1].isdecimal():
+            by_parent.setdefault(parts[0], []).append((int(parts[1]), parts[2]))
+    for depth in range(len(keys) - 1, -1, -1):
+        at = depth * PAGE
+        for n, name in sorted(by_parent.get(keys[depth].hex(), ()), reverse=True):
+            if n >= PAGE or not known < at + n < len(tokens):
+                continue
+            own = _bytes_of(tokens[at : at + n])
+            if _hash(keys[depth], b"states" + own).hex() == name:
+                return depth, own
+    return None
 
 
 def _runs(path: Sequence[_Node]) -> list[tuple[int, int, int]]:

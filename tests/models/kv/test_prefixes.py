@@ -7,6 +7,7 @@ snapshots as such (test_snapshots.py), files (test_prefix_files.py).
 
 from __future__ import annotations
 
+import threading
 import zlib
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,22 @@ KINDS = [ROWS, "gemma3", "deepseek2", "mamba2", "rwkv7", "qwen3next", "granitehy
 
 
 class Read:
-    """A future that the test ends."""
+    """A future that the test ends, by setting ``over``."""
 
     def __init__(self) -> None:
-        self.over = False
+        self._event = threading.Event()
         self.error: Exception | None = None
+
+    @property
+    def over(self) -> bool:
+        return self._event.is_set()
+
+    @over.setter
+    def over(self, _: bool) -> None:
+        self._event.set()
+
+    def wait(self) -> bool:
+        return self._event.wait(60)
 
     def done(self) -> bool:
         return self.over
@@ -161,8 +173,8 @@ def test_it_finds_what_a_naive_model_finds(
                 naive += [(tokens[:end], about, new) for end in range(PAGE, len(tokens) + 1, PAGE)]
             if budget == 1 << 30:
                 for read in new:
-                    read.over = True
                     read.error = ValueError() if what[1] == 70 else None
+                    read.over = True
         elif act == "ask":
             tokens, about = tokens_of(what), what[2]
             fake.loaded, fake.state = {}, None
@@ -179,7 +191,8 @@ def test_it_finds_what_a_naive_model_finds(
         elif act == "end":
             for read in fake.reads:
                 if not read.over:
-                    read.over, read.error = True, ValueError() if flag else None
+                    read.error = ValueError() if flag else None
+                    read.over = True
                     break
         elif flag:
             stored.clear()
@@ -285,7 +298,8 @@ def test_what_is_being_read_is_pending_and_not_matched() -> None:
     assert stored.match(asked) == 2 * PAGE
     last = stored.pending(asked)
     assert last is first  # the one that is done last
-    fake.reads[1].over, fake.reads[1].error = True, ValueError("lost")
+    fake.reads[1].error = ValueError("lost")
+    fake.reads[1].over = True
     assert stored.match(asked) == 2 * PAGE
     assert stored.pending(asked) is None
     keep(fake, stored, tokens)  # once more
@@ -346,7 +360,8 @@ def test_a_beginning_of_many_pages_is_stored_and_given_up(states: bool) -> None:
     fake.save = save
     stored.keep(tokens, 0, states=states)
     assert len(stored) == 1100 + states
-    fake.reads[0].over, fake.reads[0].error = True, ValueError("lost")
+    fake.reads[0].error = ValueError("lost")
+    fake.reads[0].over = True
     assert stored.match([*tokens, 1]) == 0
     keep(fake, stored, tokens, states=states)
     assert stored.match([*tokens, 1]) == (1100 * PAGE + 1 if states else 1100 * PAGE)
