@@ -1,7 +1,7 @@
 """From files to what can be served: engines, embedders, transcribers.
 
 Here: finding out which of these a file is, and opening it. Not here: the engine (engine.py),
-batches of texts (embedder.py), HTTP (http/).
+sharing batches of texts and of windows (aggml.models), HTTP (http/).
 """
 
 from __future__ import annotations
@@ -117,15 +117,12 @@ async def opened(
             slots = min(limits.slots, WINDOWS)
             async with await models.load(path, backend, slots=slots, progress=progress) as model:
                 assert isinstance(model, SpeechModel)
-                waiting = limits.max_waiting
-                async with Transcriber(name, model, max_waiting=waiting) as transcriber:
-                    yield transcriber
+                yield Transcriber(name, model)
             return
         if isinstance(model_of, EncoderDescription):
             async with await models.load(path, backend, progress=progress) as model:
                 assert isinstance(model, EncoderModel)
-                async with Embedder(name, model, max_waiting=limits.max_waiting) as embedder:
-                    yield embedder
+                yield Embedder(name, model)
             return
         async with _engine(file, backend, limits, progress) as engine:
             vocabulary = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)

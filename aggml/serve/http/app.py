@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -116,15 +116,9 @@ class Routes:
         if len(texts) < len(inputs):
             raise RequestError(400, "input: this model takes texts, not tokens", field="input")
         ids = [await _tokens(embedder, i, text) for i, text in enumerate(texts)]
-        found: list[Any] = [None] * len(texts)
-
-        async def one(i: int) -> None:
-            found[i] = await embedder.embed(ids[i])
-
         with anyio.fail_after(given.timeout or self.service.options.deadline):
-            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
-                for i in range(len(texts)):
-                    tasks.start_soon(one, i)
+            async with hung_up_cancels(request.receive):
+                found = await embedder.model.embed_ids(ids)
         data = []
         for i, whole in enumerate(found):
             if not np.isfinite(whole).all():
@@ -144,15 +138,9 @@ class Routes:
         embedder = _named(given.model, self.service.rankers, "rerank")
         texts = given.texts
         pairs = [await _pair(embedder, given.query, i, text) for i, text in enumerate(texts)]
-        scores = [0.0] * len(pairs)
-
-        async def one(i: int) -> None:
-            scores[i] = await embedder.score(pairs[i])
-
         with anyio.fail_after(given.timeout or self.service.options.deadline):
-            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
-                for i in range(len(pairs)):
-                    tasks.start_soon(one, i)
+            async with hung_up_cancels(request.receive):
+                scores = (await embedder.model.rerank_ids(pairs)).tolist()
         for i, score in enumerate(scores):
             if not math.isfinite(score):
                 raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
@@ -217,7 +205,9 @@ class Routes:
             async def produce(write: Write) -> None:
                 try:
                     with anyio.fail_after(seconds):
-                        async with aclosing(model.said(samples, rate, **options)) as said:
+                        async with aclosing(
+                            model.model.transcribe(samples, rate, **options)
+                        ) as said:
                             await events(write, said)
                 except Exception as error:
                     if isinstance(first_of(error), HungUpError):
@@ -228,7 +218,7 @@ class Routes:
         with anyio.fail_after(seconds):
             async with (
                 hung_up_cancels(request.receive),
-                aclosing(model.said(samples, rate, **options)) as said,
+                aclosing(model.model.transcribe(samples, rate, **options)) as said,
             ):
                 found = [segment async for segment in said]
         form = given.response_format

@@ -15,7 +15,6 @@ import anyio
 import msgspec
 from starlette.responses import Response
 
-from aggml.models.batching import BatchError
 from aggml.models.engine.jobs import EngineError, FullError, TooLongError
 from aggml.serve.http.bodies import ENCODINGS
 from aggml.serve.http.choice import chat_logprobs, text_logprobs
@@ -73,7 +72,7 @@ class Failure:
                 message = "the answer was not complete by the deadline"
             case HungUpError():
                 self.status, message = 499, "the client has gone"
-            case EngineError() | BatchError():
+            case EngineError():
                 self.status, kind = 500, "server_error"
             case _:
                 _log.error("a request failed", exc_info=error)

@@ -1,6 +1,6 @@
 """Embeddings in the form of an answer: shortened, as numbers or as base64.
 
-Not here: computing them (../embedder.py).
+Not here: computing them (aggml.models).
 """
 
 from __future__ import annotations
