@@ -8,9 +8,12 @@ from __future__ import annotations
 import time
 
 import aggml
+import aggml.models
 from aggml import Graph, ops
+from aggml.models.encoder.graph import build
+from aggml.models.encoder.packing import Shape
 from benchmarks import ggml
-from benchmarks.models import minilm
+from benchmarks.models import embed
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row, absolute, computed_in, median, versus
 
@@ -76,16 +79,19 @@ def _beside(what: str, seconds: float, theirs: float | None, limit_us: float | N
 
 
 async def _bert(be: aggml.Backend) -> list[Row]:
-    weights = minilm.Weights(minilm.leaves_of(aggml.DType.F32))
-    be.alloc(list(weights.leaf.values()))
     built, prepared = [], []
+    model = await aggml.models.load(embed.model_folder(), be)
+    assert isinstance(model, aggml.models.EncoderModel)
+    encoder = model._encoder
     for rows in range(1, 12):
         start = time.perf_counter()
-        program = await minilm.build(weights, minilm.Shape(rows, 32, 4, masked=True))
+        shape = Shape(rows, 32, 4, masked=True)
+        program = await build(encoder.model, encoder.weights, shape)
         built.append(time.perf_counter() - start)
         start = time.perf_counter()
         await be.prepare(program.graph)
         prepared.append(time.perf_counter() - start)
+    await model.aclose()
     return [
         absolute(PART, "build the MiniLM graph for a new shape", median(built) * 1e3, "ms"),
         absolute(PART, "prepare it, awaited", median(prepared) * 1e3, "ms"),

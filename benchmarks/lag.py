@@ -20,12 +20,14 @@ import numpy as np
 
 import aggml
 from benchmarks import model_files
-from benchmarks.models import Sampler, embed, generating, load_decoder, minilm, open_model
+from benchmarks.models import Sampler, embed, generating, load_decoder, open_model
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from aggml.models import EncoderModel
 
 PART = "lag"
 LIMITS: Final = {"p99.9": ("<=", 2.0), "max": ("<=", 10.0)}
@@ -60,11 +62,11 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
         with _busy_processes():
             await anyio.sleep(seconds / 2)
     gc.freeze()  # as a server would: a full garbage collection takes 25 ms
-    async with minilm.Embedder() as embedder, embed.measured_lag() as lag:
+    async with embed.loaded() as model, embed.measured_lag() as lag:
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
                 for seed in range(64):
-                    tasks.start_soon(_client, embedder, seed)
+                    tasks.start_soon(_client, model, seed)
                     await anyio.lowlevel.checkpoint()  # clients come one by one
     generating = await _generating(seconds / 2)
     loading = await _loading(seconds / 2)
@@ -144,8 +146,8 @@ def _busy_processes() -> Iterator[None]:
             process.wait()
 
 
-async def _client(embedder: minilm.Embedder, seed: int) -> None:
+async def _client(model: EncoderModel, seed: int) -> None:
     choose = random.Random(seed)
     while True:
         words = choose.choices(WORDS, k=1 + int(choose.expovariate(1 / 20)))
-        await embedder.embed(" ".join(words))
+        await model.embed([" ".join(words)])

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 import aggml
-from benchmarks.models import minilm
+from aggml.models.checkpoints import SafeTensors
 from benchmarks.peers import model_folder
 from benchmarks.roofline import CACHE
 
@@ -229,6 +229,7 @@ def stored(rows: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
 
 # -- all-MiniLM-L6-v2
 
+MINILM_LAYERS: Final = 6
 _PARTS: Final = {
     "attention.self.query": "attn_q",
     "attention.self.key": "attn_k",
@@ -247,7 +248,8 @@ def minilm_file(dtype: str) -> Path:
     Raises:
         MissingPeerError: the model's package is not installed.
     """
-    weights = minilm.read_safetensors(model_folder() / "model.safetensors")
+    file = SafeTensors.open(model_folder() / "model.safetensors")
+    weights = {name: file[name] for name in file.stored if file[name].dtype == np.float32}
     return _made(f"minilm-{dtype}.gguf", lambda path: _write_minilm(path, dtype, weights))
 
 
@@ -258,18 +260,18 @@ def _write_minilm(path: Path, dtype: str, weights: Mapping[str, np.ndarray[Any, 
         "embeddings.token_type_embeddings": "token_types",
         "embeddings.LayerNorm": "token_embd_norm",
     }
-    for i in range(minilm.LAYERS):
+    for i in range(MINILM_LAYERS):
         for ours, theirs in _PARTS.items():
             names[f"encoder.layer.{i}.{ours}"] = f"blk.{i}.{theirs}"
     with aggml.GGUFWriter(path) as writer:
         writer.add("general.architecture", "bert")
         for key, value in {
-            "block_count": minilm.LAYERS,
-            "context_length": minilm.POSITIONS,
-            "embedding_length": minilm.WIDTH,
-            "feed_forward_length": minilm.INNER,
-            "attention.head_count": minilm.HEADS,
-            "attention.layer_norm_epsilon": minilm.EPS,
+            "block_count": MINILM_LAYERS,
+            "context_length": 512,
+            "embedding_length": 384,
+            "feed_forward_length": 1536,
+            "attention.head_count": 12,
+            "attention.layer_norm_epsilon": 1e-12,
             "attention.causal": False,
             "pooling_type": MEAN,
             "vocab_size": len(weights["embeddings.word_embeddings.weight"]),

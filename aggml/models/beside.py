@@ -1,6 +1,6 @@
 """Tasks that run beside a block of code and end with it.
 
-Not here: the tasks themselves (batching.py, aggml/models/engine/engine.py).
+Not here: the tasks themselves (aggml/models/engine/engine.py).
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
 from aggml import InvalidArgument
 from aggml.models.arguments import flag, integer, number, one_text, recordings_of, shown
-from aggml.models.batching import Batcher
+from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
 from aggml.models.speech.listening import Listener
@@ -22,10 +22,9 @@ from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE
 from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
-from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     import numpy.typing as npt
 
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["SpeechModel"]
+
+MOST_WAITING: Final = 1 << 16  # windows of tasks that wait at a time; more are refused
 
 
 class SpeechModel(Model):
@@ -65,7 +66,9 @@ class SpeechModel(Model):
         self._model = model
         self._decoder = decoder
         self._windows: Windows | None = None
-        self._turn = SlotPool(1)
+        self._batches: BatchEngine[Window, Said] = BatchEngine(
+            self._say, full=self.slots, max_waiting=MOST_WAITING
+        )
 
     @property
     def width(self) -> int:
@@ -142,9 +145,19 @@ class SpeechModel(Model):
 
         Cancellation, and closing the generator: aborts the window that is being decoded.
         """
-        return self.segments(
-            self._one, samples, rate, language=language, task=task, timestamps=timestamps,
-            temperature=temperature, prompt=prompt, previous=previous, seed=seed,
+        place = "transcribe"
+        self._check_open(place)
+        asked = self._asked(language, task, timestamps, temperature, seed)
+        if isinstance(samples, (str, bytes, os.PathLike)):
+            raise InvalidArgument(
+                f"[{place}] samples is {shown(samples)}, expected an array: read_wav(bytes of a "
+                "file) gives samples and rate"
+            )
+        if (hertz := integer(place, "rate", rate, -(1 << 63))) < 1:
+            raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
+        return self._segments(
+            samples, hertz, asked,
+            one_text(place, "prompt", prompt), flag(place, "previous", previous),
         )  # fmt: skip
 
     async def transcribe_all(
@@ -169,69 +182,39 @@ class SpeechModel(Model):
         found: list[list[Segment]] = [[] for _ in samples]
         failed: list[Exception] = []
 
-        async def one(i: int, say: Callable[[Window], Awaitable[Said]]) -> None:
+        async def one(i: int) -> None:
             try:
-                parts = self.segments(say, samples[i], rate, **options)
-                async with contextlib.aclosing(parts):
-                    async for segment in parts:
+                async with contextlib.aclosing(
+                    self.transcribe(samples[i], rate, **options)
+                ) as said:
+                    async for segment in said:
                         found[i].append(segment)
             except Exception as error:
                 failed.append(error)
                 tasks.cancel_scope.cancel()
 
-        async with (
-            Batcher(self.say, full=self.slots) as together,
-            anyio.create_task_group() as tasks,
-        ):
+        async with anyio.create_task_group() as tasks:
             for i in range(len(samples)):
-                tasks.start_soon(one, i, together.submit)
+                tasks.start_soon(one, i)
         if failed:
             raise failed[0]
         return found
 
-    async def say(self, windows: Sequence[Window]) -> list[Said]:
-        """Decode windows together, for callers that make batches of them (aggml.serve).
+    async def _say(self, windows: list[Window]) -> list[Said]:
+        """Decode windows together.
 
         Cancellation: aborts the computation.
         """
         self._check_open("transcribe")
-        async with self._turn.slot():
-            with self._open("transcribe"):
-                return await self._ready().say(windows)
+        with self._open("transcribe"):
+            return await self._ready().say(windows)
 
-    def segments(
-        self,
-        say: Callable[[Window], Awaitable[Said]],
-        samples: npt.ArrayLike,
-        rate: int = RATE,
-        *,
-        language: str | None = None,
-        task: str = "transcribe",
-        timestamps: bool = True,
-        temperature: float | Sequence[float] = TEMPERATURES,
-        prompt: str = "",
-        previous: bool = True,
-        seed: int | None = None,
-    ) -> AsyncGenerator[Segment]:
-        """`transcribe` with a function ``say`` that decodes windows, also of other recordings."""
-        place = "transcribe"
-        self._check_open(place)
-        asked = self._asked(language, task, timestamps, temperature, seed)
-        if isinstance(samples, (str, bytes, os.PathLike)):
-            raise InvalidArgument(
-                f"[{place}] samples is {shown(samples)}, expected an array: read_wav(bytes of a "
-                "file) gives samples and rate"
-            )
-        if (hertz := integer(place, "rate", rate, -(1 << 63))) < 1:
-            raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
-        return self._segments(
-            say, samples, hertz, asked,
-            one_text(place, "prompt", prompt), flag(place, "previous", previous),
-        )  # fmt: skip
+    async def _one(self, window: Window) -> Said:
+        with self._open("transcribe"):
+            return await self._batches.submit(window)
 
     async def _segments(
         self,
-        say: Callable[[Window], Awaitable[Said]],
         samples: npt.ArrayLike,
         rate: int,
         asked: Asked,
@@ -243,16 +226,12 @@ class SpeechModel(Model):
         recording = await Recording.of(samples, rate, self._model.bands, length)
         before = words.encode(" " + prompt.strip(), special=False) if prompt.strip() else ()
         found = segments(
-            say, recording, asked, words, Special.of(self.vocabulary_size), length=length,
+            self._one, recording, asked, words, Special.of(self.vocabulary_size), length=length,
             prompt=before, previous=previous,
         )  # fmt: skip
         async with contextlib.aclosing(found):
             async for segment in found:
                 yield segment
-
-    async def _one(self, window: Window) -> Said:
-        (said,) = await self.say([window])
-        return said
 
     def _ready(self) -> Windows:
         if self._windows is None:

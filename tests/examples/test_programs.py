@@ -88,4 +88,4 @@ def test_a_short_program_is_short(name: str) -> None:
 def test_the_readme_names_every_program() -> None:
     named = set(re.findall(r"\]\(([\w/]+(?:\.py)?)\)", (EXAMPLES / "README.md").read_text()))
     entries = {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert named >= entries - {"minilm", "__pycache__"}
+    assert named >= entries - {"__pycache__"}

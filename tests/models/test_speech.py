@@ -253,7 +253,7 @@ async def test_a_window_is_heard_once_at_all_temperatures(
 
     monkeypatch.setattr(model._listener, "listen", counted)
     monkeypatch.setattr(Said, "believed", False)
-    (said,) = await model.say([Window(spectrogram(sound(30), 80), _asked(0.0, 0.5, 1.0))])
+    said = await model._batches.submit(Window(spectrogram(sound(30), 80), _asked(0.0, 0.5, 1.0)))
     assert said.temperature == 1.0
     assert heard == [1]
 
@@ -265,7 +265,7 @@ def _asked(*temperatures: float) -> Any:
 
 
 async def test_the_first_temperature_whose_text_is_believed_counts(model: SpeechModel) -> None:
-    (said,) = await model.say([Window(spectrogram(sound(30), 80), _asked(0.0, 1.0))])
+    said = await model._batches.submit(Window(spectrogram(sound(30), 80), _asked(0.0, 1.0)))
     assert said.temperature == (0.0 if said.logprob >= -1 and said.compression <= 2.4 else 1.0)
 
 

@@ -16,7 +16,6 @@ import pytest
 
 import aggml
 from aggml.errors import AggmlError
-from aggml.models.batching import BatchError
 from aggml.models.small import write_small
 from aggml.models.tokenizers import VocabularyError
 from aggml.process.extras import install_command
@@ -106,6 +105,6 @@ def test_a_checkout_that_was_not_built_says_what_to_do(tmp_path: Path) -> None:
     assert "`pip install -e .`" in said
 
 
-@pytest.mark.parametrize("kind", [VocabularyError, EngineError, BatchError])
+@pytest.mark.parametrize("kind", [VocabularyError, EngineError])
 def test_what_models_and_the_service_raise_is_an_error_of_aggml(kind: type[Exception]) -> None:
     assert issubclass(kind, AggmlError)

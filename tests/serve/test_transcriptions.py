@@ -73,12 +73,12 @@ async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) ->
     wanted = await alone(model, wav(), language="en", temperature=0.0)
     async with serving(models=[model]) as (service, client):
         for transcriber in service.state.service.transcribers.values():
-            segments = transcriber.model.segments
+            segments = transcriber.model.transcribe
 
             def cold(*given: Any, _segments: Any = segments, **options: Any) -> Any:
                 return _segments(*given, **(options | {"temperature": 0.0}))
 
-            transcriber.model.segments = cold
+            transcriber.model.transcribe = cold
         name = (await client.get("/v1/models")).json()["data"][0]["id"]
         told = {
             form: await ask(client, model=name, language="en", response_format=form)

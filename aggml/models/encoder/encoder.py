@@ -126,11 +126,13 @@ class Encoder:
         Cancellation: aborts the computation.
         """
         with self.lifetime.use("Encoder"):
-            parts = divide([len(x) for x in texts], len(self._workers), self._part)
+            lengths = [len(x) for x in texts]
+            alike = len(set(lengths)) == 1
+            parts = divide(lengths, len(self._workers), self._part)
             queued: list[tuple[_Part, Future[Any]]] = []
             try:
                 for numbers in parts:
-                    part = _Part(numbers, [texts[i] for i in numbers])
+                    part = _Part(numbers, [texts[i] for i in numbers], alike=alike)
                     queued.append((part, await self._queue(part, kind)))
                 arrays = await gather(*(future for _, future in queued))
             except BaseException:
@@ -218,9 +220,9 @@ class _Part:
 
     __slots__ = ("numbers", "packing", "texts")
 
-    def __init__(self, numbers: list[int], texts: list[Ids]) -> None:
+    def __init__(self, numbers: list[int], texts: list[Ids], *, alike: bool) -> None:
         self.numbers, self.texts = numbers, texts
-        self.packing = pack([len(x) for x in texts])
+        self.packing = pack([len(x) for x in texts], alike=alike)
 
     def chosen(self, *, last: bool) -> Ids:
         """The token whose vector is the text's vector, for each segment of each row."""

@@ -23,6 +23,10 @@ Ids = npt.NDArray[np.int32]
 #: A part with fewer tokens loses more by reading the weights again than it saves in waiting for
 #: other threads after each node.
 FEWEST_TOKENS: Final = 128
+LONGER: Final = (32, 64)  # tokens of rows for texts that are shorter
+#: In rows of so many tokens attention takes as long as all products, in a model as narrow as
+#: all-MiniLM-L6-v2.
+ATTENTION: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +72,36 @@ def divide(lengths: Sequence[int], workers: int, most: int) -> list[list[int]]:
     return [*parts.values()]
 
 
-def pack(lengths: Sequence[int]) -> Packing:
-    """Pack sentences into few rows, so that few tokens of padding are computed.
+def pack(lengths: Sequence[int], *, alike: bool = False) -> Packing:
+    """Pack texts into few rows, so that few tokens of padding are computed.
 
-    Rows are as long as the longest sentence. Each sentence, longest first, goes to the first row
-    with room. A block mask keeps the sentences of a row apart. Attention to masked tokens costs
-    little: at 64 tokens attention is 3 % of a layer's arithmetic.
+    Rows are as long as the longest text, or longer if short texts then leave less room unused. Each
+    text, longest first, goes to the first row with room. A block mask keeps the texts of a row
+    apart. Attention to masked tokens costs little: at 64 tokens it is 3 % of a layer's arithmetic.
 
     Args:
-        lengths: tokens of each sentence, at least one sentence, each at least 1.
+        lengths: tokens of each text, at least one text, each at least 1.
+        alike: whether the whole batch has texts of one length: then each text is a row without a
+            mask. Else only multiples of 8 become rows, so that there are few different graphs.
     """
-    longest = max(lengths)
-    if min(lengths) == longest:
-        shape = Shape(len(lengths), longest, 1, masked=False)
+    if alike:
+        shape = Shape(len(lengths), lengths[0], 1, masked=False)
         return Packing(shape, tuple((row, 0, 0) for row in range(len(lengths))))
-    tokens = -(-longest // 8) * 8  # multiples of 8: fewer different graphs
+    longest = -(-max(lengths) // 8) * 8
+    tried = [_first_fit(lengths, n) for n in (longest, *(n for n in LONGER if n > longest))]
+    return min(tried, key=_cost)
+
+
+def _cost(packing: Packing) -> float:
+    """How long a packing takes, measured in tokens; attention grows with the length of rows."""
+    shape = packing.shape
+    return shape.rows * shape.tokens * (1 + shape.tokens / ATTENTION)
+
+
+def _first_fit(lengths: Sequence[int], tokens: int) -> Packing:
+    """Pack texts into rows of ``tokens`` tokens."""
     used: list[int] = []  # tokens taken, by row
-    count: list[int] = []  # sentences, by row
+    count: list[int] = []  # texts, by row
     places = [(0, 0, 0)] * len(lengths)
     first_open: dict[int, int] = {}  # length -> rows before this one have no room for it
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

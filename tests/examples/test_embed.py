@@ -1,81 +1,35 @@
-"""The embedding service on real streams: many tasks, cancellation, the command line."""
+"""The program that embeds sentences: its command line, and files that are no model.
+
+Not here: the vectors (tests/models/test_minilm.py).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import math
-import random
 import subprocess
 import sys
 from pathlib import Path
 
-import anyio
 import embed
 import numpy as np
 import pytest
-from embed import SENTENCES, embed_all
-from minilm import Embedder, ModelError, model_folder
+
+from aggml.models import ModelError
 
 SCRIPT = Path(embed.__file__)
 
 
-async def test_200_tasks_each_get_their_own_answer() -> None:
-    async with Embedder(batch_tokens=256) as embedder:
-        expected = {text: await embedder.embed(text) for text in SENTENCES}
-
-        async def ask(seed: int) -> None:
-            text = random.Random(seed).choice(SENTENCES)
-            np.testing.assert_allclose(await embedder.embed(text), expected[text], atol=1e-5)
-
-        async with anyio.create_task_group() as tasks:
-            for seed in range(200):
-                tasks.start_soon(ask, seed)
-
-
-async def test_cancelling_at_random_points_leaves_the_service_healthy() -> None:
-    choose = random.Random(1)
-    finished = 0
-    async with Embedder(batch_tokens=128) as embedder:
-        expected = await embedder.embed(SENTENCES[0])
-
-        async def ask(seconds: float) -> None:
-            nonlocal finished
-            with anyio.move_on_after(seconds):
-                found = await embedder.embed(SENTENCES[0])
-                np.testing.assert_allclose(found, expected, atol=1e-5)
-                finished += 1
-
-        for _ in range(10):
-            async with anyio.create_task_group() as tasks:
-                # one task has no time limit, so that one succeeds on a slow machine, too
-                for i in range(20):
-                    tasks.start_soon(ask, choose.expovariate(1 / 0.02) if i else math.inf)
-        with anyio.move_on_after(0.001):  # all sentences, cancelled while one batch is computed
-            await embed_all(embedder, SENTENCES)
-        np.testing.assert_allclose(await embedder.embed(SENTENCES[0]), expected, atol=1e-5)
-    assert finished >= 10
-
-
-async def test_an_error_in_the_body_comes_out_as_it_is() -> None:
-    async def body() -> None:
-        async with Embedder() as embedder:
-            await embedder.embed("a sentence")
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        await body()
-
-
-async def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"tokenizer\.json"):
-        async with Embedder(folder=tmp_path):
-            pass
-    real = model_folder() / "tokenizer.json"
-    (tmp_path / "tokenizer.json").write_bytes(real.read_bytes())
-    with pytest.raises(ModelError, match=r"model\.safetensors"):
-        async with Embedder(folder=tmp_path):
+async def test_a_missing_or_damaged_model_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = embed.model_folder()
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((real / name).read_bytes())
+    monkeypatch.setattr(embed, "model_folder", lambda: tmp_path)
+    with pytest.raises(ModelError, match="safetensors"):
+        async with embed.loaded():
             pass
     for damaged in (
         b"",
@@ -85,9 +39,19 @@ async def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
         (2).to_bytes(8, "little") + b"{}",
     ):
         (tmp_path / "model.safetensors").write_bytes(damaged)
-        with pytest.raises(ModelError, match=r"model\.safetensors"):
-            async with Embedder(folder=tmp_path):
+        with pytest.raises(ModelError):
+            async with embed.loaded():
                 pass
+
+
+async def test_half_a_surrogate_pair_counts_as_a_replacement_character() -> None:
+    async with embed.loaded() as model:
+        broken, whole, pair, joined = await embed.embed_all(
+            model,
+            ["half \ud83d a pair", "half \ufffd a pair", "\ud83d\ude00", "\U0001f600"],
+        )
+    np.testing.assert_allclose(broken, whole, atol=1e-6)
+    np.testing.assert_allclose(pair, joined, atol=1e-6)  # as json.loads would have joined them
 
 
 # -- the command line

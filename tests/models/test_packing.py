@@ -1,13 +1,23 @@
-"""The places of sentences in a batch: each whole, without overlap, with little room left."""
+"""Parts of a batch, and places of texts in a part: each whole, no overlap, little room left."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from minilm.parts import FEWEST_TOKENS, PART_TOKENS, parts_of
 
-from aggml.models.encoder.packing import Packing, Shape, fill, pack
+from aggml.models.encoder.packing import (
+    FEWEST_TOKENS,
+    Packing,
+    Shape,
+    divide,
+    fill,
+    pack,
+)
+
+PART = 512
 
 LENGTHS = st.lists(st.integers(1, 256), min_size=1, max_size=100)
 
@@ -33,7 +43,7 @@ def test_half_of_all_tokens_or_more_are_real(lengths: list[int]) -> None:
     shape = pack(lengths).shape
     # By first fit no two rows could be merged into one, and a row is at most 7 tokens longer than
     # it must be.
-    assert shape.rows * shape.tokens <= 2 * sum(lengths) + 2 * 8 * shape.rows + shape.tokens
+    assert shape.rows * shape.tokens <= 2 * sum(lengths) + 2 * 8 * shape.rows + shape.tokens + 64
 
 
 @given(LENGTHS)
@@ -49,7 +59,7 @@ def test_arrays_say_who_is_where(lengths: list[int]) -> None:
 
 
 def test_equal_lengths_need_no_mask() -> None:
-    assert pack([14, 14, 14]) == Packing(
+    assert pack([14, 14, 14], alike=True) == Packing(
         Shape(3, 14, 1, masked=False), ((0, 0, 0), (1, 0, 0), (2, 0, 0))
     )
 
@@ -60,22 +70,38 @@ def test_short_sentences_share_a_row() -> None:
     )
 
 
-@given(st.integers(1, 300), st.integers(1, 512), st.integers(1, 16))
-def test_parts_are_all_rows_in_order_and_as_long_as_each_other(
-    rows: int, tokens: int, workers: int
+@given(LENGTHS, st.integers(1, 16))
+def test_every_text_is_in_one_part_and_parts_are_as_large_as_each_other(
+    lengths: list[int], workers: int
 ) -> None:
-    parts = parts_of(Shape(rows, tokens, 1, masked=False), workers)
-    assert [row for part in parts for row in part] == list(range(rows))
-    lengths = {len(part) for part in parts}
-    assert max(lengths) - min(lengths) <= 1
+    parts = divide(lengths, workers, PART)
+    assert sorted(i for part in parts for i in part) == list(range(len(lengths)))
+    assert all(parts)
+    sizes = [sum(lengths[i] for i in part) for part in parts]
+    total, longest = sum(lengths), max(lengths)
+    assert max(sizes) <= total / len(parts) + longest or len(parts) < workers
+    assert max(sizes) < PART + longest
     if len(parts) > 1:
-        assert rows * tokens / len(parts) >= FEWEST_TOKENS
-    assert min(lengths) == 1 or min(lengths) * tokens <= PART_TOKENS
-    enough = rows * tokens >= workers * FEWEST_TOKENS and rows >= len(parts) + workers
-    assert not enough or len(parts) % workers == 0
+        assert total / len(parts) >= FEWEST_TOKENS / 2
 
 
-def test_a_large_batch_is_parts_for_each_worker() -> None:
-    parts = parts_of(Shape(64, 122, 1, masked=False), 2)
-    assert parts == [range(i, i + 4) for i in range(0, 64, 4)]
-    assert parts_of(Shape(1, 14, 1, masked=False), 2) == [range(1)]
+@given(LENGTHS, st.integers(1, 4))
+def test_long_and_short_texts_are_apart(lengths: list[int], workers: int) -> None:
+    """No text of a part is longer than one of the part before it, so rows have little padding."""
+    parts = divide(lengths, workers, PART)
+    for before, after in itertools.pairwise(parts):
+        assert min(lengths[i] for i in before) >= max(lengths[i] for i in after)
+
+
+def test_a_long_text_does_not_lengthen_the_rows_of_short_ones() -> None:
+    lengths = [16] * 64 + [500]
+    shapes = [pack([lengths[i] for i in part]).shape for part in divide(lengths, 2, PART)]
+    assert sum(x.rows * x.tokens for x in shapes) <= 1.2 * sum(lengths)
+    assert sum(x.tokens > 16 for x in shapes) == 1
+
+
+def test_texts_of_one_length_are_equal_parts_for_each_worker() -> None:
+    parts = divide([122] * 64, 2, PART)
+    assert [len(part) for part in parts] == [4] * 16
+    assert len(divide([14], 2, PART)) == 1
+    assert divide([], 2, PART) == []
