@@ -10,6 +10,7 @@ itself (aggml.gguf), the service (aggml.serve).
 
 from __future__ import annotations
 
+from aggml.models import blocking
 from aggml.models.catalogue import known_architectures, register_architecture
 from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
@@ -30,7 +31,7 @@ from aggml.models.token_stream import TokenStream
 __all__ = [
     "Architecture", "Converted", "Description", "DeviceLayers", "EncoderModel", "Fit", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError", "ModelStatus",
-    "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "convert", "fit",
+    "Segment", "SpeechModel", "TextModel", "Token", "TokenStream", "blocking", "convert", "fit",
     "known_architectures", "load", "read_wav", "register_architecture",
 ]  # fmt: skip
 

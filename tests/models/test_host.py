@@ -730,12 +730,15 @@ async def test_a_host_ends_in_the_middle_of_uses(
             await anyio.lowlevel.checkpoint()
         raise _Left
 
-    host = host_of(files, sum(sorted(totals.values())[1:]))
-    with anyio.fail_after(60), pytest.raises(BaseExceptionGroup) as e:
+    async def work() -> None:
         async with host, anyio.create_task_group() as tasks:
             for _ in range(6):
                 tasks.start_soon(one)
             tasks.start_soon(leave)
+
+    host = host_of(files, sum(sorted(totals.values())[1:]))
+    with anyio.fail_after(60), pytest.raises(BaseExceptionGroup) as e:
+        await work()
     assert e.value.split(_Left)[1] is None
     assert taken(host) == 0
     assert {x.state for x in host.models.values()} == {"unloaded"}
