@@ -102,7 +102,7 @@ def test_a_closed_model_and_wrong_arguments_raise_as_always(files: dict[str, Pat
     with pytest.raises(aggml.Unsupported):
         model.rerank("a", ["b"])
     with pytest.raises(TypeError):
-        model.logits()
+        model.logits()  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         _ = model.nothing
     with pytest.raises(AttributeError, match="_secret"):
