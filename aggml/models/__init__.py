@@ -10,6 +10,7 @@ itself (aggml.gguf), the service (aggml.serve).
 
 from __future__ import annotations
 
+from aggml.models import blocking
 from aggml.models.catalogue import known_architectures, register_architecture
 from aggml.models.chat import ChatDelta, ChatMessage, ChatStream, Usage
 from aggml.models.checking import problems_of
@@ -38,7 +39,7 @@ __all__ = [
     "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
     "ModelStatus", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
-    "TooLongError", "Usage", "caller", "computing", "convert", "fit", "known_architectures",
+    "TooLongError", "Usage", "blocking", "caller", "computing", "convert", "fit", "known_architectures",
     "load", "open_model", "problems_of", "ranked", "read_wav", "register_architecture",
 ]  # fmt: skip
 

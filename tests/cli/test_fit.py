@@ -6,7 +6,7 @@ Not here: the decision (tests/models/test_fit.py).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -26,7 +26,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
-def said(path: Path, **options: int) -> aggml.models.Fit:
+def said(path: Path, **options: Any) -> aggml.models.Fit:
     found = []
     in_a_thread(lambda: found.append(anyio.run(partial(aggml.models.fit, path, **options))))
     return found[0]

@@ -20,6 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHORT = {
     "hello": [r"\[\[1\. 1\.\]\]"],
     "without_a_loop": [r"0\.0 \[0\.25 0\.25 0\.25 0\.25\]", r"1\.0 \[0\.03", r"10\.0 \[0\. "],
+    "blocking_model": ["One: ", "Two: ", "Three: ", "Four: "],
     "many_results": ["all together: True", "one by one: 8"],
     "cancel": ["cancelled: True", "Future raises: Aborted", r"usable: \[0\. 1\. 2\. 3\.\]"],
     "failure": [

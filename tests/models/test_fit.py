@@ -6,7 +6,7 @@ Not here: several models in one process (test_host.py), the command (tests/cli/t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import numpy as np
@@ -29,11 +29,12 @@ from examples import llama_files
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from aggml.devices.cpu import CPUDevice
     from aggml.models import Memory
 
 TEXT = sorted(n for n in random_models.LAYOUTS if n not in random_models.ENCODERS)
 ENCODERS = sorted(random_models.ENCODERS)
-CPU = aggml.get_device("CPU")
+CPU: Final = cast("CPUDevice", aggml.get_device("CPU"))
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +281,9 @@ async def test_a_device_is_not_promised_more_than_it_has(
 ) -> None:
     _, backend = sim
     found = await fit(small, backend)
-    assert found.total <= found.memory == available(backend.device)
+    assert found.memory == available(backend.device)
+    assert found.memory is not None
+    assert found.total <= found.memory
     with pytest.raises(MemoryShortage, match="the free memory is"):
         await fit(small, backend, ctx=1 << 20, slots=4)
     with pytest.raises(MemoryShortage):

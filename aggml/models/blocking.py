@@ -1,0 +1,36 @@
+"""Blocking: models for scripts, notebooks and threads, without ``await``.
+
+``with aggml.models.blocking.load("model.gguf") as model:``
+``    for token in model.generate("The capital of France is"): print(token.text)``
+
+Here: the names; types are in blocking.pyi. Not here: how classes are made (portal.py), what their
+methods do (the asynchronous classes).
+"""
+
+from __future__ import annotations
+
+from aggml.models.encoder_model import EncoderModel
+from aggml.models.fitting import fit as _fit
+from aggml.models.loading import load as _load
+from aggml.models.model import Model
+from aggml.models.portal import BlockingStream, blocking_class, blocking_function
+from aggml.models.speech_model import SpeechModel
+from aggml.models.text_model import TextModel
+from aggml.models.token_stream import TokenStream
+
+__all__ = [
+    "BlockingEncoderModel", "BlockingModel", "BlockingSpeechModel", "BlockingStream",
+    "BlockingTextModel", "BlockingTokenStream", "fit", "load",
+]  # fmt: skip
+
+BlockingTokenStream = blocking_class(TokenStream, __name__, BlockingStream)
+BlockingModel = blocking_class(Model, __name__)
+BlockingTextModel = blocking_class(TextModel, __name__, BlockingModel)
+BlockingEncoderModel = blocking_class(EncoderModel, __name__, BlockingModel)
+BlockingSpeechModel = blocking_class(SpeechModel, __name__, BlockingModel)
+load = blocking_function(_load)
+fit = blocking_function(_fit)
+
+
+def __dir__() -> list[str]:
+    return __all__
