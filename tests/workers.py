@@ -2,7 +2,8 @@
 
 A test marked ``alone`` measures time or counts what the whole machine shares. No other process
 runs a test meanwhile. A test marked ``slow`` is a long sweep. It runs if ``--all`` is given
-(``make test-all``), or if the command line names its file or the marker.
+(``make test-all``), or if the command line names its file or the marker. Tests that look at numbers
+or at messages, which are the same on every event loop, run on one of the two (`EITHER_LOOP`).
 
 Not here: how many processes (the Makefile says ``-n``), tests that hang (watch.py).
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +25,55 @@ from watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["Brief", "Turns", "Workers"]
+__all__ = ["EITHER_LOOP", "Brief", "Turns", "Workers"]
 
 #: After this many tests, all objects that are alive are frozen, so that the collector skips them.
 FREEZE = 500
+
+
+#: Files whose tests look at what no loop changes: numbers and messages. Each case runs on one loop,
+#: which its name decides, so that the cases of a function meet both; all run on both where slow
+#: tests run.
+#: The loops themselves are the matter of other files: test_any_loop.py, test_off_the_loop.py, ...
+EITHER_LOOP = frozenset(
+    {
+        "devices/meta/test_conformance.py",
+        "devices/meta/test_models.py",
+        "devices/meta/test_parts.py",
+        "devices/meta/test_schedules.py",
+        "examples/test_embed_reference.py",
+        "models/test_ahead.py",
+        "models/test_architectures.py",
+        "models/test_arguments.py",
+        "models/test_checking.py",
+        "models/test_encoders.py",
+        "models/test_folder_pooling.py",
+        "models/test_folders.py",
+        "models/test_speech.py",
+        "models/test_stages.py",
+        "models/test_states.py",
+        "models/test_template_limits.py",
+        "models/test_unread.py",
+        "models/test_windows.py",
+        "scheduler/test_recorded_runs.py",
+    }
+)
+TESTS = Path(__file__).resolve().parent
+
+
+def is_on_other_loop(item: pytest.Item) -> bool:
+    """Whether a test of `EITHER_LOOP` is the one that its twin on the other loop makes needless."""
+    call = getattr(item, "callspec", None)
+    if call is None or "anyio_backend" not in call.params:
+        return False
+    if not item.path.is_relative_to(TESTS):
+        return False
+    if item.path.relative_to(TESTS).as_posix() not in EITHER_LOOP:
+        return False
+    loop = call.params["anyio_backend"][0]
+    # A name is the same in every process; so is the loop without which it is left.
+    name = item.nodeid.replace("trio", "asyncio", 1)
+    return bool(("asyncio", "trio")[zlib.crc32(name.encode()) % 2] != loop)
 
 
 class Turns:
@@ -141,7 +188,8 @@ class Workers:
         left = [
             item
             for item in items
-            if item.get_closest_marker("slow") is not None and item.path not in files
+            if item.path not in files
+            and (item.get_closest_marker("slow") is not None or is_on_other_loop(item))
         ]
         if left:
             self._slow = len(left)
@@ -163,5 +211,6 @@ class Workers:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._slow:
             terminalreporter.write_line(
-                f"{self._slow} slow tests left out; make test-all (pytest --all) runs them"
+                f"{self._slow} tests left out, slow ones and ones on a second loop; make test-all "
+                "(pytest --all) runs them"
             )

@@ -179,6 +179,10 @@ class _Entry:
     victims: tuple[_Entry, ...] = ()
     draining: bool = False
 
+    def is_busy(self) -> bool:
+        """Whether somebody uses it, loads it, unloads it, or makes room for it."""
+        return bool(self.holders) or self.state != "loaded" or self.driver is not None
+
     def goes_on(self) -> bool:
         """Whether any task that uses it does not wait for another model."""
         return any(not x.is_stuck() for x in self.holders)
@@ -498,7 +502,7 @@ class Host:
         is_open = self._is_open(entry)
         others = [
             Neighbour(
-                x.name, x.counted, x.measured, used=bool(x.holders) or x.state != "loaded",
+                x.name, x.counted, x.measured, used=x.is_busy(),
                 stays=x.pinned and x.state == "loaded", held=first.holds(x), last=x.last,
             )
             for x in self._entries.values()
@@ -515,7 +519,7 @@ class Host:
             waits = [self._entries[name] for name in room.wait]
             for x in waits:
                 x.draining = True
-            if waits and not any(x.state != "loaded" or x.goes_on() for x in waits):
+            if not any(x.state != "loaded" or x.driver or x.goes_on() for x in waits):
                 self._order.popleft()
                 self._fail(entry, self._circle(entry, waits))
                 return True

@@ -333,7 +333,7 @@ async def load_engine(
         cache=cache, progress=progress,
     )  # fmt: skip
     try:
-        return engine_of(decoder, slots, limits, file.metadata)
+        return engine_of(decoder, slots, limits)
     except BaseException:
         decoder.close()
         raise

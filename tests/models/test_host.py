@@ -708,3 +708,34 @@ def test_a_host_of_the_parent_of_a_fork_refuses(files: dict[str, Path]) -> None:
     )
     told = subprocess.run(child(code), capture_output=True, text=True)
     assert "parent process of a fork" in told.stdout, told.stderr
+
+
+class _Left(Exception):
+    """Raised by a task of a test."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_host_ends_in_the_middle_of_uses(
+    files: dict[str, Path], totals: dict[str, int], seed: int
+) -> None:
+    chance = random.Random(seed)
+
+    async def one() -> None:
+        while True:
+            async with host.use(chance.choice(NAMES)) as model:
+                await answer(model, 0)
+
+    async def leave() -> None:
+        for _ in range(chance.randrange(300)):
+            await anyio.lowlevel.checkpoint()
+        raise _Left
+
+    host = host_of(files, sum(sorted(totals.values())[1:]))
+    with anyio.fail_after(60), pytest.raises(BaseExceptionGroup) as e:
+        async with host, anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(one)
+            tasks.start_soon(leave)
+    assert e.value.split(_Left)[1] is None
+    assert taken(host) == 0
+    assert {x.state for x in host.models.values()} == {"unloaded"}

@@ -1,6 +1,6 @@
 """How the tests themselves are run: `alone` tests, slow tests left out, hanging tests ended.
 
-Each test here writes test files and runs a pytest of its own. Not here: the plugin (workers.py).
+Most tests here write test files and run a pytest of their own. Not here: the plugin (workers.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from workers import EITHER_LOOP, is_on_other_loop
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
@@ -101,8 +104,26 @@ def test_slow_tests_are_left_out_and_named(tmp_path: Path, options: list[str], w
     status, told = run(tmp_path, SLOW, *options)
     assert status == 0, told
     assert wanted in told
-    left_out = "7 slow tests left out; make test-all (pytest --all) runs them"
+    left_out = "7 tests left out, slow ones and ones on a second loop; make test-all"
     assert (left_out in told) == (options in ([], ["-n", "2"]))
+
+
+def test_a_test_of_numbers_runs_on_one_loop_and_the_cases_of_a_function_on_both() -> None:
+    assert all((TESTS / name).is_file() for name in EITHER_LOOP)
+
+    def left(loop: str, case: int, name: str = "models/test_states.py") -> bool:
+        item: Any = SimpleNamespace(
+            path=TESTS / name,
+            nodeid=f"tests/{name}::test_that[{loop}-{case}]",
+            callspec=SimpleNamespace(params={"anyio_backend": (loop, {})}),
+        )
+        return is_on_other_loop(item)
+
+    found = [left("asyncio", case) for case in range(40)]
+    assert found == [not left("trio", case) for case in range(40)]
+    assert 10 < sum(found) < 30
+    both = "stream/test_future.py"
+    assert not any(left(loop, k, both) for loop in ("asyncio", "trio") for k in range(9))
 
 
 HANGS = """

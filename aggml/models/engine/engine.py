@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.staging import Piece
     from aggml.models.kv.paging import PagedDecoder
     from aggml.models.kv.prefixes import Prefixes
+    from aggml.models.kv.snapshots import Snapshot
 
 __all__ = ["STAGED", "Engine", "staged_slots"]
 
@@ -154,6 +155,7 @@ class Engine:
         self._give_backs: deque[Callable[[], object]] = deque()
         self._touched = 0  # pages of shared rows that may have memory
         self._in_common: tuple[tuple[int, ...], int] = ((), 0)
+        self._pending: Snapshot | None = None  # all that prompts wait for, if there is no step
         self._arrays_next = False  # requests for arrays and for tokens take turns
         self._zeros = np.zeros(0, np.uint8)
         self._turning = new_lock()  # who has it decides; nobody waits for it
@@ -225,6 +227,9 @@ class Engine:
                 if flight is not None and (alone or request.slot is not None):
                     idle = 0
                     await flight.future.settled()
+                elif flight is None and self._pending is not None and request.slot is not None:
+                    idle = 0
+                    await self._pending.settled()
                 elif alone:
                     # Another thread is in the middle of a turn, or memory is being given back.
                     idle += 1
@@ -457,7 +462,7 @@ class Engine:
         self._land()
         if not self._building:
             return  # the plan that is being made ready must stay as it is
-        self._plan = None
+        self._plan = self._pending = None
         self._drop_overdue()
         if not self._flights:
             self._clear()
@@ -512,14 +517,18 @@ class Engine:
             beside = min(steps.size(highest + 1, steps.BESIDE), self.slots)
         room = steps.room_for_prompts(self.chunk, beside, running=bool(running))
         if self._rows.states:
-            chunk = steps.next_prompt(prompts, room, self._rows, self.pages, self._begin)
+            chunk = self._first_piece(prompts, room)
         else:
             if len(prompts) == 1 and not self._waiting and len(prompts[0].tokens) <= room:
                 one = prompts[0]
                 if one.staged is None and not one.in_place:
                     one.in_place = True
                     self._begin(one)
-            chunk = steps.next_prompts(prompts, room, self._rows, self.pages, self._begin)
+            chunk = steps.next_prompts(
+                prompts, room, self._rows, self.pages, self._begin, self._awaits
+            )
+        if not running and not chunk:
+            return None
         intake = steps.planned(running, chunk, beside, self._rows, self._common(running))
         return self._plan_of(intake, running, chunk)
 
@@ -587,11 +596,13 @@ class Engine:
             those = those[:1]  # 512 tokens have 50 to 300 MB of logits
         room = steps.TOKENS[-1]
         if self._rows.states:
-            chunk = steps.next_prompt(those, room, self._rows, self.pages, self._begin)
+            chunk = self._first_piece(those, room)
         else:
             if len(those) == 1 and those[0].staged is None:
                 those[0].in_place = True
-            chunk = steps.next_prompts(those, room, self._rows, self.pages, self._begin)
+            chunk = steps.next_prompts(
+                those, room, self._rows, self.pages, self._begin, self._awaits
+            )
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
@@ -669,7 +680,7 @@ class Engine:
             self._shrink()
         if need > self.pages.free and self.prefixes is not None:
             missing = (need - self.pages.free) * self.decoder.page_bytes()
-            self.prefixes.shrink(missing)
+            self.prefixes.shrink(max(0, self.prefixes.nbytes - missing))
             self._count_stored()
         wanted, start = self._best_slot(one)
         slot = self.pages.take(min(one.limit, self.decoder.ctx), wanted)
@@ -702,7 +713,7 @@ class Engine:
         stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
         for slot, held in self._held.items():
             n = steps.common(held, one.tokens, len(one.tokens) - 1)
-            if self._rows.states and (n < len(held) or self.decoder.state_at(slot) != n):
+            if self._rows.states and (n < len(held) or not self.decoder.state_at(slot, n)):
                 continue
             if n > max(best[1], stored, PAGE // 4):
                 best = slot, n
@@ -785,7 +796,8 @@ class Engine:
         return (
             one.slot is not None
             and one.computed <= len(one.tokens)
-            and self.decoder.savable(one.slot, one.computed, states=self._rows.states)
+            and self.decoder.savable(one.slot, one.computed) == one.computed
+            and (not self._rows.states or self.decoder.state_at(one.slot, one.computed))
         )
 
     def _close_ranks(self) -> None:
@@ -831,11 +843,27 @@ class Engine:
         assert one.slot is not None
         if one.staged is not None:
             row = self._rows.slots * self._rows.ctx + one.staged
-            n = self.prefixes.restore(one.tokens, one.slot, row)
+            n = self.prefixes.restore(one.tokens, one.slot, row=row)
         else:
             n = self.prefixes.restore(one.tokens, one.slot)
         one.computed = one.cached = n
         self.counters.cached_tokens += n
+
+    def _first_piece(
+        self, prompts: list[TextRequest], room: int
+    ) -> list[tuple[TextRequest, Piece]]:
+        one = prompts[0] if prompts else None
+        if one is not None and not one.computed and self._awaits(one):
+            return []
+        return steps.next_prompt(prompts, room, self._rows, self.pages, self._begin)
+
+    def _awaits(self, one: TextRequest) -> bool:
+        """Whether the beginning of a prompt is being stored: it will not have to be computed."""
+        if self.prefixes is None or not one.keeps or one.result != "tokens":
+            return False
+        pending = self.prefixes.pending(one.tokens)
+        self._pending = self._pending or pending
+        return pending is not None
 
     def _keep(self, one: TextRequest) -> None:
         """Store what a sequence has computed, for later prompts."""
@@ -843,10 +871,9 @@ class Engine:
             return
         if one.result != "tokens" or not one.computed or not self._is_whole(one):
             return
-        self.prefixes.keep(
-            one.tokens[: one.computed], one.slot, states=self._rows.states,
-            room=self.pages.free * self.decoder.page_bytes(),
-        )  # fmt: skip
+        free = max(0, self.pages.free) * self.decoder.page_bytes()
+        self.prefixes.allowed = self.prefixes.nbytes + free
+        self.prefixes.keep(one.tokens[: one.computed], one.slot, states=self._rows.states)
         self._count_stored()
 
     def _count_stored(self) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.engine.engine import Engine
 from aggml.models.kv.paging import PagedDecoder, budget_of
+from aggml.models.kv.prefixes import Prefixes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from aggml.models.site import Site
@@ -53,9 +53,7 @@ def free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def engine_of(
-    decoder: PagedDecoder, slots: int, limits: EngineLimits, metadata: Mapping[str, Any]
-) -> Engine:
+def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits) -> Engine:
     """The engine of a decoder, within these limits.
 
     Raises:
@@ -70,7 +68,9 @@ def engine_of(
     budget = budget_of(memory, decoder)
     rest = (memory - decoder.slack(decoder.sequences)) // page
     budget = min(budget, max(rest, pages.need(1)))
-    del metadata
+    asked = memory // 2 if limits.prefix_cache is None else limits.prefix_cache
+    stored = min(asked, budget * page)
     return Engine(
-        decoder, slots=slots, budget=budget, chunk=limits.chunk, max_waiting=limits.max_waiting
-    )
+        decoder, slots=slots, budget=budget, chunk=limits.chunk, max_waiting=limits.max_waiting,
+        prefixes=Prefixes(decoder, stored) if stored else None,
+    )  # fmt: skip

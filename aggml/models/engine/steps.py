@@ -105,6 +105,7 @@ def next_prompts(
     rows: Rows,
     pages: Pages,
     begin: Callable[[TextRequest], None],
+    awaits: Callable[[TextRequest], bool],
 ) -> list[tuple[TextRequest, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
 
@@ -126,6 +127,7 @@ def next_prompts(
         pages: the count of all pages.
         begin: is called before the first tokens of a prompt are computed; it may load a stored
             beginning, and then raises the number of computed tokens.
+        awaits: whether the beginning of a prompt is being stored at present.
     """
     going = [x for x in prompts if x.in_place or x.alone][:1] or list(prompts)
     held = [(x.staged, x.staged + len(x.tokens)) for x in going if x.staged is not None]
@@ -135,7 +137,7 @@ def next_prompts(
         if room == 0:
             break
         if one.staged is None and not one.in_place:
-            if full or any(_computes_beginning(x, one) for x in going[:i]):
+            if full or any(_computes_beginning(x, one) for x in going[:i]) or awaits(one):
                 continue
             one.staged = _place(one, held, rows, pages)
             if one.staged is None and held:

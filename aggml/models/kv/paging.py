@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Lying = tuple[int, Tensor, int]  # the number among the caches of its kind; bytes of a row
 
-__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting"]
+__all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of", "fitting", "give_back_memory"]
 
 PAGE: Final = 64  # positions
 
@@ -311,15 +311,18 @@ class PagedDecoder(Decoder):
                     self._reached.loaded(slot, snapshot.end, writes)
             return writes
 
-    def load_rows(self, row: int, snapshot: Snapshot) -> None:
+    def load_rows(self, row: int, snapshot: Snapshot) -> list[Future[None]]:
         """`load` of keys and values to rows that belong to no slot: position 0 is row ``row``."""
+        writes = []
         with self.lifetime.use("PagedDecoder.load_rows"):
             for backend, caches, _ in self._lying:
                 parts = [
                     (x, snapshot.rows[i], (row + snapshot.first) * size) for i, x, size in caches
                 ]
                 if parts and snapshot.n:
-                    self._note_move(row // self.ctx, backend.set_many(parts))
+                    writes.append(backend.set_many(parts))
+                    self._note_move(row // self.ctx, writes[-1])
+        return writes
 
     @property
     def can_move(self) -> bool:
@@ -343,12 +346,14 @@ class PagedDecoder(Decoder):
             moving.popleft()
         return bool(moving)
 
-    def savable(self, slot: int, n: int, *, states: bool = False) -> bool:
-        """Whether `save` would take the first ``n`` positions of a slot, states included."""
+    def savable(self, slot: int, n: int) -> int:
+        """How many of the first ``n`` positions of a slot `save` would take."""
         assert self._written is not None
-        if self._written.ahead(slot, n)[1] < n:
-            return False
-        return not states or self._reached is None or self._reached.may_stand(slot, n)
+        return min(n, self._written.ahead(slot, n)[1])
+
+    def state_at(self, slot: int, at: int) -> bool:
+        """Whether `save` would take the states of a slot with ``at`` positions."""
+        return self._reached is not None and self._reached.may_stand(slot, at)
 
     def _check_place(self, what: str, slot: int, first: int, n: int) -> None:
         if not 0 <= slot < self.sequences:
@@ -409,10 +414,9 @@ class PagedDecoder(Decoder):
         The rows then read as zeros. No step may use them meanwhile.
         """
         return [
-            functools.partial(
-                _give_back, memory, offset + first * cache.nb[1], offset + (first + n) * cache.nb[1]
-            )
-            for memory, places in self._row_maps() for cache, offset in places
+            functools.partial(give_back_memory, memory, at + first * row, at + (first + n) * row)
+            for memory, places in self._row_maps()
+            for row, at in [(cache.nb[1], offset) for cache, offset in places]
         ]  # fmt: skip
 
     def wipe_rows(self, first: int, n: int) -> None:
@@ -424,10 +428,6 @@ class PagedDecoder(Decoder):
                 if any(cache is x for x, _ in self.caches.rows):
                     size = n * cache.nb[1]
                     backend.set(cache, zeros[:size], offset=first * cache.nb[1], size=size)
-
-    def state_at(self, slot: int) -> int | None:
-        """The position of a slot's recurrent state; None: it is lost, or there is none."""
-        return None if self._reached is None else self._reached.at(slot)
 
     def _row_maps(self) -> list[tuple[mmap.mmap, list[tuple[Tensor, int]]]]:
         """Each mapped memory with its caches of keys and values, and where each of them begins."""
@@ -480,7 +480,7 @@ class PagedDecoder(Decoder):
 def _forget(memory: mmap.mmap, huge: HugePages, first: int, begin: int, end: int) -> None:
     """Give the memory of a slot of one cache back: it begins at ``first``, ``begin`` is kept."""
     huge.forget(first, begin)
-    _give_back(memory, begin, end)
+    give_back_memory(memory, begin, end)
 
 
 def _lying(
@@ -499,7 +499,7 @@ def _lying(
     ]
 
 
-def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:
+def give_back_memory(memory: mmap.mmap, begin: int, end: int) -> None:
     """Give the system's pages back that lie wholly between two offsets."""
     first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
     if hasattr(mmap, "MADV_DONTNEED") and first < last:

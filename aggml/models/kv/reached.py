@@ -79,11 +79,6 @@ class Reached:
                 f"begin at {first}"
             )
 
-    def at(self, slot: int) -> int | None:
-        """The position of a sequence's state, once its steps have ended; None: it is lost."""
-        self._settle(slot)
-        return self._at[slot]
-
     def standing(self, slot: int, at: int) -> list[Future[Any]]:
         """What has to succeed so that a sequence's state has processed ``at`` positions.
 

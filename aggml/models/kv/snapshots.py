@@ -151,6 +151,11 @@ class Snapshot:
         """Whether its bytes can be used now."""
         return self.done and self._failed is None
 
+    @property
+    def waits(self) -> tuple[Future[Any], ...]:
+        """What has to succeed before the bytes can be used; empty when it is `done`."""
+        return self._waits
+
     async def settled(self) -> None:
         """Wait until it is `done`, however that ends.
 
