@@ -86,7 +86,8 @@ async def test_an_answer_ends_before_a_stop_text_that_its_tokens_share(model: Te
 async def test_a_control_token_ends_the_answer_if_its_name_is_a_stop_text(
     model: TextModel,
 ) -> None:
-    always: dict[str, Any] = {"logit_bias": {1: 100.0}, "max_tokens": 4}  # the token <s>, which has no text
+    # The token <s> has no text, in which a stop text could be found.
+    always: dict[str, Any] = {"logit_bias": {1: 100.0}, "max_tokens": 4}
     none = await model.chat(HELLO, **always)
     assert none.usage is not None
     assert none.usage.completion_tokens == 4

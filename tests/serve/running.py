@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 import numpy as np
+from aggml.models.engine.jobs import Job
 
 import aggml
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import Job
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model

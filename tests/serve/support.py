@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx
 
-from aggml.models.engine.engine import Engine
 from aggml.serve import Limits
 from aggml.serve.http import Options, application
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from starlette.applications import Starlette
+
+    from aggml.models.engine.engine import Engine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 60

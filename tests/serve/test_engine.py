@@ -12,13 +12,13 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
+from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
 from serve.running import CTX, PATIENCE, all_of, greedy, prompts, running
 
 import aggml
 from aggml.models.decoder.adjusting import Adjuster, Rules
 from aggml.models.decoder.generating import generate
 from aggml.models.decoder.sampling import Sampler
-from aggml.models.engine.jobs import EngineError, FullError, Job, TooLongError
 from aggml.models.engine.staging import Chunk, Piece, mask, place
 from aggml.models.kv.paging import PagedDecoder, fitting
 from aggml.models.loading import load_decoder

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import anyio
 import numpy as np
 import pytest
+from aggml.models.engine.jobs import Job
 from anyio.lowlevel import checkpoint
 from serve.support import until
 
 import aggml
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import Job
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model

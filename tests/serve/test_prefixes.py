@@ -13,6 +13,9 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
+from aggml.models.engine.jobs import EngineError, Job
+from aggml.models.engine.prefixes import Prefixes
+from aggml.models.kv.copying import Run, joined
 from models import random_models
 from models.layout import VOCABULARY
 from serve.support import GREEDY, engine_of, serving
@@ -20,9 +23,6 @@ from serve.support import GREEDY, engine_of, serving
 import aggml
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import EngineError, Job
-from aggml.models.engine.prefixes import Prefixes
-from aggml.models.kv.copying import Run, joined
 from aggml.models.kv.paging import PAGE, PagedDecoder, Pages
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
+from aggml.models.engine.jobs import Job
+from aggml.models.engine.prefixes import key_of
 from models import random_models
 from serve.support import until
 
 import aggml
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import Job
-from aggml.models.engine.prefixes import key_of
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model

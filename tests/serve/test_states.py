@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
+from aggml.models.engine.jobs import EngineError, Job, TooLongError
 from models import random_models
 from models.layout import VOCABULARY
 from serve.support import GREEDY, serving
@@ -21,7 +22,6 @@ import aggml
 from aggml.models import ModelError
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import STAGED, Engine
-from aggml.models.engine.jobs import EngineError, Job, TooLongError
 from aggml.models.kv.paging import PAGE, PagedDecoder, budget_of
 from aggml.models.loading import load_decoder
 from aggml.models.small import tokens
