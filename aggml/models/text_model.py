@@ -307,8 +307,8 @@ class TextModel(Model):
 
         Raises:
             InvalidArgument: as `chat`, here and not by the first piece.
-            ModelError: no vocabulary, or a template that cannot be read. By the first piece: the
-                template refuses the conversation.
+            ModelError: by the first piece: no vocabulary; the template cannot be read, or refuses
+                the conversation.
             TooLongError, FullError, DeadlineError, EngineError: by a piece, as `generate`.
             InvalidState: the model is closed.
 

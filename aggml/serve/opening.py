@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio.to_thread
+
 from aggml import models
 from aggml.models import ModelError, TextModel
 from aggml.process.paths import user_path
@@ -103,5 +105,7 @@ async def load_served(
         except ModelError:
             raise ModelError(f"{path} has no vocabulary, so it cannot be served") from None
         if isinstance(model, TextModel):
-            _ = model.template  # refuses one that cannot be read before the first request
+            # Refuses one that cannot be read before the first request. In a thread, because it
+            # imports the language of templates (20 ms).
+            await anyio.to_thread.run_sync(lambda: model.template)
         yield Served(name, model)

@@ -16,10 +16,9 @@ from models import random_models
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models.decoder import Decoder, Sampler
+from aggml.models.decoder import Decoder
 from aggml.models.dividing import divided
 from aggml.models.small import write_small
-from aggml.serve import Completer, Embedder, Job, Limits, opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -145,30 +144,26 @@ async def test_sequences_share_the_devices(small: Path) -> None:
 
 
 async def test_the_engine_runs_over_devices(small: Path, tmp_path: Path) -> None:
-    """Continuous batching on a scheduler: each job gets the tokens that it gets alone."""
+    """Continuous batching on a scheduler: each request gets the tokens that it gets alone."""
     encoder = random_models.write(tmp_path / "bert.gguf", "bert")
     async with await aggml.models.load(small, ctx=256) as model:
         prompts = [model.tokenizer.encode(text) for text in ("a", "hello", PROMPT)]
         wanted = [[x.id async for x in model.generate(ids, max_tokens=10)] for ids in prompts]
-    jobs = [Job(ids, 10, Sampler(temperature=0)) for ids in prompts]
     async with scheduler(HALF) as several:
-        async with opened(small, several, Limits(slots=4, ctx=256)) as served:
-            assert isinstance(served, Completer)
+        async with aggml.models.load(small, several, slots=4, ctx=256) as model:
+            streams = [model.generate(ids, max_tokens=10) for ids in prompts]
 
-            engine = served.engine
-
-            async def run(job: Job) -> None:
-                async for _ in engine.stream(job):
+            async def run(stream: aggml.models.TokenStream) -> None:
+                async for _ in stream:
                     pass
 
             async with anyio.create_task_group() as tasks:
-                for job in jobs:
-                    tasks.start_soon(run, job)
-        assert [job.made for job in jobs] == wanted
-        async with opened(encoder, several) as served:
-            assert isinstance(served, Embedder)
-            (vector,) = await served.model.embed_ids(random_models.texts()[:1])
-            assert vector.shape == (served.model.width,)
+                for stream in streams:
+                    tasks.start_soon(run, stream)
+        assert [stream.made for stream in streams] == wanted
+        async with aggml.models.load(encoder, several) as model:
+            vectors = await model.embed_ids(random_models.texts()[:1])
+            assert vectors.shape == (1, model.width)
 
 
 async def test_only_a_backend_or_a_scheduler_is_taken(small: Path) -> None:

@@ -18,10 +18,9 @@ from support import without_collector
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models.decoder import Sampler
 from aggml.models.small import write_small
 from aggml.native._native import release_finished
-from aggml.serve import Completer, Job, Limits, opened
+from aggml.serve import Limits, load_served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -143,9 +142,8 @@ async def test_a_generation_under_way_ends_with_an_error(
 async def test_a_service_that_ended(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
     device, backend = sim
     for _ in range(3):
-        async with opened(small, backend, Limits(slots=2, ctx=256, kv_memory=8 << 20)) as served:
-            assert isinstance(served, Completer)
-            job = Job(served.vocabulary.encode("Once upon a time"), 4, Sampler(temperature=0))
-            assert [x async for x in served.engine.stream(job)]
+        limits = Limits(slots=2, ctx=256, kv_memory=8 << 20)
+        async with load_served(small, backend, limits) as served:
+            assert [x async for x in served.model.generate("Once upon a time", max_tokens=4)]
             assert used(device) > WEIGHTS
         await freed(device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -49,7 +50,8 @@ def encode(words: Vocabulary, *contents: str, source: str = CHATML) -> list[int]
     """The tokens of a conversation of one user, in a loop of their own."""
     messages = [{"role": "user", "content": x} for x in contents]
     template = ChatTemplate(source, {"bos_token": "", "eos_token": ""})
-    return anyio.run(partial(encode_messages, template, words, messages, {}))
+    model = SimpleNamespace(template=template, tokenizer=words)
+    return anyio.run(partial(encode_messages, model, messages, {}))
 
 
 def spelt(words: Vocabulary, ids: Sequence[int]) -> str:

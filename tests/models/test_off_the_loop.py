@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aggml
-from aggml.models import catalogue
-from aggml.models.chat.template import template_of
+from aggml.models import catalogue, text_model
+from aggml.models.chat.template import ChatTemplate
 from aggml.models.small import write_small
-from aggml.serve import Limits, opened, opening
+from aggml.serve import Limits, load_served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,14 +55,24 @@ async def test_looking_for_architectures_and_devices(
 
 
 async def test_opening_for_the_service(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages, templates = Noted(entry_points), Noted(template_of)
+    packages, templates = Noted(entry_points), Noted(ChatTemplate)
     monkeypatch.setattr(catalogue, "entry_points", packages)
-    monkeypatch.setattr(opening, "template_of", templates)
+    monkeypatch.setattr(text_model, "ChatTemplate", templates)
     catalogue._found.cache_clear()
     async with (
         aggml.get_device("CPU").backend() as backend,
-        opened(small, backend, Limits(slots=1, ctx=256)) as served,
+        load_served(small, backend, Limits(slots=1, ctx=256)) as served,
     ):
         assert served.name
     assert packages.only_elsewhere()
+    assert templates.only_elsewhere()
+
+
+async def test_the_first_conversation_reads_the_template_in_a_thread(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    templates = Noted(ChatTemplate)
+    monkeypatch.setattr(text_model, "ChatTemplate", templates)
+    async with aggml.models.load(small, ctx=256) as model:
+        await model.chat([{"role": "user", "content": "Hello!"}], max_tokens=1)
     assert templates.only_elsewhere()

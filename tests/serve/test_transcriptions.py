@@ -73,12 +73,12 @@ async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) ->
     wanted = await alone(model, wav(), language="en", temperature=0.0)
     async with serving(models=[model]) as (service, client):
         for transcriber in service.state.service.transcribers.values():
-            segments = transcriber.model.transcribe
+            segments = transcriber.transcribe
 
             def cold(*given: Any, _segments: Any = segments, **options: Any) -> Any:
                 return _segments(*given, **(options | {"temperature": 0.0}))
 
-            transcriber.model.transcribe = cold
+            transcriber.transcribe = cold
         name = (await client.get("/v1/models")).json()["data"][0]["id"]
         told = {
             form: await ask(client, model=name, language="en", response_format=form)
@@ -106,13 +106,13 @@ async def test_requests_together_share_windows(model: Path) -> None:
     sizes: list[int] = []
     async with serving(models=[model]) as (service, client):
         (transcriber,) = service.state.service.transcribers.values()
-        together = transcriber.model._ready()._together
+        together = transcriber._ready()._together
 
         async def counted(windows: Any) -> Any:
             sizes.append(len(windows))
             return await together(windows)
 
-        transcriber.model._ready()._together = counted
+        transcriber._ready()._together = counted
         async with anyio.create_task_group() as tasks:
             # temperature 0, because a randomly drawn time might need one more window
             for _ in range(6):
@@ -169,7 +169,7 @@ async def test_a_client_that_hangs_up_ends_its_window(model: Path) -> None:
     ended = anyio.Event()
     async with serving(models=[model]) as (service, client):
         (transcriber,) = service.state.service.transcribers.values()
-        windows = transcriber.model._ready()
+        windows = transcriber._ready()
 
         async def waits(_: Any) -> Any:
             under_way.set()

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from aggml import InvalidState
 from aggml.models.arguments import integer
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
-from aggml.models.chat.prompt import encode_messages, read_template_args
+from aggml.models.chat.prompt import Conversing, encode_messages, read_template_args
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.models.chat.template import ChatTemplate
     from aggml.models.token_stream import FinishReason, TokenStream
-    from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "stream_answer"]
 
 ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
 
 
-class Answering(Protocol):
+class Answering(Conversing, Protocol):
     """The part of a `TextModel` that answers a conversation.
 
     Attributes:
@@ -36,16 +34,6 @@ class Answering(Protocol):
     """
 
     ctx: int
-
-    @property
-    def tokenizer(self) -> Vocabulary:
-        """Text to token ids and back."""
-        ...
-
-    @property
-    def template(self) -> ChatTemplate:
-        """From messages to text."""
-        ...
 
     @property
     def generate(self) -> Callable[..., TokenStream]:
@@ -121,9 +109,7 @@ class ChatStream:
 
     async def _begin(self) -> TokenStream:
         model = self._model
-        ids = await encode_messages(
-            model.template, model.tokenizer, self._messages, self._template_args
-        )
+        ids = await encode_messages(model, self._messages, self._template_args)
         most = self._max_tokens
         if most is None:
             most = max(1, min(ANSWER, model.ctx - len(ids)))
@@ -156,7 +142,7 @@ class ChatStream:
 
 
 async def encode_chat(
-    model: Answering,
+    model: Conversing,
     messages: Sequence[Mapping[str, Any] | ChatMessage],
     *,
     template_args: Mapping[str, Any] | None = None,
@@ -174,7 +160,7 @@ async def encode_chat(
     """
     known = read_messages("encode_chat", messages)
     given = read_template_args("encode_chat", template_args)
-    return await encode_messages(model.template, model.tokenizer, known, given)
+    return await encode_messages(model, known, given)
 
 
 def stream_answer(
@@ -198,7 +184,6 @@ def stream_answer(
 
     Raises:
         InvalidArgument: an argument of another type or out of its range.
-        ModelError: no vocabulary, no template that can be read.
     """
     known = read_messages(place, messages)
     given = read_template_args(place, template_args)

@@ -10,7 +10,7 @@ templates (template.py), tokens of a text (../tokenizers).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio.to_thread
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.models.chat.template import ChatTemplate
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["encode_messages", "read_template_args"]
+__all__ = ["Conversing", "encode_messages", "read_template_args"]
 
 #: Names of a template that `template_args` may not replace.
 OURS: Final = frozenset(
@@ -53,19 +53,30 @@ def read_template_args(place: str, given: Any) -> dict[str, Any]:  # noqa: ANN40
     return dict(given)
 
 
+class Conversing(Protocol):
+    """The part of a `TextModel` that makes a prompt of a conversation."""
+
+    @property
+    def tokenizer(self) -> Vocabulary:
+        """Text to token ids and back."""
+        ...
+
+    @property
+    def template(self) -> ChatTemplate:
+        """From messages to text."""
+        ...
+
+
 async def encode_messages(
-    template: ChatTemplate,
-    vocabulary: Vocabulary,
-    messages: list[dict[str, str]],
-    template_args: Mapping[str, Any],
+    model: Conversing, messages: list[dict[str, str]], template_args: Mapping[str, Any]
 ) -> list[int]:
     """Token ids of a conversation, with one BOS if the model expects it.
 
-    In a thread: a template of a few lines may compute for 2 s before it is stopped.
+    In a thread: reading a template takes 20 ms the first time, and one of a few lines may compute
+    for 2 s before it is stopped.
 
     Args:
-        template: of the model.
-        vocabulary: of the model.
+        model: has the template.
         messages: as `read_messages` gives them.
         template_args: as `read_template_args` gives them.
 
@@ -74,6 +85,7 @@ async def encode_messages(
     """
 
     def encode() -> list[int]:
+        template, vocabulary = model.template, model.tokenizer
         known = messages
         if "developer" not in template.source:
             known = [x | {"role": "system"} if x["role"] == "developer" else x for x in messages]

@@ -117,7 +117,10 @@ class Routes:
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
                 found = await model.embed_ids(
-                    ids, dimensions=given.dimensions, priority=given.priority
+                    ids,
+                    dimensions=given.dimensions,
+                    priority=given.priority,
+                    deadline=given.timeout,
                 )
         data = []
         for i, vector in enumerate(found):
@@ -138,12 +141,14 @@ class Routes:
         pairs = [await _pair(model, given.query, i, text) for i, text in enumerate(texts)]
         with anyio.fail_after(given.timeout or self.service.options.deadline):
             async with hung_up_cancels(request.receive):
-                scores = (await model.rerank_ids(pairs, priority=given.priority)).tolist()
-        for i, score in enumerate(scores):
+                scores = await model.rerank_ids(
+                    pairs, priority=given.priority, deadline=given.timeout
+                )
+        for i, score in enumerate(scores.tolist()):
             if not math.isfinite(score):
                 raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
         results: list[dict[str, object]] = []
-        for found in ranked(scores, given.top_n):
+        for found in ranked(scores.tolist(), given.top_n):
             result: dict[str, object] = {"index": found.index, "relevance_score": found.score}
             if given.return_documents:
                 result["document"] = {"text": texts[found.index]}
@@ -294,7 +299,8 @@ async def _tokens(model: EncoderModel, i: int, text: str) -> list[int]:
         RequestError: there are too many, or none.
     """
     try:
-        ids = await encode_input(model, model.tokenizer.encode_prompt, text)
+        prompt = "" if model.prompt is None else model.prompts[model.prompt]
+        ids = await encode_input(model, model.tokenizer.encode_prompt, prompt + text)
     except ModelError as error:
         raise RequestError(400, f"input: input {i} has {error}", field="input") from error
     await checkpoint()
@@ -401,7 +407,3 @@ def application(options: Options) -> Starlette:
     )
     app.state.service = service
     return app
-
-
-def _rank(given: ModelRequest) -> dict[str, int]:
-    return {"priority": given.priority} if given.priority else {}
