@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 60
+PATIENCE = 100  # seconds: less than the watch of a process (watch.py), to fail alone
 SMALL = "small-random-llama"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
