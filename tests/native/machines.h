@@ -63,7 +63,7 @@ static inline void desktop(const char *usable)
     write_file("0-15\n", "devices/cpu_core/cpus");
     write_file("16-31\n", "devices/cpu_atom/cpus");
     for (int cpu = 0; cpu < 32; ++cpu) {
-        char twins[16];
+        char twins[32];
         const int first = cpu < 16 ? cpu / 2 * 2 : cpu;
         snprintf(twins, sizeof twins, "%d-%d\n", first, cpu < 16 ? first + 1 : first);
         write_file(twins, "devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);

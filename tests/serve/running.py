@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 CTX = 512
-PATIENCE = 60
+PATIENCE = 100  # seconds: less than the watch of a process (watch.py), to fail alone
 
 
 @asynccontextmanager

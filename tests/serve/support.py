@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.engine import Engine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 60
+PATIENCE = 100  # seconds: less than the watch of a process (watch.py), to fail alone
 SMALL = "small-random-llama"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 

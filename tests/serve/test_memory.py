@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from aggml.serve import Engine
 
 CTX = 512
+MAPPING = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) [^\n]*\n(?:[A-Z][^\n]*\n)*?Anonymous: +(\d+)", re.MULTILINE
+)
 
 
 def resident(model: PagedDecoder) -> int:
@@ -45,13 +48,13 @@ def resident(model: PagedDecoder) -> int:
     for held, _ in model._maps:
         first = ctypes.addressof(ctypes.c_char.from_buffer(held))
         ranges.append((first, first + len(held)))
-    total, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
-        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
-            begin, end = (int(x, 16) for x in found.groups())
-            inside = any(first <= begin and end <= last for first, last in ranges)
-        elif inside and line.startswith("Anonymous:"):
-            total += int(line.split()[1]) * 1024
+    total = 0
+    # One expression over the whole text: it is read after each step, and has tens of thousands of
+    # lines. Line by line in Python that was most of the time of these tests.
+    for found in MAPPING.finditer(Path("/proc/self/smaps").read_bytes()):
+        begin, end = int(found[1], 16), int(found[2], 16)
+        if any(first <= begin and end <= last for first, last in ranges):
+            total += int(found[3]) * 1024
     return total
 
 

@@ -97,8 +97,8 @@ async def test_a_request_whose_logits_are_nan_fails_and_no_other_does(
             later.append(await ask(client, begin + text(30, 11)[1:]))
         assert (await client.get("/health")).json()["status"] == "ok"
         engine = engine_of(app)
-        await until(lambda: not engine.active)
-        assert engine.pages.used == 0
+        # Pages are given back in a turn of their own, which a busy machine takes later.
+        await until(lambda: not engine.active and not engine.pages.used)
         assert [x.status_code for x in later] == [200] * 3
         (rest, *same) = (x.json()["choices"] for x in later)
         assert same == [rest] * 2
