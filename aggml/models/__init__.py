@@ -40,7 +40,8 @@ __all__ = [
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
     "ModelStatus", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
     "TooLongError", "Usage", "blocking", "caller", "computing", "convert", "fit",
-    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav", "register_architecture",
+    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
+    "register_architecture",
 ]  # fmt: skip
 
 
