@@ -9,6 +9,7 @@ keys, values and states (../kv/), the arguments of users (options.py).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -139,7 +140,7 @@ class Engine:
         self._swapped = 0
         self.chunk = chunk
         self.max_waiting = max_waiting
-        self._numbers = 0
+        self._numbers = itertools.count(1)  # threads that submit at a time get different ones
         self._waiting: list[TextRequest] = []
         self._active: dict[int, TextRequest] = {}  # by slot
         self._held: dict[int, list[int]] = {}  # free slot: the tokens whose keys it still has
@@ -153,6 +154,7 @@ class Engine:
         self._touched = 0  # pages of shared rows that may have memory
         self._in_common: tuple[tuple[int, ...], int] = ((), 0)
         self._arrays_next = False  # requests for arrays and for tokens take turns
+        self._arrays_last = False
         self._zeros = np.zeros(0, np.uint8)
         self._turning = new_lock()  # who has it decides; nobody waits for it
         self._again = False
@@ -172,8 +174,7 @@ class Engine:
             DeadlineError: it would miss its deadline.
         """
         self.check([request])
-        self._numbers += 1
-        request.number = self._numbers
+        request.number = next(self._numbers)
         self._shares.enter(request.caller)
         self._waiting.append(request)
 
@@ -236,6 +237,8 @@ class Engine:
         finally:
             self._drivers.pop(request, None)
             self._hand_over()
+            if self._idlers:
+                self._wake_idlers()
 
     async def _park(self, request: TextRequest) -> None:
         """Sleep until the request has news or its task is needed to drive the engine."""
@@ -305,6 +308,12 @@ class Engine:
         for flight in list(self._flights):
             if all(x.over for x in flight.requests):
                 flight.future.abort()
+        self._wake_idlers()
+
+    def _wake_idlers(self) -> None:
+        """Wake those that wait in `drain`, if nothing is left to do."""
+        while self._idlers and not self.queued and not self.active:
+            self._idlers.pop().unpark()
 
     @property
     def queued(self) -> int:
@@ -337,9 +346,9 @@ class Engine:
         self.stop()
         self._fail([*self._waiting, *list(self._active.values())],
                    error or EngineError("the engine was stopped"))  # fmt: skip
-        self._waiting.clear()
         for flight in list(self._flights):
             flight.future.abort()
+        self._wake_idlers()
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and wait for the present ones; returns whether all ended in time."""
@@ -482,12 +491,17 @@ class Engine:
         going = [x for x in self._active.values() if not x.over]
         arrays = [x for x in going if x.result != "tokens"]
         text = [x for x in going if x.result == "tokens"]
-        if arrays and (self._arrays_next or not text):
-            self._arrays_next = False
-            return self._plan_arrays(arrays)
-        self._arrays_next = bool(arrays)
         running = [x for x in text if x.decodes]
+        if arrays and (self._arrays_next or not text):
+            self._arrays_next, self._arrays_last = False, True
+            return self._plan_arrays(arrays, running)
         prompts = sorted((x for x in text if not x.decodes), key=lambda x: (-x.standing, x.number))
+        self._arrays_next = bool(arrays)
+        if self._arrays_last and running and prompts:
+            # Between two tokens of a running sequence there is at most one chunk of others.
+            self._arrays_next = False
+            prompts = []
+        self._arrays_last = False
         if not running and not prompts:
             return None
         if not prompts:
@@ -498,14 +512,18 @@ class Engine:
             beside = min(steps.size(highest + 1, steps.BESIDE), self.slots)
         room = steps.room_for_prompts(self.chunk, beside, running=bool(running))
         if self._rows.states:
-            chunk = steps.next_prompt(prompts, room, self._rows, self.pages, self._begin)
+            chunk = steps.next_prompt(
+                prompts, room, self._rows, self.pages, self._staged(), self._begin
+            )
         else:
             if len(prompts) == 1 and not self._waiting and len(prompts[0].tokens) <= room:
                 one = prompts[0]
                 if one.staged is None and not one.in_place:
                     one.in_place = True
                     self._begin(one)
-            chunk = steps.next_prompts(prompts, room, self._rows, self.pages, self._begin)
+            chunk = steps.next_prompts(
+                prompts, room, self._rows, self.pages, self._staged(), self._begin
+            )
         intake = steps.planned(running, chunk, beside, self._rows, self._common(running))
         return self._plan_of(intake, running, chunk)
 
@@ -564,23 +582,34 @@ class Engine:
             return None
         return self._chain(last.running, ahead)
 
-    def _plan_arrays(self, requests: list[TextRequest]) -> _Plan:
+    def _plan_arrays(self, requests: list[TextRequest], running: list[TextRequest]) -> _Plan:
         """A chunk of prompts of which logits or hidden states of all tokens are wanted."""
         requests.sort(key=lambda x: (-x.standing, x.number))
         those = [x for x in requests if x.result == requests[0].result]
         if those[0].result == "logits":
             those = those[:1]  # 512 tokens have 50 to 300 MB of logits
-        room = steps.TOKENS[-1]
+        room = steps.room_for_prompts(self.chunk, 0, running=bool(running))
         if self._rows.states:
-            chunk = steps.next_prompt(those, room, self._rows, self.pages, self._begin)
+            chunk = steps.next_prompt(
+                those, room, self._rows, self.pages, self._staged(), self._begin
+            )
         else:
             if len(those) == 1 and those[0].staged is None:
                 those[0].in_place = True
-            chunk = steps.next_prompts(those, room, self._rows, self.pages, self._begin)
+            chunk = steps.next_prompts(
+                those, room, self._rows, self.pages, self._staged(), self._begin
+            )
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
         return _Plan(intake.batch, shape, None, [], [], chunk)
+
+    def _staged(self) -> list[tuple[int, int]]:
+        """The shared rows that hold the keys of prompts of all kinds."""
+        return [
+            (x.staged, x.staged + len(x.tokens))
+            for x in self._active.values() if x.staged is not None
+        ]  # fmt: skip
 
     def _among(self, follows: Iterable[tuple[TextRequest, int]]) -> int:
         """Among how many of the best tokens the device draws."""
@@ -601,24 +630,26 @@ class Engine:
 
     # -- who runs
 
-    def _decide(self) -> policy.Decision:
+    def _candidate(self, one: TextRequest) -> policy.Candidate:
         shares = self._shares
-        waiting = [
-            policy.Candidate(
-                x.number, x.priority, x.arrived, self._need(x), served=shares.served(x.caller)
-            )
-            for x in self._waiting if not x.over
-        ]  # fmt: skip
-        running = [
-            policy.Candidate(
-                x.number, x.priority, x.arrived, self._need(x), gained=x.gained, computed=x.computed
-            )
-            for x in self._active.values() if not x.over
-        ]  # fmt: skip
-        used = sum(x.pages for x in running)
+        return policy.Candidate(
+            one.number, one.priority, shares.since(one.standing, one.queued), self._need(one),
+            max(1, one.limit - one.computed), one.caller,
+            shares.served(one.caller), one.waited, one.computed,
+        )  # fmt: skip
+
+    def _decide(self) -> policy.Decision:
+        waiting = [x for x in self._waiting if not x.over]
+        running = [x for x in self._active.values() if not x.over]
+        slots = self.slots - len(running)
+        if not policy.may_admit(
+            (x.priority for x in waiting), (x.standing for x in running), slots
+        ):
+            return policy.Decision()
+        going = [self._candidate(x) for x in running]
         return policy.admit(
-            waiting, running, slots=self.slots - len(running),
-            pages=self.pages.budget - used, now=time.monotonic(),
+            [self._candidate(x) for x in waiting], going, slots=slots,
+            pages=self.pages.budget - sum(x.pages for x in going), now=time.monotonic(),
         )  # fmt: skip
 
     def _admit(self) -> None:
@@ -628,13 +659,13 @@ class Engine:
         by_number = {x.number: x for x in (*self._waiting, *self._active.values())}
         for number in decision.preempted:
             self._preempt(by_number[number])
-        for number in decision.admitted:
-            if not self._let_in(by_number[number]):
+        for number, waited in zip(decision.admitted, decision.waited, strict=True):
+            if not self._let_in(by_number[number], waited):
                 return
         if decision:
             self._return_memory()
 
-    def _let_in(self, one: TextRequest) -> bool:
+    def _let_in(self, one: TextRequest, waited: float) -> bool:
         """Give a request a slot; False if something has to be done before."""
         if one.snapshot is not None:
             if not one.snapshot.done:
@@ -655,9 +686,8 @@ class Engine:
             return False
         self._waiting.remove(one)
         one.slot = slot
-        one.gained = max(one.gained, policy.gained(
-            policy.Candidate(one.number, one.priority, one.arrived, 0), time.monotonic()
-        ))  # fmt: skip
+        self._shares.turn(one.standing, time.monotonic())
+        one.waited = waited
         self._active[slot] = one
         self._held.pop(slot, None)
         self.decoder.promise(slot, min(one.limit, self.decoder.ctx))
@@ -696,9 +726,11 @@ class Engine:
         assert slot is not None
         self.counters.preemptions += 1
         one.preempted += 1
+        one.waited += policy.AGING  # so nobody is preempted again and again
+        one.queued = time.monotonic()
         n = one.computed
         stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
-        size = n * self.decoder.page_bytes() // PAGE
+        size = n * self.decoder.form.position + self.decoder.form.state
         copied = n > 0 and one.result == "tokens" and self._swapped + size <= self._swap
         copied = copied and self._is_whole(one)
         if copied and (self._rows.states or policy.is_copied(n, stored, self._rates)):
@@ -737,10 +769,6 @@ class Engine:
             self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
         if len(self._active) > 1 and self.decoder.can_move:
             self._close_ranks()
-        if self._idlers and not self._active and not self._waiting:
-            idlers, self._idlers = self._idlers, []
-            for parker in idlers:
-                parker.unpark()
 
     def _ended(self, one: TextRequest) -> None:
         self._shares.leave(one.caller)
@@ -868,6 +896,7 @@ class Engine:
         while self._flights and self._flights[0].future.done():
             flight = self._flights.popleft()
             took = time.perf_counter() - flight.begun
+            self._drop_overdue()  # no token is given after its deadline
             try:
                 self._apply(flight, took)
             except Exception as error:  # of any class: others must go on

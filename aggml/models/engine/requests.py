@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
+from aggml.models.engine.policy import AGING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +69,8 @@ class TextRequest:
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival
     arrived: float = field(default_factory=time.monotonic)
-    gained: int = 0  # of priority, by waiting before it was admitted
+    queued: float = 0.0  # since when it waits: when it arrived or was preempted
+    waited: float = 0.0  # seconds that it waited before that; being preempted counts as 10
     slot: int | None = None
     computed: int = 0  # tokens whose keys, values and states are computed
     cached: int = 0  # tokens of the prompt that did not have to be computed
@@ -89,6 +91,7 @@ class TextRequest:
 
     def __post_init__(self) -> None:
         self.prompt = len(self.tokens)
+        self.queued = self.arrived
 
     @property
     def made(self) -> int:
@@ -118,7 +121,7 @@ class TextRequest:
     @property
     def standing(self) -> int:
         """Its priority, with what it gained by waiting."""
-        return self.priority + self.gained
+        return self.priority + int(self.waited / AGING)
 
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""

@@ -93,7 +93,7 @@ def room_for_prompts(chunk: int, beside: int, *, running: bool) -> int:
         running: whether any sequence runs; while none does, a step takes 512 tokens of prompts.
     """
     limit = chunk if running else max(chunk, TOKENS[-1])
-    return size(max(limit, beside + LEAST), TOKENS) - beside
+    return max(_at_most(limit), size(beside + LEAST, TOKENS)) - beside
 
 
 def next_prompts(
@@ -101,6 +101,7 @@ def next_prompts(
     room: int,
     rows: Rows,
     pages: Pages,
+    held: Sequence[tuple[int, int]],
     begin: Callable[[TextRequest], None],
 ) -> list[tuple[TextRequest, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
@@ -117,15 +118,19 @@ def next_prompts(
     processed in its slot, without any other prompt.
 
     Args:
-        prompts: requests whose prompts are not complete, the oldest first.
+        prompts: requests whose prompts are not complete, the next one first.
         room: tokens, at least one.
         rows: the rows of the cache.
         pages: the count of all pages.
+        held: the shared rows of all requests that have some, of these and of others.
         begin: is called before the first tokens of a prompt are computed; it may load a stored
             beginning, and then raises the number of computed tokens.
     """
-    going = [x for x in prompts if x.in_place or x.alone][:1] or list(prompts)
-    held = [(x.staged, x.staged + len(x.tokens)) for x in going if x.staged is not None]
+    # The first prompt says whether this step has one that has to be alone, or none of those.
+    going = [x for x in prompts if not (x.in_place or x.alone)]
+    if prompts[0] not in going:
+        going = [prompts[0]]
+    held = list(held)
     chunk: list[tuple[TextRequest, Piece]] = []
     full = False
     for i, one in enumerate(going):
@@ -135,17 +140,18 @@ def next_prompts(
             if full or any(_computes_beginning(x, one) for x in going[:i]):
                 continue
             one.staged = _place(one, held, rows, pages)
-            if one.staged is None and held:
+            if one.staged is None and any(x.staged is not None for x in going):
                 full = True
                 continue
             one.in_place = one.staged is None
+            if one.staged is not None:
+                held.append((one.staged, one.staged + len(one.tokens)))
             begin(one)
         assert one.slot is not None
         ids = one.tokens[one.computed : one.computed + room]
         chunk.append((one, Piece(ids, one.computed, one.slot, one.staged)))
         if one.staged is None:
             break
-        held.append((one.staged, one.staged + len(one.tokens)))
         room -= len(ids)
     return chunk
 
@@ -172,21 +178,25 @@ def next_prompt(
     room: int,
     rows: Rows,
     pages: Pages,
+    held: Sequence[tuple[int, int]],
     begin: Callable[[TextRequest], None],
 ) -> list[tuple[TextRequest, Piece]]:
     """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
 
     Args:
-        prompts: requests whose prompts are not complete, the oldest first.
+        prompts: requests whose prompts are not complete, the next one first.
         room: tokens.
         rows: the rows of the cache.
         pages: the count of all pages.
+        held: the shared rows of all requests that have some, of these and of others.
         begin: as for `next_prompts`.
     """
     for one in prompts[:1]:
         assert one.slot is not None
         if one.staged is None and not one.in_place:
-            one.staged = _place(one, [], rows, pages) if rows.grows and rows.shared else None
+            # A prompt of a lower priority may have begun, and its rows are still needed.
+            if rows.grows and rows.shared:
+                one.staged = _place(one, list(held), rows, pages)
             one.in_place = one.staged is None
             begin(one)
         left = len(one.tokens) - one.computed
@@ -352,6 +362,13 @@ def _prompts(
 def size(n: int, sizes: Sequence[int] = SEQUENCES) -> int:
     """The least of the sizes that is at least ``n``; beyond them the next multiple of 32."""
     return next((size for size in sizes if size >= n), -(-n // 32) * 32)
+
+
+def _at_most(n: int) -> int:
+    """The largest of `TOKENS` and the multiples of 32 beyond them that is at most ``n``, or 32."""
+    if n > TOKENS[-1]:
+        return n // 32 * 32
+    return max((x for x in TOKENS if x <= n), default=TOKENS[0])
 
 
 def _seen(n: int, most: int) -> int:
