@@ -140,7 +140,7 @@ class Engine:
         self._swapped = 0
         self.chunk = chunk
         self.max_waiting = max_waiting
-        self._numbers = itertools.count(1)  # threads that submit at a time get different ones
+        self._numbers = itertools.count(1)
         self._waiting: list[TextRequest] = []
         self._active: dict[int, TextRequest] = {}  # by slot
         self._held: dict[int, list[int]] = {}  # free slot: the tokens whose keys it still has
@@ -237,8 +237,6 @@ class Engine:
         finally:
             self._drivers.pop(request, None)
             self._hand_over()
-            if self._idlers:
-                self._wake_idlers()
 
     async def _park(self, request: TextRequest) -> None:
         """Sleep until the request has news or its task is needed to drive the engine."""
@@ -308,12 +306,6 @@ class Engine:
         for flight in list(self._flights):
             if all(x.over for x in flight.requests):
                 flight.future.abort()
-        self._wake_idlers()
-
-    def _wake_idlers(self) -> None:
-        """Wake those that wait in `drain`, if nothing is left to do."""
-        while self._idlers and not self.queued and not self.active:
-            self._idlers.pop().unpark()
 
     @property
     def queued(self) -> int:
@@ -348,7 +340,6 @@ class Engine:
                    error or EngineError("the engine was stopped"))  # fmt: skip
         for flight in list(self._flights):
             flight.future.abort()
-        self._wake_idlers()
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and wait for the present ones; returns whether all ended in time."""
@@ -512,18 +503,14 @@ class Engine:
             beside = min(steps.size(highest + 1, steps.BESIDE), self.slots)
         room = steps.room_for_prompts(self.chunk, beside, running=bool(running))
         if self._rows.states:
-            chunk = steps.next_prompt(
-                prompts, room, self._rows, self.pages, self._staged(), self._begin
-            )
+            chunk = steps.next_prompt(prompts, room, self._rows, self.pages, self._begin)
         else:
             if len(prompts) == 1 and not self._waiting and len(prompts[0].tokens) <= room:
                 one = prompts[0]
                 if one.staged is None and not one.in_place:
                     one.in_place = True
                     self._begin(one)
-            chunk = steps.next_prompts(
-                prompts, room, self._rows, self.pages, self._staged(), self._begin
-            )
+            chunk = steps.next_prompts(prompts, room, self._rows, self.pages, self._begin)
         intake = steps.planned(running, chunk, beside, self._rows, self._common(running))
         return self._plan_of(intake, running, chunk)
 
@@ -590,26 +577,15 @@ class Engine:
             those = those[:1]  # 512 tokens have 50 to 300 MB of logits
         room = steps.room_for_prompts(self.chunk, 0, running=bool(running))
         if self._rows.states:
-            chunk = steps.next_prompt(
-                those, room, self._rows, self.pages, self._staged(), self._begin
-            )
+            chunk = steps.next_prompt(those, room, self._rows, self.pages, self._begin)
         else:
             if len(those) == 1 and those[0].staged is None:
                 those[0].in_place = True
-            chunk = steps.next_prompts(
-                those, room, self._rows, self.pages, self._staged(), self._begin
-            )
+            chunk = steps.next_prompts(those, room, self._rows, self.pages, self._begin)
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
         return _Plan(intake.batch, shape, None, [], [], chunk)
-
-    def _staged(self) -> list[tuple[int, int]]:
-        """The shared rows that hold the keys of prompts of all kinds."""
-        return [
-            (x.staged, x.staged + len(x.tokens))
-            for x in self._active.values() if x.staged is not None
-        ]  # fmt: skip
 
     def _among(self, follows: Iterable[tuple[TextRequest, int]]) -> int:
         """Among how many of the best tokens the device draws."""
@@ -692,7 +668,7 @@ class Engine:
         self._held.pop(slot, None)
         self.decoder.promise(slot, min(one.limit, self.decoder.ctx))
         if one.snapshot is not None:
-            self.decoder.load(slot, one.snapshot)
+            one.loads = self.decoder.load(slot, one.snapshot)
             one.computed = one.snapshot.n
             self._drop_snapshot(one)
             one.staged, one.in_place = None, not one.decodes
@@ -769,6 +745,10 @@ class Engine:
             self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
         if len(self._active) > 1 and self.decoder.can_move:
             self._close_ranks()
+        if self._idlers and not self._active and not self._waiting:
+            idlers, self._idlers = self._idlers, []
+            for parker in idlers:
+                parker.unpark()
 
     def _ended(self, one: TextRequest) -> None:
         self._shares.leave(one.caller)
@@ -910,6 +890,9 @@ class Engine:
     def _apply(self, flight: _Flight, took: float) -> None:
         plan = flight.plan
         result = flight.future.result()
+        for one in flight.requests:
+            if one.loads:
+                self._check_loads(one)
         if plan.chunk and plan.chunk[0][0].result != "tokens":
             self._apply_arrays(plan, result)
             return
@@ -942,6 +925,14 @@ class Engine:
                     self.counters.waited(one.first_token - one.arrived)
                 self.counters.tokens += one.take(token, best, row)
                 self._notify(one)
+
+    def _check_loads(self, one: TextRequest) -> None:
+        """Fail a request that went on from keys, values or states that could not be loaded."""
+        ended = [x for x in one.loads if x.done()]
+        one.loads = [x for x in one.loads if not x.done()]
+        for problem in [x.exception() for x in ended]:
+            if problem is not None:
+                self._fail([one], problem)
 
     def _best_of(self, result: Sequence[Any]) -> Best:
         ids, logits, every = result

@@ -18,6 +18,7 @@ from aggml.models.engine.policy import AGING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aggml import Future
     from aggml.models.decoder import Best
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import F32
@@ -80,6 +81,7 @@ class TextRequest:
     keeps: bool = True  # whether its keys and values may be used by later requests
     preempted: int = 0  # how often
     snapshot: Snapshot | None = None  # of its slot, while it is preempted
+    loads: Sequence[Future[None]] = ()  # writes of a snapshot, not known to have succeeded
     first_token: float | None = None  # when it came
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)

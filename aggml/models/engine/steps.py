@@ -101,7 +101,6 @@ def next_prompts(
     room: int,
     rows: Rows,
     pages: Pages,
-    held: Sequence[tuple[int, int]],
     begin: Callable[[TextRequest], None],
 ) -> list[tuple[TextRequest, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
@@ -122,7 +121,6 @@ def next_prompts(
         room: tokens, at least one.
         rows: the rows of the cache.
         pages: the count of all pages.
-        held: the shared rows of all requests that have some, of these and of others.
         begin: is called before the first tokens of a prompt are computed; it may load a stored
             beginning, and then raises the number of computed tokens.
     """
@@ -130,7 +128,7 @@ def next_prompts(
     going = [x for x in prompts if not (x.in_place or x.alone)]
     if prompts[0] not in going:
         going = [prompts[0]]
-    held = list(held)
+    held = [(x.staged, x.staged + len(x.tokens)) for x in prompts if x.staged is not None]
     chunk: list[tuple[TextRequest, Piece]] = []
     full = False
     for i, one in enumerate(going):
@@ -144,14 +142,13 @@ def next_prompts(
                 full = True
                 continue
             one.in_place = one.staged is None
-            if one.staged is not None:
-                held.append((one.staged, one.staged + len(one.tokens)))
             begin(one)
         assert one.slot is not None
         ids = one.tokens[one.computed : one.computed + room]
         chunk.append((one, Piece(ids, one.computed, one.slot, one.staged)))
         if one.staged is None:
             break
+        held.append((one.staged, one.staged + len(one.tokens)))
         room -= len(ids)
     return chunk
 
@@ -178,7 +175,6 @@ def next_prompt(
     room: int,
     rows: Rows,
     pages: Pages,
-    held: Sequence[tuple[int, int]],
     begin: Callable[[TextRequest], None],
 ) -> list[tuple[TextRequest, Piece]]:
     """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
@@ -188,7 +184,6 @@ def next_prompt(
         room: tokens.
         rows: the rows of the cache.
         pages: the count of all pages.
-        held: the shared rows of all requests that have some, of these and of others.
         begin: as for `next_prompts`.
     """
     for one in prompts[:1]:
@@ -196,7 +191,10 @@ def next_prompt(
         if one.staged is None and not one.in_place:
             # A prompt of a lower priority may have begun, and its rows are still needed.
             if rows.grows and rows.shared:
-                one.staged = _place(one, list(held), rows, pages)
+                held = [
+                    (x.staged, x.staged + len(x.tokens)) for x in prompts if x.staged is not None
+                ]
+                one.staged = _place(one, held, rows, pages)
             one.in_place = one.staged is None
             begin(one)
         left = len(one.tokens) - one.computed

@@ -258,7 +258,7 @@ def test_random_events_lose_nobody_and_promise_nothing_twice(part: int) -> None:
 
     @hypothesis.seed(part)
     @hypothesis.settings(max_examples=SEQUENCES // PARTS, derandomize=False, database=None)
-    @hypothesis.given(st.binary(min_size=24, max_size=120))
+    @hypothesis.given(st.binary(min_size=16, max_size=60))
     def run(data: bytes) -> None:
         nonlocal played
         machine = play(data, copies=bool(part % 2))

@@ -186,28 +186,6 @@ async def test_cancelled_while_preempted(tmp_path: Path, layout: str, way: str) 
         await settle(engine)
 
 
-async def test_texts_for_vectors_and_prompts_do_not_write_into_each_others_rows(
-    tmp_path: Path,
-) -> None:
-    """Both kinds lie in the rows that prompts share."""
-    async with engines(tmp_path, slots=8) as engine:
-        wanted = await answer(engine, request(prompt(400, 1), 8))
-        engine.chunk = 32
-        engine.submit(beside := request(prompt(5), 100))
-        await steps(engine, 2)
-        engine.submit(one := request(prompt(400, 1), 8, keeps=False))
-        await steps(engine, 3)
-        assert one.staged is not None
-        texts = [request(prompt(30, 9 + i), 1, result="hidden") for i in range(5)]
-        for text in texts:
-            engine.submit(text)
-        for text in texts:
-            await engine.next(text)
-        assert await rest(engine, one) == wanted
-        engine.cancel(beside)
-        await settle(engine)
-
-
 async def test_the_order_is_that_of_priorities_then_of_callers_then_of_arrival(
     tmp_path: Path,
 ) -> None:
