@@ -18,6 +18,7 @@ snapshots.py), the format of files (page_files.py), when the engine stores and r
 from __future__ import annotations
 
 import hashlib
+import struct
 import sys
 from array import array
 from collections import OrderedDict
@@ -42,6 +43,7 @@ __all__ = ["Prefixes"]
 
 DIGEST: Final = 16  # bytes; a collision of two hashes is expected after 2^64 nodes
 TOKEN: Final = 4  # bytes
+_OF_PAGE: Final = struct.Struct(f"={PAGE}i")
 
 
 class _Node:
@@ -166,7 +168,7 @@ class Prefixes:
     def match(self, tokens: Sequence[int], *, about: str = "") -> int:
         """How many first tokens of a prompt could be restored: at most ``len(tokens) - 1``.
 
-        The last token is always computed, for its logits. It changes nothing, and takes 2 us for
+        The last token is always computed, for its logits. It changes nothing, and takes 3 us for
         each page.
 
         Args:
@@ -650,6 +652,8 @@ def _runs(path: Sequence[_Node]) -> list[tuple[int, int, int]]:
 
 
 def _bytes_of(tokens: Sequence[int]) -> bytes:
+    if len(tokens) == PAGE:
+        return _OF_PAGE.pack(*tokens)  # 1 us; an array of them takes 4 us
     return array("i", tokens).tobytes()
 
 
