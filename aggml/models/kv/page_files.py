@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aggml.models.kv.snapshots import Bytes
 
-__all__ = ["FileThread", "PageFiles", "PageHead", "Reading", "identity_of"]
+__all__ = ["FileReading", "FileThread", "PageFiles", "PageHead", "identity_of"]
 
 _log = logging.getLogger("aggml")
 
@@ -302,7 +302,7 @@ def _files_of(path: Path) -> list[Path]:
     return [path]
 
 
-class Reading:
+class FileReading:
     """The reading of a file, in the place of the future of a device's read."""
 
     def __init__(self) -> None:

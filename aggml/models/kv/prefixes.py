@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aggml import InvalidArgument
 from aggml.models.errors import ModelError
-from aggml.models.kv.page_files import SUFFIX, FileThread, PageFiles, PageHead, Reading
+from aggml.models.kv.page_files import SUFFIX, FileReading, FileThread, PageFiles, PageHead
 from aggml.models.kv.page_memory import PageMemory
 from aggml.models.kv.paging import PAGE
 from aggml.models.kv.snapshots import Snapshot, blank
@@ -489,7 +489,7 @@ class Prefixes:
 
     def _blanks(
         self, names: set[str], tokens: Sequence[int], about: str, held: list[_Node]
-    ) -> list[tuple[_Node, Reading, int]]:
+    ) -> list[tuple[_Node, FileReading, int]]:
         """Add nodes without contents, for what is to be read.
 
         Args:
@@ -519,7 +519,7 @@ class Prefixes:
                 return []
             depth = end[0]
         del pages[max(depth - len(path), 0) :]
-        new: list[tuple[_Node, Reading, int]] = []
+        new: list[tuple[_Node, FileReading, int]] = []
         if not decoder.grows:
             for key, own in pages:
                 if not self._make_room(PAGE * TOKEN):
@@ -531,7 +531,7 @@ class Prefixes:
                 return []  # the states would be of no use without all pages before
             for first, count in self._memory.take(room, path[-1].page if path else None):
                 for page in range(first, first + count):
-                    at, reading = len(path), Reading()
+                    at, reading = len(path), FileReading()
                     waits: Any = (reading,)
                     rows = self._memory.rows(page, 1)
                     snapshot = Snapshot(form, at * PAGE, PAGE, rows, None, waits)
@@ -544,7 +544,7 @@ class Prefixes:
             key = _hash(held[depth].key, b"states" + own)
             if key not in self._nodes and self._make_room(nbytes):
                 rows, states = blank(form, n, states=True)
-                reading = Reading()
+                reading = FileReading()
                 waits = (reading,)
                 snapshot = Snapshot(form, depth * PAGE, n, rows, states, waits)
                 node = _Node(key, held[depth], own, snapshot=snapshot, nbytes=nbytes)
