@@ -1,14 +1,7 @@
 """Prefixes: beginnings of prompts that are stored, so that later prompts need not compute them.
 
 What is stored is a tree. A node is a page of `PAGE` tokens, with its keys and values, or an end:
-the states at one exact position, with the keys and values behind the last whole page. A node is
-found by a hash of its tokens and of all before them, and of everything else that keys and values
-depend on; its own tokens are compared as well. So it stands for one beginning only.
-
-Nodes that have not been read completely, or whose reading failed, are never used. What is left
-behind by a failed step is thus never taken for good, even though the device would copy a page in
-the right order before it is complete. The least recently used node goes first when memory is short;
-whoever uses a node uses all before it, so the ends of beginnings go before their heads.
+the states at one exact position, with the keys and values behind the last whole page.
 
 Here: which beginnings are stored, and restoring them. Not here: their memory (page_memory.py,
 snapshots.py), the format of files (page_files.py), when the engine stores and restores
@@ -97,6 +90,13 @@ class _Node:
 
 class Prefixes:
     """The beginnings of prompts that a model has stored.
+
+    A node is found by a hash of its tokens, of all before them, and of everything else that keys
+    and values depend on; its own tokens are compared as well. So it stands for one beginning only.
+
+    A node that has not been read completely, or whose reading failed, is never used. So what a
+    failed step left behind is never taken for good. The least recently used node goes first when
+    memory is short; whoever uses a node uses all before it, so tails go before heads.
 
     All methods may be called from any thread. None of them waits, but for those that are async; so
     no cancellation can leave something half stored.
