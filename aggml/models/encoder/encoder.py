@@ -129,7 +129,10 @@ class Encoder:
                 for numbers in parts:
                     part = _Part(numbers, [texts[i] for i in numbers], alike=alike)
                     queued.append((part, await self._queue(part, kind)))
-                arrays = await gather(*(future for _, future in queued))
+                if len(queued) == 1:
+                    arrays = [await queued[0][1]]
+                else:
+                    arrays = await gather(*(future for _, future in queued))
             except BaseException:
                 for _, future in queued:
                     future.abort()
