@@ -16,10 +16,9 @@ from models import random_models
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models.decoder import Decoder, Sampler
+from aggml.models.decoder import Decoder
 from aggml.models.dividing import divided
 from aggml.models.small import write_small
-from aggml.serve import Completer, Embedder, Job, Limits, opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -84,11 +83,10 @@ async def test_tokens_logits_and_vectors_are_those_of_the_cpu(
         wanted = await all_of(model)
     async with (
         scheduler(*memory) as several,
-        await aggml.models.load(small, several, ctx=256) as model,
+        await aggml.models.load(small, several, ctx=256, slots=1) as model,
     ):
-        weights, caches = homes(model)
-        assert [name.removesuffix("_Mapped") for name in weights] == layers
-        assert caches == layers
+        for names in homes(model):
+            assert [name.removesuffix("_Mapped") for name in names] == layers
         got = await all_of(model)
     assert got[:2] == wanted[:2]
     np.testing.assert_array_equal(got[2], wanted[2])
@@ -145,30 +143,27 @@ async def test_sequences_share_the_devices(small: Path) -> None:
 
 
 async def test_the_engine_runs_over_devices(small: Path, tmp_path: Path) -> None:
-    """Continuous batching on a scheduler: each job gets the tokens that it gets alone."""
+    """Continuous batching on a scheduler: each request gets the tokens that it gets alone."""
     encoder = random_models.write(tmp_path / "bert.gguf", "bert")
     async with await aggml.models.load(small, ctx=256) as model:
         prompts = [model.tokenizer.encode(text) for text in ("a", "hello", PROMPT)]
         wanted = [[x.id async for x in model.generate(ids, max_tokens=10)] for ids in prompts]
-    jobs = [Job(ids, 10, Sampler(temperature=0)) for ids in prompts]
+    found: dict[int, list[int]] = {}
+
+    async def ask(model: aggml.models.Model, i: int) -> None:
+        found[i] = [x.id async for x in model.generate(prompts[i], max_tokens=10)]
+
     async with scheduler(HALF) as several:
-        async with opened(small, several, Limits(slots=4, ctx=256)) as served:
-            assert isinstance(served, Completer)
-
-            engine = served.engine
-
-            async def run(job: Job) -> None:
-                async for _ in engine.stream(job):
-                    pass
-
-            async with anyio.create_task_group() as tasks:
-                for job in jobs:
-                    tasks.start_soon(run, job)
-        assert [job.made for job in jobs] == wanted
-        async with opened(encoder, several) as served:
-            assert isinstance(served, Embedder)
-            vector = await served.embed(random_models.texts()[0])
-            assert vector.shape == (served.model.width,)
+        async with (
+            aggml.models.load(small, several, ctx=256, slots=4) as model,
+            anyio.create_task_group() as tasks,
+        ):
+            for i in range(len(prompts)):
+                tasks.start_soon(ask, model, i)
+        assert [found[i] for i in range(len(prompts))] == wanted
+        async with aggml.models.load(encoder, several) as model:
+            (vector,) = await model.embed_ids(random_models.texts()[:1])
+            assert vector.shape == (model.width,)
 
 
 async def test_only_a_backend_or_a_scheduler_is_taken(small: Path) -> None:

@@ -13,9 +13,7 @@ import pytest
 
 import aggml
 from aggml.models import catalogue
-from aggml.models.chat.template import template_of
 from aggml.models.small import write_small
-from aggml.serve import Limits, opened, opening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,17 +50,3 @@ async def test_looking_for_architectures_and_devices(
         assert model.architecture == "llama"
     assert packages.only_elsewhere()
     assert devices.only_elsewhere()
-
-
-async def test_opening_for_the_service(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages, templates = Noted(entry_points), Noted(template_of)
-    monkeypatch.setattr(catalogue, "entry_points", packages)
-    monkeypatch.setattr(opening, "template_of", templates)
-    catalogue._found.cache_clear()
-    async with (
-        aggml.get_device("CPU").backend() as backend,
-        opened(small, backend, Limits(slots=1, ctx=256)) as served,
-    ):
-        assert served.name
-    assert packages.only_elsewhere()
-    assert templates.only_elsewhere()

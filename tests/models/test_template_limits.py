@@ -12,8 +12,8 @@ import pytest
 from models import templates
 
 from aggml.models import ModelError
-from aggml.models.chat.template import ChatTemplate, sources_of
 from aggml.models.chat import sandbox
+from aggml.models.chat.template import ChatTemplate, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -72,12 +72,13 @@ def engine_of(
     """
     page = decoder.page_bytes()
     pages = decoder.pages(0, slots)
-    whole = (slots * pages.need(decoder.ctx) + pages.of(2 * decoder.ctx)) * page
+    slack = decoder.slack(decoder.sequences)
+    whole = (slots * pages.need(decoder.ctx) + pages.of(2 * decoder.ctx)) * page + slack
     memory = limits.memory
     if memory is None:
-        memory = min(whole, max(free_memory() // 2, pages.need(decoder.ctx) * page))
+        memory = min(whole, max(free_memory() // 2, pages.need(decoder.ctx) * page + slack))
     budget = budget_of(memory, decoder)
-    rest = (memory - decoder.slack(decoder.sequences)) // page
+    rest = (memory - slack) // page
     budget = min(budget, max(rest, pages.need(1)))
     del metadata
     return Engine(
