@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from aggml.models.engine.jobs import EngineError
 from serve.running import all_of, greedy, running
 from serve.support import until
 
 from aggml.models.engine.engine import Engine
-from aggml.models.engine.jobs import EngineError
 from aggml.models.kv.paging import PagedDecoder, Pages
 from aggml.serve import steps
 

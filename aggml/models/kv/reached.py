@@ -63,8 +63,11 @@ class Reached:
                 f"moved to position {first}: go on there, or begin again at 0"
             )
 
-    def expect(self, slot: int, first: int, *, chained: bool = False) -> None:
-        """`check` without waiting: steps of the sequence have ended, but for those of a chain.
+    def expect(self, slot: int, first: int) -> None:
+        """`check` without waiting: the step is queued behind whatever brings the state there.
+
+        That may be the steps of a chain, or the transfers of `loaded`. If one of these fails, the
+        step fails, too.
 
         Raises:
             InvalidState: as `check`.
@@ -73,7 +76,7 @@ class Reached:
             return
         self._settle(slot)
         at = self._at[slot]
-        if at != first or (self._under_way[slot] and not chained):
+        if at != first:
             raise InvalidState(
                 f"[Decoder] the state of sequence {slot} is at position {at}, and a step was to "
                 f"begin at {first}"
