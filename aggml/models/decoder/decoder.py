@@ -474,7 +474,9 @@ class Decoder:
             del inputs[step.tokens]
         return inputs
 
-    def run_step(self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch) -> Future[Any]:
+    def run_step(
+        self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
+    ) -> Future[Any]:
         """Queue a prepared step at once. The states of its sequences must be where it begins.
 
         Only for a site that ``runs_at_once``; else `submit_step`.
@@ -482,20 +484,20 @@ class Decoder:
         with self.lifetime.use("Decoder"):
             if self._reached is not None:
                 for slot, first, _ in batch.taken:
-                    self._reached.expect(slot, first)
+                    self._reached.expect(slot, first, chained=chained)
             future = self.site.run(step.graph, inputs, step.results)
             assert future is not None
             self._note(batch, future)
             return future
 
     async def submit_step(
-        self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch
+        self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
     ) -> Future[Any]:
         """`run_step` where queueing takes an ``await``. Cancellation: nothing is queued."""
         with self.lifetime.use("Decoder"):
             if self._reached is not None:
                 for slot, first, _ in batch.taken:
-                    self._reached.expect(slot, first)
+                    self._reached.expect(slot, first, chained=chained)
             future = await self.site.submit(step.graph, inputs, step.results)
             self._note(batch, future)
             return future

@@ -332,7 +332,9 @@ class Engine:
                     inputs = self.decoder.inputs_of(
                         step, plan.batch, plan.draws, chained=plan.chained
                     )
-                    future = await self.decoder.submit_step(step, inputs, plan.batch)
+                    future = await self.decoder.submit_step(
+                        step, inputs, plan.batch, chained=plan.chained
+                    )
                     self._flights.append(_Flight(plan, future, time.perf_counter()))
             except Exception as error:
                 self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
@@ -523,7 +525,7 @@ class Engine:
             return False
         try:
             inputs = self.decoder.inputs_of(step, plan.batch, plan.draws, chained=plan.chained)
-            future = self.decoder.run_step(step, inputs, plan.batch)
+            future = self.decoder.run_step(step, inputs, plan.batch, chained=plan.chained)
         except Exception as error:
             self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             return False

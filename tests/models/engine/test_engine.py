@@ -78,9 +78,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     run_step = PagedDecoder.run_step
 
-    def watched(decoder: PagedDecoder, step: Any, inputs: Any, batch: Batch) -> Future[Any]:
+    def watched(
+        decoder: PagedDecoder, step: Any, inputs: Any, batch: Batch, *, chained: bool
+    ) -> Future[Any]:
         found.append(tuple(group.ids.size for group in batch.groups))
-        return run_step(decoder, step, inputs, batch)
+        return run_step(decoder, step, inputs, batch, chained=chained)
 
     monkeypatch.setattr(PagedDecoder, "run_step", watched)
     return found

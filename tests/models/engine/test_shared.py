@@ -60,9 +60,11 @@ async def test_sequences_that_begin_alike_get_the_tokens_that_they_get_alone(
     seen: list[tuple[int, int]] = []
     run_step = PagedDecoder.run_step
 
-    def watched(decoder: PagedDecoder, step: Any, inputs: Any, batch: Batch) -> Any:
+    def watched(
+        decoder: PagedDecoder, step: Any, inputs: Any, batch: Batch, *, chained: bool
+    ) -> Any:
         seen.extend((x.shared, x.shared_from) for x in batch.groups if x.shared)
-        return run_step(decoder, step, inputs, batch)
+        return run_step(decoder, step, inputs, batch, chained=chained)
 
     monkeypatch.setattr(PagedDecoder, "run_step", watched)
     found: dict[bool, list[list[int]]] = {}
