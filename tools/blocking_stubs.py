@@ -123,15 +123,20 @@ def _members(node: ast.ClassDef, source: str) -> list[str]:
 def _attributes(init: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[str, str]]:
     """Attributes that are set in ``__init__``, with their types."""
     found = []
+    given = {x.arg: x.annotation for x in (*init.args.args, *init.args.kwonlyargs)}
     for node in ast.walk(init):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
             found.append((node.target.attr, ast.unparse(node.annotation)))
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Attribute) and not target.attr.startswith("_"):
-                    if target.attr not in UNTOLD:
-                        raise SystemExit(f"annotate {target.attr}: its type is not known here")
-                    found.append((target.attr, UNTOLD[target.attr]))
+                    told = given.get(node.value.id) if isinstance(node.value, ast.Name) else None
+                    if told is None and target.attr not in UNTOLD:
+                        raise SystemExit(
+                            f"annotate {init.name}: {ast.unparse(node)}: the type is not known here"
+                        )
+                    kind = UNTOLD[target.attr] if told is None else ast.unparse(told)
+                    found.append((target.attr, kind))
     return found
 
 

@@ -2,21 +2,24 @@
 # ruff: noqa: ANN401 - options of the asynchronous classes
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy.typing as npt
 
 from aggml import Backend, DType, Scheduler
+from aggml.models.chat.answers import ChatStream
+from aggml.models.chat.messages import ChatMessage
+from aggml.models.chat.template import ChatTemplate
+from aggml.models.engine.interface import TextEngine
+from aggml.models.engine.requests import TextRequest
 from aggml.models.fitting import Fit
 from aggml.models.memory import Memory
 from aggml.models.model import F32, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
-from aggml.models.speech.windows import Said, Window
-from aggml.models.token_stream import FinishReason, Token
+from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
-from aggml.models.tokenizers.template import ChatTemplate
 
 __all__ = [
     "BlockingEncoderModel",
@@ -30,7 +33,15 @@ __all__ = [
 ]
 
 class BlockingTokenStream(BlockingStream[Token]):
+    made: list[int]
     finish_reason: FinishReason | None
+    prompt_tokens: int
+    @property
+    def stop_text(self) -> str | None: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    def ids(self, tokenizer: Vocabulary) -> list[int]: ...
+    def prepare(self, ids: list[int]) -> TextRequest | None: ...
     def close(self) -> None: ...
 
 class BlockingModel(BlockingObject):
@@ -46,6 +57,12 @@ class BlockingModel(BlockingObject):
     def template(self) -> ChatTemplate: ...
     def logits(self, ids: TokenIds) -> F32: ...
     def generate(self, prompt: str | TokenIds, **options: Any) -> BlockingTokenStream: ...
+    def chat(
+        self, messages: Sequence[Mapping[str, Any] | ChatMessage], **options: Any
+    ) -> ChatMessage: ...
+    def chat_stream(
+        self, messages: Sequence[Mapping[str, Any] | ChatMessage], **options: Any
+    ) -> ChatStream: ...
     def transcribe(
         self, samples: npt.ArrayLike, rate: int = 16000, **options: Any
     ) -> BlockingStream[Segment]: ...
@@ -65,6 +82,7 @@ class BlockingTextModel(BlockingModel):
     architecture: str
     ctx: int
     slots: int
+    engine: TextEngine
     @property
     def template(self) -> ChatTemplate: ...
     @property
@@ -82,21 +100,43 @@ class BlockingTextModel(BlockingModel):
         top_p: float = 0.95,
         min_p: float = 0.0,
         seed: int | None = None,
+        stop: str | Iterable[str] = (),
         stop_ids: Sequence[int] | None = None,
-        reuse_prefix: bool = False,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
+        logit_bias: Mapping[int, float] | None = None,
+        logprobs: int | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        _continue: Sequence[int] = (),
     ) -> BlockingTokenStream: ...
-    def embed(self, texts: Sequence[str]) -> F32: ...
-    def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
-
-class BlockingEncoderModel(BlockingModel):
-    architecture: str
-    ctx: int
-    @property
-    def width(self) -> int: ...
-    @property
-    def vocabulary_size(self) -> int: ...
+    def check(self, streams: Iterable[TokenStream]) -> None: ...
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any] | ChatMessage],
+        *,
+        template_args: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        **options: Any,
+    ) -> ChatMessage: ...
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any] | ChatMessage],
+        *,
+        template_args: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        **options: Any,
+    ) -> ChatStream: ...
     def embed(
-        self, texts: Sequence[str], *, dimensions: int | None = None, normalize: bool | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        priority: int = 0,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -104,11 +144,60 @@ class BlockingEncoderModel(BlockingModel):
         *,
         dimensions: int | None = None,
         normalize: bool | None = None,
+        priority: int = 0,
     ) -> F32: ...
-    def rerank(self, query: str, documents: Sequence[str]) -> F32: ...
+    def close(self) -> None: ...
+
+class BlockingEncoderModel(BlockingModel):
+    architecture: str
+    ctx: int
+    prompts: dict[str, str]
+    prompt: str | None
+    @property
+    def width(self) -> int: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
+    ) -> F32: ...
+    def embed_ids(
+        self,
+        sequences: Sequence[TokenIds],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32: ...
+    def embed_multi(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
+    ) -> list[F32]: ...
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32: ...
     @property
     def ranks(self) -> bool: ...
-    def rerank_ids(self, pairs: Sequence[TokenIds]) -> F32: ...
+    def rerank_ids(
+        self, pairs: Sequence[TokenIds], *, priority: int = 0, deadline: float | None = None
+    ) -> F32: ...
 
 class BlockingSpeechModel(BlockingModel):
     architecture: str
@@ -138,29 +227,21 @@ class BlockingSpeechModel(BlockingModel):
     def transcribe_all(
         self, recordings: Sequence[npt.ArrayLike], rate: int = ..., **options: Any
     ) -> list[list[Segment]]: ...
-    def say(self, windows: Sequence[Window]) -> list[Said]: ...
-    def segments(
-        self,
-        say: Callable[[Window], Awaitable[Said]],
-        samples: npt.ArrayLike,
-        rate: int = ...,
-        *,
-        language: str | None = None,
-        task: str = "transcribe",
-        timestamps: bool = True,
-        temperature: float | Sequence[float] = ...,
-        prompt: str = "",
-        previous: bool = True,
-        seed: int | None = None,
-    ) -> BlockingStream[Segment]: ...
 
 def load(
     path: str | os.PathLike[str],
     backend: Backend | Scheduler | None = None,
     *,
     ctx: int | None = None,
-    slots: int = 1,
+    slots: int | None = None,
     cache: DType | str = "f16",
+    memory: int | None = None,
+    kv_memory: int | None = None,
+    chunk: int = 128,
+    max_waiting: int = 256,
+    prefix_cache: int | None = None,
+    prefix_folder: str | os.PathLike[str] | None = None,
+    dtype: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(

@@ -72,7 +72,7 @@ class EncoderModel(Model):
     ) -> None:
         self.architecture = encoder.model.architecture
         self.ctx = encoder.model.context_length
-        self.prompts = dict(prompts or {})
+        self.prompts: dict[str, str] = dict(prompts or {})
         self.prompt = prompt
         super().__init__(encoder, tokenizer, owned)
         self._encoder = encoder

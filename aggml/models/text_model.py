@@ -75,7 +75,7 @@ class TextModel(Model):
         self.ctx = decoder.ctx
         self.slots = engine.slots
         super().__init__(decoder, tokenizer, owned)
-        self.engine = engine
+        self.engine: TextEngine = engine
         self._decoder = decoder
         self._template_source = template
         self._template: ChatTemplate | None = None

@@ -110,9 +110,9 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._busy = False
         self._ended = False
         self._before = len(before)
-        self.made = before
+        self.made: list[int] = before
         self.finish_reason: FinishReason | None = None
-        self.prompt_tokens = 0
+        self.prompt_tokens: int = 0
 
     @property
     def stop_text(self) -> str | None:
