@@ -174,6 +174,7 @@ class Engine:
         self._in_common: tuple[tuple[int, ...], int] = ((), 0)
         self._pending: Snapshot | None = None  # all that prompts wait for, if there is no step
         self._arrays_next = False  # requests for arrays and for tokens take turns
+        self._arrays_last = False
         self._zeros = np.zeros(0, np.uint8)
         self._turning = new_lock()  # who has it decides; nobody waits for it
         self._again = False
@@ -556,12 +557,17 @@ class Engine:
         going = [x for x in self._active.values() if not x.over]
         arrays = [x for x in going if x.result != "tokens"]
         text = [x for x in going if x.result == "tokens"]
-        if arrays and (self._arrays_next or not text):
-            self._arrays_next = False
-            return self._plan_arrays(arrays)
-        self._arrays_next = bool(arrays)
         running = [x for x in text if x.decodes]
+        if arrays and (self._arrays_next or not text):
+            self._arrays_next, self._arrays_last = False, True
+            return self._plan_arrays(arrays, running)
         prompts = sorted((x for x in text if not x.decodes), key=lambda x: (-x.standing, x.number))
+        self._arrays_next = bool(arrays)
+        if self._arrays_last and running and prompts:
+            # Between two tokens of a running sequence there is at most one chunk of others.
+            self._arrays_next = False
+            prompts = []
+        self._arrays_last = False
         if not running and not prompts:
             return None
         if not prompts:
@@ -645,17 +651,17 @@ class Engine:
                 return None
         if len(last.running) != sum(not x.over for x in self._active.values()):
             return None
-        if self._waiting and self._may_admit() and self._decide():
+        if self._waiting and self._decide():
             return None
         return self._chain(last.running, ahead)
 
-    def _plan_arrays(self, requests: list[TextRequest]) -> _Plan:
+    def _plan_arrays(self, requests: list[TextRequest], running: list[TextRequest]) -> _Plan:
         """A chunk of prompts of which logits or hidden states of all tokens are wanted."""
         requests.sort(key=lambda x: (-x.standing, x.number))
         those = [x for x in requests if x.result == requests[0].result]
         if those[0].result == "logits":
             those = those[:1]  # 512 tokens have 50 to 300 MB of logits
-        room = steps.TOKENS[-1]
+        room = steps.room_for_prompts(self.chunk, 0, running=bool(running))
         if self._rows.states:
             chunk = self._first_piece(those, room)
         else:
@@ -696,32 +702,27 @@ class Engine:
 
     # -- who runs
 
-    def _decide(self) -> policy.Decision:
+    def _candidate(self, one: TextRequest) -> policy.Candidate:
         shares = self._shares
-        waiting = [
-            policy.Candidate(
-                x.number, x.priority, x.arrived, self._need(x), served=shares.served(x.caller)
-            )
-            for x in self._waiting if not x.over
-        ]  # fmt: skip
-        running = [
-            policy.Candidate(
-                x.number, x.priority, x.arrived, self._need(x), gained=x.gained, computed=x.computed
-            )
-            for x in self._active.values() if not x.over
-        ]  # fmt: skip
-        used = sum(x.pages for x in running)
-        return policy.admit(
-            waiting, running, slots=self.slots - len(running),
-            pages=self.pages.budget - used, now=time.monotonic(),
+        return policy.Candidate(
+            one.number, one.priority, shares.since(one.standing, one.queued), self._need(one),
+            max(1, one.limit - one.computed), one.caller,
+            shares.served(one.caller), one.waited, one.computed,
         )  # fmt: skip
 
-    def _may_admit(self) -> bool:
-        """Whether `_decide` may admit somebody; takes a tenth of its time with a long queue."""
-        if len(self._active) < self.slots:
-            return True
-        least = min(x.standing for x in self._active.values())
-        return any(x.priority > least for x in self._waiting)
+    def _decide(self) -> policy.Decision:
+        waiting = [x for x in self._waiting if not x.over]
+        running = [x for x in self._active.values() if not x.over]
+        slots = self.slots - len(running)
+        if not policy.may_admit(
+            (x.priority for x in waiting), (x.standing for x in running), slots
+        ):
+            return policy.Decision()
+        going = [self._candidate(x) for x in running]
+        return policy.admit(
+            [self._candidate(x) for x in waiting], going, slots=slots,
+            pages=self.pages.budget - sum(x.pages for x in going), now=time.monotonic(),
+        )  # fmt: skip
 
     def _admit(self) -> None:
         if not self._waiting:
@@ -730,16 +731,16 @@ class Engine:
         by_number = {x.number: x for x in (*self._waiting, *self._active.values())}
         for number in decision.preempted:
             self._preempt(by_number[number])
-        for number in decision.admitted:
+        for number, waited in zip(decision.admitted, decision.waited, strict=True):
             one = by_number[number]
             try:
-                if not self._let_in(one):
+                if not self._let_in(one, waited):
                     return
             except Exception as error:  # of any class: it is nobody else's
                 _log.exception("a request could not be admitted")
                 self._fail([one], error)
 
-    def _let_in(self, one: TextRequest) -> bool:
+    def _let_in(self, one: TextRequest, waited: float) -> bool:
         """Give a request a slot; False if something has to be done before."""
         if one.snapshot is not None:
             if not one.snapshot.done:
@@ -761,13 +762,12 @@ class Engine:
         one.slot = slot
         self._active[slot] = one
         self._waiting.remove(one)
-        one.gained = max(one.gained, policy.gained(
-            policy.Candidate(one.number, one.priority, one.arrived, 0), time.monotonic()
-        ))  # fmt: skip
+        self._shares.turn(one.standing, time.monotonic())
+        one.waited = waited
         self._held.pop(slot, None)
         self.decoder.promise(slot, min(one.limit, self.decoder.ctx))
         if one.snapshot is not None:
-            self.decoder.load(slot, one.snapshot)
+            one.loads = self.decoder.load(slot, one.snapshot)
             one.computed = one.snapshot.n
             self._drop_snapshot(one)
             one.staged, one.in_place = None, not one.decodes
@@ -801,9 +801,11 @@ class Engine:
         assert slot is not None
         self.counters.preemptions += 1
         one.preempted += 1
+        one.waited += policy.AGING  # so nobody is preempted again and again
+        one.queued = time.monotonic()
         n = one.computed
         stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
-        size = n * self.decoder.page_bytes() // PAGE
+        size = n * self.decoder.form.position + self.decoder.form.state
         copied = n > 0 and one.result == "tokens" and self._swapped + size <= self._swap
         copied = copied and self._is_whole(one)
         if copied and (self._rows.states or policy.is_copied(n, stored, self._rates)):
@@ -996,6 +998,7 @@ class Engine:
             took = now - max(flight.begun, self._landed) if flight.watched else None
             self._landed = now
             self.counters.steps += 1
+            self._drop_overdue()  # no token is given after its deadline
             try:
                 self._apply(flight, took)
             except aggml.Aborted as error:
@@ -1011,6 +1014,9 @@ class Engine:
     def _apply(self, flight: _Flight, took: float | None) -> None:
         plan = flight.plan
         result = flight.future.result()
+        for one in flight.requests:
+            if one.loads:
+                self._check_loads(one)
         if plan.chunk and plan.chunk[0][0].result != "tokens":
             self._apply_arrays(plan, result)
             return
@@ -1044,6 +1050,14 @@ class Engine:
                     self.counters.waited(one.first_token - one.arrived)
                 self.counters.tokens += one.take(token, best, row)
                 self._notify(one)
+
+    def _check_loads(self, one: TextRequest) -> None:
+        """Fail a request that went on from keys, values or states that could not be loaded."""
+        ended = [x for x in one.loads if x.done()]
+        one.loads = [x for x in one.loads if not x.done()]
+        for problem in [x.exception() for x in ended]:
+            if problem is not None:
+                self._fail([one], problem)
 
     def _best_of(self, result: Sequence[Any], n: int) -> Best:
         ids, logits, every = result

@@ -5,18 +5,24 @@ Not here: which tokens the next step computes (steps.py), carrying a decision ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
 __all__ = [
-    "AGING", "Candidate", "Decision", "Rates", "Shares", "admit", "gained", "in_order",
-    "is_copied", "seconds_to_answer",
+    "AGING", "Candidate", "Decision", "Rates", "Shares", "admit", "in_order", "is_copied",
+    "may_admit", "seconds_to_answer",
 ]  # fmt: skip
 
 AGING: Final = 10.0  # seconds of waiting that are worth one priority
+GONE: Final = 1024  # callers without requests whose tokens are remembered
+STANDINGS: Final = 256  # standings of which the last turn is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,47 +31,103 @@ class Candidate:
 
     Attributes:
         number: in the order of arrival; each has its own.
-        priority: as the caller gave it.
-        arrived: when, in seconds of the clock that `admit` is given.
+        priority: as the user gave it.
+        since: of a waiting one: since when requests of its standing wait without a turn, but not
+            before it arrived or was preempted; in seconds of the clock of `admit`.
         pages: that it takes until its end.
+        tokens: that are still to be computed for it, at most.
+        caller: whose request it is.
         served: tokens that its caller got so far.
-        gained: of a running one: the priority that it gained by waiting.
+        waited: seconds that it has waited before ``since``. Being preempted counts as `AGING`.
         computed: of a running one: tokens that would have to be computed or copied again.
     """
 
     number: int
     priority: int
-    arrived: float
+    since: float
     pages: int
+    tokens: int = 1
+    caller: Hashable = None
     served: int = 0
-    gained: int = 0
+    waited: float = 0.0
     computed: int = 0
 
     @property
     def standing(self) -> int:
-        """What another one must have more of in order to preempt it."""
-        return self.priority + self.gained
+        """Its priority, with what it gained by waiting before ``since``."""
+        return self.priority + int(self.waited / AGING)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Numbers of requests: first those that are preempted, then those that are admitted."""
+    """Numbers of requests: first those that are preempted, then those that are admitted.
+
+    Attributes:
+        preempted: those that give way.
+        admitted: those that get a slot.
+        waited: of each that is admitted: its `Candidate.waited` from now on.
+    """
 
     preempted: tuple[int, ...] = ()
     admitted: tuple[int, ...] = ()
+    waited: tuple[float, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.preempted or self.admitted)
 
 
-def gained(one: Candidate, now: float) -> int:
-    """The priority that a waiting request has gained."""
-    return max(0, int((now - one.arrived) / AGING))
-
-
 def in_order(waiting: Iterable[Candidate], now: float) -> list[Candidate]:
-    """The waiting requests, the next one first."""
-    return sorted(waiting, key=lambda x: (-(x.priority + gained(x, now)), x.served, x.number))
+    """The waiting requests, the next one first, each with what it has gained until now.
+
+    Those of the greatest standing come first. Among equal ones the caller with the fewest tokens
+    comes first, then the oldest. A caller is charged here for those of its requests that come
+    before, so that slots that become free at a time are divided among callers.
+
+    If no request of a standing had a turn for some time, the first of them rises by one in each
+    `AGING` seconds of that time. The others do not rise with it: if they did, a long queue would
+    come before all that arrive later, whatever their priority.
+    """
+    levels: dict[int, list[Candidate]] = {}
+    for one in waiting:
+        levels.setdefault(one.standing, []).append(one)
+    found: list[tuple[int, int, Candidate]] = []
+    for level, those in levels.items():
+        first, *others = _fairly(those)
+        age = max(0.0, now - min(x.since for x in those))
+        first = replace(first, waited=first.waited + age)
+        found.append((-first.standing, level, first))  # before those that it has reached
+        found += [(-level, level, x) for x in others]
+    return [x for *_, x in sorted(found, key=lambda x: x[:2])]
+
+
+def _fairly(those: Iterable[Candidate]) -> list[Candidate]:
+    """Requests of one standing, those of the caller with the fewest tokens first."""
+    queues: dict[Hashable, deque[Candidate]] = {}
+    for one in sorted(those, key=lambda x: x.number):
+        queues.setdefault(one.caller, deque()).append(one)
+    heap = [(x[0].served, x[0].number, i) for i, x in enumerate(queues.values())]
+    by_index = list(queues.values())
+    heapq.heapify(heap)
+    found: list[Candidate] = []
+    while heap:
+        tokens, _, i = heapq.heappop(heap)
+        one = by_index[i].popleft()
+        found.append(one)
+        if by_index[i]:
+            heapq.heappush(heap, (tokens + one.tokens, by_index[i][0].number, i))
+    return found
+
+
+def may_admit(priorities: Iterable[int], standings: Iterable[int], slots: int) -> bool:
+    """Whether `admit` could admit anybody at all; it takes less time.
+
+    Args:
+        priorities: of the waiting requests.
+        standings: of the running ones.
+        slots: how many are free.
+    """
+    lowest = min(standings, default=None)
+    return slots > 0 or (lowest is not None and any(x > lowest for x in priorities))
 
 
 def admit(
@@ -78,9 +140,12 @@ def admit(
 ) -> Decision:
     """Who gets a slot now.
 
-    Nobody passes a request that is before it in the order: else one that needs many pages might
-    wait for ever. What a request gained by waiting improves its place in the order, but does not
-    preempt: else requests that wait for long would take the slots of each other.
+    Nobody takes a free slot or a free page before a request that is before it in the order: else
+    one that needs many pages might wait for ever. But whoever can preempt others, and needs no
+    more than they give back, does not wait for a request that cannot: it takes nothing from it.
+
+    What a request gained by waiting improves its place in the order, but does not preempt: else
+    requests that wait for long would take the slots of each other.
 
     Args:
         waiting: requests without a slot.
@@ -91,13 +156,16 @@ def admit(
     """
     going = list(running)
     preempted: list[int] = []
-    admitted: list[int] = []
+    admitted: list[Candidate] = []
+    passing = False
     for one in in_order(waiting, now):
         victims: list[Candidate] = []
         if slots < 1 or pages < one.pages:
             victims = _victims(one, going, slots, pages)
             if not victims:
-                break
+                passing = True
+                slots = pages = 0
+                continue
         for victim in victims:
             going.remove(victim)
             slots += 1
@@ -105,13 +173,19 @@ def admit(
             preempted.append(victim.number)
         slots -= 1
         pages -= one.pages
-        admitted.append(one.number)
-    return Decision(tuple(preempted), tuple(admitted))
+        admitted.append(one)
+        if passing:
+            slots = pages = 0
+    return Decision(
+        tuple(preempted), tuple(x.number for x in admitted), tuple(x.waited for x in admitted)
+    )
 
 
 def _victims(one: Candidate, going: Sequence[Candidate], slots: int, pages: int) -> list[Candidate]:
     """The fewest that must give way to ``one``; none if all of them would not be enough."""
     below = [x for x in going if x.standing < one.priority]
+    if not below:
+        return []
     chosen: list[Candidate] = []
     for victim in sorted(below, key=lambda x: (x.standing, x.computed, -x.number)):
         if slots >= 1 and pages >= one.pages:
@@ -134,37 +208,68 @@ def _victims(one: Candidate, going: Sequence[Candidate], slots: int, pages: int)
 class Shares:
     """Tokens that each caller got, for fairness between callers of one priority.
 
-    A caller that comes back is lifted to the least of those who are there, so that nobody saves up
-    (virtual token counters, Sheng et al. 2024). It knows callers that have requests, and no others.
+    Virtual token counters (Sheng et al. 2024). A caller whose requests have all ended keeps its
+    count, so that it gains nothing by sending one request after the other. A caller that comes is
+    lifted to the mean of those that are there, so that nobody saves up; it would be the least, but
+    then ever new callers would keep all others waiting. Of callers that have no request, and of
+    standings, a bounded number is remembered. Its methods may be called from any thread.
     """
 
     def __init__(self) -> None:
-        self._served: dict[Hashable, int] = {}
+        self._lock = new_lock()
+        self._served: dict[Hashable, int] = {}  # callers with requests
         self._requests: dict[Hashable, int] = {}
+        self._gone: dict[Hashable, int] = {}  # callers without; who left last is at the end
+        self._floor = 0  # of those that were there last
+        self._turns: dict[int, float] = {}  # standing: when
 
     def __len__(self) -> int:
         return len(self._served)
 
+    def _level(self) -> int:
+        present = self._served.values()
+        return -(-sum(present) // len(present)) if present else self._floor
+
     def enter(self, caller: Hashable) -> None:
         """Note a new request of a caller."""
-        if caller not in self._served:
-            self._served[caller] = min(self._served.values(), default=0)
-        self._requests[caller] = self._requests.get(caller, 0) + 1
+        with self._lock:
+            if caller not in self._served:
+                self._served[caller] = max(self._gone.pop(caller, 0), self._level())
+            self._requests[caller] = self._requests.get(caller, 0) + 1
 
     def leave(self, caller: Hashable) -> None:
         """Note the end of a request."""
-        self._requests[caller] -= 1
-        if not self._requests[caller]:
-            del self._requests[caller], self._served[caller]
+        with self._lock:
+            self._requests[caller] -= 1
+            if self._requests[caller]:
+                return
+            served = self._gone[caller] = self._served.pop(caller)
+            del self._requests[caller]
+            self._floor = served
+            while len(self._gone) > GONE:
+                del self._gone[next(iter(self._gone))]
 
     def charge(self, caller: Hashable, tokens: int) -> None:
         """Note that a caller got the computation of so many tokens."""
-        if caller in self._served:
-            self._served[caller] += tokens
+        with self._lock:
+            if caller in self._served:
+                self._served[caller] += tokens
 
     def served(self, caller: Hashable) -> int:
         """Tokens that a caller got."""
         return self._served.get(caller, 0)
+
+    def turn(self, standing: int, now: float) -> None:
+        """Note that a waiting request of that standing was admitted."""
+        with self._lock:
+            self._turns.pop(standing, None)
+            self._turns[standing] = now
+            while len(self._turns) > STANDINGS:
+                del self._turns[next(iter(self._turns))]
+
+    def since(self, standing: int, arrived: float) -> float:
+        """`Candidate.since` of a request that arrived, or was preempted, at ``arrived``."""
+        return max(arrived, self._turns.get(standing, arrived))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +298,18 @@ def seconds_to_answer(
         prompt: tokens of its prompt that have to be computed.
         most: tokens of its answer, at most.
         before: tokens of prompts that are computed before its own.
-        ends: the most tokens that each request before it has still to make, running or waiting.
+        ends: the most tokens that each request before it has still to make: first those that run,
+            then those that wait, in their order.
         slots: sequences at a time.
         rates: what was measured.
     """
     if rates.prompt is None:
         return None
-    step = rates.step or 0.0
-    free = [0.0] * max(0, slots - len(ends)) + sorted(x * rates.share * step for x in ends)
-    waits = free[0] if len(ends) < slots else free[len(ends) - slots]
-    return waits + (before + prompt) * rates.prompt + most * rates.share * step
+    step = rates.share * (rates.step or 0.0)
+    free = [0.0] * max(1, slots)
+    for tokens in ends:  # each takes the slot that is free first
+        heapq.heapreplace(free, free[0] + tokens * step)
+    return free[0] + (before + prompt) * rates.prompt + most * step
 
 
 def is_copied(computed: int, stored: int, rates: Rates) -> bool:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
+from aggml.models.engine.policy import AGING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aggml import Future
     from aggml.models.decoder import Best
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import F32
@@ -67,7 +69,8 @@ class TextRequest:
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival
     arrived: float = field(default_factory=time.monotonic)
-    gained: int = 0  # of priority, by waiting before it was admitted
+    queued: float = 0.0  # since when it waits: when it arrived or was preempted
+    waited: float = 0.0  # seconds that it waited before that; being preempted counts as 10
     slot: int | None = None
     computed: int = 0  # tokens whose keys, values and states are computed
     cached: int = 0  # tokens of the prompt that did not have to be computed
@@ -77,6 +80,7 @@ class TextRequest:
     keeps: bool = True  # whether its keys and values may be used by later requests
     preempted: int = 0  # how often
     snapshot: Snapshot | None = None  # of its slot, while it is preempted
+    loads: Sequence[Future[None]] = ()  # writes of a snapshot, not known to have succeeded
     first_token: float | None = None  # when it came
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)
@@ -88,6 +92,7 @@ class TextRequest:
 
     def __post_init__(self) -> None:
         self.prompt = len(self.tokens)
+        self.queued = self.arrived
 
     @property
     def made(self) -> int:
@@ -117,7 +122,7 @@ class TextRequest:
     @property
     def standing(self) -> int:
         """Its priority, with what it gained by waiting."""
-        return self.priority + self.gained
+        return self.priority + int(self.waited / AGING)
 
     @property
     def fed(self) -> list[int]:

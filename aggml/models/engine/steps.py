@@ -96,7 +96,7 @@ def room_for_prompts(chunk: int, beside: int, *, running: bool) -> int:
         running: whether any sequence runs; while none does, a step takes 512 tokens of prompts.
     """
     limit = chunk if running else max(chunk, TOKENS[-1])
-    return size(max(limit, beside + LEAST), TOKENS) - beside
+    return max(_at_most(limit), size(beside + LEAST, TOKENS)) - beside
 
 
 def next_prompts(
@@ -122,7 +122,7 @@ def next_prompts(
     processed in its slot, without any other prompt.
 
     Args:
-        prompts: requests whose prompts are not complete, the oldest first.
+        prompts: requests whose prompts are not complete, the next one first.
         room: tokens, at least one.
         rows: the rows of the cache.
         pages: the count of all pages.
@@ -132,7 +132,10 @@ def next_prompts(
         others: shared rows of prompts that are not among these: the first, and the one after the
             last.
     """
-    going = [x for x in prompts if x.in_place or x.alone][:1] or list(prompts)
+    # The first prompt says whether this step has one that has to be alone, or none of those.
+    going = [x for x in prompts if not (x.in_place or x.alone)]
+    if prompts[0] not in going:
+        going = [prompts[0]]
     held = [(x.staged, x.staged + len(x.tokens)) for x in prompts if x.staged is not None]
     held += others
     chunk: list[tuple[TextRequest, Piece]] = []
@@ -186,7 +189,7 @@ def next_prompt(
     """A piece of the oldest prompt, for models with states: no mask can separate prompts there.
 
     Args:
-        prompts: requests whose prompts are not complete, the oldest first.
+        prompts: requests whose prompts are not complete, the next one first.
         room: tokens.
         rows: the rows of the cache.
         pages: the count of all pages.
@@ -195,7 +198,12 @@ def next_prompt(
     for one in prompts[:1]:
         assert one.slot is not None
         if one.staged is None and not one.in_place:
-            one.staged = _place(one, [], rows, pages) if rows.grows and rows.shared else None
+            # A prompt of a lower priority may have begun, and its rows are still needed.
+            if rows.grows and rows.shared:
+                held = [
+                    (x.staged, x.staged + len(x.tokens)) for x in prompts if x.staged is not None
+                ]
+                one.staged = _place(one, held, rows, pages)
             one.in_place = one.staged is None
             begin(one)
         left = len(one.tokens) - one.computed
@@ -362,6 +370,13 @@ def _prompts(
 def size(n: int, sizes: Sequence[int] = SEQUENCES) -> int:
     """The least of the sizes that is at least ``n``; beyond them the next multiple of 32."""
     return next((size for size in sizes if size >= n), -(-n // 32) * 32)
+
+
+def _at_most(n: int) -> int:
+    """The largest of `TOKENS` and the multiples of 32 beyond them that is at most ``n``, or 32."""
+    if n > TOKENS[-1]:
+        return n // 32 * 32
+    return max((x for x in TOKENS if x <= n), default=TOKENS[0])
 
 
 def _seen(n: int, most: int) -> int:

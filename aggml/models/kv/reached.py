@@ -29,6 +29,7 @@ class Reached:
     def __init__(self, sequences: int) -> None:
         self._at: list[int | None] = [0] * sequences  # None: lost
         self._under_way: list[list[Future[Any]]] = [[] for _ in range(sequences)]
+        self._writes: list[list[Future[Any]]] = [[] for _ in range(sequences)]  # of `loaded`
 
     async def check(self, slot: int, first: int, *, chained: bool = False) -> None:
         """Check that the next step of a sequence may begin at position ``first``.
@@ -66,6 +67,9 @@ class Reached:
     def expect(self, slot: int, first: int, *, chained: bool = False) -> None:
         """`check` without waiting: steps of the sequence have ended, but for those of a chain.
 
+        Writes of a state may be under way: the step is queued behind them. Whoever queues it looks
+        whether they have succeeded.
+
         Raises:
             InvalidState: as `check`.
         """
@@ -73,7 +77,9 @@ class Reached:
             return
         self._settle(slot)
         at = self._at[slot]
-        if at != first or (self._under_way[slot] and not chained):
+        writes = self._writes[slot]
+        steps = [x for x in self._under_way[slot] if not any(x is y for y in writes)]
+        if at != first or (steps and not chained):
             raise InvalidState(
                 f"[Decoder] the state of sequence {slot} is at position {at}, and a step was to "
                 f"begin at {first}"
@@ -104,12 +110,14 @@ class Reached:
         """Note that a state which has processed ``at`` positions is being written by ``writes``."""
         self._at[slot] = at
         self._under_way[slot] = [*writes]
+        self._writes[slot] = list(self._under_way[slot])
         self._settle(slot)
 
     def note(self, slot: int, first: int, tokens: int, step: Future[Any]) -> None:
         """Note that a step with ``tokens`` tokens from position ``first`` on has been queued."""
         if first == 0:
             self._under_way[slot].clear()
+            self._writes[slot].clear()
         self._at[slot] = first + tokens
         self._settle(slot)
         self._under_way[slot].append(step)
@@ -143,3 +151,4 @@ class Reached:
             elif step.exception() is not None:
                 self._at[slot] = None
         self._under_way[slot] = going
+        self._writes[slot] = [x for x in self._writes[slot] if not x.done()]
