@@ -15,16 +15,15 @@ import statistics
 import time
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import numpy as np
 
 import aggml
-from aggml.models.decoder.sampling import Sampler
-from aggml.models.engine.jobs import Job
-from aggml.serve import Engine, Limits
-from aggml.serve.opening import Completer, opened
+
+if TYPE_CHECKING:
+    from aggml.models import Model
 
 SHARED: Final = 1000
 OWN: Final = 32
@@ -40,15 +39,13 @@ def smollm2() -> Path:
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
-async def first_token(engine: Engine, prompt: list[int]) -> tuple[float, list[int], int]:
+async def first_token(model: Model, prompt: list[int]) -> tuple[float, list[int], int]:
     """Seconds to the first of four tokens, the tokens, and how many of the prompt were stored."""
-    job = Job(prompt, 4, Sampler(temperature=0))
-    begin, seconds, made = time.perf_counter(), 0.0, []
-    async with aclosing(engine.stream(job)) as stream:
-        async for tokens in stream:
+    begin, seconds = time.perf_counter(), 0.0
+    async with aclosing(model.generate(prompt, max_tokens=4)) as stream:
+        async for _ in stream:
             seconds = seconds or time.perf_counter() - begin
-            made += tokens
-    return seconds, made, job.cached
+    return seconds, stream.made, stream.cached_tokens
 
 
 def prompts(n: int, seed: int) -> list[list[int]]:
@@ -60,24 +57,23 @@ def prompts(n: int, seed: int) -> list[list[int]]:
 
 async def measured(path: Path, threads: int, prefix_cache: int | None) -> dict[str, object]:
     """The times of one engine, and its tokens."""
-    limits = Limits(slots=AT_ONCE, ctx=2048, prefix_cache=prefix_cache)
     async with (
         aggml.get_device("CPU").backend(n_threads=threads) as backend,
-        opened(path, backend, limits) as model,
+        aggml.models.load(
+            path, backend, slots=AT_ONCE, ctx=2048, kv_memory=512 << 20, prefix_cache=prefix_cache
+        ) as model,
     ):
-        assert isinstance(model, Completer)
-        engine = model.engine
         for prompt in prompts(2, 0):
-            await first_token(engine, prompt)  # builds graphs
+            await first_token(model, prompt)  # builds graphs
         one, *others = prompts(1 + ROUNDS, 1)
-        first = await first_token(engine, one)
-        found = [await first_token(engine, prompt) for prompt in others]
+        first = await first_token(model, one)
+        found = [await first_token(model, prompt) for prompt in others]
         last = 0.0
         begin = time.perf_counter()
 
         async def ask(prompt: list[int]) -> None:
             nonlocal last
-            seconds, _, _ = await first_token(engine, prompt)
+            seconds, _, _ = await first_token(model, prompt)
             last = max(last, seconds)
 
         async with anyio.create_task_group() as tasks:

@@ -23,9 +23,7 @@ def model_file() -> Path:
 async def main() -> None:
     async with await aggml.models.load(model_file(), ctx=512) as model:
         print(PROMPT, end="", flush=True)
-        async for token in model.generate(PROMPT, max_tokens=16):
-            if "\n" in token.text:
-                break
+        async for token in model.generate(PROMPT, max_tokens=16, stop="\n"):
             print(token.text, end="", flush=True)
         print()
 

@@ -25,6 +25,7 @@ STUB: Final = ROOT / "aggml" / "models" / "blocking.pyi"
 #: Module and class of each asynchronous class, and the bases of its blocking class.
 CLASSES: Final = (
     ("token_stream", "TokenStream", "BlockingStream[Token]"),
+    ("chat.answers", "ChatStream", "BlockingStream[ChatDelta]"),
     ("model", "Model", "BlockingObject"),
     ("text_model", "TextModel", "BlockingModel"),
     ("encoder_model", "EncoderModel", "BlockingModel"),
@@ -179,7 +180,8 @@ def stub() -> str:
     }
     for file, name, base in (*CLASSES, *FUNCTIONS):
         module = f"aggml.models.{file}"
-        source = (ROOT / "aggml" / "models" / f"{file}.py").read_text(encoding="utf-8")
+        path = ROOT / "aggml" / "models" / f"{file.replace('.', '/')}.py"
+        source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
         node = next(
             x

@@ -119,13 +119,13 @@ async def _answer(
                     shown.token(delta.content)
     end = time.perf_counter()
     answer, usage = "".join(pieces), stream.usage
-    n = 0 if usage is None else usage.completion_tokens
+    n = usage.completion_tokens
     shown.answered(
         {
             "text": answer,
             "finish": stream.finish_reason or "interrupted",
-            "prompt_tokens": 0 if usage is None else usage.prompt_tokens,
-            "cached_tokens": 0 if usage is None else usage.cached_tokens,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
             "tokens": n,
             "seconds_to_first_token": first - begin if n else None,
             "tokens_per_second": (n - 1) / (end - first) if n > 1 else None,

@@ -58,7 +58,7 @@ async def fit(
     Fails if it does not fit, and says what would.
     """
     from aggml import models
-    from aggml.models.site import computing
+    from aggml.models import computing
 
     wanted: dict[str, Any] = {"ctx": ctx, "slots": slots, "cache": cache}
     wanted["memory"] = None if memory is None else memory << 20

@@ -61,7 +61,8 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
             ),
             click.option(
                 "--stop", multiple=True, metavar="TEXT",
-                help="End the answer before this text; may be given several times.",
+                help="End the answer before this text; may be given several times. "
+                "[default: none]",
             ),
             click.option(
                 "--stop-id", "stop_ids", type=click.IntRange(0), multiple=True, metavar="ID",
@@ -83,7 +84,8 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
             ),
             click.option(
                 "--logit-bias", multiple=True, metavar="ID=BIAS", callback=_biases,
-                help="Add BIAS to the logit of the token ID; may be given several times.",
+                help="Add BIAS to the logit of the token ID; may be given several times. "
+                "[default: none]",
             ),
             click.option(
                 "--min-tokens", type=click.IntRange(0), default=0, show_default=True,
@@ -138,7 +140,8 @@ def _biases(
 )
 @click.option(
     "--logprobs", type=click.IntRange(0), metavar="N",
-    help="With --json also the probability of each token, and of the N most probable ones.",
+    help="With --json also the probability of each token, and of the N most probable ones. "
+    "[default: none]",
 )  # fmt: skip
 @sampling_options(max_tokens=24, temperature=0.0)
 @awaited

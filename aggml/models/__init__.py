@@ -18,7 +18,14 @@ from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.requests import caller
-from aggml.models.errors import DeadlineError, EngineError, FullError, ModelError, TooLongError
+from aggml.models.errors import (
+    DeadlineError,
+    EngineError,
+    FullError,
+    ModelError,
+    NotFiniteError,
+    TooLongError,
+)
 from aggml.models.fitting import DeviceLayers, Fit, MemoryShortage, fit
 from aggml.models.host import Host, ModelStatus
 from aggml.models.hyperparameters import Hyperparameters
@@ -38,8 +45,8 @@ __all__ = [
     "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
     "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
-    "ModelStatus", "Ranked", "Segment", "SpeechModel", "TextModel", "Token", "TokenStream",
-    "TooLongError", "Usage", "blocking", "caller", "computing", "convert", "fit",
+    "ModelStatus", "NotFiniteError", "Ranked", "Segment", "SpeechModel", "TextModel", "Token",
+    "TokenStream", "TooLongError", "Usage", "blocking", "caller", "computing", "convert", "fit",
     "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
     "register_architecture",
 ]  # fmt: skip

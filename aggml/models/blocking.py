@@ -9,6 +9,7 @@ methods do (the asynchronous classes).
 
 from __future__ import annotations
 
+from aggml.models.chat.answers import ChatStream
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.fitting import fit as _fit
 from aggml.models.loading import load as _load
@@ -19,11 +20,12 @@ from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "BlockingEncoderModel", "BlockingModel", "BlockingSpeechModel", "BlockingStream",
-    "BlockingTextModel", "BlockingTokenStream", "fit", "load",
+    "BlockingChatStream", "BlockingEncoderModel", "BlockingModel", "BlockingSpeechModel",
+    "BlockingStream", "BlockingTextModel", "BlockingTokenStream", "fit", "load",
 ]  # fmt: skip
 
 BlockingTokenStream = blocking_class(TokenStream, __name__, BlockingStream)
+BlockingChatStream = blocking_class(ChatStream, __name__, BlockingStream)
 BlockingModel = blocking_class(Model, __name__)
 BlockingTextModel = blocking_class(TextModel, __name__, BlockingModel)
 BlockingEncoderModel = blocking_class(EncoderModel, __name__, BlockingModel)

@@ -8,8 +8,7 @@ from typing import Any, Literal, Self
 import numpy.typing as npt
 
 from aggml import Backend, DType, Scheduler
-from aggml.models.chat.answers import ChatStream
-from aggml.models.chat.messages import ChatMessage
+from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage
 from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.interface import TextEngine
 from aggml.models.engine.requests import TextRequest
@@ -22,6 +21,7 @@ from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
 
 __all__ = [
+    "BlockingChatStream",
     "BlockingEncoderModel",
     "BlockingModel",
     "BlockingSpeechModel",
@@ -44,6 +44,12 @@ class BlockingTokenStream(BlockingStream[Token]):
     def prepare(self, ids: list[int]) -> TextRequest | None: ...
     def close(self) -> None: ...
 
+class BlockingChatStream(BlockingStream[ChatDelta]):
+    finish_reason: FinishReason | None
+    @property
+    def usage(self) -> Usage: ...
+    def close(self) -> None: ...
+
 class BlockingModel(BlockingObject):
     architecture: str
     ctx: int
@@ -62,7 +68,7 @@ class BlockingModel(BlockingObject):
     ) -> ChatMessage: ...
     def chat_stream(
         self, messages: Sequence[Mapping[str, Any] | ChatMessage], **options: Any
-    ) -> ChatStream: ...
+    ) -> BlockingChatStream: ...
     def transcribe(
         self, samples: npt.ArrayLike, rate: int = 16000, **options: Any
     ) -> BlockingStream[Segment]: ...
@@ -129,7 +135,7 @@ class BlockingTextModel(BlockingModel):
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
         **options: Any,
-    ) -> ChatStream: ...
+    ) -> BlockingChatStream: ...
     def embed(
         self,
         texts: Sequence[str],

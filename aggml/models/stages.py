@@ -16,6 +16,7 @@ from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import check_drawable
 from aggml.models.description import Description, Layer
 from aggml.models.dividing import SHARE
+from aggml.models.engine.requests import Counters, PageUsage, TextRequest, choose_tokens
 from aggml.models.kv.rows import rounded
 from aggml.models.lifetime import Lifetime
 from aggml.models.loading import LONGEST, described, load_decoder
@@ -24,9 +25,10 @@ from aggml.models.tokenizers import Vocabulary, open_vocabulary
 from aggml.models.weights import ModelFile, open_model
 
 __all__ = [
-    "CHUNK", "F32", "LONGEST", "SHARE", "Batch", "Best", "Decoder", "Description", "Draws", "Group",
-    "Layer", "Lifetime", "ModelFile", "TextModel", "Vocabulary", "check", "check_drawable",
-    "described", "load_decoder", "open_model", "open_vocabulary", "rounded", "sources_of",
+    "CHUNK", "F32", "LONGEST", "SHARE", "Batch", "Best", "Counters", "Decoder", "Description",
+    "Draws", "Group", "Layer", "Lifetime", "ModelFile", "PageUsage", "TextModel", "TextRequest",
+    "Vocabulary", "check", "check_drawable", "choose_tokens", "described", "load_decoder",
+    "open_model", "open_vocabulary", "rounded", "sources_of",
 ]  # fmt: skip
 
 

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import numpy as np
 
-from aggml.models.decoder import Best
-from aggml.models.engine.requests import Counters, PageUsage, choose_tokens
-from aggml.models.errors import DeadlineError, EngineError, FullError, NotFiniteError, TooLongError
+from aggml.models import DeadlineError, EngineError, FullError, NotFiniteError, TooLongError
+from aggml.models.stages import Best, Counters, PageUsage, choose_tokens
 from aggml.stream.slot_pool import SlotPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.models.decoder import F32
-    from aggml.models.engine.requests import TextRequest
+    from aggml.models.stages import F32, TextRequest
     from aggml.ray.decoder import PipelineDecoder
 
 __all__ = ["PipelineEngine"]

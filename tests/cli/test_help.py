@@ -5,6 +5,7 @@ Not here: the commands (test_program.py and others).
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -144,3 +145,24 @@ def test_a_shell_that_read_the_script_completes(shell: str, tmp_path: Path) -> N
 def test_help_names_the_version_and_statuses() -> None:
     assert run("--version")[0] == f"aggml {aggml.__version__}\n"
     assert "2 if the arguments are wrong, 130" in " ".join(run("--help")[0].split())
+
+
+#: Arguments of Python that have another name in the program, and those that it gives itself.
+SPELT: Final = {"prompt", "_continue"}
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_generate_and_chat_have_the_options_of_python_with_their_defaults(command: str) -> None:
+    options = {x.name: x for x in command_of(command).params if isinstance(x, click.Option)}
+    parameters = inspect.signature(aggml.models.TextModel.generate).parameters.values()
+    for parameter in parameters:
+        if parameter.kind is not parameter.KEYWORD_ONLY or parameter.name in SPELT:
+            continue
+        if command == "chat" and parameter.name == "logprobs":
+            assert "logprobs" not in options
+            continue
+        option = options[parameter.name]
+        if command == "chat" and parameter.name in ("max_tokens", "temperature"):
+            continue  # an answer of 24 tokens, always the same, is no conversation
+        default = option.default if isinstance(option.default, (int, float)) else None
+        assert default == (parameter.default or None) or default == parameter.default

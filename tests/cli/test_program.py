@@ -6,21 +6,17 @@ events (test_events.py), help and completion (test_help.py), the server (tests/s
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
 import subprocess
 from typing import IO, TYPE_CHECKING
 
-import click
 import numpy as np
 import pytest
 from cli.program import PROGRAM, run, told
 
 import aggml
-from aggml.cli import text as text_commands
-from aggml.models import TextModel
 from examples import llama_files
 
 if TYPE_CHECKING:
@@ -159,17 +155,6 @@ def test_help_explains_the_commands_of_a_chat(path: Path) -> None:
         assert f"\n{command}" in errors
     text, _ = run("chat", path, "--json", *GREEDY, given="/help\n")
     assert json.loads(text.splitlines()[1])["event"] == "help"
-
-
-def test_generate_has_the_defaults_of_python(path: Path) -> None:
-    context = click.Context(text_commands.generate)
-    options = {x.name: x.get_default(context) for x in text_commands.generate.params}
-    wanted = inspect.signature(TextModel.generate).parameters
-    shared = set(options) & set(wanted) - {"prompt"}
-    assert shared == {"max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"}
-    for name in shared:
-        found = options[name] if isinstance(options[name], (int, float)) else None
-        assert found == wanted[name].default, name
 
 
 def test_a_context_that_is_rounded_up_is_told(path: Path) -> None:

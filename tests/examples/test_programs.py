@@ -35,6 +35,7 @@ SHORT = {
     "quantize": [r"q8_0: 8\.50 bits.* [01]\.\d%", "q6_K: 6.56", "q4_K: 4.50", "q4_0: 4.50"],
     "model_file": [r"tiny \[<Tensor output.weight q8_0 \[256, 8\]>\]", r"\[\[.*\]\]"],
     "continue_text": [r"llama, \d+ tokens", "Once upon a time", r"next token: \d+ '"],
+    "chat": ["', (?:length|stop)", r"not computed again: [1-9]\d* tokens"],
     "find_a_race": ["without an event: .*Missing: an event", "with an event: 1024.0"],
     "timeline": [r"SIM.*graph_compute.*copy", "OTHER.*copy"],
     "train": [

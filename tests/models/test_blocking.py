@@ -23,8 +23,18 @@ from models import random_models, speech_file
 from support import child, in_a_thread, in_threads
 
 import aggml
-from aggml.models import EncoderModel, Model, SpeechModel, TextModel, TokenStream, blocking, load
+from aggml.models import (
+    ChatStream,
+    EncoderModel,
+    Model,
+    SpeechModel,
+    TextModel,
+    TokenStream,
+    blocking,
+    load,
+)
 from aggml.models.portal import BlockingObject, BlockingStream, _portal, _portals, plain, wrapped
+from aggml.models.small import write_small
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -36,6 +46,7 @@ PAIRS = [
     (EncoderModel, blocking.BlockingEncoderModel),
     (SpeechModel, blocking.BlockingSpeechModel),
     (TokenStream, blocking.BlockingTokenStream),
+    (ChatStream, blocking.BlockingChatStream),
 ]
 
 
@@ -61,6 +72,16 @@ def ids_of(model: Any, prompt: list[int], n: int = 6) -> list[int]:
 
 
 # -- the same results
+
+
+def test_conversations_are_answered_without_a_loop(tmp_path: Path) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Hello!"}]
+    with blocking.load(write_small(tmp_path / "small.gguf"), ctx=256) as model:
+        whole = model.chat(messages, max_tokens=6, ignore_eos=True)
+        stream = model.chat_stream(messages, max_tokens=6, ignore_eos=True)
+        assert isinstance(stream, blocking.BlockingChatStream)
+        assert "".join(delta.content for delta in stream) == whole.content
+        assert (stream.finish_reason, stream.usage.completion_tokens) == ("length", 6)
 
 
 def test_results_are_those_of_the_asynchronous_model(files: dict[str, Path], model: Any) -> None:

@@ -5,6 +5,7 @@ Here: tools/rooms.py, run on the package and on small packages with one fault ea
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,20 @@ def test_the_drawing_in_the_docs_is_up_to_date(tmp_path: Path) -> None:
     rooms("--svg", tmp_path / "rooms.svg")
     drawn, kept = (tmp_path / "rooms.svg").read_text(), (ROOT / "docs" / "rooms.svg").read_text()
     assert drawn == kept, "python tools/rooms.py --svg docs/rooms.svg"
+
+
+def test_the_service_ray_and_the_program_use_the_public_objects_of_models() -> None:
+    """What they need is exported by `aggml.models`, or by one of these of its modules."""
+    found = set()
+    for room in ("serve", "ray", "cli"):
+        for path in (ROOT / "aggml" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module)
+    assert {x for x in found if x.startswith("aggml.models.")} <= {
+        "aggml.models.chat", "aggml.models.engine.text", "aggml.models.kv.rows",
+        "aggml.models.speech", "aggml.models.stages", "aggml.models.tokenizers",
+    }  # fmt: skip
 
 
 TYPES_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "

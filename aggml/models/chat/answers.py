@@ -48,7 +48,7 @@ class ChatStream:
 
     Attributes:
         finish_reason: why the answer ended, "stop" or "length"; None before.
-        usage: how many tokens there were; None before the first piece.
+        usage: how many tokens there were so far; 0 before the first piece.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class ChatStream:
         return model.generate(ids, max_tokens=most, **options)
 
     @property
-    def usage(self) -> Usage | None:
-        """How many tokens there were; None before the first piece."""
+    def usage(self) -> Usage:
+        """How many tokens there were so far; 0 before the first piece."""
         tokens = self._tokens
         if tokens is None:
-            return None
+            return Usage()
         return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens)
 
     async def aclose(self) -> None:

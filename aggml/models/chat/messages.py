@@ -32,9 +32,9 @@ class Usage:
         cached_tokens: how many of ``prompt_tokens`` had been computed for an earlier request.
     """
 
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ChatMessage:
     reasoning: str | None = None
     tool_calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    usage: Usage | None = None
+    usage: Usage = Usage()
     role: str = field(default="assistant", init=False)
 
 
