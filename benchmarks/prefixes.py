@@ -19,10 +19,10 @@ from typing import Final
 
 import anyio
 import numpy as np
+from aggml.models.engine.jobs import Job
 
 import aggml
 from aggml.models.decoder.sampling import Sampler
-from aggml.models.engine.jobs import Job
 from aggml.serve import Engine, Limits
 from aggml.serve.opening import Completer, opened
 
