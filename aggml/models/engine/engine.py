@@ -149,6 +149,7 @@ class Engine:
         self._building = [None]  # who pops it builds the graph of `_plan`
         self._shares = policy.Shares()
         self._rates = policy.Rates()
+        self._prompt_time = 0.0, 0.0  # seconds and tokens of prompts, later ones count more
         self._pace = 1.0  # seconds that recent requests took, on average
         self._give_backs: deque[Callable[[], object]] = deque()
         self._touched = 0  # pages of shared rows that may have memory
@@ -972,9 +973,12 @@ class Engine:
         rates = self._rates
         if plan.chunk:
             n = sum(len(piece.ids) for _, piece in plan.chunk)
-            took = max(0.0, took - (rates.step or 0.0 if plan.running else 0.0)) / n
-            old = took if rates.prompt is None else rates.prompt
-            self._rates = replace(rates, prompt=old + 0.2 * (took - old))
+            # A step takes some time for any number of tokens. So steps count by their tokens: short
+            # prompts alone must not make a long one look slow.
+            seconds, tokens = self._prompt_time
+            took = max(0.0, took - (rates.step or 0.0))
+            self._prompt_time = seconds, tokens = 0.8 * seconds + took, 0.8 * tokens + n
+            self._rates = replace(rates, prompt=seconds / tokens)
         elif not plan.chained:
             old = took if rates.step is None else rates.step
             self._rates = replace(rates, step=old + 0.2 * (took - old))

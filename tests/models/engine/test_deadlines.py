@@ -6,7 +6,8 @@ Also here: how much a prompt of somebody else lengthens the pause between two to
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +17,7 @@ from models.engine.tiny import answer, engines, prompt, request, rest, settle
 
 from aggml.models.engine import engine as engine_module
 from aggml.models.engine.policy import Rates
+from aggml.models.engine.staging import Piece
 from aggml.models.errors import DeadlineError, FullError
 
 if TYPE_CHECKING:
@@ -81,6 +83,18 @@ async def test_without_a_measurement_nobody_is_refused(tmp_path: Path, clock: Cl
         with pytest.raises(DeadlineError, match="is expected in"):
             engine.submit(due(clock, 1e-6))  # now it is measured
         await settle(engine)
+
+
+async def test_short_prompts_do_not_make_a_long_one_look_slow(tmp_path: Path) -> None:
+    """A step of two tokens takes nearly as long as one of fifty."""
+    async with engines(tmp_path, slots=1) as engine:
+        one = request(prompt(2), 1)
+        for n, seconds in [(2, 0.01), (2, 0.01), (400, 0.1), (2, 0.01), (2, 0.01)]:
+            chunk = [(one, Piece(prompt(n), 0, 0, None))]
+            plan = SimpleNamespace(chunk=chunk, running=[], chained=False)
+            engine._measure(cast("Any", plan), seconds)
+        assert engine._rates.prompt is not None
+        assert 0.1 / 400 < engine._rates.prompt < 2 * 0.1 / 400
 
 
 @pytest.mark.parametrize("when", ["queue", "prompt", "tokens", "last token"])
