@@ -138,6 +138,7 @@ class Engine:
         self._best = min(BEST, decoder.vocabulary)
         self._swap = swap
         self._swapped = 0
+        self._prompt_time = 0.0, 0.0  # seconds and tokens of prompts, later ones count more
         self.chunk = chunk
         self.max_waiting = max_waiting
         self._numbers = itertools.count(1)
@@ -149,7 +150,6 @@ class Engine:
         self._building = [None]  # who pops it builds the graph of `_plan`
         self._shares = policy.Shares()
         self._rates = policy.Rates()
-        self._prompt_time = 0.0, 0.0  # seconds and tokens of prompts, later ones count more
         self._pace = 1.0  # seconds that recent requests took, on average
         self._give_backs: deque[Callable[[], object]] = deque()
         self._touched = 0  # pages of shared rows that may have memory
