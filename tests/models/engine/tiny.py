@@ -105,8 +105,8 @@ async def settle(engine: Engine) -> None:
     assert not engine._flights
     assert not engine._waiting
     assert not engine._active
-    assert not engine._parked
-    assert not engine._drivers
+    for name in ("_parked", "_drivers", "_loops", "_arriving"):
+        assert not getattr(engine, name, None), name
     assert engine.pages.used == 0
     assert len(engine.pages.free_slots) == engine.slots
     assert engine._swapped == 0
