@@ -474,7 +474,9 @@ class PagedDecoder(Decoder):
         rows = [cache.nb[1] for cache, _ in self.caches.rows]
         odd = sum(PAGE * row % mmap.PAGESIZE != 0 for row in rows)
         states = len(self.caches.states) * (sequences + 1)
-        return (2 * odd * sequences + 2 * states) * mmap.PAGESIZE + self.caches.state_bytes
+        padding = len(rows)  # keys of padding go to a row that belongs to no page
+        taken = 2 * odd * sequences + 2 * states + padding
+        return taken * mmap.PAGESIZE + self.caches.state_bytes
 
     def pages(self, budget: int, slots: int) -> Pages:
         """A count of ``budget`` pages for ``slots`` sequences of this model."""
