@@ -387,7 +387,7 @@ class Host:
 
     def _check_open(self, what: str) -> None:
         if self._closed:
-            raise closed(what)
+            raise _closed_error(what)
         if self._process != os.getpid():
             raise InvalidState(
                 f"[{what}] the host belongs to the parent process of a fork: make one in this one"
