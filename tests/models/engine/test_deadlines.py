@@ -116,7 +116,7 @@ async def test_a_deadline_that_passes_ends_that_request_alone(
             while one.made < 2:
                 await steps(engine, 1)
         elif when == "last token":
-            while one.made < 9:
+            while one.made < 8:  # two steps may end at a time, and it must not be over
                 await steps(engine, 1)
         assert (one.slot is None) == (when == "queue")
         assert not one.over
