@@ -34,6 +34,7 @@ from benchmarks import (
     ops,
     roofline,
     service,
+    tasks,
 )
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Row, machine, progress, table
@@ -54,6 +55,7 @@ PARTS: Final = {
     files.PART: "the same for mixtures (Q4_K_M, ...) at real shapes; llama.cpp, ik_llama.cpp",
     busy.PART: "generate beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, OpenVINO, PyTorch, llama.cpp",
+    tasks.PART: "generate of 1 to 16 tasks, embed of 64, an urgent request; llama.cpp",
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
@@ -132,6 +134,10 @@ class Bench:
         if name == service.PART:
             return partial(
                 service.measure, self.threads, quick=quick, match=self.match, missing=missing
+            )
+        if name == tasks.PART:
+            return partial(
+                tasks.measure, self.threads, quick=quick, match=self.match, missing=missing
             )
         if name == executor.PART:
             return partial(executor.measure, quick=quick, missing=missing)

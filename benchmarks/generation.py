@@ -84,6 +84,7 @@ class Peer:
         packings: the packings of weights to try, by the peer's names, each with a note for the row.
         module: the module that runs in the peer's process.
         name: the peer's name, for notes.
+        sequences: at a time, at most.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Peer:
         *,
         module: str = "benchmarks.llamacpp",
         name: str = PEER,
+        sequences: int = TOGETHER,
     ) -> None:
         self.child: Child | None = None
         self.name = name
@@ -103,10 +105,10 @@ class Peer:
         for packing, how in packings.items():
             child = Child(module)
             try:
-                child.call("load", str(path), threads, TOGETHER, CTX, packing)
+                child.call("load", str(path), threads, sequences, CTX, packing)
                 child.call("prompt", list(range(PROMPT % shape.vocabulary)))
                 child.call("begin")
-                child.call("steps", [list(range(TOGETHER))])
+                child.call("steps", [list(range(sequences))])
             except ChildError as error:
                 child.close()
                 tried.append(f"{name} {error}" if not how else f"{how}: {error}")

@@ -1,8 +1,8 @@
-"""Makes tests/examples/reference_embeddings.npz: the vectors of transformers for various sentences.
+"""Makes tests/models/reference_embeddings.npz: the vectors of transformers for various sentences.
 
 Run by hand (``python -m benchmarks.make_reference``) where torch and transformers are installed,
 when the sentences change; the tests read only the files that it writes. Not here: the comparison
-(tests/examples/test_embed_reference.py).
+(tests/models/test_minilm.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.peers import model_folder, module, torch_model
 
 MAX_TOKENS = 256
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "examples"
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "models"
 
 LONG = (
     "The river had risen in the night, and by morning the lower fields were a sheet of grey "

@@ -126,8 +126,9 @@ def token_ids(place: str, name: str, value: Any, vocabulary: int) -> list[int]: 
             f"[{place}] {name} is the text {shown(value)}, expected a list of token ids: "
             "model.tokenizer.encode(text) makes one"
         )
-    items = _items(place, name, value, "a list of token ids")
-    if isinstance(value, np.ndarray) and (value.ndim != 1 or value.dtype.kind not in "iu"):
+    whole = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
+    items = value.tolist() if whole else _items(place, name, value, "a list of token ids")
+    if isinstance(value, np.ndarray) and not whole:
         raise InvalidArgument(
             f"[{place}] {name} is an array of {value.dtype} with the shape {value.shape}, expected "
             "token ids: integers in one dimension"

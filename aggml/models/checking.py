@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     Described: TypeAlias = Description | EncoderDescription | SpeechDescription
 
 __all__ = [
-    "describe_checked", "layer_problems", "problems_of", "tensor_problems", "vocabulary_problems",
+    "describe_checked", "is_causal", "layer_problems", "problems_of", "tensor_problems",
+    "vocabulary_problems",
 ]  # fmt: skip
 
 #: Tensors that a file may have although no graph here reads them.

@@ -73,11 +73,11 @@ def linear(name: str, columns: int | str, rows: int | str) -> dict[str, TensorFo
 def norm(
     name: str, width: int, *, centred: bool, optional: bool = False, heads: int | None = None
 ) -> dict[str, TensorForm]:
-    """The forms of a norm; with ``heads`` each head may have a row of its own."""
-    other = None if heads is None else (width, heads)
-    found = {f"{name}.weight": TensorForm((width,), optional, vector=True, other=other)}
+    """The forms of a norm; with ``heads`` each head has a row of its own."""
+    ne = (width,) if heads is None else (width, heads)
+    found = {f"{name}.weight": TensorForm(ne, optional, vector=True)}
     if centred:
-        found[f"{name}.bias"] = TensorForm((width,), optional=True, vector=True, other=other)
+        found[f"{name}.bias"] = TensorForm(ne, optional=True, vector=True)
     return found
 
 

@@ -387,7 +387,7 @@ class Host:
 
     def _check_open(self, what: str) -> None:
         if self._closed:
-            raise closed(what)
+            raise _closed_error(what)
         if self._process != os.getpid():
             raise InvalidState(
                 f"[{what}] the host belongs to the parent process of a fork: make one in this one"
@@ -464,7 +464,7 @@ class Host:
         for entry in self._entries.values():
             entry.draining = False
             if self._closed and entry.driver is None:
-                self._fail(entry, closed("Host.use"))
+                self._fail(entry, _closed_error("Host.use"))
         while self._order and not self._closed:
             entry = self._order[0]
             if not entry.waiting:
@@ -749,7 +749,7 @@ class ModelUse:
         await host._sweep(spared=self.entry)
         with host._lock:
             if host._closed:
-                raise closed("Host.use")
+                raise _closed_error("Host.use")
             host._arrive(self)
             host._settle()
         try:
@@ -830,6 +830,6 @@ def _again(error: Exception) -> Exception:
     return found
 
 
-def closed(what: str) -> InvalidState:
+def _closed_error(what: str) -> InvalidState:
     """The error of every call on a closed host."""
     return InvalidState(f"[{what}] the host is closed")

@@ -24,7 +24,7 @@ from anyio.from_thread import BlockingPortal
 
 from aggml import InvalidState
 from aggml.process.locks import in_child, new_lock
-from aggml.stream.parker import post_here
+from aggml.stream.parker import Parker, post_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,21 +65,18 @@ class _Portal:
                 "it would wait for itself: a callback must not call blocking objects"
             )
         work = _Work(function, args, kwargs or {})
+        future: Future[Any] | None = None
         try:
             future = self._portal.start_task_soon(work.run)
-        except RuntimeError as error:
-            raise InvalidState("[blocking] the program is ending: no further calls") from error
-        try:
             return future.result()
-        except BaseException:
-            if future.done():
-                raise
-            # Ctrl-C, in the thread that waits: what runs ends first, so that nothing is left
-            # behind. A second Ctrl-C does not wait.
-            with suppress(RuntimeError):
-                self._portal.start_task_soon(work.cancel)
-            with suppress(Exception):
-                future.result()
+        except BaseException as error:
+            if future is None and isinstance(error, RuntimeError):
+                raise InvalidState("[blocking] the program is ending: no further calls") from error
+            if future is None or not future.done():
+                # Ctrl-C, in the thread that waits: what runs ends first, so that nothing is left
+                # behind. It may have come before `future` was set. A second one does not wait.
+                with suppress(RuntimeError):
+                    self._portal.start_task_soon(work.end).result()
             raise
 
     def finish(self, stream: Any) -> None:  # noqa: ANN401 an asynchronous iterator
@@ -122,21 +119,32 @@ class _Work:
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:  # noqa: ANN401
         self._function, self._args, self._kwargs = function, args, kwargs
         self._scopes: list[anyio.CancelScope] = []
+        self._ended: list[Parker] | None = []  # who waits for the end; None: it has ended
         self._cancelled = False
 
     async def run(self) -> Any:  # noqa: ANN401 whatever the function returns
-        with anyio.CancelScope() as scope:
-            self._scopes.append(scope)
-            if self._cancelled:
-                scope.cancel()
-            found = self._function(*self._args, **self._kwargs)
-            return await found if inspect.isawaitable(found) else found
-        raise InvalidState("[blocking] the call was cancelled")
+        try:
+            with anyio.CancelScope() as scope:
+                self._scopes.append(scope)
+                if self._cancelled:
+                    scope.cancel()
+                found = self._function(*self._args, **self._kwargs)
+                return await found if inspect.isawaitable(found) else found
+            raise InvalidState("[blocking] the call was cancelled")
+        finally:
+            waiting, self._ended = self._ended, None
+            for parker in waiting or ():
+                parker.unpark()
 
-    def cancel(self) -> None:
+    async def end(self) -> None:
+        """Cancel the call, and wait for its end. If it has not begun yet, it ends when it does."""
         self._cancelled = True
         for scope in self._scopes:
             scope.cancel()
+        while self._scopes and self._ended is not None:
+            parker = Parker()
+            self._ended.append(parker)
+            await parker.park()
 
 
 _starting = new_lock()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from models import random_models, speech_file
@@ -32,7 +33,7 @@ from aggml.models import (
     blocking,
     load,
 )
-from aggml.models.portal import BlockingObject, BlockingStream, _portals, plain, wrapped
+from aggml.models.portal import BlockingObject, BlockingStream, _portal, _portals, plain, wrapped
 from aggml.models.small import write_small
 
 if TYPE_CHECKING:
@@ -384,3 +385,36 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     assert 'Revealed type is "str"' in done.stdout or "builtins.str" in done.stdout, done.stdout
     assert "program.py:7: error" in done.stdout
     assert "program.py:4: error" not in done.stdout
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_ctrl_c_while_a_call_is_handed_over_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    ran: list[str] = []
+    there = threading.Event()
+
+    async def forever() -> None:
+        there.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ran.append("ended")
+
+    blocking_call = _portal().call
+    portal: Any = _portal()._portal
+    start = portal.start_task_soon
+
+    def interrupted(function: Any, *args: Any) -> Any:
+        monkeypatch.undo()
+        start(function, *args)
+        if begun:
+            there.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(portal, "start_task_soon", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        blocking_call(forever)
+    assert not begun or ran == ["ended"]
+    blocking_call(anyio.lowlevel.checkpoint)
+    assert not there.is_set() or ran == ["ended"]

@@ -217,8 +217,6 @@ def test_every_wrong_shape_is_refused_by_name(folder: Path, layout: str) -> None
                     continue
                 if name == "token_embd.weight" and ne[0] == tensor.ne[0]:
                     continue  # without a vocabulary only these rows say how many tokens there are
-                if name.endswith(("q_norm.weight", "k_norm.weight")) and ne == (tensor.ne[0], 1):
-                    continue  # a norm that all heads share
                 found = [*problems_of(file.metadata, tensors)]
                 assert found, (name, ne)
                 assert any("tensor '" in x or "tokens" in x for x in found), found

@@ -101,7 +101,7 @@ async def test_tasks_with_one_text_each_are_one_batch(folder: Path) -> None:
             batches.append(len(items))
             return await compute(items, kind)
 
-        model._encoder.compute = counted  # type: ignore[method-assign]
+        model._encoder.compute = counted  # type: ignore[method-assign,assignment]
         found: list[Any] = [None] * len(texts)
 
         async def one(i: int) -> None:
@@ -214,12 +214,13 @@ async def test_priorities_and_deadlines_are_checked_by_name(folder: Path, call: 
     async with await aggml.models.load(path) as model:
         method = getattr(model, call)
         assert len(await method(*given[call], priority=-3, deadline=1e6)) == 1
-        for wrong in ({"priority": "high"}, {"priority": 1.5}, {"priority": True}):
+        wrong: Any
+        for wrong in ("high", 1.5, True, None):
             with pytest.raises(aggml.InvalidArgument, match=rf"\[{call}\] priority is"):
-                await method(*given[call], **wrong)
-        for wrong in ({"deadline": "soon"}, {"deadline": float("nan")}, {"deadline": -1}):
+                await method(*given[call], priority=wrong)
+        for wrong in ("soon", float("nan"), -1, True):
             with pytest.raises(aggml.InvalidArgument, match=rf"\[{call}\] deadline is"):
-                await method(*given[call], **wrong)
+                await method(*given[call], deadline=wrong)
         with pytest.raises(aggml.models.DeadlineError, match="cannot be met"):
             await method(*given[call], deadline=0)
 

@@ -258,7 +258,7 @@ async def test_what_the_error_offers_fits_and_no_more(small: Path) -> None:
     assert isinstance(error, (aggml.AggmlError, MemoryError))
     assert error.ctx is not None
     assert error.slots is not None
-    for name in ("weights", "packed", "pages", "scratch", "graphs", f"{error.missing} bytes"):
+    for name in ("weights", "pages", "scratch", "graphs", f"{error.missing} bytes"):
         assert name in str(error)
     assert (await fit(small, memory=least.total, ctx=error.ctx, slots=6)).slots == 6
     assert (await fit(small, memory=least.total, ctx=2048, slots=error.slots)).ctx == 2048

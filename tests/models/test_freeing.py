@@ -1,7 +1,7 @@
 """The memory of a model is freed when the model is closed, or when its last reference is dropped.
 
 Python's collector is off meanwhile: in a service it may run late or never. Not here: the memory of
-a graph (tests/memory), pages of caches (tests/serve).
+a graph (tests/memory), pages of caches (engine/test_pages.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import aggml
 from aggml.devices.sim import SimDevice
 from aggml.models.small import write_small
 from aggml.native._native import release_finished
-from aggml.serve import Limits, load_served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -139,11 +138,14 @@ async def test_a_generation_under_way_ends_with_an_error(
     assert (await backend.run(graph, {x: np.ones(4, np.float32)}, y)).tolist() == [2.0] * 4
 
 
-async def test_a_service_that_ended(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
+async def test_a_model_that_several_tasks_used(
+    small: Path, sim: tuple[SimDevice, aggml.Backend]
+) -> None:
     device, backend = sim
     for _ in range(3):
-        limits = Limits(slots=2, ctx=256, kv_memory=8 << 20)
-        async with load_served(small, backend, limits) as served:
-            assert [x async for x in served.model.generate("Once upon a time", max_tokens=4)]
+        async with aggml.models.load(small, backend, ctx=256, slots=2) as model:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(told, model)
             assert used(device) > WEIGHTS
         await freed(device)

@@ -78,6 +78,8 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "foo": 1}}, "foo = 1"),
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor = '2'"),
+    *(("olmo3", {"rope_parameters": {"full_attention": {"rope_theta": 5e5}, of: value}}, of)
+      for of in ("full_attention", "sliding_attention") for value in (1.5, None, "yes", [1])),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7}}, "mscale"),
     ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type = 'yarn' in"),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}},

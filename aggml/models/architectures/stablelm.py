@@ -28,7 +28,7 @@ def describe(hp: Hyperparameters) -> Description:
         hp,
         [
             Layer(
-                attention_of(hp, rope, i, norm="head" if parallel else None),
+                attention_of(hp, rope, i, norm="own head" if parallel else None),
                 FeedForward(),
                 before_feed_forward=None if parallel else "ffn_norm",
                 parallel=parallel,

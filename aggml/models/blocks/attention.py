@@ -91,8 +91,9 @@ class Attention:
         scale: of the products of queries and keys; None: 1 / sqrt(key_length).
         window: how many positions a token sees, its own included; None: all before it.
         soft_cap: c bounds the products by c * tanh(x / c); 0: no bound.
-        norm: what is normalised in queries and keys: each "head"; each "turned head", which is a
-            head after its rotary positions; the whole "width"; None: nothing.
+        norm: what is normalised in queries and keys: each "head"; each "own head", where each has
+            weights of its own; each "turned head", which is a head after its rotary positions; the
+            whole "width"; None: nothing.
         sinks: the softmax of each head has one more logit, without a value (``attn_sinks``).
         joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
             whether the file has it.
@@ -109,7 +110,7 @@ class Attention:
     scale: float | None = None
     window: int | None = None
     soft_cap: float = 0.0
-    norm: Literal["head", "turned head", "width"] | None = None
+    norm: Literal["head", "own head", "turned head", "width"] | None = None
     sinks: bool = False
     joined: bool | None = False
     gated: bool = False
@@ -145,8 +146,9 @@ class Attention:
                 found |= norm_form(f"attn_{part}_norm", n, centred=of.centred)
             elif self.norm is not None:
                 found |= norm_form(
-                    f"attn_{part}_norm", self.key_length, centred=of.centred, heads=heads
-                )
+                    f"attn_{part}_norm", self.key_length, centred=of.centred,
+                    heads=heads if self.norm == "own head" else None,
+                )  # fmt: skip
         if self.sinks:
             found["attn_sinks.weight"] = TensorForm((self.heads,), vector=True)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
@@ -217,7 +219,7 @@ class Attention:
         q, gate = self._split(q) if self.gated else (q, None)
         q = q if self.gated else ops.reshape_3d(q, self.key_length, self.heads, tokens)
         k = ops.reshape_3d(k, self.key_length, self.kv_heads, tokens)
-        if self.norm == "head":
+        if self.norm in ("head", "own head"):
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         if self.rope is not None:
             q, k = self.rope.build(at, q), self.rope.build(at, k)

@@ -104,7 +104,13 @@ class Config:
     def _rope(self, layers: str) -> dict[str, Any]:
         found = self.get("rope_parameters", default={})
         if layers in found:
-            return dict(found[layers])
+            told = found[layers]
+            if not isinstance(told, dict):
+                raise ModelError(
+                    f"config.json has rope_parameters of {layers} = {told!r:.60}, expected was an "
+                    "object"
+                )
+            return dict(told)
         if found and "rope_theta" not in found and "rope_type" not in found:
             return {}  # it has settings for other types of layers only
         old = dict(self.get("rope_scaling", default={}))

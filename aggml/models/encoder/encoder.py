@@ -134,7 +134,10 @@ class Encoder:
                 for numbers in parts:
                     part = _Part(numbers, [texts[i] for i in numbers], alike=alike)
                     queued.append((part, await self._queue(part, kind)))
-                arrays = await gather(*(future for _, future in queued))
+                if len(queued) == 1:
+                    arrays = [await queued[0][1]]
+                else:
+                    arrays = await gather(*(future for _, future in queued))
             except BaseException:
                 for _, future in queued:
                     future.abort()
@@ -169,7 +172,7 @@ class Encoder:
     async def _queue(self, part: _Part, kind: Kind) -> Future[Any]:
         """Queue a part on the stream that has the least to do."""
         shape = part.packing.shape
-        key = shape, kind
+        key: tuple[Shape, Kind] = (shape, kind)
         worker = min(self._workers, key=lambda w: (w.site.host.pending, key not in w.programs))
         program = await self._program(worker, shape, kind)
         ids, positions, member = fill(part.packing, part.texts)
@@ -191,7 +194,8 @@ class Encoder:
         return await worker.site.submit(program.graph, inputs, program.vectors)
 
     async def _program(self, worker: _Worker, shape: Shape, kind: Kind) -> Program:
-        key, programs = (shape, kind), worker.programs
+        key: tuple[Shape, Kind] = (shape, kind)
+        programs = worker.programs
         with self._lock:
             program = programs.get(key)
             if program is not None:

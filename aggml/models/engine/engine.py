@@ -155,6 +155,7 @@ class Engine:
         self._best = min(BEST, decoder.vocabulary)
         self._swap = swap
         self._swapped = 0
+        self._prompt_time = 0.0, 0.0  # seconds and tokens of prompts, later ones count more
         self.chunk = chunk
         self.max_waiting = max_waiting
         self._numbers = itertools.count(1)
@@ -1096,9 +1097,12 @@ class Engine:
         rates = self._rates
         if plan.chunk:
             n = sum(len(piece.ids) for _, piece in plan.chunk)
-            took = max(0.0, took - (rates.step or 0.0 if plan.running else 0.0)) / n
-            old = took if rates.prompt is None else rates.prompt
-            self._rates = replace(rates, prompt=old + 0.2 * (took - old))
+            # A step takes some time for any number of tokens. So steps count by their tokens: short
+            # prompts alone must not make a long one look slow.
+            seconds, tokens = self._prompt_time
+            took = max(0.0, took - (rates.step or 0.0))
+            self._prompt_time = seconds, tokens = 0.8 * seconds + took, 0.8 * tokens + n
+            self._rates = replace(rates, prompt=seconds / tokens)
         elif not plan.chained:
             old = took if rates.step is None else rates.step
             self._rates = replace(rates, step=old + 0.2 * (took - old))

@@ -61,12 +61,13 @@ def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits) -> Engine
     """
     page = decoder.page_bytes()
     pages = decoder.pages(0, slots)
-    whole = (slots * pages.need(decoder.ctx) + pages.of(2 * decoder.ctx)) * page
+    slack = decoder.slack(decoder.sequences)
+    whole = (slots * pages.need(decoder.ctx) + pages.of(2 * decoder.ctx)) * page + slack
     memory = limits.kv_memory
     if memory is None:
-        memory = min(whole, max(free_memory() // 2, pages.need(decoder.ctx) * page))
+        memory = min(whole, max(free_memory() // 2, pages.need(decoder.ctx) * page + slack))
     budget = budget_of(memory, decoder)
-    rest = (memory - decoder.slack(decoder.sequences)) // page
+    rest = (memory - slack) // page
     budget = min(budget, max(rest, pages.need(1)))
     asked = memory // 2 if limits.prefix_cache is None else limits.prefix_cache
     stored = min(asked, budget * page)

@@ -147,7 +147,7 @@ def _biases(place: str, given: Any, vocabulary: int) -> dict[int, float]:
             f"[{place}] logit_bias is {shown(given)}, expected token ids with numbers: {{id: bias}}"
         )
     return {
-        integer(place, "a token of logit_bias", token, 0, vocabulary - 1): number(
+        integer(place, "logit_bias: a token", token, 0, vocabulary - 1): number(
             place, f"logit_bias[{shown(token)}]", bias, -math.inf
         )
         for token, bias in given.items()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aggml.models.kv.snapshots import Bytes
 
-__all__ = ["FileThread", "PageFiles", "PageHead", "Reading", "identity_of"]
+__all__ = ["FileReading", "FileThread", "PageFiles", "PageHead", "identity_of"]
 
 _log = logging.getLogger("aggml")
 
@@ -116,7 +116,7 @@ class PageFiles:
             os.utime(path)  # it was used
         except FileNotFoundError:
             return False
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self._tell(name, f"ignored, and the tokens are computed again: {error}")
             return False
         self._told.discard(name)
@@ -230,6 +230,8 @@ def _read(file: Any, head: PageHead, into: Sequence[Bytes]) -> None:  # noqa: AN
     if _bytes(file, HASH) != _sum(text):
         raise ValueError("its head is damaged")
     facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise ValueError("its head holds no facts")
     sums = facts.pop("sums", None)
     wanted = _facts(head, (piece.nbytes for piece in into))
     for name, value in wanted.items():
@@ -238,8 +240,8 @@ def _read(file: Any, head: PageHead, into: Sequence[Bytes]) -> None:  # noqa: AN
     size = len(begin) + length + HASH + sum(piece.nbytes for piece in into)
     if os.fstat(file.fileno()).st_size != size:
         raise ValueError(f"it has not {size} bytes")
-    if len(sums) != len(into):
-        raise ValueError("its head is damaged")
+    if not isinstance(sums, list) or len(sums) != len(into):
+        raise ValueError(f"its head has not {len(into)} checksums")
     for i, (piece, known) in enumerate(zip(into, sums, strict=True)):
         view, at = piece.data, 0
         while at < piece.nbytes:
@@ -300,7 +302,7 @@ def _files_of(path: Path) -> list[Path]:
     return [path]
 
 
-class Reading:
+class FileReading:
     """The reading of a file, in the place of the future of a device's read."""
 
     def __init__(self) -> None:

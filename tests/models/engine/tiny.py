@@ -106,7 +106,8 @@ async def settle(engine: Engine) -> None:
     assert not engine._waiting
     assert not engine._active
     assert not engine._parked
-    assert not engine._drivers
+    assert not engine._loops
+    assert not engine._arriving
     assert engine.pages.used == 0
     assert len(engine.pages.free_slots) == engine.slots
     assert engine._swapped == 0

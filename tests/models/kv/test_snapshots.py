@@ -193,6 +193,24 @@ async def test_a_failing_transfer_is_told_and_never_used(tmp_path: Path, which: 
         assert (await whole(decoder, 0, 70)).good
 
 
+@pytest.mark.parametrize("layout", [ROWS, "granitehybrid"])
+async def test_a_step_that_fails_on_the_device_spoils_what_is_saved_behind_it(
+    tmp_path: Path, layout: str
+) -> None:
+    device = SimDevice("F")
+    async with decoding(tmp_path, layout, device=device) as decoder:
+        await decoder.prefill(0, prompt(70))
+        with decoder.site.host.stream.hold():
+            device.fail_at(0, "compute")
+            step = await decoder.follow([70], [1])
+            snapshot = decoder.save(0, 0, 71, states=True)
+        await snapshot.settled()
+        assert isinstance(step.exception(), aggml.AggmlError)
+        assert snapshot.failed is not None
+        with pytest.raises(aggml.InvalidState):
+            decoder.save(0, 0, 71, states=True)
+
+
 async def test_memory_is_given_back_only_after_it_was_read(tmp_path: Path) -> None:
     async with decoding(tmp_path, ROWS) as decoder:
         await decoder.prefill(0, prompt(64))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from devices.cuda.fake_driver import all_kernels
 from models import layout, random_models
+from models.kv.running import contents, decoding, generated
 
 import aggml
 from aggml.models.decoder import Sampler, generate
@@ -76,3 +77,21 @@ async def test_how_many_kernels_a_token_takes(
     assert fake.counter("kernels") - fake.counter("overlapping kernels") <= 2 * 7 + 1
     layers = LAYERS if name == "llama" else layout.LAYERS
     assert counts[1] - counts[0] == 4 * (OF_A_LAYER[name] * layers + BESIDE)
+
+
+@pytest.mark.parametrize("layout_name", ["llama-wide-heads", "granitehybrid"])
+async def test_what_is_taken_out_of_a_slot_goes_on_in_another_one(
+    device: CUDADevice, kernels: Any, tmp_path: Path, layout_name: str
+) -> None:
+    del kernels
+    ids = random_models.prompt(70)
+    async with decoding(tmp_path, layout_name, device=device) as decoder:
+        wanted = await generated(decoder, 0, ids, 0, 6)
+        await decoder.prefill(0, ids[:-1])
+        before = await contents(decoder, 0, 69)
+        snapshot = decoder.save(0, 0, 69, states=True)
+        await decoder.prefill(0, ids[::-1])
+        assert snapshot.good
+        decoder.load(2, snapshot)
+        assert await contents(decoder, 2, 69) == before
+        assert await generated(decoder, 2, ids[-1:], 69, 6) == wanted

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from models import random_models
-from serve.test_pages import resident
+from models.engine.test_pages import resident
 
 import aggml
 from aggml.models.kv.huge import HugePages, huge_size
@@ -147,6 +147,7 @@ async def test_a_slot_has_them_for_its_promise_alone(tmp_path: Path) -> None:
             assert resident(model) == 0
             await model.prefill(1, [1] * 100)
             assert 0 < resident(model) <= caches * 3 * huge_size()
-            await model.forget(1)
+            for give_back in model.forget_parts(1):
+                give_back()
             assert asked(memory) == []
             assert resident(model) == 0

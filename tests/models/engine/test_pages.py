@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 import pytest
-from serve.running import CTX, all_of, greedy, prompts, running
+from models.engine.running import CTX, all_of, prompts, running
 
 import aggml
 from aggml.models.kv.paging import PAGE, PagedDecoder, Pages, budget_of
@@ -31,16 +31,16 @@ async def test_pages_are_never_more_than_the_budget(
     most = 0
     take = Pages.take
 
-    def watched(pages: Pages, positions: int) -> int | None:
+    def watched(pages: Pages, positions: int, wanted: int | None = None) -> int | None:
         nonlocal most
-        slot = take(pages, positions)
+        slot = take(pages, positions, wanted)
         most = max(most, pages.used)
         return slot
 
     monkeypatch.setattr(Pages, "take", watched)
-    async with running(file, budget=budget) as engine, anyio.create_task_group() as tasks:
+    async with running(file, budget=budget) as model, anyio.create_task_group() as tasks:
         for prompt in prompts(12, longest=150):
-            tasks.start_soon(all_of, engine, greedy(prompt, 8))
+            tasks.start_soon(all_of, model, prompt, 8)
     assert 3 <= most <= budget
 
 
@@ -55,12 +55,14 @@ async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
             assert (
                 2 * 100 * model.page_bytes() // PAGE <= both < 2 * CTX * model.page_bytes() // PAGE
             )
-            await model.forget(0)
+            for give_back in model.forget_parts(0):
+                give_back()
             assert resident(model) == both // 2
             before = await backend.get(model.caches.layers[0]["k"])
             assert not before[:CTX].any()
             assert before[CTX : CTX + 100].any()
-            await model.forget(1)
+            for give_back in model.forget_parts(1):
+                give_back()
     # Reading released pages takes no memory: the system maps them to one page of zeros.
     assert resident(model) <= both // 2
 
