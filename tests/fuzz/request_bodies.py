@@ -57,7 +57,7 @@ def prompt(source: random.Random) -> Any:
 
 def message(source: random.Random) -> dict[str, Any]:
     parts = [{"type": "text", "text": text(source)} for _ in range(source.randint(0, 2))]
-    found: dict[str, Any] = {"role": source.choice(["user", "system", "assistant", "anything"])}
+    found: dict[str, Any] = {"role": source.choice(["user", "system", "assistant", "developer"])}
     found["content"] = source.choice([text(source), parts, None])
     if source.random() < 0.2:
         found["name"] = text(source, 5)
@@ -169,6 +169,7 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
             lambda r: r.choice([
                 [], 7, "hello", {}, [{}], [{"role": 5}], [{"content": "a"}], ["a"],
                 [{"role": "user", "content": 5}], [{"role": "tool", "tool_call_id": "1"}],
+                [{"role": "anything", "content": "a"}],
                 [{"role": "user", "content": [{"type": "image_url"}]}],
                 [{"role": "assistant", "tool_calls": [{"id": 1}]}],
             ]),

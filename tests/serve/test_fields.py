@@ -297,7 +297,11 @@ async def test_logprobs_whole_and_streamed(file: Path) -> None:
     content = whole["logprobs"]["content"]
     assert len(content) == 20
     pieces = [x["logprobs"]["content"] for x in streamed if x["logprobs"]]
-    assert [token for piece in pieces for token in piece] == content
+    told = [token for piece in pieces for token in piece]
+    # The second request finds keys of the first one: its numbers differ in their last bits.
+    for one, other in zip(told, content, strict=True):
+        assert (one["token"], one["bytes"]) == (other["token"], other["bytes"])
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
     said = b"".join(bytes(x["bytes"]) for x in content)
     assert said.decode("utf-8", "replace") == whole["message"]["content"]
     for token in content:

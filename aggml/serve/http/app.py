@@ -288,7 +288,7 @@ def _named(given: ModelRequest, known: Mapping[str, Served], what: str) -> tuple
     name = next(iter(known)) if given.model is None else given.model
     if name not in known:
         raise _unknown(name, list(known))
-    caller.set(given.user)
+    caller.set(given.user if isinstance(given.user, (str, int)) else None)
     return name, known[name]
 
 

@@ -61,7 +61,7 @@ class ModelRequest(Struct, kw_only=True):
 
     model: str | None = None
     priority: Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)] = 0  # greater ones come first
-    user: str | None = None  # whose request it is: callers share the model fairly
+    user: Any = None  # whose request it is: callers share the model fairly
     timeout: _Seconds | None = None  # by then the answer must be complete
 
 
