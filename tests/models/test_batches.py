@@ -1,7 +1,7 @@
 """BatchEngine: batches of requests of many tasks, loops and threads; the policy with values alone.
 
 The computations wait until the test lets them go on. Not here: encoders (test_encoders.py,
-test_sharing.py), speech (test_speech.py).
+test_minilm.py), speech (test_speech.py).
 """
 
 from __future__ import annotations

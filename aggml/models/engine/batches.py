@@ -23,13 +23,13 @@ import anyio
 from aggml.models.errors import DeadlineError, EngineError, FullError
 from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker, post_here
-from aggml.stream.reactor import in_trio, running_asyncio
+from aggml.stream.reactor import running_loop
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-__all__ = ["AGING", "BatchEngine", "Waiting", "choose"]
+__all__ = ["AGING", "BatchEngine", "Sized", "Waiting", "choose"]
 
 AGING: Final = 10.0  # seconds in which a waiting request gains one priority
 
@@ -127,13 +127,7 @@ class _Call:
 
     def __init__(self) -> None:
         self.parker = Parker()
-        self.home: object
-        if in_trio():
-            import trio
-
-            self.home = trio.lowlevel.current_trio_token()
-        else:
-            self.home = running_asyncio()
+        self.home = running_loop()
         self.left = self.size = self.queued = 0
         self.batch: _Batch | None = None
         self.error: Exception | None = None

@@ -35,7 +35,7 @@ from aggml.models.kv.paging import PAGE, fitting
 from aggml.models.kv.rows import ROWS_STEP
 from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker
-from aggml.stream.reactor import in_trio, running_asyncio
+from aggml.stream.reactor import running_loop
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Engine:
         await CHECKPOINT
         if request.has_news:
             return
-        loop = _running_loop()
+        loop = running_loop()
         here = self._loops.setdefault(loop, _Waiters())  # only tasks of this loop use it
         here.awake += 1
         idle = 0
@@ -1148,15 +1148,6 @@ class Engine:
                 one.error = error
                 self._notify(one)
         self._wake_idlers()
-
-
-def _running_loop() -> object:
-    """The event loop of this task."""
-    if in_trio():
-        import trio
-
-        return trio.lowlevel.current_trio_token()
-    return running_asyncio()
 
 
 def _stays_on_device(running: Sequence[TextRequest]) -> bool:

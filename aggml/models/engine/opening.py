@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aggml.models.site import Site
 
-__all__ = ["SLOTS", "WINDOWS", "EngineLimits", "engine_of", "is_short"]
+__all__ = ["SLOTS", "WINDOWS", "EngineLimits", "engine_of", "free_memory", "is_short"]
 
 SLOTS: Final = 16
 #: Windows of speech that are decoded together; the keys and values of one take 9 to 250 MB.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = [
-    "Chat", "Completion", "Document", "Embeddings", "Generation", "Message", "RequestError",
-    "Rerank", "StreamOptions", "Transcription", "prompt_of", "prompts",
+    "Chat", "Completion", "Document", "Embeddings", "Generation", "Message", "ModelRequest",
+    "RequestError", "Rerank", "StreamOptions", "Transcription", "prompt_of", "prompts",
 ]  # fmt: skip
 
 MOST: Final = 256  # inputs in one request

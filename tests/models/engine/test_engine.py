@@ -1,6 +1,6 @@
 """The engine: continuous batching compared with single sequences, failures, requests that leave.
 
-Not here: pages of its cache (test_pages.py), beginnings of prompts (test_beginnings.py).
+Not here: pages of its cache (test_pages.py), beginnings of prompts (../kv/test_prefixes.py).
 """
 
 from __future__ import annotations
