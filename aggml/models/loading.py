@@ -28,6 +28,7 @@ from aggml.models.engine.engine import staged_slots
 from aggml.models.engine.opening import SLOTS, WINDOWS, EngineLimits, engine_of, is_short
 from aggml.models.errors import ModelError
 from aggml.models.fitting import fit_text
+from aggml.models.kv.page_files import identity_of
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.model import Model
 from aggml.models.site import site_of
@@ -225,7 +226,14 @@ async def _load(
                 speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
             engine = await load_engine(
-                at, file, ctx=ctx, slots=slots, cache=element, limits=limits, progress=progress
+                at,
+                file,
+                ctx=ctx,
+                slots=slots,
+                cache=element,
+                limits=limits,
+                path=path,
+                progress=progress,
             )
     except BaseException:
         if own is not None:
@@ -311,6 +319,7 @@ async def load_engine(
     slots: int | None,
     cache: DType | str,
     limits: EngineLimits,
+    path: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """A model that continues text, without its tokenizer; the arguments are those of `load`."""
@@ -333,7 +342,10 @@ async def load_engine(
         cache=cache, progress=progress,
     )  # fmt: skip
     try:
-        return engine_of(decoder, slots, limits)
+        about = ""
+        if limits.prefix_folder is not None and path is not None:
+            about = await anyio.to_thread.run_sync(identity_of, path)
+        return engine_of(decoder, slots, limits, about)
     except BaseException:
         decoder.close()
         raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import numpy as np
 
 from aggml import InvalidArgument, Unsupported
@@ -214,7 +215,8 @@ class TextModel(Model):
         elif not given:
             raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
         options = options_of(
-            place, vocabulary, self._ends(), max_tokens=max_tokens, temperature=temperature,
+            place, vocabulary, self._ends(), self._suppressed(),
+            max_tokens=max_tokens, temperature=temperature,
             top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop, stop_ids=stop_ids,
             presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty, logit_bias=logit_bias, logprobs=logprobs,
@@ -470,6 +472,8 @@ class TextModel(Model):
     async def aclose(self) -> None:
         """`Model.aclose`; requests that are under way end with InvalidState."""
         self.engine.cut_off(closed_error("TextModel"))
+        with anyio.CancelScope(shield=True):
+            await self.engine.flush()
         await super().aclose()
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
@@ -482,6 +486,9 @@ class TextModel(Model):
 
     def _ends(self) -> frozenset[int]:
         return frozenset() if self._tokenizer is None else self._tokenizer.ends
+
+    def _suppressed(self) -> tuple[int, ...]:
+        return () if self._tokenizer is None else self._tokenizer.suppressed
 
     def _bytes_of(self, token: int) -> bytes:
         return b"" if self._tokenizer is None else self._tokenizer.bytes_of(token)

@@ -226,6 +226,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         if request is None:
             self._finish("stop" if self._text.stopped else "length")
             return False
+        await self._model.engine.fetch(request)
         self._model.engine.submit(request)
         self._request = request
         return True

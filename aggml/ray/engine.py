@@ -69,6 +69,12 @@ class PipelineEngine:
         if self.queued + more - self._pool.free > self.max_waiting:
             raise FullError(f"the queue is full: {self.queued} requests wait already", 1)
 
+    async def fetch(self, request: TextRequest) -> None:
+        """Do nothing: stages store no beginnings."""
+
+    async def flush(self) -> None:
+        """Do nothing, as `fetch`."""
+
     async def next(self, request: TextRequest) -> list[int]:
         """The next token of a request; none: it is over.
 

@@ -199,6 +199,19 @@ class Engine:
         request.number = next(self._numbers)
         self._arriving.append(request)
 
+    async def fetch(self, request: TextRequest) -> None:
+        """Read what files have of the beginning of a prompt, before it is submitted.
+
+        Cancellation: abandons the wait.
+        """
+        if self.prefixes is not None and self.prefixes.has_files and request.keeps:
+            await self.prefixes.fetch(request.tokens)
+
+    async def flush(self) -> None:
+        """Wait until the beginnings that were stored so far are in files, if there are any."""
+        if self.prefixes is not None and self.prefixes.has_files:
+            await self.prefixes.flush()
+
     async def next(self, request: TextRequest) -> list[int]:
         """The tokens of a request that its task has not taken yet, at least one; none: it is over.
 

@@ -59,6 +59,14 @@ class TextEngine(Protocol):
         """Queue a request."""
         ...
 
+    async def fetch(self, request: TextRequest) -> None:
+        """Read what is stored in files of the beginning of a prompt, before it is submitted."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until what was stored so far is in files."""
+        ...
+
     async def next(self, request: TextRequest) -> list[int]:
         """The tokens of a request that its task has not taken yet; none: it is over."""
         ...

@@ -53,8 +53,14 @@ def free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits) -> Engine:
+def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits, about: str = "") -> Engine:
     """The engine of a decoder, within these limits.
+
+    Args:
+        decoder: of the model.
+        slots: sequences at a time.
+        limits: what the engine may take.
+        about: what tells the model's files from others, if there is a folder for beginnings.
 
     Raises:
         ModelError: the memory is not enough for one sequence.
@@ -73,5 +79,5 @@ def engine_of(decoder: PagedDecoder, slots: int, limits: EngineLimits) -> Engine
     stored = min(asked, budget * page)
     return Engine(
         decoder, slots=slots, budget=budget, chunk=limits.chunk, max_waiting=limits.max_waiting,
-        prefixes=Prefixes(decoder, stored) if stored else None,
+        prefixes=Prefixes(decoder, stored, limits.prefix_folder, about=about) if stored else None,
     )  # fmt: skip

@@ -71,6 +71,7 @@ def options_of(
     place: str,
     vocabulary: int,
     ends: frozenset[int],
+    suppressed: Iterable[int] = (),
     **options: Any,
 ) -> Options:
     """The options, each checked.
@@ -79,6 +80,7 @@ def options_of(
         place: the call, for messages.
         vocabulary: how many tokens there are.
         ends: the tokens that end a text by the model's file.
+        suppressed: the tokens that are never chosen by the model's file.
         options: as given to the call; see `TextModel.generate`.
 
     Raises:
@@ -94,7 +96,7 @@ def options_of(
         presence=number(place, "presence_penalty", given["presence_penalty"], -math.inf),
         frequency=number(place, "frequency_penalty", given["frequency_penalty"], -math.inf),
         repetition=number(place, "repetition_penalty", given["repetition_penalty"], 0, above=True),
-        bias=_biases(place, given["logit_bias"], vocabulary),
+        bias=_biases(place, given["logit_bias"], vocabulary) | dict.fromkeys(suppressed, -math.inf),
         least=least,
     )
     seconds = None if given["deadline"] is None else number(place, "deadline", given["deadline"], 0)

@@ -457,6 +457,11 @@ class Prefixes:
 
         self._thread.do(write)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether beginnings are kept in files, too."""
+        return self._files is not None
+
     async def fetch(self, tokens: Sequence[int], *, about: str = "") -> None:
         """Read what files have of a prompt and memory has not, so that `match` finds it.
 
