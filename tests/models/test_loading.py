@@ -1,4 +1,4 @@
-"""aggml.models.load: how it can be awaited, `~` in paths, a context that is rounded up."""
+"""aggml.models.load: how it can be awaited, `~` in paths, a context that is rounded up, turns."""
 
 from __future__ import annotations
 
@@ -113,37 +113,30 @@ async def test_the_home_directory_in_a_path(path: Path, monkeypatch: pytest.Monk
         assert model.architecture == "llama"
 
 
-async def test_a_prompt_that_begins_as_the_last_one_computes_its_new_tokens_only(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_prompt_that_begins_as_an_earlier_one_computes_its_new_tokens_only(
+    path: Path,
 ) -> None:
+    prompts = [random_models.prompt(n) for n in (20, 40, 40, 30)]
+    prompts += [[*prompts[0], 9, 9], [7, *prompts[1]]]
+    wanted = []
+    for prompt in prompts:
+        async with aggml.models.load(path, ctx=512, slots=2) as model:
+            wanted.append([t.id async for t in model.generate(prompt, max_tokens=5)])
     async with aggml.models.load(path, ctx=512, slots=2) as model:
-        prompts = [random_models.prompt(n) for n in (20, 40, 40, 30)]
-        prompts += [[*prompts[0], 9, 9], [7, *prompts[1]]]
-        wanted = [[t.id async for t in model.generate(p, max_tokens=5)] for p in prompts]
-    async with aggml.models.load(path, ctx=512, slots=2) as model:
-        decoder: Any = getattr(model, "_decoder")  # noqa: B009 of a TextModel
-        computed: list[int] = []
-        prefill = decoder.prefill
-
-        async def counting(slot: int, ids: list[int], start: int = 0) -> Any:
-            computed.append(len(ids))
-            return await prefill(slot, ids, start)
-
-        monkeypatch.setattr(decoder, "prefill", counting)
-        found = []
+        found, computed = [], []
         for prompt in prompts:
-            tokens = model.generate(prompt, max_tokens=5, reuse_prefix=True)
-            found.append([t.id async for t in tokens])
+            stream = model.generate(prompt, max_tokens=5)
+            found.append([t.id async for t in stream])
+            computed.append(len(prompt) - stream.cached_tokens)
         assert found == wanted
         # a new prompt; its continuation; the same; a shorter one; another end; another beginning
         assert computed == [20, 20, 1, 1, 2, 41]
-        await model.logits([1, 2])
-        await model.logits([1, 2])  # both slots hold other tokens now
-        async for _ in model.generate(prompts[1], max_tokens=5, reuse_prefix=True):
-            break
-        assert computed[-1] == 40
-        assert [t.id async for t in model.generate(prompts[1], max_tokens=5, reuse_prefix=True)]
-        assert computed[-1] == 1
+        stream = model.generate(prompts[5], max_tokens=5)
+        await anext(stream)
+        await stream.aclose()
+        stream = model.generate(prompts[5], max_tokens=5)
+        assert [t.id async for t in stream] == wanted[5]
+        assert stream.cached_tokens == 40
 
 
 @pytest.mark.parametrize("name", ["gemma2", "mamba2", "llama"])
@@ -152,11 +145,23 @@ async def test_a_conversation_is_continued_rightly_by_every_kind_of_cache(
 ) -> None:
     path = random_models.write(tmp_path / f"{name}.gguf", name)
     rng = random.Random(5)
-    async with aggml.models.load(path, ctx=512) as model:
+    async with (
+        aggml.models.load(path, ctx=512) as model,
+        aggml.models.load(path, ctx=512, slots=1, prefix_cache=0) as other,
+    ):
         prompt: list[int] = random_models.prompt(30)
-        for _ in range(8):
-            wanted = [t.id async for t in model.generate(prompt, max_tokens=12)]
-            got = [t.id async for t in model.generate(prompt, max_tokens=12, reuse_prefix=True)]
-            again = [t.id async for t in model.generate(prompt, max_tokens=12, reuse_prefix=True)]
-            assert got == again == wanted
-            prompt += got[: rng.randrange(12)] + [rng.randrange(1, 200) for _ in range(5)]
+        before = 0  # tokens of the prompt before
+        for turn in range(8):
+            # The only slot of the other model, which stores nothing, holds another beginning now.
+            assert [t async for t in other.generate([3, 1 + turn], max_tokens=1)]
+            wanted = [t.id async for t in other.generate(prompt, max_tokens=12)]
+            got = model.generate(prompt, max_tokens=12)
+            assert [t.id async for t in got] == wanted
+            assert before <= got.cached_tokens < len(prompt)
+            again = model.generate(prompt, max_tokens=12)
+            assert [t.id async for t in again] == wanted
+            # A state is stored at the end of a prompt, one token too late for the same prompt.
+            least = len(prompt) - 1 if name != "mamba2" else before
+            assert least <= again.cached_tokens < len(prompt)
+            before = len(prompt)
+            prompt += wanted[: rng.randrange(12)] + [rng.randrange(1, 200) for _ in range(5)]
