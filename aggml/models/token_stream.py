@@ -148,6 +148,8 @@ class TokenStream(AsyncGenerator[Token, None]):
                 token = await self._next()
         except BaseException:
             self._end()
+            if self._request is not None:
+                self._model.engine.tidy()
             raise
         finally:
             self._busy = False
@@ -277,6 +279,8 @@ class TokenStream(AsyncGenerator[Token, None]):
                 f"[{PLACE}] another task waits for the next token of this stream: cancel that task"
             )
         self._end()
+        if self._request is not None:
+            self._model.engine.tidy()
         await CHECKPOINT
 
     async def asend(self, _value: None) -> Token:

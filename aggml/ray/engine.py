@@ -165,6 +165,9 @@ class PipelineEngine:
         for request in requests:
             self._check(request, len(requests))
 
+    def tidy(self) -> None:
+        """Do nothing: `cancel` frees the slot."""
+
     def stop(self, why: str = "the engine is stopping") -> None:
         """Refuse new requests."""
         self._closing = why

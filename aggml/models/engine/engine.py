@@ -374,6 +374,16 @@ class Engine:
             if all(x.over for x in flight.requests):
                 flight.future.abort()
 
+    def tidy(self) -> None:
+        """Have the slots of requests that are over freed when their step ends, in this loop.
+
+        Else they stay until the next request comes, if nobody waits any more.
+        """
+        self.turn()
+        flights = list(self._flights)
+        if flights and not self._loops:
+            flights[-1].future.add_done_callback(lambda _: self.turn())
+
     @property
     def queued(self) -> int:
         """Requests that have no slot yet."""

@@ -75,6 +75,10 @@ class TextEngine(Protocol):
         """End a request. From any thread."""
         ...
 
+    def tidy(self) -> None:
+        """Have the slots of requests that are over freed soon; in a task."""
+        ...
+
     def stop(self, why: str = ...) -> None:
         """Refuse new requests."""
         ...
