@@ -41,7 +41,6 @@ EITHER_LOOP = frozenset(
         "devices/meta/test_models.py",
         "devices/meta/test_parts.py",
         "devices/meta/test_schedules.py",
-        "examples/test_embed_reference.py",
         "models/test_ahead.py",
         "models/test_architectures.py",
         "models/test_arguments.py",

@@ -22,6 +22,7 @@ from aggml.models.checking import describe_checked
 from aggml.models.description import SpeechDescription
 from aggml.models.dividing import SHARE, divided, layer_of
 from aggml.models.encoder.description import EncoderDescription
+from aggml.models.encoder.weights import EncoderFile
 from aggml.models.footprint import (
     Footprint,
     packed_bytes,
@@ -321,7 +322,10 @@ async def fit_model(
         devices = [await anyio.to_thread.run_sync(aggml.best_device)]
     else:
         devices = [backend.device for backend in site.backends]
-    search = _Search(model, file.tensors, devices, memory, cache)
+    tensors: Mapping[str, Tensor] = file.tensors
+    if isinstance(model, EncoderDescription):
+        tensors = EncoderFile(file, model, None).tensors  # some are made from others
+    search = _Search(model, tensors, devices, memory, cache)
     return await search.find(ctx, slots)
 
 

@@ -17,7 +17,9 @@ from models.layout import VOCABULARY, WIDTH
 import aggml
 from aggml.models import ModelError
 from aggml.models.checking import describe_checked, problems_of
+from aggml.models.encoder.weights import EncoderFile
 from aggml.models.small import tokens as small_tokens
+from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -265,6 +267,9 @@ async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, lay
             encoder: Any = model._encoder
             encoder.weights = Watched(encoder.weights)
             await model.embed_ids([[1, 2, 3]])
+            with await open_model(path) as opened:
+                made = EncoderFile(opened, encoder.model, None)
+            read |= {source for name in [*read] for source in made._sources.get(name, ())}
         else:
             decoder: Any = model._computer
             builder = decoder._steps._builder

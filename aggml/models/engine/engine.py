@@ -71,7 +71,7 @@ def staged_slots(slots: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
+class _StepDraft:
     """A step that is to be queued."""
 
     batch: Batch
@@ -87,7 +87,7 @@ class _Plan:
 class _Flight:
     """A step that is queued."""
 
-    plan: _Plan
+    plan: _StepDraft
     future: Future[Any]
     begun: float
     watched: bool = False  # a task has waited for it, so it is known when it ended
@@ -164,7 +164,7 @@ class Engine:
         self._active: dict[int, TextRequest] = {}  # by slot
         self._held: dict[int, list[int]] = {}  # free slot: the tokens whose keys it still has
         self._flights: deque[_Flight] = deque()
-        self._plan: _Plan | None = None  # its graph has to be built before it can be queued
+        self._plan: _StepDraft | None = None  # its graph has to be built before it can be queued
         self._building = [None]  # who pops it builds the graph of `_plan`
         self._shares = policy.Shares()
         self._rates = policy.Rates()
@@ -559,7 +559,7 @@ class Engine:
             if ahead is None or not self._launch(ahead):
                 return
 
-    def _launch(self, plan: _Plan) -> bool:
+    def _launch(self, plan: _StepDraft) -> bool:
         """Queue a step; False if its graph must be built before."""
         step = self.decoder.find_step(plan.shape)
         if step is None or not self.decoder.site.runs_at_once:
@@ -576,7 +576,7 @@ class Engine:
 
     # -- what comes next
 
-    def _next(self) -> _Plan | None:
+    def _next(self) -> _StepDraft | None:
         """The next step if none is under way."""
         going = [x for x in self._active.values() if not x.over]
         arrays = [x for x in going if x.result != "tokens"]
@@ -628,17 +628,17 @@ class Engine:
         intake: steps.Intake,
         running: list[TextRequest],
         chunk: list[tuple[TextRequest, Piece]],
-    ) -> _Plan:
+    ) -> _StepDraft:
         batch = intake.batch
         if intake.every:
             # Among as many as the device would draw, so that a seed gives the same tokens.
             shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
-            return _Plan(batch, shape, None, intake.follows, running, chunk)
+            return _StepDraft(batch, shape, None, intake.follows, running, chunk)
         shape = batch.shape(0)
         drawn = draws_of(intake.follows, shape.logits, self._among(intake.follows))
-        return _Plan(batch, drawn.shaped(shape), drawn, intake.follows, running, chunk)
+        return _StepDraft(batch, drawn.shaped(shape), drawn, intake.follows, running, chunk)
 
-    def _plan_running(self, running: list[TextRequest]) -> _Plan:
+    def _plan_running(self, running: list[TextRequest]) -> _StepDraft:
         """A step of running sequences alone, whose tokens stay on the device as well."""
         if not _stays_on_device(running):
             slots = self._rows.slots
@@ -647,7 +647,7 @@ class Engine:
             return self._plan_of(intake, running, [])
         return self._chain(running, 0)
 
-    def _chain(self, running: list[TextRequest], ahead: int) -> _Plan:
+    def _chain(self, running: list[TextRequest], ahead: int) -> _StepDraft:
         used = [x.slot for x in running if x.slot is not None]
         first = used[0] if len(used) == 1 else 0
         n = 1 if len(used) == 1 else min(steps.size(max(used) + 1), self.slots)
@@ -660,9 +660,9 @@ class Engine:
         if among > 1 or any(x.adjuster is not None for x in running):
             draws = draws_of(follows, n, among, ahead)
             shape = draws.shaped(shape)
-        return _Plan(batch, shape, draws, follows, running, [], chained=ahead > 0)
+        return _StepDraft(batch, shape, draws, follows, running, [], chained=ahead > 0)
 
-    def _next_ahead(self) -> _Plan | None:
+    def _next_ahead(self) -> _StepDraft | None:
         """The step after the one that is under way, if it needs nothing that is not known yet."""
         last = self._flights[-1].plan
         ahead = len(self._flights)
@@ -679,7 +679,7 @@ class Engine:
             return None
         return self._chain(last.running, ahead)
 
-    def _plan_arrays(self, requests: list[TextRequest], running: list[TextRequest]) -> _Plan:
+    def _plan_arrays(self, requests: list[TextRequest], running: list[TextRequest]) -> _StepDraft:
         """A chunk of prompts of which logits or hidden states of all tokens are wanted."""
         requests.sort(key=lambda x: (-x.standing, x.number))
         those = [x for x in requests if x.result == requests[0].result]
@@ -697,7 +697,7 @@ class Engine:
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
-        return _Plan(intake.batch, shape, None, [], [], chunk)
+        return _StepDraft(intake.batch, shape, None, [], [], chunk)
 
     def _staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
         """Shared rows of all prompts but these."""
@@ -1099,7 +1099,7 @@ class Engine:
             one.staged, one.in_place, one.alone = None, False, False
             self._keep(one)
 
-    def _apply_arrays(self, plan: _Plan, result: Sequence[Any]) -> None:
+    def _apply_arrays(self, plan: _StepDraft, result: Sequence[Any]) -> None:
         decoder = self.decoder
         width = decoder.model.width if plan.shape.hidden else decoder.vocabulary
         found = np.asarray(result[0]).reshape(-1, width)
@@ -1116,7 +1116,7 @@ class Engine:
                     self._notify(one)
             at += n
 
-    def _measure(self, plan: _Plan, took: float) -> None:
+    def _measure(self, plan: _StepDraft, took: float) -> None:
         rates = self._rates
         if plan.chunk:
             n = sum(len(piece.ids) for _, piece in plan.chunk)
@@ -1130,7 +1130,7 @@ class Engine:
             old = took if rates.step is None else rates.step
             self._rates = replace(rates, step=old + 0.2 * (took - old))
 
-    def _isolate(self, none: set[int], plan: _Plan) -> set[int]:
+    def _isolate(self, none: set[int], plan: _StepDraft) -> set[int]:
         """Fail requests for which no token can be chosen, once it is sure that they are the reason.
 
         Keys and values that are NaN reach all prompts of a chunk: where a mask hides them they are
