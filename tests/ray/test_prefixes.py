@@ -2,7 +2,7 @@
 
 Here: prefixes that settle, bursts, replicas that are killed, clients that hang up. Not here: the
 rule (test_routing.py), streams that go on (test_continued.py), which pages a replica stores
-(tests/serve/test_prefixes.py).
+(tests/models/engine/test_beginnings.py).
 """
 
 from __future__ import annotations
