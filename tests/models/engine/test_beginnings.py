@@ -180,7 +180,7 @@ async def test_stored_beginnings_give_way_when_sequences_need_their_pages(
                     tasks.start_soon(one, k, model, limit, stored)
             engine = engine_of(model)
             await settle(engine)
-            assert engine.counters.cached_tokens > 0 or budget == 12
+            assert engine.counters.cached_tokens > 0 or not (stored and budget == 20)
             # A request that needs the stored pages, too, gets them.
             whole = text(min(budget * PAGE, 512) - 40, 500)
             tokens = await all_of(model, whole, 40)
