@@ -184,6 +184,7 @@ class Engine:
         self._resting: list[Parker] = []  # of tasks that wait for a turn of another thread
         self._idlers: list[Parker] = []
         self._closing: str | None = None
+        self._ended_with: BaseException | None = None  # as `cut_off` was given
 
     # -- for those who wait
 
@@ -420,8 +421,9 @@ class Engine:
         self._closing = self._closing or why
 
     def cut_off(self, error: BaseException | None = None) -> None:
-        """Refuse new requests and end the present ones: they fail."""
+        """Refuse new requests and end the present ones: all of them fail with ``error``."""
         self.stop()
+        self._ended_with = error
         self._fail(
             [*self._without_slot(), *list(self._active.values())],
             error or EngineError("the engine was stopped"),
@@ -468,6 +470,8 @@ class Engine:
                 f"the request asks for {len(requests)} answers, at most {most} are taken: "
                 f"{most - self.max_waiting} that run and {self.max_waiting} that wait", "n",
             )  # fmt: skip
+        if isinstance(self._ended_with, aggml.InvalidState):
+            raise self._ended_with
         if self._closing is not None:
             raise FullError(self._closing, 5)
         queue = [self._need(x) for x in self._without_slot() if not x.over]
@@ -561,11 +565,11 @@ class Engine:
 
     def _launch(self, plan: _StepDraft) -> bool:
         """Queue a step; False if its graph must be built before."""
-        step = self.decoder.find_step(plan.shape)
-        if step is None or not self.decoder.site.runs_at_once:
-            self._plan = plan
-            return False
         try:
+            step = self.decoder.find_step(plan.shape)
+            if step is None or not self.decoder.site.runs_at_once:
+                self._plan = plan
+                return False
             inputs = self.decoder.inputs_of(step, plan.batch, plan.draws, chained=plan.chained)
             future = self.decoder.run_step(step, inputs, plan.batch, chained=plan.chained)
         except Exception as error:
@@ -833,10 +837,13 @@ class Engine:
         copied = n > 0 and one.result == "tokens" and self._swapped + size <= self._swap
         copied = copied and self._is_whole(one)
         if copied and (self._rows.states or policy.is_copied(n, stored, self._rates)):
-            one.snapshot = self.decoder.save(slot, 0, n, states=self._rows.states)
-            self._swapped += one.snapshot.nbytes
-            one.staged, one.in_place = None, False
-        else:
+            try:
+                one.snapshot = self.decoder.save(slot, 0, n, states=self._rows.states)
+                self._swapped += one.snapshot.nbytes
+                one.staged, one.in_place = None, False
+            except Exception as error:  # of any class: then it is computed again
+                _log.warning("a preempted sequence could not be stored: %s", error)
+        if one.snapshot is None:
             one.begin_again()
             one.arrays.clear()
         self._free(one, held=None)
@@ -859,10 +866,7 @@ class Engine:
             self._waiting.remove(one)
             self._ended(one)
         for one in [x for x in self._active.values() if x.over]:
-            try:
-                self._keep(one)
-            except Exception:  # of any class: the slot must become free
-                _log.exception("the beginning of a prompt could not be stored")
+            self._keep(one)
             self._free(one, one.fed if one.keeps and self._is_whole(one) else None)
             self._ended(one)
             self._pace += 0.1 * (time.monotonic() - one.arrived - self._pace)
@@ -908,11 +912,16 @@ class Engine:
                 return
             if not self._is_whole(one):
                 return
-            lower = self.pages.move(highest)
-            if lower is None:
+            lower = min(self.pages.free_slots, default=highest)
+            if lower >= highest:
                 return
-            self.decoder.promise(lower, min(one.limit, self.decoder.ctx))
-            self.decoder.move(highest, lower, one.computed)
+            try:
+                self.decoder.promise(lower, min(one.limit, self.decoder.ctx))
+                self.decoder.move(highest, lower, one.computed)
+            except Exception as error:  # of any class: it goes on where it is
+                _log.warning("a sequence could not be moved: %s", error)
+                return
+            self.pages.move(highest)
             del self._active[highest]
             self._held.pop(lower, None)
             self._active[lower] = one
@@ -934,15 +943,13 @@ class Engine:
         """Load the stored beginning of a prompt, before its first tokens are computed."""
         if one.computed or one.result != "tokens" or self.prefixes is None or not one.keeps:
             return
-        n = self.prefixes.match(one.tokens)
-        if not n:
-            return
         assert one.slot is not None
-        if one.staged is not None:
-            row = self._rows.slots * self._rows.ctx + one.staged
+        row = None if one.staged is None else self._rows.slots * self._rows.ctx + one.staged
+        try:
             n = self.prefixes.restore(one.tokens, one.slot, row=row)
-        else:
-            n = self.prefixes.restore(one.tokens, one.slot)
+        except Exception as error:  # of any class: it is nobody else's
+            self._fail([one], error)
+            return
         one.computed = one.cached = n
         self.counters.cached_tokens += n
 
@@ -958,7 +965,11 @@ class Engine:
         """Whether the beginning of a prompt is being stored: it will not have to be computed."""
         if self.prefixes is None or not one.keeps or one.result != "tokens":
             return False
-        pending = self.prefixes.pending(one.tokens)
+        try:
+            pending = self.prefixes.pending(one.tokens)
+        except Exception as error:  # of any class: it is nobody else's
+            self._fail([one], error)
+            return True
         self._pending = self._pending or pending
         return pending is not None
 
@@ -968,10 +979,14 @@ class Engine:
             return
         if one.result != "tokens" or not one.computed or not self._is_whole(one):
             return
-        free = max(0, self.pages.free) * self.decoder.page_bytes()
-        self.prefixes.allowed = self.prefixes.nbytes + free
-        self.prefixes.keep(one.fed, one.slot, states=self._rows.states)
-        self._count_stored()
+        try:
+            free = max(0, self.pages.free) * self.decoder.page_bytes()
+            self.prefixes.allowed = self.prefixes.nbytes + free
+            self.prefixes.keep(one.fed, one.slot, states=self._rows.states)
+            self._count_stored()
+        except Exception as error:  # of any class: the answer is good all the same
+            if self._closing is None:
+                _log.warning("the beginning of a prompt could not be stored: %s", error)
 
     def _count_stored(self) -> None:
         if self.prefixes is not None:
@@ -1032,6 +1047,8 @@ class Engine:
                     _log.exception("a step of the engine failed")
                 self.counters.failed_steps += 1
                 self._fail(flight.requests, error)
+                if self._closing is None:
+                    self.decoder.accept_rows()
             if took is not None:
                 self.counters.stepped(took)
 

@@ -351,6 +351,16 @@ class PagedDecoder(Decoder):
         if self.is_moving:
             await self._moving[0][1].settled()
 
+    def accept_rows(self) -> None:
+        """Queue that all caches count as written, after a transfer or a step has failed.
+
+        Else no later step could read any of their rows. Who failed is known: `Written`, `Reached`.
+        """
+        with self.lifetime.use("PagedDecoder.accept_rows"):
+            for backend, caches in self._homes():
+                for cache in caches:
+                    backend.accept(cache)
+
     def savable(self, slot: int, n: int) -> int:
         """How many of the first ``n`` positions of a slot `save` would take."""
         assert self._written is not None

@@ -151,4 +151,5 @@ class Reached:
             elif step.exception() is not None:
                 self._at[slot] = None
         self._under_way[slot] = going
-        self._writes[slot] = [x for x in self._writes[slot] if not x.done()]
+        # Each is looked at once: a write that ends meanwhile must be in both lists or in none.
+        self._writes[slot] = [x for x in self._writes[slot] if any(x is y for y in going)]
