@@ -166,7 +166,7 @@ class _Measurement:
             return time.perf_counter() - begin
 
         for i in range(self.rounds + 1):
-            idle = await first()
+            idle, full = await first(), 0.0
             async with anyio.create_task_group() as tasks:
                 begun = [anyio.Event() for _ in range(SLOTS)]
                 for k, event in enumerate(begun):

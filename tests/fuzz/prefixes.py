@@ -210,10 +210,10 @@ async def _program(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_clients, model, [x for x in calls if x.here], size, counts)
                 rest = [x for x in calls if not x.here]
-                call = functools.partial(_clients, model, rest, size, counts)
+                others = functools.partial(_clients, model, rest, size, counts)
                 tasks.start_soon(
                     functools.partial(anyio.to_thread.run_sync, abandon_on_cancel=True),
-                    functools.partial(anyio.run, call, backend=loop),
+                    functools.partial(anyio.run, others, backend=loop),
                 )
         else:
             await _clients(model, calls, size, counts)
@@ -265,8 +265,9 @@ async def _ask(model: TextModel, call: _Call, counts: Counter[str]) -> None:
         call.found = None
     except TooLongError:
         counts["too long"] += 1
-        need = model.engine.pages.need(min(len(call.prompt) + call.n, CTX))
-        assert need > model.engine.pages.budget, "could have run"
+        assert isinstance(model.engine, Engine)
+        pages = model.engine.pages
+        assert pages.need(min(len(call.prompt) + call.n, CTX)) > pages.budget, "could have run"
     except DeadlineError:
         counts["late"] += 1
         assert call.deadline is not None, "has no deadline"
@@ -301,10 +302,10 @@ async def _compare(call: _Call, alone: PagedDecoder, counts: Counter[str]) -> No
     if call.kind != "text":
         if call.array is not None:
             if call.kind == "logits":
-                wanted = await alone.logits(call.prompt)
+                array = await alone.logits(call.prompt)
             else:
-                wanted = (await alone.hidden(call.prompt)).mean(axis=0, keepdims=True)
-            worst = float(np.abs(call.array - wanted).max())
+                array = (await alone.hidden(call.prompt)).mean(axis=0, keepdims=True)
+            worst = float(np.abs(call.array - array).max())
             assert worst < NEAR, f"{call}: differs by {worst}"
         return
     found = call.found

@@ -10,10 +10,9 @@ import asyncio
 import gc
 import random
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import anyio
-import anyio.abc
 import pytest
 from anyio import wait_all_tasks_blocked as blocked
 from anyio.lowlevel import checkpoint
@@ -25,6 +24,7 @@ from aggml.models.engine.batches import AGING, BatchEngine, Waiting, choose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
 
 QUEUES = st.lists(
     st.builds(Waiting, st.integers(1, 40), st.integers(-2, 2), st.integers(0, 100).map(float)),
@@ -113,12 +113,24 @@ class Gate:
 
 
 class Caller:
-    """Submits items, each in a task of the group, and notes the results."""
+    """Submits items, each in a task of its own, and notes the results; waits for the tasks."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, engine: BatchEngine[str, str]) -> None:
-        self.tasks, self.engine = tasks, engine
+    def __init__(self, engine: BatchEngine[str, str]) -> None:
+        self.tasks, self.engine = anyio.create_task_group(), engine
         self.results: dict[str, str | Exception] = {}
         self.scopes: dict[str, anyio.CancelScope] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.tasks.__aexit__(kind, error, trace)
 
     async def submit(self, *items: str, priority: int = 0) -> None:
         for item in items:
@@ -156,8 +168,7 @@ def idle(engine: BatchEngine[str, str]) -> bool:
 async def test_what_arrives_during_a_batch_is_the_next_batch() -> None:
     gate = Gate()
     engine = made(gate)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "b", "c")
         assert gate.batches == [["a"]]
         gate.let_go(2)
@@ -179,8 +190,7 @@ async def test_tasks_that_begin_together_are_one_batch() -> None:
 async def test_a_full_batch_is_computed_beside_the_running_one() -> None:
     gate = Gate()
     engine = made(gate, full=4, at_once=2)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "bb", "c")
         assert gate.batches == [["a"]]
         await caller.submit("dd", "eeee", "f")
@@ -196,8 +206,7 @@ async def test_a_full_batch_is_computed_beside_the_running_one() -> None:
 
 async def test_an_item_longer_than_a_batch_goes_alone() -> None:
     gate = Gate()
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, made(gate, full=2))
+    async with Caller(made(gate, full=2)) as caller:
         await caller.submit("a", "long", "b")
         gate.let_go(3)
     assert gate.batches == [["a"], ["long"], ["b"]]
@@ -205,8 +214,7 @@ async def test_an_item_longer_than_a_batch_goes_alone() -> None:
 
 async def test_a_higher_priority_is_computed_first() -> None:
     gate = Gate()
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, made(gate, full=1))
+    async with Caller(made(gate, full=1)) as caller:
         await caller.submit("a", "b", "c")
         await caller.submit("x", priority=5)
         gate.let_go(4)
@@ -216,8 +224,7 @@ async def test_a_higher_priority_is_computed_first() -> None:
 async def test_cancelling_one_leaves_the_others() -> None:
     gate = Gate()
     engine = made(gate)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "b", "c", "d")
         await caller.cancel("c")  # while it is in the queue
         gate.let_go()
@@ -232,8 +239,7 @@ async def test_cancelling_one_leaves_the_others() -> None:
 async def test_if_the_computing_task_is_cancelled_another_one_takes_over() -> None:
     gate = Gate()
     engine = made(gate)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "b", "c")
         gate.let_go()
         await quiet()
@@ -257,8 +263,7 @@ def _drives(engine: BatchEngine[str, str], item: str) -> bool:
 async def test_a_batch_that_nobody_waits_for_is_cancelled() -> None:
     gate = Gate()
     engine = made(gate)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "b")
         await caller.cancel("a")
         assert gate.cancelled == 1
@@ -272,8 +277,7 @@ async def test_a_batch_of_others_is_cancelled_when_they_have_left() -> None:
     """Whoever is awake computes, also a batch that has nothing of its own."""
     gate = Gate()
     engine = made(gate, full=1)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "b")
         await caller.submit("x", priority=1)
         gate.let_go()
@@ -290,8 +294,7 @@ async def test_a_failure_reaches_those_of_its_batch_only() -> None:
     gate = Gate()
     gate.fail = OSError("broken")
     engine = made(gate, full=2)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a", "b", "c", "d")
         gate.let_go()
         await quiet()
@@ -320,8 +323,7 @@ async def test_too_few_results_are_a_failure() -> None:
 async def test_more_than_max_waiting_are_refused() -> None:
     gate = Gate()
     engine = BatchEngine(gate, full=100, max_waiting=3)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit(*"abcd")  # one is being computed, three wait
         with pytest.raises(FullError, match="3 requests are waiting") as caught:
             await engine.submit("e")
@@ -336,8 +338,7 @@ async def test_more_than_max_waiting_are_refused() -> None:
 async def test_a_deadline_that_passes_ends_one_request_alone() -> None:
     gate = Gate()
     engine = made(gate)
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("a")
         with pytest.raises(DeadlineError, match="has passed") as caught:
             await engine.submit("b", deadline=0.01)
@@ -356,8 +357,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     gate.let_go()
     await engine.submit("a", deadline=1e9)
     engine._rate = 2.0  # items of one letter take half a second
-    async with anyio.create_task_group() as tasks:
-        caller = Caller(tasks, engine)
+    async with Caller(engine) as caller:
         await caller.submit("b", "c")
         with pytest.raises(DeadlineError, match=r"of 1\.4 s cannot be met: 1\.5 s are predicted"):
             await engine.submit("d", deadline=1.4)
@@ -374,10 +374,9 @@ async def test_a_large_call_leaves_room_for_others() -> None:
     async def bulk() -> None:
         found.extend(await engine.submit_all("abcdefgh"))
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bulk)
+    async with Caller(engine) as caller:
+        caller.tasks.start_soon(bulk)
         await quiet()
-        caller = Caller(tasks, engine)
         await caller.submit("x")
         gate.let_go(9)
     assert found == [*"ABCDEFGH"]

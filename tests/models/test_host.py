@@ -667,11 +667,8 @@ def test_uses_of_several_threads_and_loops(
             async with host.use(name) as model:
                 assert await answer(model, first) == answers[name, first]
 
-    runs: list[Callable[[], Any]] = [
-        partial(anyio.run, one, i, backend=backend)
-        for i, backend in enumerate(("asyncio", "trio", "asyncio"))
-    ]
-    in_threads(runs)
+    backends = enumerate(("asyncio", "trio", "asyncio"))
+    in_threads([partial(anyio.run, one, i, backend=backend) for i, backend in backends])
     anyio.run(host.aclose)
     assert taken(host) == 0
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -36,6 +36,14 @@ CHATML = (
 )
 
 
+@dataclass
+class Model:
+    """What makes a prompt of a conversation."""
+
+    tokenizer: Vocabulary
+    template: ChatTemplate
+
+
 def of_bytes(**more: Any) -> Vocabulary:
     """A byte-level vocabulary with the control tokens of ChatML."""
     tokens, merges = torture.vocabulary()
@@ -50,8 +58,7 @@ def encode(words: Vocabulary, *contents: str, source: str = CHATML) -> list[int]
     """The tokens of a conversation of one user, in a loop of their own."""
     messages = [{"role": "user", "content": x} for x in contents]
     template = ChatTemplate(source, {"bos_token": "", "eos_token": ""})
-    model = SimpleNamespace(template=template, tokenizer=words)
-    return anyio.run(partial(encode_messages, model, messages, {}))
+    return anyio.run(partial(encode_messages, Model(words, template), messages, {}))
 
 
 def spelt(words: Vocabulary, ids: Sequence[int]) -> str:

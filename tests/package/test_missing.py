@@ -16,10 +16,10 @@ import pytest
 
 import aggml
 from aggml.errors import AggmlError
+from aggml.models import EngineError
 from aggml.models.small import write_small
 from aggml.models.tokenizers import VocabularyError
 from aggml.process.extras import install_command
-from aggml.serve import EngineError
 
 _WITHOUT = (
     "import sys; sys.modules[{0!r}] = None; from aggml.cli import main; main(prog_name='aggml')"

@@ -71,6 +71,7 @@ async def test_four_urgent_requests_on_a_full_machine(
     async with engines(tmp_path, layout, slots=8, **WAYS[way]) as engine:
         long = streams(8, 40)
         found: dict[int, list[int]] = {}
+        taken: list[int] = []
 
         async def read(i: int) -> None:
             found[i] = await rest(engine, long[i])

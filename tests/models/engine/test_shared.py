@@ -5,6 +5,7 @@ Not here: attention over such keys (tests/ops/test_flash_few.py).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -48,6 +49,11 @@ def test_whole_steps_of_the_common_tokens_are_read_once(pages: int, shared: int)
     assert steps.shared_by([*requests, of_pages(0, 600, 9)]) == 0
 
 
+def have_come(engine: Engine, n: int) -> bool:
+    """Whether so many requests wait or run."""
+    return engine.queued + engine.active >= n
+
+
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
 async def test_sequences_that_begin_alike_get_the_tokens_that_they_get_alone(
     tmp_path: Path, cache: str, monkeypatch: pytest.MonkeyPatch
@@ -87,9 +93,7 @@ async def test_sequences_that_begin_alike_get_the_tokens_that_they_get_alone(
                             async with anyio.create_task_group() as tasks:
                                 for i in range(len(asked)):
                                     tasks.start_soon(ask, i, model, answers)
-                                    await until(
-                                        lambda i=i, engine=engine: engine.queued + engine.active > i
-                                    )
+                                    await until(partial(have_come, engine, i + 1))
                         else:
                             for i in range(len(asked)):
                                 await ask(i, model, answers)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import numpy as np
 import pytest
 from models.kv.running import CTX, PLACES, contents, decoding, generated, prompt
 
 import aggml
 from aggml.devices.sim import SimDevice
+from aggml.models.engine.engine import Engine
 from aggml.models.kv.snapshots import Snapshot
 from aggml.models.kv.written import Written
 
@@ -215,14 +215,20 @@ async def test_memory_is_given_back_only_after_it_was_read(tmp_path: Path) -> No
     async with decoding(tmp_path, ROWS) as decoder:
         await decoder.prefill(0, prompt(64))
         wanted = await contents(decoder, 0, 64)
+        engine = Engine(decoder, slots=1, budget=8)
+        engine._give_backs.extend(decoder.forget_parts(0))
+        parts = len(engine._give_backs)
+        assert parts
         with decoder.site.host.stream.hold():
             snapshot = decoder.save(0, 0, 64, states=True)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(decoder.forget, 0)
-                await anyio.wait_all_tasks_blocked()
-                decoder.site.host.stream.native.release()
-                await snapshot.settled()
-                decoder.site.host.stream.native.hold()
+            assert decoder.is_moving
+            assert not engine._give_back()
+            assert len(engine._give_backs) == parts
+        while decoder.is_moving:
+            await decoder.moved()
+        assert snapshot.good
+        while not engine._give_back():
+            assert not decoder.is_moving
         assert [piece.tobytes() for piece in snapshot.pieces()] == wanted
         assert not any(any(piece) for piece in await contents(decoder, 0, 64))
 
