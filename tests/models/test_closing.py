@@ -172,6 +172,28 @@ async def test_every_call_on_a_closed_model_says_so(llama: Path, bert: Path) -> 
             await call
 
 
+async def test_a_call_that_comes_while_the_model_is_being_closed_hears_that(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = await aggml.models.load(llama, ctx=256)
+    assert isinstance(model, aggml.models.TextModel)
+    begun, go = anyio.Event(), anyio.Event()
+
+    async def flush() -> None:
+        begun.set()
+        await go.wait()
+
+    monkeypatch.setattr(model.engine, "flush", flush)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(model.aclose)
+        await begun.wait()
+        try:
+            with pytest.raises(aggml.InvalidState, match="the model is closed"):
+                await told(model)
+        finally:
+            go.set()
+
+
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 async def test_a_closed_model_keeps_no_tensor_while_it_is_referred_to(
     folder: Path, kind: str

@@ -148,6 +148,44 @@ async def test_an_error_when_a_request_is_let_in_is_its_own(
         assert await all_of(model, text(150, 3), 4) == await alone(file, text(150, 3), 4)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (Prefixes, "keep"),
+        (Prefixes, "pending"),
+        (Prefixes, "restore"),
+        (PagedDecoder, "save"),
+        (PagedDecoder, "load"),
+    ],
+)
+async def test_an_error_with_what_is_stored_reaches_no_other_sequence(
+    file: Path, monkeypatch: pytest.MonkeyPatch, place: object, name: str
+) -> None:
+    begin = text(150, 3)
+    async with running(file) as model:
+        engine = engine_of(model)
+        engine.prefixes = Prefixes(engine.decoder, 8 << 20)
+        await all_of(model, begin, 3)
+        await all_of(model, [*begin[:100], 7], 3)
+        stream = model.generate([1, 40, 50], max_tokens=100, stop_ids=())
+        found = [(await anext(stream)).id]
+        prompt = [*begin, 9, 9]
+        wanted = await alone(file, prompt, 4)
+        with monkeypatch.context() as patch:
+            broken = Broken(patch, place, name)
+            got: list[int] | str
+            try:
+                got = await all_of(model, prompt, 4)
+            except EngineError as error:
+                got = str(error)
+        assert broken.failed
+        assert got in (wanted, MESSAGE)
+        found += [x.id async for x in stream]
+        assert found == await alone(file, [1, 40, 50], 100)
+        assert await all_of(model, prompt, 4) == wanted
+        await settle(engine)
+
+
 async def test_a_turn_that_fails_again_and_again_ends_each_request_and_stops_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
