@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator, default_rng  # else numpy loads it at the first draw, in 20 ms
 
-from aggml.models.errors import ModelError
+from aggml.models.errors import NotFiniteError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,10 @@ def check_drawable(best: npt.NDArray[Any]) -> None:
     """Check that a token can be drawn for each sequence, whose best logits are given.
 
     Raises:
-        ModelError: one of them is NaN or -inf; then all logits of that sequence are.
+        NotFiniteError: one of them is NaN or -inf; then all logits of that sequence are.
     """
     if not (best > -np.inf).all():
-        raise ModelError(
+        raise NotFiniteError(
             "no token can be chosen, because all logits are NaN or -inf: the model's numbers "
             "overflow, or its file is damaged"
         )
@@ -98,7 +98,7 @@ class Sampler:
         NaN is never drawn.
 
         Raises:
-            ModelError: all logits are NaN or -inf.
+            NotFiniteError: all logits are NaN or -inf.
         """
         if self.temperature <= 0:
             token = int(np.argmax(logits))  # the first NaN, if there is one
@@ -127,7 +127,7 @@ def without_nan(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The logits with -inf in place of NaN, which is never drawn.
 
     Raises:
-        ModelError: all of them are NaN or -inf.
+        NotFiniteError: all of them are NaN or -inf.
     """
     found = np.where(np.isnan(logits), np.float32(-np.inf), logits)
     check_drawable(found.max())

@@ -285,6 +285,8 @@ class BatchEngine(Generic[T, R]):
             self._gone.append(call)
             self.sweep()
         if call.error is not None:
+            if isinstance(call.error, EngineError):
+                raise call.error
             raise EngineError(f"[BatchEngine.submit] {call.error}") from call.error
         return [cast("R", request.result) for request in requests]
 
