@@ -45,6 +45,7 @@ EITHER_LOOP = frozenset(
         "models/test_architectures.py",
         "models/test_arguments.py",
         "models/test_checking.py",
+        "models/engine/test_memory.py",
         "models/test_encoders.py",
         "models/test_folder_pooling.py",
         "models/test_folders.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +98,10 @@ def test_logits_and_vectors_of_many_threads(tmp_path: Path) -> None:
 
     wanted = {i: anyio.run(work, i) for i in range(4)}
     found = in_threads(4, work)
-    for i, arrays in wanted.items():
-        for one, other in zip(arrays, found[i], strict=True):
-            np.testing.assert_array_equal(one, other)
+    for i, (logits, vectors) in wanted.items():
+        np.testing.assert_array_equal(found[i][0], logits)
+        # Texts of all threads share steps: the number of columns decides the order of some sums.
+        np.testing.assert_allclose(found[i][1], vectors, rtol=0, atol=1e-6)
     anyio.run(model.aclose, backend="trio")
 
 
@@ -137,7 +139,11 @@ def test_recordings_of_many_threads(tmp_path: Path) -> None:
 
     async def work(i: int) -> list[Any]:
         samples = speech_file.sound(1 + i)
-        return [x async for x in model.transcribe(samples, language="en", temperature=0)]
+        found = [x async for x in model.transcribe(samples, language="en", temperature=0)]
+        # Windows of all tasks share batches, so the probabilities differ in their last bits.
+        return [
+            replace(x, logprob=round(x.logprob, 3), no_speech=round(x.no_speech, 3)) for x in found
+        ]
 
     wanted = {i: anyio.run(work, i) for i in range(3)}
     assert in_threads(3, work, times=2) == wanted
