@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aggml.models.engine.interface import TextEngine
-    from aggml.models.engine.options import Options
+    from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import TextRequest
     from aggml.models.tokenizers import Vocabulary
 
@@ -95,7 +95,11 @@ class TokenStream(AsyncGenerator[Token, None]):
     """
 
     def __init__(
-        self, model: EngineOwner, prompt: str | list[int], options: Options, before: list[int]
+        self,
+        model: EngineOwner,
+        prompt: str | list[int],
+        options: RequestOptions,
+        before: list[int],
     ) -> None:
         self._model = model
         self._prompt = prompt

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,17 +90,17 @@ def test_a_generation_goes_on_in_another_loop(tmp_path: Path) -> None:
 
 def test_logits_and_vectors_of_many_threads(tmp_path: Path) -> None:
     path = random_models.write(tmp_path / "llama.gguf", "llama")
-    model = anyio.run(partial(aggml.models.load, path, ctx=256))
+    model = anyio.run(partial(aggml.models.load, path, ctx=256, slots=1))
 
     async def work(i: int) -> list[Any]:
         return [await model.logits([1, 2 + i]), await model.embed_ids([[3 + i], [4, 5]])]
 
     wanted = {i: anyio.run(work, i) for i in range(4)}
     found = in_threads(4, work)
-    for i, (logits, vectors) in wanted.items():
-        np.testing.assert_array_equal(found[i][0], logits)
-        # Texts of all threads share steps: the number of columns decides the order of some sums.
-        np.testing.assert_allclose(found[i][1], vectors, rtol=0, atol=1e-6)
+    # One sequence at a time: what shares a step decides the order of some sums.
+    for i, arrays in wanted.items():
+        for one, other in zip(arrays, found[i], strict=True):
+            np.testing.assert_array_equal(one, other)
     anyio.run(model.aclose, backend="trio")
 
 
@@ -133,17 +132,14 @@ def test_vectors_of_an_encoder(tmp_path: Path, scheduled: bool) -> None:
 
 def test_recordings_of_many_threads(tmp_path: Path) -> None:
     speech_file.write_bin(path := tmp_path / "random.bin")
-    model = anyio.run(aggml.models.load, path)
+    # One window at a time: what shares a batch decides the order of some sums.
+    model = anyio.run(partial(aggml.models.load, path, slots=1))
     assert isinstance(model, aggml.models.SpeechModel)
     model._ready().most = 8  # with random weights no window ends by itself
 
     async def work(i: int) -> list[Any]:
         samples = speech_file.sound(1 + i)
-        found = [x async for x in model.transcribe(samples, language="en", temperature=0)]
-        # Windows of all tasks share batches, so the probabilities differ in their last bits.
-        return [
-            replace(x, logprob=round(x.logprob, 3), no_speech=round(x.no_speech, 3)) for x in found
-        ]
+        return [x async for x in model.transcribe(samples, language="en", temperature=0)]
 
     wanted = {i: anyio.run(work, i) for i in range(3)}
     assert in_threads(3, work, times=2) == wanted

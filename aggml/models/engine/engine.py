@@ -730,9 +730,9 @@ class Engine:
 
     # -- who runs
 
-    def _candidate(self, one: TextRequest) -> policy.Candidate:
+    def _candidate(self, one: TextRequest) -> policy.RequestView:
         shares = self._shares
-        return policy.Candidate(
+        return policy.RequestView(
             one.number, one.priority, shares.since(one.standing, one.queued), self._need(one),
             max(1, one.limit - one.computed), one.caller,
             shares.served(one.caller), one.waited, one.computed,

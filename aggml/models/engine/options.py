@@ -22,7 +22,7 @@ from aggml.models.engine.requests import TextRequest, caller
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LOGPROBS", "Options", "options_of"]
+__all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 
 LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
 STOPS: Final = 64  # the most stop texts
@@ -31,7 +31,7 @@ PRIORITY: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RequestOptions:
     """The arguments of `TextModel.generate` but for the prompt, checked."""
 
     max_tokens: int
@@ -73,7 +73,7 @@ def options_of(
     ends: frozenset[int],
     suppressed: Iterable[int] = (),
     **options: Any,
-) -> Options:
+) -> RequestOptions:
     """The options, each checked.
 
     Args:
@@ -100,7 +100,7 @@ def options_of(
         least=least,
     )
     seconds = None if given["deadline"] is None else number(place, "deadline", given["deadline"], 0)
-    return Options(
+    return RequestOptions(
         max_tokens=most,
         temperature=number(place, "temperature", given["temperature"], 0),
         top_k=integer(place, "top_k", given["top_k"], 0),

@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
 __all__ = [
-    "AGING", "Candidate", "Decision", "Rates", "Shares", "admit", "in_order", "is_copied",
-    "may_admit", "seconds_to_answer",
+    "AGING",
+    "Decision",
+    "Rates",
+    "RequestView",
+    "Shares",
+    "admit",
+    "in_order",
+    "is_copied",
+    "may_admit",
+    "seconds_to_answer",
 ]  # fmt: skip
 
 AGING: Final = 10.0  # seconds of waiting that are worth one priority
@@ -26,7 +34,7 @@ STANDINGS: Final = 256  # standings of which the last turn is remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RequestView:
     """A request as the policy sees it.
 
     Attributes:
@@ -65,7 +73,7 @@ class Decision:
     Attributes:
         preempted: those that give way.
         admitted: those that get a slot.
-        waited: of each that is admitted: its `Candidate.waited` from now on.
+        waited: of each that is admitted: its `RequestView.waited` from now on.
     """
 
     preempted: tuple[int, ...] = ()
@@ -76,7 +84,7 @@ class Decision:
         return bool(self.preempted or self.admitted)
 
 
-def in_order(waiting: Iterable[Candidate], now: float) -> list[Candidate]:
+def in_order(waiting: Iterable[RequestView], now: float) -> list[RequestView]:
     """The waiting requests, the next one first, each with what it has gained until now.
 
     Those of the greatest standing come first. Among equal ones the caller with the fewest tokens
@@ -87,10 +95,10 @@ def in_order(waiting: Iterable[Candidate], now: float) -> list[Candidate]:
     `AGING` seconds of that time. The others do not rise with it: if they did, a long queue would
     come before all that arrive later, whatever their priority.
     """
-    levels: dict[int, list[Candidate]] = {}
+    levels: dict[int, list[RequestView]] = {}
     for one in waiting:
         levels.setdefault(one.standing, []).append(one)
-    found: list[tuple[int, int, Candidate]] = []
+    found: list[tuple[int, int, RequestView]] = []
     for level, those in levels.items():
         first, *others = _fairly(those)
         age = max(0.0, now - min(x.since for x in those))
@@ -100,15 +108,15 @@ def in_order(waiting: Iterable[Candidate], now: float) -> list[Candidate]:
     return [x for *_, x in sorted(found, key=lambda x: x[:2])]
 
 
-def _fairly(those: Iterable[Candidate]) -> list[Candidate]:
+def _fairly(those: Iterable[RequestView]) -> list[RequestView]:
     """Requests of one standing, those of the caller with the fewest tokens first."""
-    queues: dict[Hashable, deque[Candidate]] = {}
+    queues: dict[Hashable, deque[RequestView]] = {}
     for one in sorted(those, key=lambda x: x.number):
         queues.setdefault(one.caller, deque()).append(one)
     heap = [(x[0].served, x[0].number, i) for i, x in enumerate(queues.values())]
     by_index = list(queues.values())
     heapq.heapify(heap)
-    found: list[Candidate] = []
+    found: list[RequestView] = []
     while heap:
         tokens, _, i = heapq.heappop(heap)
         one = by_index[i].popleft()
@@ -131,8 +139,8 @@ def may_admit(priorities: Iterable[int], standings: Iterable[int], slots: int) -
 
 
 def admit(
-    waiting: Iterable[Candidate],
-    running: Sequence[Candidate],
+    waiting: Iterable[RequestView],
+    running: Sequence[RequestView],
     *,
     slots: int,
     pages: int,
@@ -156,10 +164,10 @@ def admit(
     """
     going = list(running)
     preempted: list[int] = []
-    admitted: list[Candidate] = []
+    admitted: list[RequestView] = []
     passing = False
     for one in in_order(waiting, now):
-        victims: list[Candidate] = []
+        victims: list[RequestView] = []
         if slots < 1 or pages < one.pages:
             victims = _victims(one, going, slots, pages)
             if not victims:
@@ -181,12 +189,14 @@ def admit(
     )
 
 
-def _victims(one: Candidate, going: Sequence[Candidate], slots: int, pages: int) -> list[Candidate]:
+def _victims(
+    one: RequestView, going: Sequence[RequestView], slots: int, pages: int
+) -> list[RequestView]:
     """The fewest that must give way to ``one``; none if all of them would not be enough."""
     below = [x for x in going if x.standing < one.priority]
     if not below:
         return []
-    chosen: list[Candidate] = []
+    chosen: list[RequestView] = []
     for victim in sorted(below, key=lambda x: (x.standing, x.computed, -x.number)):
         if slots >= 1 and pages >= one.pages:
             break
@@ -268,7 +278,7 @@ class Shares:
                 del self._turns[next(iter(self._turns))]
 
     def since(self, standing: int, arrived: float) -> float:
-        """`Candidate.since` of a request that arrived, or was preempted, at ``arrived``."""
+        """`RequestView.since` of a request that arrived, or was preempted, at ``arrived``."""
         return max(arrived, self._turns.get(standing, arrived))
 
 

@@ -21,8 +21,8 @@ import pytest
 from aggml.models.engine.policy import (
     AGING,
     GONE,
-    Candidate,
     Rates,
+    RequestView,
     Shares,
     admit,
     in_order,
@@ -97,8 +97,8 @@ class Machine:
         self.shares.leave(job.caller)
         self.ended.append(job)
 
-    def candidate(self, job: Job) -> Candidate:
-        return Candidate(
+    def candidate(self, job: Job) -> RequestView:
+        return RequestView(
             job.number, job.priority, self.shares.since(standing(job), job.queued), job.pages,
             max(1, job.prompt + job.answer - job.computed), job.caller,
             self.shares.served(job.caller), job.waited, job.computed,
@@ -128,7 +128,7 @@ class Machine:
                 self.end(job, "done")
         self.now += self.step
 
-    def carry_out(self, decision: policy.Decision, waiting: list[Candidate]) -> None:
+    def carry_out(self, decision: policy.Decision, waiting: list[RequestView]) -> None:
         jobs = {x.number: x for x in (*self.waiting, *self.running)}
         order = [x.number for x in in_order(waiting, self.now)]
         for number in decision.preempted:
@@ -162,8 +162,8 @@ def standing(job: Job) -> int:
 
 
 def check(
-    waiting: list[Candidate],
-    running: list[Candidate],
+    waiting: list[RequestView],
+    running: list[RequestView],
     slots: int,
     pages: int,
     now: float,
@@ -187,7 +187,7 @@ def check(
         if not possible:
             blocked = True
             continue
-        taken: list[Candidate] = []
+        taken: list[RequestView] = []
         while slots + len(taken) < 1 or pages + sum(x.pages for x in taken) < one.pages:
             taken.append(going.pop(victims.pop(0)))
             assert taken[-1].standing < one.priority, "only greater priorities preempt"
@@ -396,27 +396,27 @@ def test_one_that_needs_many_pages_is_not_passed_by_small_ones() -> None:
 
 def test_the_lowest_are_preempted_first_and_among_them_those_with_the_fewest_tokens() -> None:
     going = [
-        Candidate(1, 0, 0.0, 1, computed=50),
-        Candidate(2, 0, 0.0, 1, computed=5),
-        Candidate(3, 1, 0.0, 1),
-        Candidate(4, 0, 0.0, 1, computed=500, waited=25.0),  # it has gained two
+        RequestView(1, 0, 0.0, 1, computed=50),
+        RequestView(2, 0, 0.0, 1, computed=5),
+        RequestView(3, 1, 0.0, 1),
+        RequestView(4, 0, 0.0, 1, computed=500, waited=25.0),  # it has gained two
     ]
     for n, wanted in enumerate([(2,), (2, 1), (2, 1, 3), (2, 1, 3, 4)], 1):
-        comes = [Candidate(10 + i, 9, 0.0, 1) for i in range(n)]
+        comes = [RequestView(10 + i, 9, 0.0, 1) for i in range(n)]
         assert admit(comes, going, slots=0, pages=0, now=0.0).preempted == wanted
-    comes = [Candidate(10 + i, 2, 0.0, 1) for i in range(4)]
+    comes = [RequestView(10 + i, 2, 0.0, 1) for i in range(4)]
     assert admit(comes, going, slots=0, pages=0, now=0.0).preempted == (2, 1, 3)
 
 
 def test_a_request_without_waiting_ones_before_it_takes_free_slots_at_once() -> None:
-    assert admit([Candidate(1, 0, 0.0, 3)], [], slots=1, pages=3, now=0.0).admitted == (1,)
-    assert not admit([Candidate(1, 0, 0.0, 4)], [], slots=1, pages=3, now=0.0)
+    assert admit([RequestView(1, 0, 0.0, 3)], [], slots=1, pages=3, now=0.0).admitted == (1,)
+    assert not admit([RequestView(1, 0, 0.0, 4)], [], slots=1, pages=3, now=0.0)
     assert not admit([], [], slots=1, pages=3, now=0.0)
 
 
 def test_slots_that_are_free_at_a_time_are_divided_among_callers() -> None:
-    many = [Candidate(i, 0, 0.0, 1, 10, "many") for i in range(1, 9)]
-    few = [Candidate(i, 0, 0.0, 1, 10, "few") for i in range(9, 11)]
+    many = [RequestView(i, 0, 0.0, 1, 10, "many") for i in range(1, 9)]
+    few = [RequestView(i, 0, 0.0, 1, 10, "few") for i in range(9, 11)]
     order = [x.number for x in in_order([*many, *few], 0.0)]
     assert order == [1, 9, 2, 10, 3, 4, 5, 6, 7, 8]
 
