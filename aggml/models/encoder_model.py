@@ -259,6 +259,9 @@ class EncoderModel(Model):
 
     async def _compute(self, texts: list[_Text]) -> list[F32]:
         """The results of a batch."""
+        first = texts[0].kind
+        if all(text.kind == first for text in texts):
+            return await self._encoder.compute([text.ids for text in texts], first)
         found: list[Any] = [None] * len(texts)
         kinds: dict[Kind, list[int]] = {}
         for i, text in enumerate(texts):

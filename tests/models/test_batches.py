@@ -20,7 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggml.models import DeadlineError, EngineError, FullError
-from aggml.models.engine.batches import AGING, BatchEngine, Waiting, choose
+from aggml.models import caller as the_caller
+from aggml.models.engine.batches import BatchEngine, Waiting, choose
+from aggml.models.engine.policy import AGING, Shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +77,28 @@ def test_a_higher_priority_comes_first_until_another_one_has_waited_long_enough(
     assert choose([Waiting(1, 0, 50.0), late], 1, 50.0) == [1]
     assert choose([Waiting(1, 0, 40.1), late], 1, 50.0) == [1]
     assert choose([Waiting(1, 0, 40.0), late], 1, 50.0) == [0]  # equal now, and came earlier
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_size=1, max_size=30),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 50)),
+)
+def test_the_next_request_is_that_of_the_caller_who_got_the_least(
+    asked: list[tuple[str, int]], before: dict[str, int]
+) -> None:
+    shares = Shares()
+    for one in "abc":
+        shares.enter(one)
+    for one, n in before.items():
+        shares.charge(one, n)
+    got = dict.fromkeys("abc", 0) | before
+    left = {one: [i for i, x in enumerate(asked) if x[0] == one] for one in "abc"}
+    for i in choose([Waiting(size, 0, 0.0, one) for one, size in asked], 1000, 0.0, shares):
+        mine, size = asked[i]
+        assert got[mine] == min(got[x] for x in left if left[x])
+        assert left[mine].pop(0) == i  # its own requests stay in order
+        got[mine] += size
+    assert not any(left.values())
 
 
 # -- the engine
@@ -162,6 +186,7 @@ def idle(engine: BatchEngine[str, str]) -> bool:
         or engine._parked.calls
         or engine._awake.calls
         or engine._gone
+        or len(engine._shares)
     )
 
 
@@ -219,6 +244,19 @@ async def test_a_higher_priority_is_computed_first() -> None:
         await caller.submit("x", priority=5)
         gate.let_go(4)
     assert gate.batches == [["a"], ["x"], ["b"], ["c"]]
+
+
+async def test_a_caller_with_many_items_does_not_keep_one_with_few_waiting() -> None:
+    gate = Gate()
+    engine = made(gate, full=2)
+    async with Caller(engine) as many, Caller(engine) as few:
+        the_caller.set("many")
+        await many.submit(*"abcdefg")
+        the_caller.set("few")
+        await few.submit("x", "y")
+        gate.let_go(9)
+    assert gate.batches == [["a"], ["x", "b"], ["y", "c"], ["d", "e"], ["f", "g"]]
+    assert idle(engine)
 
 
 async def test_cancelling_one_leaves_the_others() -> None:

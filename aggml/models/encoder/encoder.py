@@ -245,8 +245,12 @@ class _Part:
                 rows[row, start : start + len(ids)].copy()
                 for (row, start, _), ids in zip(places, self.texts, strict=True)
             ]
+        found = np.asarray(array).reshape(shape.rows, shape.segments, -1)
+        if not shape.masked:  # each text is a row
+            found = found[:, 0]
+            return list(found / np.float32(shape.tokens) if mean else found)
         row, _, segment = np.array(places).T
-        found = np.asarray(array).reshape(shape.rows, shape.segments, -1)[row, segment]
+        found = found[row, segment]
         if mean:
             found = found / np.array([len(x) for x in self.texts], np.float32)[:, None]
         return list(found)

@@ -62,6 +62,8 @@ def divide(lengths: Sequence[int], workers: int, most: int) -> list[list[int]]:
         most: tokens of a part, about.
     """
     total = sum(lengths)
+    if len(lengths) == 1 or 0 < total <= FEWEST_TOKENS:
+        return [[*range(len(lengths))]]
     count = -(-total // most)
     count = min(-(-count // workers) * workers, total // FEWEST_TOKENS, len(lengths))
     parts: dict[int, list[int]] = {}
@@ -126,6 +128,13 @@ def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     A member is 1 if the token belongs to that sentence of its row; padding belongs to none.
     """
     shape = packing.shape
+    if not shape.masked:  # each sentence is a row
+        row = np.arange(shape.tokens, dtype=np.int32)
+        return (
+            np.concatenate(sentences).reshape(shape.rows, shape.tokens),
+            np.broadcast_to(row, (shape.rows, shape.tokens)),
+            np.ones((shape.rows, shape.tokens, 1), np.float32),
+        )
     ids = np.zeros((shape.rows, shape.tokens), np.int32)
     positions = np.zeros((shape.rows, shape.tokens), np.int32)
     member = np.zeros((shape.rows, shape.tokens, shape.segments), np.float32)

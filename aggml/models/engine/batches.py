@@ -16,10 +16,12 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 
+from aggml.models.engine.policy import AGING, Shares, divide_fairly
+from aggml.models.engine.requests import caller
 from aggml.models.errors import DeadlineError, EngineError, FullError
 from aggml.process.locks import new_lock
 from aggml.stream.parker import Parker, post_here
@@ -27,11 +29,9 @@ from aggml.stream.reactor import running_loop
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
-__all__ = ["AGING", "BatchEngine", "Sized", "Waiting", "choose"]
-
-AGING: Final = 10.0  # seconds in which a waiting request gains one priority
+__all__ = ["BatchEngine", "Sized", "Waiting", "choose"]
 
 
 class Sized(Protocol):
@@ -52,29 +52,57 @@ class Waiting:
         size: length of its item.
         priority: as its caller gave it.
         since: when it arrived, in seconds.
+        caller: whose request it is.
     """
 
     size: int
     priority: int = 0
     since: float = 0.0
+    caller: Hashable = None
 
 
-def choose(queue: Sequence[Waiting], full: int, now: float) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A request of the queue, with what its caller got so far; `policy.OfCaller`."""
+
+    number: int
+    caller: Hashable
+    served: int
+    tokens: int
+
+
+def choose(
+    queue: Sequence[Waiting], full: int, now: float, shares: Shares | None = None
+) -> list[int]:
     """Which requests the next batch has: their places in the queue, in order of rank.
 
-    A higher priority comes first, then the earlier arrival. A request gains one priority in every
-    `AGING` seconds. The first one is always chosen, however long it is; of the others those for
-    which there is still room. So nobody is passed over for ever: each batch has the first one.
+    A higher priority comes first; among equal ones the caller that got the fewest tokens, then the
+    earlier arrival. A request gains one priority in every `AGING` seconds. The first one is always
+    chosen, however long it is; of the others those for which there is still room. So nobody is
+    passed over for ever: each batch has the first one.
 
     Args:
         queue: in order of arrival.
         full: the largest sum of sizes.
         now: the time, in seconds.
+        shares: what each caller got; None: all got the same.
     """
-    order = sorted(
-        range(len(queue)),
-        key=lambda i: (-queue[i].priority - int((now - queue[i].since) / AGING), i),
-    )
+    levels: dict[int, list[int]] = {}
+    for i, one in enumerate(queue):
+        levels.setdefault(one.priority + int((now - one.since) / AGING), []).append(i)
+    order: list[int] = []
+    for level in sorted(levels, reverse=True):
+        those = levels[level]
+        if all(queue[i].caller == queue[those[0]].caller for i in those):
+            order += those
+            continue
+        fair = divide_fairly(
+            _Candidate(
+                i, queue[i].caller, shares.served(queue[i].caller) if shares else 0, queue[i].size
+            )
+            for i in those
+        )
+        order += [x.number for x in fair]
     chosen: list[int] = []
     size = 0
     for i in order:
@@ -116,6 +144,7 @@ class _Call:
 
     Attributes:
         home: the event loop of the task.
+        caller: for whom it asks.
         left: how many of its requests in queue and batches are not answered.
         size: the sum of their sizes.
         queued: how many of its requests are in the queue.
@@ -123,12 +152,14 @@ class _Call:
         error: why a batch with a request of it failed.
     """
 
-    __slots__ = ("batch", "error", "home", "left", "parker", "queued", "size")
+    __slots__ = ("batch", "caller", "error", "home", "left", "parker", "queued", "removed", "size")
 
     def __init__(self) -> None:
         self.parker = Parker()
         self.home = running_loop()
+        self.caller = caller.get()
         self.left = self.size = self.queued = 0
+        self.removed = False  # it was taken out of the engine
         self.batch: _Batch | None = None
         self.error: Exception | None = None
 
@@ -210,6 +241,7 @@ class BatchEngine(Generic[T, R]):
         self._parked = _Homes()
         self._awake = _Homes()
         self._gone: deque[_Call] = deque()  # they have left, and their requests are still here
+        self._shares = Shares()
         self._rate = 0.0  # measured: sizes a second; 0: nothing was measured yet
         self.lock = new_lock()  # held for moments only; nothing is awaited meanwhile
         self._guard = _Guard(self)
@@ -228,7 +260,8 @@ class BatchEngine(Generic[T, R]):
 
         Args:
             items: any number.
-            priority: higher ones are computed first.
+            priority: higher ones are computed first. Among equal ones the caller that got the fewest
+                tokens comes first (`aggml.models.caller`).
             deadline: seconds from now, in which all results are needed.
 
         Raises:
@@ -268,6 +301,7 @@ class BatchEngine(Generic[T, R]):
         requests: list[_Request] = []
         if not todo:
             await CHECKPOINT
+        self._shares.enter(call.caller)
         try:
             while call.waits or (todo and call.error is None):
                 with self._guard:
@@ -364,7 +398,7 @@ class BatchEngine(Generic[T, R]):
                     max(1, seconds),
                 )
             item = todo.popleft()
-            request = _Request(item, Waiting(len(item), priority, now), call)
+            request = _Request(item, Waiting(len(item), priority, now, call.caller), call)
             requests.append(request)
             self._enqueue([request])
             call.left += 1
@@ -392,7 +426,8 @@ class BatchEngine(Generic[T, R]):
             if call.queued:
                 self._parked.add(call)
             return None
-        places = choose([x.about for x in self._queue], self._full, time.monotonic())
+        queue = [x.about for x in self._queue]
+        places = choose(queue, self._full, time.monotonic(), self._shares)
         batch = call.batch = _Batch([self._queue[i] for i in places])
         taken = set(places)
         self._queue = [x for i, x in enumerate(self._queue) if i not in taken]
@@ -427,6 +462,7 @@ class BatchEngine(Generic[T, R]):
             other = request.call
             other.left -= 1
             other.size -= request.about.size
+            self._shares.charge(other.caller, request.about.size)
             if error is not None:
                 other.error = error
             # it is done, or it has more requests to add
@@ -467,6 +503,9 @@ class BatchEngine(Generic[T, R]):
                 with contextlib.suppress(RuntimeError):  # the loop that computes it is closed
                     batch.abort()
         call.left = call.queued = call.size = 0
+        if not call.removed:
+            call.removed = True
+            self._shares.leave(call.caller)
 
     def sweep(self) -> None:
         """Remove the calls that have left; if another thread holds the lock, that one does it."""

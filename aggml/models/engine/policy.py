@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aggml.process.locks import new_lock
 
@@ -22,6 +22,7 @@ __all__ = [
     "RequestView",
     "Shares",
     "admit",
+    "divide_fairly",
     "in_order",
     "is_copied",
     "may_admit",
@@ -100,7 +101,7 @@ def in_order(waiting: Iterable[RequestView], now: float) -> list[RequestView]:
         levels.setdefault(one.standing, []).append(one)
     found: list[tuple[int, int, RequestView]] = []
     for level, those in levels.items():
-        first, *others = _fairly(those)
+        first, *others = divide_fairly(those)
         age = max(0.0, now - min(x.since for x in those))
         first = replace(first, waited=first.waited + age)
         found.append((-first.standing, level, first))  # before those that it has reached
@@ -108,15 +109,36 @@ def in_order(waiting: Iterable[RequestView], now: float) -> list[RequestView]:
     return [x for *_, x in sorted(found, key=lambda x: x[:2])]
 
 
-def _fairly(those: Iterable[RequestView]) -> list[RequestView]:
-    """Requests of one standing, those of the caller with the fewest tokens first."""
-    queues: dict[Hashable, deque[RequestView]] = {}
+class OfCaller(Protocol):
+    """A request of which the policy knows the caller; the attributes are those of `RequestView`."""
+
+    @property
+    def caller(self) -> Hashable: ...
+    @property
+    def served(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+V = TypeVar("V", bound=OfCaller)
+
+
+def divide_fairly(those: Iterable[V]) -> list[V]:
+    """Requests of one standing, those of the caller with the fewest tokens first.
+
+    A caller is charged here for those of its requests that come before.
+    """
+    queues: dict[Hashable, deque[V]] = {}
     for one in sorted(those, key=lambda x: x.number):
         queues.setdefault(one.caller, deque()).append(one)
+    if len(queues) == 1:
+        return [*queues.popitem()[1]]
     heap = [(x[0].served, x[0].number, i) for i, x in enumerate(queues.values())]
     by_index = list(queues.values())
     heapq.heapify(heap)
-    found: list[RequestView] = []
+    found: list[V] = []
     while heap:
         tokens, _, i = heapq.heappop(heap)
         one = by_index[i].popleft()
