@@ -30,8 +30,16 @@ CLASSES: Final = (
     ("text_model", "TextModel", "BlockingModel"),
     ("encoder_model", "EncoderModel", "BlockingModel"),
     ("speech_model", "SpeechModel", "BlockingModel"),
+    ("host", "ModelUse", "BlockingObject"),
+    ("host", "Host", "BlockingObject"),
 )
-FUNCTIONS: Final = (("loading", "load", "BlockingModel"), ("fitting", "fit", None))
+FUNCTIONS: Final = (
+    ("loading", "load", "BlockingModel"),
+    ("fitting", "fit", None),
+    ("host", "Host", "BlockingHost"),
+)
+#: What `with` of a class gives, if that is not the object itself.
+ENTERED: Final = {"ModelUse": "BlockingModel"}
 #: Types of attributes that the classes set without an annotation.
 UNTOLD: Final = {"ctx": "int", "slots": "int", "architecture": "str", "asked_ctx": "int | None"}
 #: Methods by which event loops and ``async for`` drive a generator.
@@ -109,7 +117,8 @@ def _members(node: ast.ClassDef, source: str) -> list[str]:
                         told.add(name)
                         found.append(f"{name}: {annotation}")
             elif item.name == "__aenter__":
-                found.append("def __enter__(self) -> Self: ...")
+                entered = ENTERED.get(node.name, "Self")
+                found.append(f"def __enter__(self) -> {entered}: ...")
             elif item.name == "__aexit__":
                 found.append("def __exit__(self, *_: object) -> None: ...")
             elif not item.name.startswith("_") and item.name not in DRIVEN:
@@ -189,7 +198,13 @@ def stub() -> str:
             if isinstance(x, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
             and x.name == name
         )
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and (file, name, base) in FUNCTIONS:
+            init = next(
+                x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"
+            )
+            del init.args.args[0]
+            text = _function(init, name, base or "Any") + "  # noqa: N802"
+        elif isinstance(node, ast.ClassDef):
             members = _members(node, source)
             head = f"class {BLOCKING[name]}({base}):"
             text = "\n    ".join([head, *(members or ["..."])])

@@ -13,6 +13,7 @@ from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.interface import TextEngine
 from aggml.models.engine.requests import TextRequest
 from aggml.models.fitting import Fit
+from aggml.models.host import ModelStatus
 from aggml.models.memory import Memory
 from aggml.models.model import F32, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
@@ -23,11 +24,14 @@ from aggml.models.tokenizers import Vocabulary
 __all__ = [
     "BlockingChatStream",
     "BlockingEncoderModel",
+    "BlockingHost",
     "BlockingModel",
+    "BlockingModelUse",
     "BlockingSpeechModel",
     "BlockingStream",
     "BlockingTextModel",
     "BlockingTokenStream",
+    "Host",
     "fit",
     "load",
 ]
@@ -234,6 +238,29 @@ class BlockingSpeechModel(BlockingModel):
         self, recordings: Sequence[npt.ArrayLike], rate: int = ..., **options: Any
     ) -> list[list[Segment]]: ...
 
+class BlockingModelUse(BlockingObject):
+    def __enter__(self) -> BlockingModel: ...
+    def __exit__(self, *_: object) -> None: ...
+
+class BlockingHost(BlockingObject):
+    def add(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        pinned: bool = False,
+        share: float = 1.0,
+        **load_options: Any,
+    ) -> None: ...
+    def use(self, name: str) -> BlockingModelUse: ...
+    def unload(self, name: str) -> None: ...
+    def tidy(self) -> None: ...
+    @property
+    def models(self) -> dict[str, ModelStatus]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
 def load(
     path: str | os.PathLike[str],
     backend: Backend | Scheduler | None = None,
@@ -259,3 +286,9 @@ def fit(
     slots: int | None = None,
     cache: DType | str = "f16",
 ) -> Fit: ...
+def Host(
+    backend: Backend | Scheduler | None = None,
+    *,
+    memory: int | None = None,
+    idle: float | None = None,
+) -> BlockingHost: ...  # noqa: N802

@@ -33,11 +33,11 @@ from aggml.models.checking import describe_checked
 from aggml.models.description import Description
 from aggml.models.fitting import MemoryShortage, available, cache_type, fit_model
 from aggml.models.loading import load
+from aggml.models.portal import calling
 from aggml.models.site import site_of
 from aggml.models.weights import open_model
 from aggml.process.locks import new_rlock
 from aggml.stream.parker import Parker
-from aggml.stream.reactor import current_task
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class _Entry:
 
     def goes_on(self) -> bool:
         """Whether any task that uses it does not wait for another model."""
-        return any(not x.is_stuck() for x in self.holders)
+        return any(not x._is_stuck() for x in self.holders)
 
     @property
     def counted(self) -> int:
@@ -417,16 +417,16 @@ class Host:
 
     def _arrive(self, use: ModelUse) -> None:
         """Note a use that begins."""
-        entry = use.entry
+        entry = use._entry
         entry.waiting.append(use)
-        if self._is_open(entry) and entry.holders and (not entry.draining or use.holds(entry)):
+        if self._is_open(entry) and entry.holders and (not entry.draining or use._holds(entry)):
             self._grant(entry, [use])
         elif entry.driver is None and entry not in self._order:
             self._order.append(entry)
 
     def _leave(self, use: ModelUse) -> None:
         """Note the end of a use, or that one who waited has gone."""
-        entry = use.entry
+        entry = use._entry
         if use in entry.holders:
             entry.holders.remove(use)
             entry.last, entry.last_used = time.monotonic(), time.time()
@@ -450,14 +450,14 @@ class Host:
             entry.holders.append(use)
             entry.uses += 1
             entry.last, entry.last_used = time.monotonic(), time.time()
-            if not use.grant(entry.model):  # its loop is closed
+            if not use._grant(entry.model):  # its loop is closed
                 entry.holders.remove(use)
 
     def _fail(self, entry: _Entry, error: Exception) -> None:
         """Give an error to all who wait for a model."""
         for use in list(entry.waiting):
             entry.waiting.remove(use)
-            use.fail(error)
+            use._fail(error)
 
     def _settle(self) -> None:
         """Decide what happens next, after anything has changed."""
@@ -489,7 +489,7 @@ class Host:
         while entry.waiting:
             use = entry.waiting[0]
             entry.driver = use
-            if use.parker.unpark():
+            if use._parker.unpark():
                 return True
             entry.driver = None  # its loop is closed
             entry.waiting.popleft()
@@ -503,7 +503,7 @@ class Host:
         others = [
             Neighbour(
                 x.name, x.counted, x.measured, used=x.is_busy(),
-                stays=x.pinned and x.state == "loaded", held=first.holds(x), last=x.last,
+                stays=x.pinned and x.state == "loaded", held=first._holds(x), last=x.last,
             )
             for x in self._entries.values()
             if x is not entry and (x.state != "unloaded" or x.driver is not None)
@@ -576,7 +576,7 @@ class Host:
 
     async def _carry_out(self, use: ModelUse) -> None:
         """What the one who was appointed does: look at the file, or make room and load."""
-        entry = use.entry
+        entry = use._entry
         try:
             if entry.fit is None:
                 found, options = await self._look(entry)
@@ -702,36 +702,36 @@ class ModelUse:
     """``async with``: a model of a `Host` for the time of the block; made by `Host.use`."""
 
     def __init__(self, host: Host, entry: _Entry) -> None:
-        self.entry = entry
-        self.task: weakref.ref[object] | None = None
-        self.parker: Parker
+        self._entry = entry
+        self._task: weakref.ref[object] | None = None
+        self._parker: Parker
         self._host = host
         self._model: Model | None = None
         self._error: Exception | None = None
         self._begun = False
 
-    def grant(self, model: Model | None) -> bool:
+    def _grant(self, model: Model | None) -> bool:
         """Let the one who waits go on; False: its loop is closed."""
         self._model = model
-        return self.parker.unpark()
+        return self._parker.unpark()
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Let the one who waits raise."""
         self._error = error
-        self.parker.unpark()
+        self._parker.unpark()
 
-    def holds(self, entry: _Entry) -> bool:
+    def _holds(self, entry: _Entry) -> bool:
         """Whether the same task uses a model."""
-        mine = None if self.task is None else self.task()
+        mine = None if self._task is None else self._task()
         return mine is not None and any(
-            x.task is not None and x.task() is mine for x in entry.holders
+            x._task is not None and x._task() is mine for x in entry.holders
         )
 
-    def is_stuck(self) -> bool:
+    def _is_stuck(self) -> bool:
         """Whether the task that has this use waits for another model of the host."""
-        mine = None if self.task is None else self.task()
+        mine = None if self._task is None else self._task()
         return mine is not None and any(
-            use.task is not None and use.task() is mine
+            use._task is not None and use._task() is mine
             for entry in list(self._host._entries.values())
             for use in list(entry.waiting)
         )
@@ -743,10 +743,10 @@ class ModelUse:
         if self._begun:
             raise InvalidState("[Host.use] a use has one block: call host.use again")
         self._begun = True
-        task = current_task()
-        self.task = None if task is None else weakref.ref(task)
-        self.parker = Parker()
-        await host._sweep(spared=self.entry)
+        task = calling()
+        self._task = None if task is None else weakref.ref(task)
+        self._parker = Parker()
+        await host._sweep(spared=self._entry)
         with host._lock:
             if host._closed:
                 raise _closed_error("Host.use")
@@ -756,10 +756,10 @@ class ModelUse:
             while self._model is None:
                 if self._error is not None:
                     raise _again(self._error)
-                if self.entry.driver is self:
+                if self._entry.driver is self:
                     await host._carry_out(self)
                 else:
-                    await self.parker.park()
+                    await self._parker.park()
         except BaseException:
             with host._lock:
                 host._leave(self)
@@ -768,7 +768,7 @@ class ModelUse:
         return self._model
 
     async def __aexit__(self, *_: object) -> None:
-        host, entry, model = self._host, self.entry, self._model
+        host, entry, model = self._host, self._entry, self._model
         taken = 0
         if model is not None and not model.closed:
             try:

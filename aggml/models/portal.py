@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import functools
 import inspect
 import os
@@ -25,12 +26,14 @@ from anyio.from_thread import BlockingPortal
 from aggml import InvalidState
 from aggml.process.locks import in_child, new_lock
 from aggml.stream.parker import Parker, post_here
+from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "BlockingObject", "BlockingStream", "blocking_class", "blocking_function", "plain", "wrapped",
+    "BlockingObject", "BlockingStream", "blocking_class", "blocking_function", "calling", "plain",
+    "wrapped",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -120,11 +123,13 @@ class _Work:
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:  # noqa: ANN401
         self._function, self._args, self._kwargs = function, args, kwargs
+        self._thread = threading.current_thread()
         self._scopes: list[anyio.CancelScope] = []
         self._ended: list[Parker] | None = []  # who waits for the end; None: it has ended
         self._cancelled = False
 
     async def run(self) -> Any:  # noqa: ANN401 whatever the function returns
+        _thread.set(self._thread)
         try:
             with anyio.CancelScope() as scope:
                 self._scopes.append(scope)
@@ -147,6 +152,16 @@ class _Work:
             parker = Parker()
             self._ended.append(parker)
             await parker.park()
+
+
+_thread: contextvars.ContextVar[threading.Thread | None] = contextvars.ContextVar(
+    "blocked thread", default=None
+)
+
+
+def calling() -> object | None:
+    """Who waits here: the task, or the thread that made a blocking call; None: neither."""
+    return _thread.get() or current_task()
 
 
 _starting = new_lock()
@@ -327,8 +342,8 @@ def _getter(name: str) -> Callable[[BlockingObject], Any]:
 
 
 def _enter(self: BlockingObject) -> Any:  # noqa: ANN401
-    self._call(self._of.__aenter__)
-    return self
+    found = self._call(self._of.__aenter__)
+    return self if isinstance(found, BlockingObject) and found._of is self._of else found
 
 
 def _exit(self: BlockingObject, *error: object) -> None:

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,11 @@ from models import random_models, speech_file
 from support import child, in_a_thread, in_threads
 
 import aggml
+from aggml import InvalidState
 from aggml.models import (
     ChatStream,
     EncoderModel,
+    Host,
     Model,
     SpeechModel,
     TextModel,
@@ -33,6 +36,7 @@ from aggml.models import (
     blocking,
     load,
 )
+from aggml.models.host import ModelUse
 from aggml.models.portal import BlockingObject, BlockingStream, _portal, _portals, plain, wrapped
 from aggml.models.small import write_small
 
@@ -47,6 +51,8 @@ PAIRS = [
     (SpeechModel, blocking.BlockingSpeechModel),
     (TokenStream, blocking.BlockingTokenStream),
     (ChatStream, blocking.BlockingChatStream),
+    (Host, blocking.BlockingHost),
+    (ModelUse, blocking.BlockingModelUse),
 ]
 
 
@@ -317,6 +323,48 @@ def test_importing_starts_no_thread() -> None:
     assert done.stdout.strip() in ("1", "2"), done.stderr  # 2: the watch of this test
 
 
+# -- several models
+
+
+def test_a_host_gives_blocking_models_to_any_threads(files: dict[str, Path]) -> None:
+    with blocking.load(files["llama"], ctx=64, slots=1) as alone:
+        expected = ids_of(alone, [1, 2, 3])
+    with blocking.Host(memory=1 << 30) as host:
+        host.add("text", files["llama"], ctx=64, slots=1)
+        host.add("vectors", files["bert"])
+        assert {x.state for x in host.models.values()} == {"unloaded"}
+
+        def work(i: int) -> Any:
+            with host.use("vectors" if i % 2 else "text") as model:
+                if i % 2:
+                    return model.embed_ids([[1, 2, 3]]).shape
+                return ids_of(model, [1, 2, 3])
+
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(work, range(8)))
+        assert all(x == expected for x in found[::2])
+        assert {x[0] for x in found[1::2]} == {1}
+        assert {x.state for x in host.models.values()} == {"loaded"}
+        host.unload("text")
+        assert host.models["text"].state == "unloaded"
+    with pytest.raises(InvalidState, match="closed"):
+        host.use("text")
+
+
+def test_a_thread_that_would_wait_for_its_own_model_is_refused(files: dict[str, Path]) -> None:
+    with blocking.Host(memory=1 << 30) as host:
+        host.add("one", files["llama"], ctx=64, slots=1)
+        with host.use("one") as model:
+            bound = model.memory.total
+    with blocking.Host(memory=bound * 3 // 2) as host:
+        host.add("one", files["llama"], ctx=64, slots=1)
+        host.add("two", files["llama"], ctx=64, slots=1)
+        with host.use("one"), pytest.raises(InvalidState, match="one"), host.use("two"):
+            pass
+        with host.use("two") as model:  # "one" gives way now
+            assert ids_of(model, [1, 2, 3])
+
+
 # -- names, types and docstrings
 
 
@@ -377,6 +425,8 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
         "    reveal_type(model.memory.total)\n"
         "    model.embed(3)\n"
         "    model.nothing\n"
+        "with blocking.Host(memory=1) as host, host.use('a') as used:\n"
+        "    reveal_type(used.memory.total)\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(program)],
@@ -385,6 +435,8 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     assert 'Revealed type is "str"' in done.stdout or "builtins.str" in done.stdout, done.stdout
     assert "program.py:7: error" in done.stdout
     assert "program.py:4: error" not in done.stdout
+    assert "program.py:9: error" not in done.stdout
+    assert "program.py:10: error" not in done.stdout
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -260,8 +260,8 @@ class BatchEngine(Generic[T, R]):
 
         Args:
             items: any number.
-            priority: higher ones are computed first. Among equal ones the caller that got the fewest
-                tokens comes first (`aggml.models.caller`).
+            priority: higher ones are computed first. Among equal ones the caller that got the
+                fewest tokens comes first (`aggml.models.caller`).
             deadline: seconds from now, in which all results are needed.
 
         Raises:
