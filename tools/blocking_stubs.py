@@ -203,7 +203,7 @@ def stub() -> str:
                 x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"
             )
             del init.args.args[0]
-            text = _function(init, name, base or "Any") + "  # noqa: N802"
+            text = _function(init, name, base or "Any")
         elif isinstance(node, ast.ClassDef):
             members = _members(node, source)
             head = f"class {BLOCKING[name]}({base}):"

@@ -57,6 +57,8 @@ class BlockingChatStream(BlockingStream[ChatDelta]):
 class BlockingModel(BlockingObject):
     architecture: str
     ctx: int
+    prompts: dict[str, str]
+    prompt: str | None
     @property
     def tokenizer(self) -> Vocabulary: ...
     @property
@@ -147,6 +149,8 @@ class BlockingTextModel(BlockingModel):
         dimensions: int | None = None,
         normalize: bool | None = None,
         priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -155,14 +159,32 @@ class BlockingTextModel(BlockingModel):
         dimensions: int | None = None,
         normalize: bool | None = None,
         priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32: ...
+    def embed_multi(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
+    ) -> list[F32]: ...
+    @property
+    def ranks(self) -> bool: ...
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
     ) -> F32: ...
     def close(self) -> None: ...
 
 class BlockingEncoderModel(BlockingModel):
     architecture: str
     ctx: int
-    prompts: dict[str, str]
-    prompt: str | None
     @property
     def width(self) -> int: ...
     @property
@@ -291,4 +313,4 @@ def Host(
     *,
     memory: int | None = None,
     idle: float | None = None,
-) -> BlockingHost: ...  # noqa: N802
+) -> BlockingHost: ...

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio.to_thread
 import numpy as np
 
-from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, number, one_text, sequences_of, shown, text_list
+from aggml.models.arguments import flag, integer, number, one_text, sequences_of, text_list
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import LONG_TEXT, Model
@@ -56,9 +55,7 @@ class EncoderModel(Model):
         architecture: as the file names it.
         tokenizer: text to token ids and back: ``encode``, ``decode``.
         ctx: tokens that a text may have.
-        prompts: what a folder of sentence-transformers puts before texts, by name; often "query"
-            and "document".
-        prompt: the name of the prompt that is used if the caller names none; None: none is.
+        prompts, prompt: of the folder, as of `Model`.
     """
 
     def __init__(
@@ -72,9 +69,7 @@ class EncoderModel(Model):
     ) -> None:
         self.architecture = encoder.model.architecture
         self.ctx = encoder.model.context_length
-        self.prompts: dict[str, str] = dict(prompts or {})
-        self.prompt = prompt
-        super().__init__(encoder, tokenizer, owned)
+        super().__init__(encoder, tokenizer, owned, prompts, prompt)
         self._encoder = encoder
         self._batches: BatchEngine[_Text, F32] = BatchEngine(
             self._compute, full=encoder.full, max_waiting=MOST_WAITING, at_once=2
@@ -212,15 +207,7 @@ class EncoderModel(Model):
 
     async def _tokens(self, what: str, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
         """Token ids of texts, the prompt before each, cut to the context."""
-        given = text_list(what, "texts", texts)
-        name = self.prompt if prompt is None else prompt
-        if name is not None:
-            if name not in self.prompts:
-                known = ", ".join(map(repr, self.prompts)) or "none"
-                raise InvalidArgument(
-                    f"[{what}] prompt is {shown(name)}, but the model's folder names {known}"
-                )
-            given = [self.prompts[name] + text for text in given]
+        given = self._prompted(what, text_list(what, "texts", texts), prompt)
         return [self._cut(ids) for ids in await self._encoded(given)]
 
     def _cut(self, ids: list[int]) -> list[int]:

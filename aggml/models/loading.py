@@ -31,6 +31,7 @@ from aggml.models.fitting import fit_text
 from aggml.models.kv.page_files import identity_of
 from aggml.models.kv.paging import PagedDecoder
 from aggml.models.model import Model
+from aggml.models.rank_head import read_rank_head
 from aggml.models.site import site_of
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
@@ -225,6 +226,8 @@ async def _load(
             if isinstance(model, SpeechDescription):
                 speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
+            head = await read_rank_head(file, model, template)
+            prompts, prompt = await _prompts(file)
             engine = await load_engine(
                 at,
                 file,
@@ -240,7 +243,9 @@ async def _load(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    text = TextModel(engine, tokenizer, owned=own, template=template)
+    text = TextModel(
+        engine, tokenizer, owned=own, template=template, head=head, prompts=prompts, prompt=prompt
+    )
     text.asked_ctx = ctx
     if ctx is not None and ctx != text.ctx:
         logging.getLogger("aggml").warning(
@@ -264,11 +269,16 @@ async def _load_encoder(
         file if missing else EncoderFile(file, model, dtype)
     )  # load_weights tells what is missing
     weights = await load_weights(backend, found, model.needs(), progress, caches=layers)
-    prompts, prompt = dict[str, str](), None
-    if isinstance(file, ModelFolder):
-        prompts, prompt = await anyio.to_thread.run_sync(prompts_of, file.path)
+    prompts, prompt = await _prompts(file)
     encoder = Encoder(backend, model, weights)
     return EncoderModel(encoder, tokenizer, owned=owned, prompts=prompts, prompt=prompt)
+
+
+async def _prompts(file: ModelFile) -> tuple[dict[str, str], str | None]:
+    """The prompts of a folder by name, and the default one's name; those of files: none."""
+    if isinstance(file, ModelFolder):
+        return await anyio.to_thread.run_sync(prompts_of, file.path)
+    return {}, None
 
 
 async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:

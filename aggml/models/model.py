@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import anyio
 import anyio.to_thread
 
-from aggml import AggmlError, InvalidState, Unsupported
+from aggml import AggmlError, InvalidArgument, InvalidState, Unsupported
+from aggml.models.arguments import shown
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.memory import Memory, measure
@@ -70,14 +71,25 @@ class Model(ABC):
     Attributes:
         architecture: as the file names it.
         ctx: tokens that a sequence may have.
+        prompts: what a folder of sentence-transformers puts before texts of which vectors are made,
+            by name; often "query" and "document".
+        prompt: the name of the prompt that is used if the caller names none; None: none is.
     """
 
     architecture: str
     ctx: int
+    prompts: dict[str, str]
+    prompt: str | None
 
     def __init__(
-        self, computer: Computer, tokenizer: Vocabulary | None, owned: Closing | None
+        self,
+        computer: Computer,
+        tokenizer: Vocabulary | None,
+        owned: Closing | None,
+        prompts: Mapping[str, str] | None = None,
+        prompt: str | None = None,
     ) -> None:
+        self.prompts, self.prompt = dict(prompts or {}), prompt
         self._computer = computer
         self._tokenizer = tokenizer
         self._owned = owned
@@ -243,6 +255,22 @@ class Model(ABC):
             if self._closed:
                 raise closed_error(what) from error
             raise
+
+    def _prompted(self, what: str, texts: Sequence[str], prompt: str | None) -> list[str]:
+        """Texts with a prompt of the folder before each.
+
+        Raises:
+            InvalidArgument: there is no such prompt.
+        """
+        name = self.prompt if prompt is None else prompt
+        if name is None:
+            return [*texts]
+        if name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts)) or "none"
+            raise InvalidArgument(
+                f"[{what}] prompt is {shown(name)}, but the model's folder names {known}"
+            )
+        return [self.prompts[name] + text for text in texts]
 
     async def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts; long texts are tokenized in a thread."""

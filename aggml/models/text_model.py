@@ -6,6 +6,7 @@ tokens of one answer (token_stream.py), steps and requests (engine/), the tokeni
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from aggml import InvalidArgument, Unsupported
 from aggml.models.arguments import (
     flag,
     integer,
+    number,
+    one_text,
     prompt_of,
     sequences_of,
     text_list,
@@ -27,7 +30,7 @@ from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
 from aggml.models.lifetime import closed_error
-from aggml.models.model import Model
+from aggml.models.model import LONG_TEXT, Model
 from aggml.models.token_stream import TokenStream
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.requests import Result
     from aggml.models.model import Closing, TokenIds
+    from aggml.models.rank_head import RankHead
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["TextModel"]
@@ -58,6 +62,7 @@ class TextModel(Model):
         ctx: positions that a sequence may have, prompt and answer together.
         slots: sequences at a time; further requests wait (docs/engine.md).
         engine: computes the requests.
+        prompts, prompt: of the folder, as of `Model`.
         asked_ctx: the ``ctx`` that `load` was given, before it was rounded up; None: as ``ctx``.
     """
 
@@ -70,15 +75,19 @@ class TextModel(Model):
         *,
         owned: Closing | None = None,
         template: Mapping[str, str] | None = None,
+        head: RankHead | None = None,
+        prompts: Mapping[str, str] | None = None,
+        prompt: str | None = None,
     ) -> None:
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx
         self.slots = engine.slots
-        super().__init__(decoder, tokenizer, owned)
+        super().__init__(decoder, tokenizer, owned, prompts, prompt)
         self.engine: TextEngine = engine
         self._decoder = decoder
         self._template_source = template
+        self._head = head
         self._template: ChatTemplate | None = None
 
     @property
@@ -329,6 +338,8 @@ class TextModel(Model):
         dimensions: int | None = None,
         normalize: bool | None = None,
         priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
     ) -> F32:
         """A vector for each text.
 
@@ -341,23 +352,29 @@ class TextModel(Model):
             dimensions: keep only the first so many elements, if the model was trained for that.
             normalize: whether vectors have length 1; None: they do.
             priority: as of `generate`.
+            deadline: seconds from now, in which all vectors are needed.
+            prompt: the name of one of ``prompts``, which is put before each text; None: the one
+                that the folder names as its default, if any.
 
         Returns:
             float32 (len(texts), dimensions or width).
 
         Raises:
-            InvalidArgument: ``texts`` is no list of texts; another argument out of its range.
+            InvalidArgument: ``texts`` is no list of texts; another argument out of its range; there
+                is no such prompt.
             ModelError: no vocabulary; a text longer than ``ctx``.
             FullError: too many requests wait.
+            DeadlineError: the deadline cannot be met, or has passed.
             Unsupported: the file's ``pooling_type`` is 4, scores of a reranker.
             InvalidState: the model is closed.
 
         Cancellation: ends the requests; the model stays usable.
         """
         self._check_open("embed")
-        wanted = self._form("embed", dimensions, normalize, priority)
-        ids = await self._encoded(text_list("embed", "texts", texts))
-        return await self._vectors(ids, "embed", *wanted)
+        wanted = self._form("embed", dimensions, normalize)
+        when = _when("embed", priority, deadline)
+        given = self._prompted("embed", text_list("embed", "texts", texts), prompt)
+        return await self._vectors(await self._encoded(given), "embed", *wanted, *when)
 
     async def embed_ids(
         self,
@@ -366,6 +383,7 @@ class TextModel(Model):
         dimensions: int | None = None,
         normalize: bool | None = None,
         priority: int = 0,
+        deadline: float | None = None,
     ) -> F32:
         """`embed` for texts that are given as token ids.
 
@@ -374,29 +392,115 @@ class TextModel(Model):
             dimensions: as of `embed`.
             normalize: as of `embed`.
             priority: as of `embed`.
+            deadline: as of `embed`.
 
         Returns:
             float32 (len(sequences), dimensions or width).
 
         Raises:
             InvalidArgument: ``sequences`` is no list of lists of ids in the vocabulary.
-            ModelError, FullError, Unsupported, InvalidState: as `embed`.
+            ModelError, FullError, DeadlineError, Unsupported, InvalidState: as `embed`.
 
         Cancellation: ends the requests; the model stays usable.
         """
         self._check_open("embed_ids")
-        wanted = self._form("embed_ids", dimensions, normalize, priority)
+        wanted = self._form("embed_ids", dimensions, normalize)
+        when = _when("embed_ids", priority, deadline)
         ids = sequences_of("embed_ids", "sequences", sequences, self.vocabulary_size)
-        return await self._vectors(ids, "embed_ids", *wanted)
+        return await self._vectors(ids, "embed_ids", *wanted, *when)
 
-    def _form(
-        self, place: str, dimensions: int | None, normalize: bool | None, priority: int
-    ) -> tuple[int, bool, int]:
+    async def embed_multi(
+        self,
+        texts: Sequence[str],
+        *,
+        normalize: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
+    ) -> list[F32]:
+        """The hidden states of all tokens of each text, whatever the file's pooling.
+
+        Args:
+            texts: as of `embed`.
+            normalize: whether each vector has length 1.
+            priority: as of `embed`.
+            deadline: as of `embed`.
+            prompt: as of `embed`.
+
+        Returns:
+            For each text float32 (tokens, width).
+
+        Raises:
+            InvalidArgument, ModelError, FullError, DeadlineError, InvalidState: as `embed`.
+
+        Cancellation: ends the requests; the model stays usable.
+        """
+        self._check_open("embed_multi")
+        unit = flag("embed_multi", "normalize", normalize)
+        when = _when("embed_multi", priority, deadline)
+        given = self._prompted("embed_multi", text_list("embed_multi", "texts", texts), prompt)
+        ids = await self._encoded(given)
+        found = await self._arrays("embed_multi", ids, "hidden", *when)
+        return [_unit(x) for x in found] if unit else found
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the file has a rank head, so that `rerank` works."""
+        return self._head is not None
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> F32:
+        """How well each document answers the query: float32 (len(documents),), greater is better.
+
+        The score of a model that answers "yes" or "no", as Qwen3-Reranker, is the probability of
+        "yes" among the two; of other models it is the number of the rank head as it is. A document
+        that has more than ``ctx`` tokens together with the query is cut.
+
+        Args:
+            query: a text.
+            documents: any number of texts.
+            priority: as of `embed`.
+            deadline: as of `embed`.
+
+        Raises:
+            InvalidArgument: ``query`` is no text, ``documents`` no list of texts.
+            Unsupported: the file has no rank head (``cls.output.weight``).
+            ModelError: no vocabulary; the query alone is longer than ``ctx``.
+            FullError, DeadlineError, InvalidState: as `embed`.
+
+        Cancellation: ends the requests; the model stays usable.
+        """
+        self._check_open("rerank")
+        when = _when("rerank", priority, deadline)
+        asked = one_text("rerank", "query", query)
+        texts = text_list("rerank", "documents", documents)
+        head = self._head
+        if head is None:
+            raise Unsupported(
+                "[rerank] the file has no rank head (cls.output.weight with pooling_type 4): load "
+                "a reranker"
+            )
+        words = self.tokenizer
+        if len(asked) * len(texts) + sum(map(len, texts)) <= LONG_TEXT:
+            pairs = [head.encode(words, asked, text, self.ctx) for text in texts]
+        else:
+            pairs = await anyio.to_thread.run_sync(
+                lambda: [head.encode(words, asked, text, self.ctx) for text in texts]
+            )
+        states = await self._arrays("rerank", pairs, "hidden", *when)
+        return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
+
+    def _form(self, place: str, dimensions: int | None, normalize: bool | None) -> tuple[int, bool]:
         return (
             self.width if dimensions is None
             else integer(place, "dimensions", dimensions, 1, self.width),
             True if normalize is None else flag(place, "normalize", normalize),
-            integer(place, "priority", priority, -(1 << 31), 1 << 31),
         )  # fmt: skip
 
     async def _vectors(
@@ -406,6 +510,7 @@ class TextModel(Model):
         dimensions: int,
         normalize: bool,
         priority: int,
+        deadline: float | None,
     ) -> F32:
         pooling = self._decoder.model.pooling
         if pooling == "rank":
@@ -414,18 +519,22 @@ class TextModel(Model):
                 "scores, and no vectors"
             )
         found = np.empty((len(sequences), dimensions), np.float32)
-        states = await self._arrays(what, sequences, "hidden", priority=priority)
+        states = await self._arrays(what, sequences, "hidden", priority, deadline)
         for i, hidden in enumerate(states):
             if pooling == "mean":
                 vector = hidden.mean(axis=0)
             else:
                 vector = hidden[0 if pooling == "cls" else -1]
-            vector = vector[:dimensions]
-            found[i] = vector / max(float(np.linalg.norm(vector)), 1e-12) if normalize else vector
-        return found
+            found[i] = vector[:dimensions]
+        return _unit(found) if normalize else found
 
     async def _arrays(
-        self, what: str, sequences: Sequence[Sequence[int]], result: Result, *, priority: int
+        self,
+        what: str,
+        sequences: Sequence[Sequence[int]],
+        result: Result,
+        priority: int = 0,
+        deadline: float | None = None,
     ) -> list[F32]:
         """The logits or hidden states of all tokens of each sequence."""
         for ids in sequences:
@@ -447,8 +556,9 @@ class TextModel(Model):
                         found.append(await self._array(what, waiting[0]))
                         del waiting[0]
                     request = TextRequest(
-                        list(ids), 1, result=result, priority=priority, caller=caller.get()
-                    )
+                        list(ids), 1, result=result, priority=priority, caller=caller.get(),
+                        deadline=deadline,
+                    )  # fmt: skip
                     if i and engine.queued >= engine.max_waiting and waiting:
                         found += [await self._array(what, x) for x in waiting]
                         waiting.clear()
@@ -492,3 +602,16 @@ class TextModel(Model):
 
     def _bytes_of(self, token: int) -> bytes:
         return b"" if self._tokenizer is None else self._tokenizer.bytes_of(token)
+
+
+def _when(place: str, priority: int, deadline: float | None) -> tuple[int, float | None]:
+    """The arguments, checked; the deadline as `time.monotonic`."""
+    if deadline is not None:
+        deadline = time.monotonic() + number(place, "deadline", deadline, 0)
+    return integer(place, "priority", priority, -(1 << 31), 1 << 31), deadline
+
+
+def _unit(vectors: F32) -> F32:
+    """Vectors of length 1."""
+    found: F32 = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return found

@@ -17,8 +17,9 @@ import aggml
 from aggml import Tensor
 from aggml.models.checkpoints.config import Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
-from aggml.models.checkpoints.planning import Translation, chosen
-from aggml.models.checkpoints.pooling import NORMALIZE, pooling_keys
+from aggml.models.checkpoints.planning import Translation, chosen, rows_of
+from aggml.models.checkpoints.pooling import NORMALIZE, RANK, modules_of, pooling_keys
+from aggml.models.checkpoints.rerankers import QWEN3_TEMPLATE, answer_tokens, is_reranker
 from aggml.models.checkpoints.settings import refuse_unread
 from aggml.models.checkpoints.shards import Shards
 from aggml.models.checkpoints.vocabularies import for_file, vocabulary_keys
@@ -38,6 +39,11 @@ NEEDED: Final = (
     "context_length", "embedding_length", "block_count", "attention.head_count",
     "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
+
+
+HEAD: Final = "cls.output.weight"
+#: Architectures of which there are rerankers that answer "yes" or "no".
+ANSWERING: Final = ("qwen3", "qwen3moe", "qwen3vl")
 
 
 class ModelFolder:
@@ -96,8 +102,36 @@ class ModelFolder:
                 f"config.json has vocab_size = {told}, but the embeddings have {rows} rows"
             )
         self.metadata |= vocabulary_keys(self.path, config, rows)
+        if self.metadata.get(f"{name}.attention.causal") is not False:
+            self._add_rank_head(name)
         refuse_unread(config.values, config.read, self._map.harmless, name)
         return self
+
+    def _add_rank_head(self, architecture: str) -> None:
+        """Give a decoder that ranks the tensor and the keys that GGUF has for it.
+
+        Either the folder has a matrix of scores (``ForSequenceClassification``), or the rows of
+        "yes" and "no" are taken from the matrix of the logits.
+        """
+        labels: list[str] = []
+        if HEAD in self._made:
+            told = self._config.get("id2label", default={"0": "LABEL_0"})
+            labels = [str(x) for x in told.values()]
+        elif architecture in ANSWERING:
+            modules = modules_of(self.path)
+            if not is_reranker(self.path, modules):
+                return
+            pieces = self.metadata.get("tokenizer.ggml.tokens", ())
+            tokens = answer_tokens(self.path, modules, pieces)
+            of = self._made.get("output.weight") or self._made["token_embd.weight"]
+            self._made[HEAD] = rows_of(of, (tokens.yes, tokens.no))
+            self.metadata.setdefault("tokenizer.chat_template.rerank", QWEN3_TEMPLATE)
+            labels = ["yes", "no"]
+            made = self._made[HEAD]
+            self.tensors[HEAD] = aggml.new_tensor(made.dtype, ne=made.shape[::-1], name=HEAD)
+        if labels:
+            self.metadata[f"{architecture}.pooling_type"] = RANK
+            self.metadata[f"{architecture}.classifier.output_labels"] = labels
 
     def file_metadata(self) -> dict[str, Any]:
         """The metadata of a GGUF file that is made of this folder.

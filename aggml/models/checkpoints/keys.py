@@ -131,6 +131,7 @@ DECODER: Final[dict[str, Rule]] = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
     "output": "lm_head",
+    "cls.output": "score",  # of classes that end with ForSequenceClassification
     "blk.{i}.attn_norm": "layers.{i}.input_layernorm",
     "blk.{i}.attn_q": "layers.{i}.self_attn.q_proj",
     "blk.{i}.attn_k": "layers.{i}.self_attn.k_proj",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aggml import DType
+from aggml.models.checkpoints.recipes import Recipe
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import MOST_LAYERS
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.models.checkpoints.config import Config
-    from aggml.models.checkpoints.recipes import Array, Checkpoint, Recipe, Rule
+    from aggml.models.checkpoints.recipes import Array, Checkpoint, Rule
     from aggml.models.checkpoints.shards import Shards
 
-__all__ = ["Made", "Translation", "chosen"]
+__all__ = ["Made", "Translation", "chosen", "rows_of"]
 
 #: Tensors that become f32 in any case, because they are small or added to f32; so do vectors.
 IN_F32: Final = re.compile(
@@ -68,6 +69,20 @@ class Made:
     recipe: Recipe | None
     dtype: DType
     shape: tuple[int, ...]
+
+
+def rows_of(of: Made, rows: Sequence[int]) -> Made:
+    """Some rows of a matrix that is to be made."""
+    if of.dtype.is_quantized:
+        raise ModelError("a matrix of blocks has no rows that could be taken out of it")
+
+    def make(arrays: Sequence[Array], config: Config) -> Array | None:
+        whole = arrays[0] if of.recipe is None else of.recipe.make(arrays, config)
+        return None if whole is None else whole[list(rows)]
+
+    shape = (len(rows), *of.shape[1:])
+    recipe = Recipe(of.sources, make, lambda _shapes, _config: shape)
+    return Made(of.sources, recipe, of.dtype, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +135,9 @@ class Translation:
                 f"the folder has {len(rest)} tensors that its architecture lacks, for example "
                 f"{min(rest)!r}"
             )
-        if "output" in self.map.tensors and not tied and "output.weight" not in found:
+        ranks = "cls.output.weight" in found  # then there may be no matrix of logits
+        missing = "output" in self.map.tensors and "output.weight" not in found
+        if missing and not tied and not ranks:
             raise ModelError(
                 "the folder has no tensor 'lm_head.weight', and config.json does not have "
                 "tie_word_embeddings = true"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aggml.models.checkpoints.config import Config
 
-__all__ = ["NORMALIZE", "pooling_keys"]
+__all__ = ["NORMALIZE", "RANK", "modules_of", "pooling_keys"]
 
 #: Whether vectors have length 1; other programs do not know this key.
 NORMALIZE: Final = "pooling_normalize"
@@ -47,7 +47,7 @@ def pooling_keys(
     if ranks:
         labels = config.get("id2label", default={"0": "LABEL_0"})
         return {"pooling_type": RANK, "classifier.output_labels": [str(x) for x in labels.values()]}
-    modules = _modules(folder)
+    modules = modules_of(folder)
     if modules is None:
         return {} if causal else {"pooling_type": MEAN}
     found: dict[str, Any] = {"pooling_type": MEAN, NORMALIZE: False}
@@ -63,12 +63,14 @@ def pooling_keys(
             found["pooling_type"] = _pooling(told)
         elif kind == "Normalize":
             found[NORMALIZE] = True
+        elif kind == "LogitScore" and causal:
+            found["pooling_type"] = RANK
         elif kind != "Transformer":
             raise ModelError(f"modules.json has a module of the type {kind!r}, which is not known")
     return found
 
 
-def _modules(folder: Path) -> list[dict[str, Any]] | None:
+def modules_of(folder: Path) -> list[dict[str, Any]] | None:
     """The contents of modules.json; None if there is no such file."""
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8-sig"))

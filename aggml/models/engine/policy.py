@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AGING",
     "Decision",
+    "OfCaller",
     "Rates",
     "RequestView",
     "Shares",
@@ -113,24 +114,35 @@ class OfCaller(Protocol):
     """A request of which the policy knows the caller; the attributes are those of `RequestView`."""
 
     @property
-    def caller(self) -> Hashable: ...
+    def caller(self) -> Hashable:
+        """Whose request it is."""
+        ...
+
     @property
-    def served(self) -> int: ...
+    def served(self) -> int:
+        """Tokens that its caller got so far."""
+        ...
+
     @property
-    def number(self) -> int: ...
+    def number(self) -> int:
+        """Its place in the order of arrival."""
+        ...
+
     @property
-    def tokens(self) -> int: ...
+    def tokens(self) -> int:
+        """Tokens that are to be computed for it."""
+        ...
 
 
-V = TypeVar("V", bound=OfCaller)
+_V = TypeVar("_V", bound=OfCaller)
 
 
-def divide_fairly(those: Iterable[V]) -> list[V]:
+def divide_fairly(those: Iterable[_V]) -> list[_V]:
     """Requests of one standing, those of the caller with the fewest tokens first.
 
     A caller is charged here for those of its requests that come before.
     """
-    queues: dict[Hashable, deque[V]] = {}
+    queues: dict[Hashable, deque[_V]] = {}
     for one in sorted(those, key=lambda x: x.number):
         queues.setdefault(one.caller, deque()).append(one)
     if len(queues) == 1:
@@ -138,7 +150,7 @@ def divide_fairly(those: Iterable[V]) -> list[V]:
     heap = [(x[0].served, x[0].number, i) for i, x in enumerate(queues.values())]
     by_index = list(queues.values())
     heapq.heapify(heap)
-    found: list[V] = []
+    found: list[_V] = []
     while heap:
         tokens, _, i = heapq.heappop(heap)
         one = by_index[i].popleft()

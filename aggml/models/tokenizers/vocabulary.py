@@ -160,14 +160,22 @@ class Vocabulary(ABC):
     def _control_names(self) -> set[str]:
         return {self.pieces[i] for i in self._roles.hidden}
 
-    def encode_quoted(self, text: str, quotes: Quotes) -> list[int]:
-        """As `encode_prompt`, for a text in which ``quotes`` stand: they give no control token."""
+    def encode_quoted(self, text: str, quotes: Quotes, *, special: bool = True) -> list[int]:
+        """As `encode_prompt`, for a text in which ``quotes`` stand: they give no control token.
+
+        Args:
+            text: a text.
+            quotes: of the names in it.
+            special: as of `encode`.
+        """
         ids: list[int] = []
         for part in self._control_parts(self._checked(text)):
             if isinstance(part, int):
                 ids.append(part)
             else:
                 ids += self._ids_of(quotes.unquote(part), special=False, literal=True)
+        if not special:
+            return ids
         around = self._ids_of("", special=True, literal=False)
         begins = bool(around) and around[0] == self.bos
         before = around[:1] if begins and ids[:1] != [self.bos] else []
