@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 import click
 
+from aggml.cli.lines import Lines
 from aggml.cli.shared import awaited, model_options, opened, tell
 from aggml.cli.text import sampling_options
 from aggml.models import ModelError
@@ -168,6 +169,9 @@ class _Shown(Protocol):
 class _Terminal:
     """A person at a terminal."""
 
+    def __init__(self) -> None:
+        self._lines = Lines()
+
     def ready(self, model: Model, ctx: int | None) -> None:
         """Print the model to standard error; standard output has the answers alone."""
         rounded = "" if ctx in (None, model.ctx) else f" ({ctx} rounded up)"
@@ -179,11 +183,10 @@ class _Terminal:
 
     def line(self) -> str | None:
         """Read a line that the person types."""
-        try:
-            return input("> ")
-        except EOFError:
+        found = self._lines.line("> ")
+        if found is None:
             click.echo()
-            return None
+        return found
 
     def token(self, text: str) -> None:
         """Print the piece at once."""
@@ -217,19 +220,22 @@ class _Terminal:
 class _Events:
     """A program: it reads each event as one line of JSON."""
 
+    def __init__(self) -> None:
+        self._lines = Lines()
+
     def ready(self, model: Model, ctx: int | None) -> None:
         """Write the event `ready`, which names the model."""
         tell({"event": "ready", "architecture": model.architecture, "ctx": model.ctx})
 
     def line(self) -> str | None:
         """Read a line of text, or a JSON string."""
-        line = sys.stdin.readline()
-        if not line:
+        line = self._lines.line()
+        if line is None:
             return None
         if line.startswith('"'):
             with contextlib.suppress(ValueError):
                 return str(json.loads(line))
-        return line.rstrip("\r\n")
+        return line
 
     def token(self, text: str) -> None:
         """Write the event `token`."""
