@@ -776,6 +776,11 @@ class Engine:
             if one.snapshot.failed:
                 self._drop_snapshot(one)
                 one.begin_again()
+            elif one.snapshot.seconds is not None and one.snapshot.n:
+                # Out and in again: both ways are the same copy between memory and memory.
+                took = 2 * one.snapshot.seconds / one.snapshot.n
+                old = took if self._rates.copy is None else self._rates.copy
+                self._rates = replace(self._rates, copy=old + 0.2 * (took - old))
         need = self._need(one)
         if need > self.pages.free:
             self._shrink()

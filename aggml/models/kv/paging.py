@@ -245,6 +245,7 @@ class PagedDecoder(Decoder):
                 waits += self._reached.standing(slot, first + n)
             rows, kept = blank(self.form, n if into is None else 0, states=states)
             into = rows if into is None else into
+            copies: list[Future[Any]] = []
             for backend, caches, others in self._lying:
                 reads = [
                     (cache, into[i], (slot * self.ctx + first) * row)
@@ -253,9 +254,9 @@ class PagedDecoder(Decoder):
                 if kept is not None:
                     reads += [(state, kept[i], slot * size) for i, state, size in others]
                 if reads:
-                    waits.append(backend.get_many(reads))
-                    self._note_move(slot, waits[-1])
-            return Snapshot(self.form, first, n, into, kept, waits)
+                    copies.append(backend.get_many(reads))
+                    self._note_move(slot, copies[-1])
+            return Snapshot(self.form, first, n, into, kept, [*waits, *copies], copies)
 
     def load(self, slot: int, snapshot: Snapshot) -> list[Future[None]]:
         """Queue writes of all that a snapshot holds, to its positions of a sequence.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aggml import Future
     from aggml.models.kv.caches import Caches
+    from aggml.stream.future import Times
 
 __all__ = ["Bytes", "CacheForm", "Snapshot", "blank"]
 
@@ -70,9 +71,16 @@ class Snapshot:
         states: for each cache of states the state after position ``first + n - 1``; None: the
             snapshot has none.
         waits: all that must succeed before the bytes can be used.
+        reads: those of them that read the bytes.
+
+    Attributes:
+        seconds: how long the reads took; None: they are not done, or have failed.
     """
 
-    __slots__ = ("__weakref__", "_failed", "_waits", "first", "form", "n", "rows", "states")
+    __slots__ = (
+        "__weakref__", "_failed", "_reads", "_waits", "first", "form", "n", "rows", "seconds",
+        "states",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -82,6 +90,7 @@ class Snapshot:
         rows: Sequence[Bytes],
         states: Sequence[Bytes] | None = None,
         waits: Iterable[Future[Any]] = (),
+        reads: Iterable[Future[Any]] = (),
     ) -> None:
         self.form = form
         self.first = first
@@ -90,6 +99,8 @@ class Snapshot:
         self.states = states
         self._failed: Exception | None = None
         self._waits = tuple(waits)
+        self._reads = tuple(reads)
+        self.seconds: float | None = None
 
     @property
     def end(self) -> int:
@@ -138,6 +149,9 @@ class Snapshot:
             return False
         errors = (future.exception() for future in waits)
         self._failed = next((error for error in errors if error is not None), None)
+        reads, self._reads = self._reads, ()
+        if reads and self._failed is None:
+            self.seconds = sum((x.done or 0.0) - (x.started or 0.0) for x in map(_times, reads))
         self._waits = ()  # last: a reader in another thread looks at it first
         return True
 
@@ -172,6 +186,10 @@ class Snapshot:
             state = "good" if self._failed is None else f"failed: {self._failed}"
         states = "" if self.states is None else " and states"
         return f"<Snapshot of positions {self.first} to {self.end}{states}, {state}>"
+
+
+def _times(future: Future[Any]) -> Times:
+    return future.times
 
 
 def blank(form: CacheForm, n: int, *, states: bool) -> tuple[list[Bytes], list[Bytes] | None]:

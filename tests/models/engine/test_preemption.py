@@ -93,6 +93,9 @@ async def test_four_urgent_requests_on_a_full_machine(
         assert all(a <= b + 2 for a, b in zip(taken, idle, strict=True)), (taken, idle)
         assert [found[i] for i in range(8)] == alone
         assert sum(x.preempted for x in long) == 4
+        copied = engine._rates.copy
+        assert (copied is not None) == (way == "copied")
+        assert copied is None or 0 < copied < 1
         await settle(engine)
 
 
