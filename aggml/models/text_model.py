@@ -6,6 +6,7 @@ tokens of one answer (token_stream.py), steps and requests (engine/), the tokeni
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from aggml.models.arguments import (
     sequences_of,
     text_list,
     token_ids,
+    urgency_of,
 )  # fmt: skip
 from aggml.models.chat.answers import answer_messages, stream_answer
 from aggml.models.chat.template import ChatTemplate
@@ -437,6 +439,8 @@ class TextModel(Model):
                     "larger ctx", what,
                 )  # fmt: skip
         engine = self.engine
+        priority, seconds = urgency_of(what, priority, None)
+        until = None if seconds is None else time.monotonic() + seconds
         found: list[F32] = []
         waiting: list[TextRequest] = []
         with self._open(what):
@@ -447,8 +451,9 @@ class TextModel(Model):
                         found.append(await self._array(what, waiting[0]))
                         del waiting[0]
                     request = TextRequest(
-                        list(ids), 1, result=result, priority=priority, caller=caller.get()
-                    )
+                        list(ids), 1, result=result, priority=priority, deadline=until,
+                        caller=caller.get(),
+                    )  # fmt: skip
                     if i and engine.queued >= engine.max_waiting and waiting:
                         found += [await self._array(what, x) for x in waiting]
                         waiting.clear()
