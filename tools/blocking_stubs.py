@@ -30,6 +30,7 @@ CLASSES: Final = (
     ("text_model", "TextModel", "BlockingModel"),
     ("encoder_model", "EncoderModel", "BlockingModel"),
     ("speech_model", "SpeechModel", "BlockingModel"),
+    ("voice_model", "VoiceModel", "BlockingModel"),
 )
 FUNCTIONS: Final = (("loading", "load", "BlockingModel"), ("fitting", "fit", None))
 #: Types of attributes that the classes set without an annotation.

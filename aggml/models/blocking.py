@@ -18,10 +18,12 @@ from aggml.models.portal import BlockingStream, blocking_class, blocking_functio
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
+from aggml.models.voice_model import VoiceModel
 
 __all__ = [
     "BlockingChatStream", "BlockingEncoderModel", "BlockingModel", "BlockingSpeechModel",
-    "BlockingStream", "BlockingTextModel", "BlockingTokenStream", "fit", "load",
+    "BlockingStream", "BlockingTextModel", "BlockingTokenStream", "BlockingVoiceModel", "fit",
+    "load",
 ]  # fmt: skip
 
 BlockingTokenStream = blocking_class(TokenStream, __name__, BlockingStream)
@@ -30,6 +32,7 @@ BlockingModel = blocking_class(Model, __name__)
 BlockingTextModel = blocking_class(TextModel, __name__, BlockingModel)
 BlockingEncoderModel = blocking_class(EncoderModel, __name__, BlockingModel)
 BlockingSpeechModel = blocking_class(SpeechModel, __name__, BlockingModel)
+BlockingVoiceModel = blocking_class(VoiceModel, __name__, BlockingModel)
 load = blocking_function(_load)
 fit = blocking_function(_fit)
 

@@ -2,7 +2,7 @@
 # ruff: noqa: ANN401 - options of the asynchronous classes
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from aggml.models.memory import Memory
 from aggml.models.model import F32, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
+from aggml.models.speech.spans import Span
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
 
@@ -28,6 +29,7 @@ __all__ = [
     "BlockingStream",
     "BlockingTextModel",
     "BlockingTokenStream",
+    "BlockingVoiceModel",
     "fit",
     "load",
 ]
@@ -72,6 +74,12 @@ class BlockingModel(BlockingObject):
     def transcribe(
         self, samples: npt.ArrayLike, rate: int = 16000, **options: Any
     ) -> BlockingStream[Segment]: ...
+    def listen(
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = 16000,
+        **options: Any,
+    ) -> BlockingStream[Any]: ...
     def embed(self, texts: Sequence[str]) -> F32: ...
     def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
     def rerank(self, query: str, documents: Sequence[str]) -> F32: ...
@@ -233,6 +241,28 @@ class BlockingSpeechModel(BlockingModel):
     def transcribe_all(
         self, recordings: Sequence[npt.ArrayLike], rate: int = ..., **options: Any
     ) -> list[list[Segment]]: ...
+
+class BlockingVoiceModel(BlockingModel):
+    architecture: str
+    ctx: int
+    @property
+    def width(self) -> int: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    def embed(self, texts: Sequence[str]) -> F32: ...
+    def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
+    def listen(  # type: ignore[override]
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = ...,
+        *,
+        threshold: float = 0.5,
+        silence: float = 0.1,
+        shortest: float = 0.25,
+        pad: float = 0.03,
+        longest: float | None = None,
+    ) -> BlockingStream[Span]: ...
+    def probabilities(self, samples: npt.ArrayLike, rate: int = ...) -> F32: ...
 
 def load(
     path: str | os.PathLike[str],
