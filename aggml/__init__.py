@@ -246,7 +246,18 @@ _LATER = {
     "aggml.tracing.timeline": ("Trace", "TraceEvent", "trace"),
 }
 _LATER_BY_NAME = {name: room for room, names in _LATER.items() for name in names}
-_ROOMS = ("compare", "gguf", "gradients", "models", "opt", "ray", "scheduler", "serve", "tracing")
+_ROOMS = (
+    "compare",
+    "gguf",
+    "gradients",
+    "models",
+    "opt",
+    "pipeline",
+    "ray",
+    "scheduler",
+    "serve",
+    "tracing",
+)
 
 
 def __getattr__(name: str) -> object:

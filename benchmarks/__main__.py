@@ -32,6 +32,7 @@ from benchmarks import (
     kernels,
     lag,
     ops,
+    pipelines,
     roofline,
     service,
     tasks,
@@ -58,6 +59,7 @@ PARTS: Final = {
     tasks.PART: "generate of 1 to 16 tasks, embed of 64, an urgent request; llama.cpp",
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
+    pipelines.PART: "a pipeline, per item and stage; anyio's streams",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",
     growth.PART: "the cost of one future, stream, backend, input, call among up to 10,000",
@@ -97,8 +99,10 @@ class Bench:
         gc.freeze()
         if name == roofline.PART:
             return roofline.measure(self.roofline, quick=self.quick)
-        if name in (awaits.PART, lag.PART, growth.PART):
-            on_loops = {awaits.PART: awaits, lag.PART: lag, growth.PART: growth}
+        on_loops = {
+            awaits.PART: awaits, pipelines.PART: pipelines, lag.PART: lag, growth.PART: growth,
+        }  # fmt: skip
+        if name in on_loops:
             rows: list[Row] = []
             for loop in LOOPS:
                 on_loop = partial(on_loops[name].measure, loop, quick=self.quick)

@@ -32,6 +32,7 @@ CLASSES: Final = (
     ("speech_model", "SpeechModel", "BlockingModel"),
     ("host", "ModelUse", "BlockingObject"),
     ("host", "Host", "BlockingObject"),
+    ("voice_model", "VoiceModel", "BlockingModel"),
 )
 FUNCTIONS: Final = (
     ("loading", "load", "BlockingModel"),

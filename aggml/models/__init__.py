@@ -34,19 +34,21 @@ from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
 from aggml.models.ranking import Ranked, ranked
 from aggml.models.site import computing
-from aggml.models.speech import Segment
+from aggml.models.speech import Segment, Span
 from aggml.models.speech.waves import read_wav
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
+from aggml.models.voice_model import VoiceModel
 from aggml.models.weights import open_model
 
 __all__ = [
     "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
     "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
-    "ModelStatus", "NotFiniteError", "Ranked", "Segment", "SpeechModel", "TextModel", "Token",
-    "TokenStream", "TooLongError", "Usage", "blocking", "caller", "computing", "convert", "fit",
+    "ModelStatus", "NotFiniteError", "Ranked", "Segment", "Span", "SpeechModel", "TextModel",
+    "Token", "TokenStream", "TooLongError", "Usage", "VoiceModel", "blocking", "caller",
+    "computing", "convert", "fit",
     "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
     "register_architecture",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import math
 import numbers
 import operator
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from aggml import InvalidArgument
+from aggml.pipeline.urgency import current_urgency
 
 __all__ = [
     "file_path", "flag", "integer", "number", "one_text", "prompt_of", "recordings_of",
     "sequences_of", "shown",
-    "stop_ids_of", "text_list", "token_ids",
+    "stop_ids_of", "text_list", "token_ids", "urgency_of",
 ]  # fmt: skip
 
+PRIORITY = 1 << 31  # the highest
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -76,6 +79,20 @@ def number(
             wanted = "not negative" if least == 0 else f"at least {least:g}"
         raise InvalidArgument(f"[{place}] {name} is {found:g}, must be {wanted}")
     return found
+
+
+def urgency_of(place: str, priority: Any, deadline: Any) -> tuple[int, float | None]:  # noqa: ANN401
+    """Priority, and seconds until the deadline, of a request.
+
+    What the caller leaves open (0, None) is that of the item on which a stage of a pipeline works
+    now.
+    """
+    found = integer(place, "priority", priority, -PRIORITY, PRIORITY)
+    seconds = None if deadline is None else number(place, "deadline", deadline, 0)
+    item = current_urgency()
+    if seconds is None and item.until is not None:
+        seconds = max(0.0, item.until - time.monotonic())
+    return found or item.priority, seconds
 
 
 def flag(place: str, name: str, value: Any) -> bool:  # noqa: ANN401

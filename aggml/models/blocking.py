@@ -24,11 +24,12 @@ from aggml.models.portal import BlockingStream, blocking_class, blocking_functio
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
+from aggml.models.voice_model import VoiceModel
 
 __all__ = [
     "BlockingChatStream", "BlockingEncoderModel", "BlockingHost", "BlockingModel",
     "BlockingModelUse", "BlockingSpeechModel", "BlockingStream", "BlockingTextModel",
-    "BlockingTokenStream", "Host", "fit", "load",
+    "BlockingTokenStream", "BlockingVoiceModel", "Host", "fit", "load",
 ]  # fmt: skip
 
 BlockingTokenStream = blocking_class(TokenStream, __name__, BlockingStream)
@@ -37,6 +38,7 @@ BlockingModel = blocking_class(Model, __name__)
 BlockingTextModel = blocking_class(TextModel, __name__, BlockingModel)
 BlockingEncoderModel = blocking_class(EncoderModel, __name__, BlockingModel)
 BlockingSpeechModel = blocking_class(SpeechModel, __name__, BlockingModel)
+BlockingVoiceModel = blocking_class(VoiceModel, __name__, BlockingModel)
 BlockingModelUse = blocking_class(ModelUse, __name__)
 BlockingHost = blocking_class(_Host, __name__)
 Host = blocking_function(_Host)  # a blocking host

@@ -2,7 +2,7 @@
 # ruff: noqa: ANN401 - options of the asynchronous classes
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from aggml.models.memory import Memory
 from aggml.models.model import F32, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
+from aggml.models.speech.spans import Span
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
 
@@ -31,6 +32,7 @@ __all__ = [
     "BlockingStream",
     "BlockingTextModel",
     "BlockingTokenStream",
+    "BlockingVoiceModel",
     "Host",
     "fit",
     "load",
@@ -78,6 +80,12 @@ class BlockingModel(BlockingObject):
     def transcribe(
         self, samples: npt.ArrayLike, rate: int = 16000, **options: Any
     ) -> BlockingStream[Segment]: ...
+    def listen(
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = 16000,
+        **options: Any,
+    ) -> BlockingStream[Any]: ...
     def embed(self, texts: Sequence[str]) -> F32: ...
     def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
     def rerank(self, query: str, documents: Sequence[str]) -> F32: ...
@@ -282,6 +290,28 @@ class BlockingHost(BlockingObject):
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
+
+class BlockingVoiceModel(BlockingModel):
+    architecture: str
+    ctx: int
+    @property
+    def width(self) -> int: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    def embed(self, texts: Sequence[str]) -> F32: ...
+    def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
+    def listen(  # type: ignore[override]
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = ...,
+        *,
+        threshold: float = 0.5,
+        silence: float = 0.1,
+        shortest: float = 0.25,
+        pad: float = 0.03,
+        longest: float | None = None,
+    ) -> BlockingStream[Span]: ...
+    def probabilities(self, samples: npt.ArrayLike, rate: int = ...) -> F32: ...
 
 def load(
     path: str | os.PathLike[str],

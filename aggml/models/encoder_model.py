@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio.to_thread
 import numpy as np
 
-from aggml.models.arguments import flag, integer, number, one_text, sequences_of, text_list
+from aggml.models.arguments import (
+    flag,
+    integer,
+    one_text,
+    sequences_of,
+    text_list,
+    urgency_of,
+)  # fmt: skip
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import LONG_TEXT, Model
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["EncoderModel"]
 
 MOST_WAITING: Final = 1 << 16  # texts of tasks that wait at a time; more are refused
-PRIORITY: Final = 1 << 31  # the highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ class EncoderModel(Model):
         place = "embed"
         self._check_open(place)
         wanted = self._dimensions(place, dimensions), self._normalize(place, normalize)
-        when = self._when(place, priority, deadline)
+        when = urgency_of(place, priority, deadline)
         ids = await self._tokens(place, texts, prompt)
         return await self._vectors(place, ids, *wanted, *when)
 
@@ -155,7 +161,7 @@ class EncoderModel(Model):
         place = "embed_ids"
         self._check_open(place)
         wanted = self._dimensions(place, dimensions), self._normalize(place, normalize)
-        when = self._when(place, priority, deadline)
+        when = urgency_of(place, priority, deadline)
         ids = sequences_of(place, "sequences", sequences, self.vocabulary_size)
         return await self._vectors(place, ids, *wanted, *when)
 
@@ -188,7 +194,7 @@ class EncoderModel(Model):
         place = "embed_multi"
         self._check_open(place)
         unit = flag(place, "normalize", normalize)
-        when = self._when(place, priority, deadline)
+        when = urgency_of(place, priority, deadline)
         ids = await self._tokens(place, texts, prompt)
         found = await self._results(place, ids, "tokens", *when)
         return [_unit(x) for x in found] if unit else found
@@ -198,12 +204,6 @@ class EncoderModel(Model):
 
     def _normalize(self, what: str, given: bool | None) -> bool:
         return self._encoder.model.normalize if given is None else flag(what, "normalize", given)
-
-    @staticmethod
-    def _when(what: str, priority: int, deadline: float | None) -> tuple[int, float | None]:
-        if deadline is not None:
-            deadline = number(what, "deadline", deadline, 0)
-        return integer(what, "priority", priority, -PRIORITY, PRIORITY), deadline
 
     async def _tokens(self, what: str, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
         """Token ids of texts, the prompt before each, cut to the context."""
@@ -287,7 +287,7 @@ class EncoderModel(Model):
         Cancellation: takes the documents back; the model stays usable.
         """
         self._check_open("rerank")
-        when = self._when("rerank", priority, deadline)
+        when = urgency_of("rerank", priority, deadline)
         asked = one_text("rerank", "query", query)
         texts = text_list("rerank", "documents", documents)
         words = self.tokenizer
@@ -321,7 +321,7 @@ class EncoderModel(Model):
         Cancellation: takes the pairs back; the model stays usable.
         """
         self._check_open("rerank_ids")
-        when = self._when("rerank_ids", priority, deadline)
+        when = urgency_of("rerank_ids", priority, deadline)
         ids = sequences_of("rerank_ids", "pairs", pairs, self.vocabulary_size)
         return await self._scores("rerank_ids", ids, *when)
 

@@ -33,9 +33,11 @@ from aggml.models.kv.paging import PagedDecoder
 from aggml.models.model import Model
 from aggml.models.rank_head import read_rank_head
 from aggml.models.site import site_of
+from aggml.models.speech.voice import is_voice_file, load_voice
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
+from aggml.models.voice_model import VoiceModel
 from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ def load(
 
     Args:
         path: a GGUF file, or a folder of Hugging Face with config.json and safetensors; of
-            Whisper also OpenAI's ``.pt`` and ggml's ``.bin``. ``~`` is the home directory.
+            Whisper also OpenAI's ``.pt`` and ggml's ``.bin``; of Silero's detector of speech its
+            ``.safetensors``. ``~`` is the home directory.
         backend: where to compute; it must stay open while the model is used. A scheduler gives each
             layer to a device that has memory for it and for its caches, the first layers to the
             CPU. None: a backend on the best device, which is closed with the model.
@@ -212,6 +215,10 @@ async def _load(
     at: Backend | Scheduler | None = backend if backend is not None else own
     assert at is not None
     try:
+        if await anyio.to_thread.run_sync(is_voice_file, path):
+            if dtype is not None:
+                raise InvalidArgument(f"[load] dtype is {dtype!r}, but silero-vad is no encoder")
+            return VoiceModel(await load_voice(at, path), owned=own)
         with await open_model(path) as file:
             template = sources_of(file.metadata)
             model = await described(file)

@@ -24,7 +24,14 @@ from aggml.models.memory import Memory, measure
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        Generator,
+        Iterable,
+        Mapping,
+        Sequence,
+    )  # fmt: skip
 
     import numpy as np
     import numpy.typing as npt
@@ -174,6 +181,19 @@ class Model(ABC):
             Unsupported: the model is no model of speech.
         """
         raise self._cannot("transcribe", "does not transcribe speech: load a Whisper model")
+
+    def listen(
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = 16000,
+        **options: Any,  # noqa: ANN401
+    ) -> AsyncGenerator[Any]:
+        """Hear a sound that comes in chunks; see `SpeechModel.listen` and `VoiceModel.listen`.
+
+        Raises:
+            Unsupported: the model hears nothing.
+        """
+        raise self._cannot("listen", "hears nothing: load a Whisper model or Silero's detector")
 
     @abstractmethod
     async def embed(self, texts: Sequence[str]) -> F32:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import anyio
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, number, one_text, recordings_of, shown
+from aggml.models.arguments import flag, integer, number, one_text, recordings_of, shown, urgency_of
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
@@ -211,7 +211,7 @@ class SpeechModel(Model):
 
     async def _one(self, window: Window) -> Said:
         with self._open("transcribe"):
-            return await self._batches.submit(window)
+            return await self._batches.submit(window, *urgency_of("transcribe", 0, None))
 
     async def _segments(
         self,

@@ -17,12 +17,12 @@ from aggml import InvalidArgument, Unsupported
 from aggml.models.arguments import (
     flag,
     integer,
-    number,
     one_text,
     prompt_of,
     sequences_of,
     text_list,
     token_ids,
+    urgency_of,
 )  # fmt: skip
 from aggml.models.chat.answers import answer_messages, stream_answer
 from aggml.models.chat.template import ChatTemplate
@@ -139,7 +139,8 @@ class TextModel(Model):
         """
         self._check_open("logits")
         tokens = token_ids("logits", "ids", ids, self.vocabulary_size)
-        (found,) = await self._arrays("logits", [tokens], "logits", priority=0)
+        when = _when("logits", 0, None)
+        (found,) = await self._arrays("logits", [tokens], "logits", *when)
         return found
 
     def generate(  # type: ignore[override]  # its options by name
@@ -606,9 +607,8 @@ class TextModel(Model):
 
 def _when(place: str, priority: int, deadline: float | None) -> tuple[int, float | None]:
     """The arguments, checked; the deadline as `time.monotonic`."""
-    if deadline is not None:
-        deadline = time.monotonic() + number(place, "deadline", deadline, 0)
-    return integer(place, "priority", priority, -(1 << 31), 1 << 31), deadline
+    priority, seconds = urgency_of(place, priority, deadline)
+    return priority, None if seconds is None else time.monotonic() + seconds
 
 
 def _unit(vectors: F32) -> F32:

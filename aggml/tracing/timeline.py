@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.stream.observe import Groups
 
-__all__ = ["Trace", "TraceEvent", "chrome", "trace"]
+__all__ = ["Trace", "TraceEvent", "chrome", "note_work", "trace"]
 
 # Operations that move and compute nothing; they show in the JSON, not in the picture.
 _MARKS: Final = frozenset({"wait", "mark", "record", "submit", "synchronize", "close", "accept"})
@@ -55,6 +55,7 @@ class Trace:
     def __init__(self) -> None:
         self._ops: list[tuple[_native.Stream, str, _native.Op]] = []
         self._names: dict[int, str] = {}
+        self._notes: list[TraceEvent] = []
 
     def __enter__(self) -> Self:
         observers.append(self)
@@ -79,6 +80,10 @@ class Trace:
     def seen(self, ops: Sequence[_native.Op]) -> None:
         """See `aggml.stream.observe.Observer`."""
 
+    def note(self, event: TraceEvent) -> None:
+        """Add work that no stream did, such as a call of a pipeline's stage."""
+        self._notes.append(event)
+
     def _rows(self) -> dict[int, str]:
         """Key of each stream -> its name, made unique, in the order of first use."""
         names: dict[int, str] = {}
@@ -91,7 +96,7 @@ class Trace:
 
     @property
     def events(self) -> list[TraceEvent]:
-        """The operations that are done by now, in the order in which they were enqueued."""
+        """The operations that are done by now as they were enqueued; then other work."""
         names = self._rows()
         found = []
         for stream, name, op in self._ops:
@@ -100,12 +105,12 @@ class Trace:
                 found.append(
                     TraceEvent(names[stream.key], name, submitted, started, done, op.moved)
                 )
-        return found
+        return found + self._notes
 
     @property
     def streams(self) -> list[str]:
-        """Names of the streams that were used."""
-        return list(self._rows().values())
+        """Names of the streams that were used, then those of the rows of other work."""
+        return [*dict.fromkeys([*self._rows().values(), *(x.stream for x in self._notes)])]
 
     def to_json(self) -> dict[str, Any]:
         """The events in Chrome's trace format."""
@@ -130,7 +135,9 @@ class Trace:
         suffix = user_path(path).suffix.lower()
         if suffix not in {".png", ".svg"}:
             raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends neither with .png nor .svg")
-        events = [e for e in self.events if e.operation not in _MARKS]
+        done = self.events
+        notes = len(done) - len(self._notes)
+        events = [e for i, e in enumerate(done) if i >= notes or e.operation not in _MARKS]
         if not events:
             raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
         if suffix == ".svg":
@@ -145,6 +152,13 @@ class Trace:
 def trace() -> Trace:
     """Record what all streams do: ``with aggml.trace() as t: ...``; then ``t.plot``, ``t.save``."""
     return Trace()
+
+
+def note_work(row: str, name: str, submitted: float, started: float, done: float) -> None:
+    """Show work that no stream did in all traces that record now: a call of a pipeline's stage."""
+    for observer in observers:
+        if isinstance(observer, Trace):
+            observer.note(TraceEvent(row, name, submitted, started, done, 0))
 
 
 def chrome(

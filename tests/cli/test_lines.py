@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggml.cli import lines
 from aggml.cli.lines import Lines
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def test_a_signal_just_before_the_wait_is_seen(into: int, monkeypatch: pytest.Mo
         steps = [functools.partial(raise_signal, signal.SIGUSR1), functools.partial(real, *args)]
         return list(map(functools.partial.__call__, steps))[1]
 
-    monkeypatch.setattr(lines.select, "select", late)
+    monkeypatch.setattr("aggml.cli.lines.select.select", late)
     before = signal.signal(signal.SIGUSR1, handle)
     rescue = threading.Timer(20, os.write, (into, b"missed\n"))
     rescue.start()

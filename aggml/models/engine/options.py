@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, number, one_text, shown, stop_ids_of
+from aggml.models.arguments import flag, integer, number, one_text, shown, stop_ids_of, urgency_of
 from aggml.models.decoder.adjusting import Adjuster, Rules
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.requests import TextRequest, caller
@@ -27,7 +27,6 @@ __all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
 STOPS: Final = 64  # the most stop texts
 LONGEST_STOP: Final = 1000  # characters
-PRIORITY: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def options_of(
         bias=_biases(place, given["logit_bias"], vocabulary) | dict.fromkeys(suppressed, -math.inf),
         least=least,
     )
-    seconds = None if given["deadline"] is None else number(place, "deadline", given["deadline"], 0)
+    priority, seconds = urgency_of(place, given["priority"], given["deadline"])
     return RequestOptions(
         max_tokens=most,
         temperature=number(place, "temperature", given["temperature"], 0),
@@ -114,7 +113,7 @@ def options_of(
             place, "logprobs", given["logprobs"], 0, min(LOGPROBS, vocabulary)
         ),
         min_tokens=least,
-        priority=integer(place, "priority", given["priority"], -PRIORITY, PRIORITY),
+        priority=priority,
         deadline=None if seconds is None else time.monotonic() + seconds,
     )  # fmt: skip
 

@@ -9,11 +9,12 @@ the public object (../speech_model.py), the layers (../architectures/whisper.py)
 from __future__ import annotations
 
 from aggml.models.speech.segments import Segment
+from aggml.models.speech.spans import Span
 from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt, srt_of, vtt_of
 from aggml.models.speech.waves import mono, resampled
 
 __all__ = [
-    "Segment", "as_objects", "as_srt", "as_text", "as_vtt", "mono", "resampled", "srt_of",
+    "Segment", "Span", "as_objects", "as_srt", "as_text", "as_vtt", "mono", "resampled", "srt_of",
     "vtt_of",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["RATE", "mono", "read_wav", "resampled"]
+__all__ = ["RATE", "Resampler", "mono", "read_wav", "resampled"]
 
 RATE: Final = 16000  # samples a second, as models of speech expect
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # formats of samples
@@ -181,6 +181,56 @@ def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
         at = np.arange(first, min(first + PIECE, n), dtype=np.int64) * down
         found[first : first + len(at)] = np.einsum("nt,nt->n", windows[at // up], bank[at % up])
     return found
+
+
+class Resampler:
+    """`resampled` for a sound that comes in chunks: the results together are those of the whole.
+
+    Args:
+        rate: samples a second of the chunks.
+        to: samples a second of the results.
+    """
+
+    def __init__(self, rate: int, to: int = RATE) -> None:
+        common = math.gcd(rate, to)
+        self._up, self._down = to // common, rate // common
+        self._same = rate == to
+        self._bank = np.empty((1, 0), np.float32) if self._same else _bank(self._up, self._down)
+        taps = self._bank.shape[1]
+        self._kept = np.zeros(max(taps // 2 - 1, 0), np.float32)  # input that is needed still
+        self._dropped = 0  # input before it
+        self._taken = self._given = 0
+
+    def take(self, samples: F32) -> F32:
+        """The next chunk; returns what can be computed by now."""
+        if self._same:
+            return samples
+        self._taken += len(samples)
+        self._kept = np.concatenate([self._kept, samples])
+        taps = self._bank.shape[1]
+        ready = (self._dropped + len(self._kept) - taps + 1) * self._up  # of upsampled input
+        return self._give(max(0, -(-ready // self._down)))
+
+    def finish(self) -> F32:
+        """The rest, when no chunk will come any more."""
+        if self._same:
+            return np.empty(0, np.float32)
+        self._kept = np.concatenate([self._kept, np.zeros(self._bank.shape[1], np.float32)])
+        return self._give(-(-self._taken * self._up // self._down))
+
+    def _give(self, until: int) -> F32:
+        """Results up to number ``until``; forgets the input that no later one needs."""
+        if until <= self._given:
+            return np.empty(0, np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(self._kept, self._bank.shape[1])
+        at = np.arange(self._given, until, dtype=np.int64) * self._down
+        first = at // self._up - self._dropped
+        found: F32 = np.einsum("nt,nt->n", windows[first], self._bank[at % self._up])
+        self._given = until
+        unneeded = until * self._down // self._up - self._dropped
+        unneeded = min(max(unneeded, 0), len(self._kept))
+        self._kept, self._dropped = self._kept[unneeded:], self._dropped + unneeded
+        return found
 
 
 def _bank(up: int, down: int) -> F32:

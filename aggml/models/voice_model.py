@@ -1,0 +1,170 @@
+"""VoiceModel: a model that hears where somebody speaks, in a sound that may still go on.
+
+Here: the public object. Not here: the computation (speech/voice.py), the rules by which speech
+begins and ends (speech/spans.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggml.models.arguments import integer, number
+from aggml.models.model import Model
+from aggml.models.speech.chunks import heard_chunks
+from aggml.models.speech.spans import Span, SpanFinder, SpanRules
+from aggml.models.speech.voice import WINDOW, VoiceState
+from aggml.models.speech.waves import RATE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from aggml.models.model import Closing, TokenIds
+    from aggml.models.speech.voice import VoiceDetector
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["VoiceModel"]
+
+
+class VoiceModel(Model):
+    """A detector of speech: `load` returns it for Silero's ``silero_vad_16k.safetensors``.
+
+    ``async for span in vad.listen(chunks, rate=48000): print(span.start, span.end)``
+
+    Attributes:
+        architecture: "silero-vad".
+        ctx: samples of a window, 512 at 16 kHz.
+    """
+
+    def __init__(self, detector: VoiceDetector, owned: Closing | None = None) -> None:
+        self.architecture = "silero-vad"
+        self.ctx = WINDOW
+        super().__init__(detector, None, owned)
+        self._detector = detector
+
+    @property
+    def width(self) -> int:
+        """Probabilities of a window."""
+        return 1
+
+    @property
+    def vocabulary_size(self) -> int:
+        """It has no tokens."""
+        return 0
+
+    def __repr__(self) -> str:
+        return f"<VoiceModel {self.architecture}{', closed' if self._closed else ''}>"
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """A detector of speech makes no vectors of texts.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise self._cannot("embed", "hears where somebody speaks, and makes no vectors of texts")
+
+    async def embed_ids(self, sequences: Sequence[TokenIds]) -> F32:
+        """A detector of speech makes no vectors of texts.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise self._cannot("embed_ids", "hears where somebody speaks, and makes no vectors")
+
+    def listen(  # type: ignore[override]  # its options by name
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = RATE,
+        *,
+        threshold: float = 0.5,
+        silence: float = 0.1,
+        shortest: float = 0.25,
+        pad: float = 0.03,
+        longest: float | None = None,
+    ) -> AsyncGenerator[Span]:
+        """The times in which somebody speaks, each as soon as it is over.
+
+        Args:
+            chunks: pieces of a sound, of any length, as they come: floats from -1 to 1 or integers;
+                if (samples, channels), channels are averaged. An async generator is closed at the
+                end.
+            rate: samples a second.
+            threshold: the probability from which on it is speech. Speech ends when it falls 0.15
+                below that.
+            silence: seconds of silence that end a span.
+            shortest: seconds; shorter speech is noise.
+            pad: seconds that a span has before and behind the speech.
+            longest: seconds after which a span is cut; None: never.
+
+        Yields:
+            Each span with its samples at 16 kHz.
+
+        Raises:
+            InvalidArgument: an argument of another type or out of its range. By the first span: a
+                chunk is no audio.
+            InvalidState: the model is closed.
+
+        Cancellation: aborts the computation.
+        """
+        place = "listen"
+        self._check_open(place)
+        hertz = integer(place, "rate", rate, 1, 1 << 24)
+
+        def samples(name: str, seconds: float) -> int:
+            return round(number(place, name, seconds, 0) * RATE)
+
+        rules = SpanRules(
+            threshold=number(place, "threshold", threshold, 0, 1, above=True),
+            silence=samples("silence", silence),
+            shortest=samples("shortest", shortest),
+            pad=samples("pad", pad),
+            longest=None if longest is None else max(WINDOW, samples("longest", longest)),
+        )
+        return self._spans(heard_chunks(place, chunks, hertz), SpanFinder(rules))
+
+    async def probabilities(self, samples: npt.ArrayLike, rate: int = RATE) -> F32:
+        """The probability that somebody speaks, of each whole window of 32 ms.
+
+        Args:
+            samples: as one chunk of `listen`.
+            rate: samples a second.
+
+        Raises:
+            InvalidArgument: ``samples`` is no audio, or ``rate`` is below 1.
+            InvalidState: the model is closed.
+
+        Cancellation: aborts the computation.
+        """
+        self._check_open("probabilities")
+        hertz = integer("probabilities", "rate", rate, 1, 1 << 24)
+        pieces = [x async for x in heard_chunks("probabilities", [samples], hertz)]
+        whole = np.concatenate([np.empty(0, np.float32), *pieces])
+        with self._open("probabilities"):
+            return await self._detector.hear(
+                VoiceState.new(), whole[: len(whole) // WINDOW * WINDOW]
+            )
+
+    async def _spans(self, pieces: AsyncGenerator[F32], finder: SpanFinder) -> AsyncGenerator[Span]:
+        state, rest = VoiceState.new(), np.empty(0, np.float32)
+        try:
+            async for piece in pieces:
+                rest = np.concatenate([rest, piece])
+                n = len(rest) // WINDOW
+                if not n:
+                    continue
+                with self._open("listen"):
+                    found = await self._detector.hear(state, rest[: n * WINDOW])
+                for i, probability in enumerate(found):
+                    span = finder.take(rest[i * WINDOW : (i + 1) * WINDOW], float(probability))
+                    if span is not None:
+                        yield span
+                rest = rest[n * WINDOW :]
+        finally:
+            await pieces.aclose()
+        last = finder.finish(rest)
+        if last is not None:
+            yield last
