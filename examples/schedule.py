@@ -29,7 +29,7 @@ async def main() -> None:
             await home.set(weight, eye)
         print(scheduler.plan(graph))
         inputs = [np.full(SIZE, k - 2, np.float32) for k in range(4)]
-        futures = [await scheduler.submit(graph, {x: array}, y) for array in inputs]
+        futures = [scheduler.run(graph, {x: array}, y) for array in inputs]
         for future in futures:  # all four are under way
             print((await future)[0, 0])
 
