@@ -36,7 +36,7 @@ class Two:
         self.doubled = ops.scale(self.x, 2.0)
         self.y = ops.mul(self.doubled, self.weight).set_name("y")
         self.graph = Graph(self.y)
-        self.b.alloc([self.weight]).usage = aggml.BufferUsage.WEIGHTS
+        self.b.alloc([self.weight], usage="weights")
         self.b.set(self.weight, np.full(N, 3, np.float32))
         self.sched = Scheduler([self.a, self.b, self.cpu], **options)
         self.sched.set_tensor_backend(self.doubled, self.a)
