@@ -214,7 +214,7 @@ class Buffer:
     def usage(self, usage: BufferUsage) -> None:
         if isinstance(usage, str):
             raise InvalidArgument(
-                f"[Buffer.usage] {usage!r} is none of {list(BufferUsage)}; alloc(usage=) takes names"
+                f"[Buffer.usage] {usage!r} is none of {list(BufferUsage)}: names are for alloc"
             )
         found = usage_of(usage, "Buffer.usage")
         with placing:  # a tensor that is placed meanwhile sees that it is among weights
