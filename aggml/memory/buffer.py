@@ -30,12 +30,7 @@ if TYPE_CHECKING:
     from aggml.process.alive import Named
     from aggml.tensor import Tensor
 
-__all__ = [
-    "Buffer",
-    "Kind",
-    "aligned",
-    "lying",
-]
+__all__ = ["Buffer", "Kind", "aligned", "lying", "usage_of"]
 
 
 _put = object.__setattr__

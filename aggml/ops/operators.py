@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Extents
 
-__all__: list[str] = []  # no builders: the operators of Tensor call these functions
+__all__ = ["Transposed"]  # no builders: the operators of Tensor call these functions
 
 _OFFSET = struct.Struct("<q56x")
 

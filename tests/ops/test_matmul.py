@@ -1,6 +1,6 @@
 """``a @ b`` and ``a.T`` mean what they mean in numpy.
 
-Not here: the other operators (test_operators.py), `mul_mat` itself (test_mul_mat.py).
+Not here: the other operators (test_operators.py), `mul_mat` itself (test_recorded.py).
 """
 
 from __future__ import annotations
