@@ -42,7 +42,7 @@ async def _weights(be: Backend, dtype: str, shape: Shape) -> dict[str, Tensor]:
         plain = data.ndim == 1
         ne = data.shape if plain else (shape.matrices()[name][1], data.shape[0])
         tensor = aggml.new_tensor("f32" if plain else dtype, ne=ne, name=f"{name}.weight")
-        (await be.alloc_async([tensor])).usage = aggml.BufferUsage.WEIGHTS
+        await be.alloc_async([tensor], usage="weights")
         if plain:
             await be.set(tensor, data)
         else:

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 import aggml
-from aggml import BufferUsage, DType, Graph, ops
+from aggml import DType, Graph, ops
 from benchmarks import cases
 from benchmarks.kernel_peers import PLAIN, Peers
 from benchmarks.timing import Budget, Row, median, progress
@@ -129,7 +129,7 @@ class Ours:
         """Place tensors, pack weights, fill; then one run, so that nothing is left to prepare."""
         if self._weights:
             assert self._stored is not None
-            self.be.alloc(self._weights).usage = BufferUsage.WEIGHTS
+            self.be.alloc(self._weights, usage="weights")
             data = cases.repeated(self._stored, self.case["m"])
             for w in self._weights:
                 await self.be.set(w, data)

@@ -25,11 +25,11 @@ async def main() -> None:
     cpu = aggml.get_device("CPU").backend()  # the last one must be a CPU
     async with a, b, cpu, Scheduler([a, b, cpu], parallel=True) as scheduler:
         for weight, home in ((first, a), (second, b)):  # nodes are computed where their weights are
-            home.alloc([weight]).usage = aggml.BufferUsage.WEIGHTS
+            home.alloc([weight], usage="weights")
             await home.set(weight, eye)
         print(scheduler.plan(graph))
         inputs = [np.full(SIZE, k - 2, np.float32) for k in range(4)]
-        futures = [await scheduler.submit(graph, {x: array}, y) for array in inputs]
+        futures = [scheduler.run(graph, {x: array}, y) for array in inputs]
         for future in futures:  # all four are under way
             print((await future)[0, 0])
 

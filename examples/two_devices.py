@@ -115,7 +115,7 @@ class Decoder:
         for i, weights in enumerate(self.layers):
             homes.update(dict.fromkeys(weights, backends[i * len(backends) // LAYERS]))
         for tensor, home in homes.items():
-            home.alloc([tensor]).usage = aggml.BufferUsage.WEIGHTS
+            home.alloc([tensor], usage="weights")
             await home.set(tensor, self.values[tensor])
 
 

@@ -142,6 +142,9 @@ async def _scheduled() -> dict[str, Way]:
             submission = scheduler.submit(graph, {"x": ones}, "y")
             found[f"submit: {turn}"] = way_of(partial(_submitted, submission, futures))
             await futures[0]
+            run = partial(scheduler.run, graph, {"x": ones}, "y")
+            found[f"scheduler.run: {turn}"] = way_of(run)
+            await scheduler.synchronize()
     return found
 
 

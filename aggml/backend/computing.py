@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from aggml.plan import DevicePlan
     from aggml.stream.prepared import Asked
     from aggml.tensor import Tensor
+    from aggml.tensor.placement import BufferUsage
 
 __all__ = ["ComputingBackend", "GraphPlan"]
 
@@ -65,7 +66,11 @@ class GraphPlan:
         return self.backend._plan(self.graph)
 
     def update(self, graph: Graph) -> None:
-        """Compile another graph into this object (ggml_backend_graph_plan_update)."""
+        """Compile another graph into this object (ggml_backend_graph_plan_update).
+
+        Raises:
+            As `Backend.graph_plan`; the object keeps its graph then.
+        """
         self.backend._plan(graph)
         self.graph = graph
 
@@ -80,20 +85,43 @@ class GraphPlan:
 class ComputingBackend(BackendBase):
     """The operations of a `Backend` that place and run graphs."""
 
-    def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
-        """Memory for all given tensors (ggml_backend_alloc_ctx_tensors), see `alloc_tensors`.
+    def alloc(self, tensors: Iterable[Tensor], usage: BufferUsage | str | None = None) -> Buffer:
+        """Memory for all given tensors, in order (ggml_backend_alloc_ctx_tensors).
 
-        One buffer, or a `MultiBuffer` if the tensors need more than the largest single buffer.
+        Args:
+            tensors: of any shapes and types. None of them may have memory, or be a view: views lie
+                where their storage lies. A tensor that is given twice counts once.
+            usage: what the buffer is used for: "weights", "compute" or "any", or the enum
+                `BufferUsage`. Weights are packed for the kernels at the first run. None: any.
+
+        Returns:
+            One buffer; or, if they need more than the largest single buffer, a `MultiBuffer`. No
+            tensors, or none with bytes, give an empty buffer. Its memory is not set to any value,
+            and lives as long as a tensor in it, or queued work on one.
 
         Raises:
-            AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
+            AlreadyAllocated: one of them has memory. Nothing is placed then, as in all cases below.
+            InvalidArgument: one is a view; ``usage`` is no usage.
+            InvalidHandle: one is no tensor.
             AllocFailed: no memory.
+            InvalidState: the backend is closed.
+
+        It does not wait: where a driver may need milliseconds for new memory, await `alloc_async`.
         """
         self._check_open("Backend.alloc")
-        return self.buffer_type.alloc_tensors(tensors)
+        return self.buffer_type.alloc_tensors(tensors, usage)
 
-    async def alloc_async(self, tensors: Iterable[Tensor]) -> Buffer:
+    async def alloc_async(
+        self, tensors: Iterable[Tensor], usage: BufferUsage | str | None = None
+    ) -> Buffer:
         """`alloc`, off the event loop where a driver may need milliseconds to get new memory.
+
+        Args:
+            tensors: as of `alloc`.
+            usage: as of `alloc`.
+
+        Returns:
+            As `alloc`.
 
         Raises:
             As `alloc`.
@@ -101,17 +129,30 @@ class ComputingBackend(BackendBase):
         Cancellation: nothing is placed; the memory is given back.
         """
         self._check_open("Backend.alloc_async")
-        return await give_way(self.buffer_type.allocating(tensors))
+        return await give_way(self.buffer_type.allocating(tensors, usage))
 
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
         """Give memory to every tensor of the graph that has none yet.
 
-        Leafs, ends and OUTPUT tensors get memory of this graph alone, all other nodes scratch. The
-        placement lives as long as the graph; ``close()`` of the result undoes it.
+        Leafs, ends and OUTPUT tensors get memory of this graph alone, all other nodes a place in
+        the scratch of this backend, which all of its graphs share in turn.
+
+        Args:
+            graph: of any size. Leafs that have memory keep it, and any number of graphs may share
+                them. Views are never placed: they lie where their storage lies.
+
+        Returns:
+            The memory of the graph. It lives as long as the graph, whether or not it is kept;
+            ``close()`` undoes the placement. ``size`` is its number of bytes, without scratch.
 
         Raises:
             AlreadyAllocated: the graph has been placed.
-            AllocFailed: no memory.
+            AllocFailed: no memory; nothing is placed then. The text has the largest tensors.
+            InvalidHandle: ``graph`` is no Graph.
+            InvalidState: the backend is closed; or other threads placed tensors of the graph
+                elsewhere each time that it was looked at.
+
+        It does not wait, and takes up to 10 us a node: `prepare` does the same in slices.
         """
         self._check_open("Backend.alloc_graph")
         for _ in range(ATTEMPTS):
@@ -130,7 +171,18 @@ class ComputingBackend(BackendBase):
         raise _restless(graph, "Backend.alloc_graph")
 
     async def reserve(self, nbytes: int) -> None:
-        """Have ``nbytes`` of scratch ready. A worker touches its pages, not the event loop.
+        """Have ``nbytes`` of scratch ready, the memory that intermediate values of graphs share.
+
+        A worker touches its pages, not the event loop.
+
+        Args:
+            nbytes: at least so many; less than what the backend has changes nothing.
+
+        Raises:
+            InvalidArgument: ``nbytes`` is negative.
+            InvalidHandle: ``nbytes`` is no integer.
+            AllocFailed: no memory; the scratch is as before.
+            InvalidState: the backend is closed.
 
         Cancellation: abandons the wait; the memory is kept.
         """
@@ -146,6 +198,21 @@ class ComputingBackend(BackendBase):
 
     async def prepare(self, graph: Graph) -> None:
         """Place the graph (unless done) and compile it, yielding to the event loop every 0.2 ms.
+
+        The next `run` and `graph_compute` of the graph need not do that. A graph that is placed and
+        compiled costs nothing here.
+
+        Args:
+            graph: as of `alloc_graph`; it may be placed.
+
+        Raises:
+            AllocFailed: no memory for the graph, or for the scratch that it needs.
+            Unsupported: a node that this device cannot run.
+            NotAllocated: a leaf of a graph that was placed has no memory any more.
+            InvalidHandle: ``graph`` is no Graph.
+            InvalidArgument: a tensor lies out of reach of this device.
+            InvalidState: the backend is closed; another backend placed the graph; or other tasks
+                placed its tensors elsewhere each time that it was looked at.
 
         Cancellation: a graph that was placed stays placed.
         """
@@ -249,7 +316,24 @@ class ComputingBackend(BackendBase):
         return plan
 
     def graph_plan(self, graph: Graph) -> GraphPlan:
-        """Compile a placed graph (ggml_backend_graph_plan_create); printing it shows its steps."""
+        """Compile a placed graph (ggml_backend_graph_plan_create).
+
+        Args:
+            graph: placed by this backend, or by a `GraphAllocator` in memory that it reaches.
+
+        Returns:
+            A `GraphPlan`: ``print`` shows its steps, ``compute`` enqueues one run. If a tensor is
+            placed elsewhere later, it compiles again.
+
+        Raises:
+            NotAllocated: the graph, or a leaf of it, has no memory.
+            Unsupported: a node that this device cannot run.
+            InvalidHandle: ``graph`` is no Graph.
+            InvalidArgument: a tensor lies out of reach of this device.
+            InvalidState: the backend is closed, or another one placed the graph.
+
+        It does not wait, and takes up to 10 us a node: await `prepare` first to do it in slices.
+        """
         self._check_open("Backend.graph_plan")
         return GraphPlan(self, graph)
 

@@ -290,10 +290,23 @@ class DataBackend(BackendBase):
         Comes after all that was queued before it, and before all that is queued after it, on both
         backends.
 
+        Args:
+            src: a placed tensor, in memory that this backend reaches.
+            dst: a placed tensor of the same type, extents and strides, in writable memory that
+                ``to`` reaches. If it is ``src`` itself, nothing is copied.
+            to: another backend, of any device; None: this one.
+
+        Returns:
+            A Future of None, done when the bytes are in ``dst``. It keeps both tensors alive.
+
         Raises:
             LayoutMismatch: type, extents or strides differ.
-            NotAllocated, InvalidArgument: a tensor has no memory, or none that its backend reaches.
+            NotAllocated, InvalidArgument: a tensor has no memory, or none that its backend reaches;
+                ``dst`` is read-only.
+            InvalidHandle: not a tensor, or not a backend.
             InvalidState: a backend is closed.
+            AggmlError: by the Future: what an earlier write of ``src`` failed with. ``dst`` cannot
+                be read then.
 
         Cancellation: abandons the wait; the copy goes on.
         """

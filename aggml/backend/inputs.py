@@ -1,6 +1,6 @@
 """Checks of the inputs and outputs of a run: which tensors are meant, and that no input is missing.
 
-Here: the checks that `Backend.run` and `Scheduler.submit` share, made before anything is queued;
+Here: the checks that `Backend.run` and `Scheduler.run` share, made before anything is queued;
 the key (its "words") under which a prepared submission is found again. Not here: whether an array
 fits its tensor (tensor/checking.py), whether an INPUT leaf has a value (tensor/inputs.py), the
 copies themselves.

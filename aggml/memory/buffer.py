@@ -30,12 +30,7 @@ if TYPE_CHECKING:
     from aggml.process.alive import Named
     from aggml.tensor import Tensor
 
-__all__ = [
-    "Buffer",
-    "Kind",
-    "aligned",
-    "lying",
-]
+__all__ = ["Buffer", "Kind", "aligned", "lying", "usage_of"]
 
 
 _put = object.__setattr__
@@ -203,13 +198,22 @@ class Buffer:
 
     @property
     def usage(self) -> BufferUsage:
-        """What the buffer is used for. Setting it makes plans check its tensors again."""
+        """What the buffer is used for. Setting it makes plans check its tensors again.
+
+        Raises:
+            InvalidArgument: set to something else.
+        """
         return self._usage
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
+        if isinstance(usage, str):
+            raise InvalidArgument(
+                f"[Buffer.usage] {usage!r} is none of {list(BufferUsage)}: names are for alloc"
+            )
+        found = usage_of(usage, "Buffer.usage")
         with placing:  # a tensor that is placed meanwhile sees that it is among weights
-            self._usage = _usage(usage)
+            self._usage = found
             if self._usage is BufferUsage.WEIGHTS and self._overlapping():
                 self.exclusive = False
             weights = self._usage is BufferUsage.WEIGHTS
@@ -377,8 +381,16 @@ def _offset(tensor: Tensor) -> int:
     return 0 if tensor.placement is None else tensor.placement.offset
 
 
-def _usage(usage: object) -> BufferUsage:
+def usage_of(usage: object, what: str) -> BufferUsage:
+    """A usage given as the enum, its value, or its lower-case name.
+
+    Raises:
+        InvalidArgument: it is none of them.
+    """
     try:
+        if isinstance(usage, str):
+            return BufferUsage[usage.upper()]
         return BufferUsage(usage)  # type: ignore[arg-type]
-    except ValueError:
-        raise InvalidArgument(f"[Buffer.usage] {usage!r} is none of {list(BufferUsage)}") from None
+    except (KeyError, ValueError):
+        names = ", ".join(f'"{member.name.lower()}"' for member in BufferUsage)
+        raise InvalidArgument(f"[{what}] usage={usage!r} is none of {names}") from None

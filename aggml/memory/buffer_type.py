@@ -21,7 +21,7 @@ from aggml.errors import (
     InvalidArgument,
     InvalidHandle,
 )
-from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.buffer import Buffer, aligned, usage_of
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.memory.shortage import amount, shortage
 from aggml.native import _native
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from aggml.stream.future import Future
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
+    from aggml.tensor.placement import BufferUsage
 
 __all__ = ["HOST", "Aside", "BufferType", "HostBufferType", "host_tensor"]
 
@@ -141,12 +142,15 @@ class BufferType(ABC):
         """
         return sum(sum(sizes) for _, sizes in _ranges(self, _unplaced(tensors)))
 
-    def alloc_tensors(self, tensors: Iterable[Tensor]) -> Buffer:
+    def alloc_tensors(
+        self, tensors: Iterable[Tensor], usage: BufferUsage | str | None = None
+    ) -> Buffer:
         """Memory for all given tensors, in order; all or nothing.
 
         Args:
             tensors: none may have memory or be a view (views lie where their storage lies). A
                 tensor that is given twice counts once.
+            usage: of the buffer; None: any.
 
         Returns:
             One buffer; or, if they need more than ``max_size``, a `MultiBuffer` whose parts are
@@ -156,12 +160,16 @@ class BufferType(ABC):
         Raises:
             AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is
                 no tensor.
+            InvalidArgument: ``usage`` is no usage.
             AllocFailed: no memory.
         """
-        return finish(self.allocating(tensors))
+        return finish(self.allocating(tensors, usage))
 
-    def allocating(self, tensors: Iterable[Tensor]) -> Sliced[Buffer]:
+    def allocating(
+        self, tensors: Iterable[Tensor], usage: BufferUsage | str | None = None
+    ) -> Sliced[Buffer]:
         """`alloc_tensors` in small steps."""
+        use = None if usage is None else usage_of(usage, "alloc")
         made: list[Buffer] = []
         placed: list[tuple[Buffer, Tensor]] = []
         try:
@@ -184,7 +192,10 @@ class BufferType(ABC):
                 if place is not None and place.buffer is buffer:
                     buffer.unplace(tensor)
             raise
-        return made[0] if len(made) == 1 else MultiBuffer(made)
+        memory = made[0] if len(made) == 1 else MultiBuffer(made)
+        if use is not None:
+            memory.usage = use
+        return memory
 
     def __repr__(self) -> str:
         return f"<BufferType {self.name}>"

@@ -55,31 +55,13 @@ class Site(ABC):
         """Plan, allocate and compile a graph without holding up the loop."""
 
     @abstractmethod
-    async def submit(
-        self,
-        graph: Graph,
-        inputs: Mapping[Tensor, Any] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any]:
-        """Queue a run of a graph: as `Backend.run`, and as `Scheduler.submit`.
-
-        Cancellation: nothing is queued.
-        """
-
     def run(
         self,
         graph: Graph,
         inputs: Mapping[Tensor, Any] | None = None,
         outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any] | None:
-        """`submit` of a prepared graph at once; None if that takes an ``await`` here."""
-        del graph, inputs, outputs
-        return None
-
-    @property
-    def runs_at_once(self) -> bool:
-        """Whether `run` gives a Future."""
-        return False
+    ) -> Future[Any]:
+        """Queue a run of a graph: `Backend.run`, or `Scheduler.run`."""
 
     @abstractmethod
     def forget(self, graph: Graph) -> None:
@@ -103,14 +85,6 @@ class _One(Site):
         await self.host.prepare(graph)
         self._prepared.add(graph)
 
-    async def submit(
-        self,
-        graph: Graph,
-        inputs: Mapping[Tensor, Any] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
-    ) -> Future[Any]:
-        return self._backend.run(graph, inputs, outputs)
-
     def run(
         self,
         graph: Graph,
@@ -118,10 +92,6 @@ class _One(Site):
         outputs: Tensor | Sequence[Tensor] = (),
     ) -> Future[Any]:
         return self._backend.run(graph, inputs, outputs)
-
-    @property
-    def runs_at_once(self) -> bool:
-        return True
 
     def forget(self, graph: Graph) -> None:
         if graph.memory is not None:
@@ -140,13 +110,13 @@ class _Several(Site):
         await self._scheduler.prepare(graph)
         self._prepared.add(graph)
 
-    async def submit(
+    def run(
         self,
         graph: Graph,
         inputs: Mapping[Tensor, Any] | None = None,
         outputs: Tensor | Sequence[Tensor] = (),
     ) -> Future[Any]:
-        return await self._scheduler.submit(graph, inputs, outputs)
+        return self._scheduler.run(graph, inputs, outputs)
 
     def forget(self, graph: Graph) -> None:
         self._scheduler.forget(graph)
@@ -166,7 +136,7 @@ class _Closed(Site):
     async def prepare(self, graph: Graph) -> None:
         raise closed_error("aggml.models")
 
-    async def submit(
+    def run(
         self,
         graph: Graph,
         inputs: Mapping[Tensor, Any] | None = None,

@@ -5,7 +5,7 @@ Not here: im2col itself (conv_im2col.py), convolutions in one node (conv_direct.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from aggml.ops._common import (
     F16,
@@ -14,6 +14,7 @@ from aggml.ops._common import (
     refuse_type,
     two_tensors,
 )
+from aggml.ops._spelling import spelled
 from aggml.ops.conv_im2col import im2col, im2col_3d
 from aggml.ops.cpy import cont
 from aggml.ops.mul_mat import mul_mat
@@ -41,6 +42,7 @@ def _rows_type(a: Tensor) -> DType:
     return F16 if a.dtype is F16 else F32
 
 
+@spelled
 def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """Convolve lines, all channels with all (``ggml_conv_1d``).
 
@@ -71,12 +73,21 @@ def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tens
     return reshape_3d(product, rows.ne[1], a.ne[2], rows.ne[2])
 
 
+@overload
+def conv_1d_ph(a: Tensor, b: Tensor, s0: int = 1, d0: int = 1) -> Tensor: ...
+@overload
+def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor: ...
+@spelled  # type: ignore[misc]  # it takes both
 def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor:
-    """`conv_1d` padded by half of the kernel; ``s`` is s0, ``d`` is d0 (``ggml_conv_1d_ph``)."""
+    """`conv_1d` padded by half of the kernel (``ggml_conv_1d_ph``).
+
+    ``s`` is s0 and ``d`` is d0; they may be given by these names.
+    """
     two_tensors("conv_1d_ph", a, b)
     return conv_1d(a, b, s, a.ne[0] // 2, d)
 
 
+@spelled
 def conv_1d_dw(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """Convolve each channel with a kernel of its own (``ggml_conv_1d_dw``).
 
@@ -106,12 +117,14 @@ def conv_1d_dw(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> T
     return reshape_3d(product, product.ne[0], product.ne[2], 1)
 
 
+@spelled
 def conv_1d_dw_ph(a: Tensor, b: Tensor, s0: int = 1, d0: int = 1) -> Tensor:
     """`conv_1d_dw` padded by half of the kernel (``ggml_conv_1d_dw_ph``)."""
     two_tensors("conv_1d_dw_ph", a, b)
     return conv_1d_dw(a, b, s0, a.ne[0] // 2, d0)
 
 
+@spelled
 def conv_2d(
     a: Tensor,
     b: Tensor,
@@ -164,6 +177,7 @@ def conv_2d_s1_ph(a: Tensor, b: Tensor) -> Tensor:
     return conv_2d(a, b, 1, 1, a.ne[0] // 2, a.ne[1] // 2, 1, 1)
 
 
+@spelled
 def conv_2d_dw(
     a: Tensor,
     b: Tensor,
@@ -213,6 +227,7 @@ def conv_2d_dw(
     return reshape_4d(product, out0, out1, channels, batch)
 
 
+@spelled
 def conv_3d(
     a: Tensor,
     b: Tensor,

@@ -7,6 +7,7 @@ Here: shapes, types, checks. Not here: convolutions by way of im2col (conv.py), 
 from __future__ import annotations
 
 import struct
+from typing import overload
 
 from aggml.errors import InvalidArgument, Unsupported
 from aggml.ops._common import (
@@ -20,6 +21,7 @@ from aggml.ops._common import (
     refuse_type,
     whole,
 )
+from aggml.ops._spelling import spelled
 from aggml.ops._windows import places
 from aggml.tensor import Tensor, change, new_node
 
@@ -44,6 +46,7 @@ def _check(op: str, a: Tensor, b: Tensor) -> None:
         raise refuse_type(op, "a of f32 or f16, b of f32", a=a, b=b)
 
 
+@spelled
 def conv_2d_direct(
     a: Tensor,
     b: Tensor,
@@ -88,6 +91,29 @@ def conv_2d_direct(
     return new_node("conv_2d", F32, (width, height, a.ne[3], b.ne[3]), (a, b), params, ndim=4)
 
 
+@overload
+def conv_2d_dw_direct(
+    a: Tensor,
+    b: Tensor,
+    s0: int = 1,
+    s1: int = 1,
+    p0: int = 0,
+    p1: int = 0,
+    d0: int = 1,
+    d1: int = 1,
+) -> Tensor: ...
+@overload
+def conv_2d_dw_direct(
+    a: Tensor,
+    b: Tensor,
+    stride0: int = 1,
+    stride1: int = 1,
+    pad0: int = 0,
+    pad1: int = 0,
+    dilation0: int = 1,
+    dilation1: int = 1,
+) -> Tensor: ...
+@spelled  # type: ignore[misc]  # it takes both
 def conv_2d_dw_direct(
     a: Tensor,
     b: Tensor,
@@ -103,12 +129,12 @@ def conv_2d_dw_direct(
     Args:
         a: f32 or f16 kernels [KW, KH, 1, C], any strides.
         b: f32 [W, H, C, N], any strides. If channels lie innermost, those of the result do, too.
-        stride0: stride along dimension 0.
-        stride1: and along dimension 1.
-        pad0: zeros at both ends of dimension 0.
-        pad1: and of dimension 1.
-        dilation0: distance between elements of a window along dimension 0.
-        dilation1: and along dimension 1.
+        stride0: stride along dimension 0; or ``s0``, as other builders call it.
+        stride1: and along dimension 1; or ``s1``.
+        pad0: zeros at both ends of dimension 0; or ``p0``.
+        pad1: and of dimension 1; or ``p1``.
+        dilation0: distance between elements of a window along dimension 0; or ``d0``.
+        dilation1: and along dimension 1; or ``d1``.
 
     Returns:
         f32 [OW, OH, C, N].
@@ -134,6 +160,7 @@ def conv_2d_dw_direct(
     return node
 
 
+@spelled
 def conv_3d_direct(
     a: Tensor,
     b: Tensor,
@@ -198,6 +225,7 @@ def conv_3d_direct(
     return new_node("conv_3d", F32, (n0, n1, n2, out_channels * batch), (a, b), params, ndim=4)
 
 
+@spelled
 def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """The transpose of a convolution of lines (``ggml_conv_transpose_1d``).
 
@@ -231,6 +259,11 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
     return new_node(op, F32, ne, (a, b), pack(op, _THREE, s0, p0, d0), ndim=max(a.ndim, 2))
 
 
+@overload
+def conv_transpose_2d_p0(a: Tensor, b: Tensor, s0: int = 1) -> Tensor: ...
+@overload
+def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor: ...
+@spelled  # type: ignore[misc]  # it takes both
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
     """The transpose of a convolution of images, without padding (``ggml_conv_transpose_2d_p0``).
 
@@ -239,7 +272,7 @@ def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
     Args:
         a: f32 or f16 kernel [KW, KH, OC, IC], any strides.
         b: f32 [W, H, IC, N], any strides.
-        stride: distance of the elements of ``b`` in the result, in both dimensions.
+        stride: distance of the elements of ``b`` in the result, in both dimensions; or ``s0``.
 
     Returns:
         f32 [(W - 1) * stride + KW, (H - 1) * stride + KH, OC, N].
@@ -267,6 +300,7 @@ def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
     return new_node("conv_transpose_2d", F32, ne, (a, b), pack(op, _THREE, stride, 0, 0), ndim=4)
 
 
+@spelled
 def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
     """Add up columns where they overlap, the end of a transposed convolution (``ggml_col2im_1d``).
 

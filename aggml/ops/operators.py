@@ -1,7 +1,7 @@
 """The operators of tensors: the builder that each operator calls, and views by index.
 
-Here: operands that are numbers, indices in numpy's order. Not here: which operators there are
-(tensor/operators.py), shapes and checks of the builders.
+Here: operands that are numbers, products and indices as numpy has them. Not here: which operators
+there are (tensor/operators.py), shapes and checks of the builders.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ from __future__ import annotations
 import numbers
 import struct
 from operator import index as integer
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
-from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
-from aggml.ops._common import pack, suffix
+from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, OutOfBounds
+from aggml.ops._common import DOT_TYPES, F32, FLOATS, pack, suffix
 from aggml.ops.binary import add, div, mul, scale, scale_bias, sub
+from aggml.ops.cpy import cast, cont
 from aggml.ops.mul_mat import mul_mat
+from aggml.ops.out_prod import out_prod
+from aggml.ops.shape import permute, reshape_1d, reshape_2d, reshape_3d, transpose
+from aggml.ops.shape_repeat import repeat_4d
 from aggml.ops.unary import abs as abs_
 from aggml.ops.unary import ceil, floor, neg, sqr, sqrt, trunc
 from aggml.ops.unary import round as round_
-from aggml.tensor import Tensor, describe, new_view
+from aggml.tensor import Tensor, change, describe, new_view
 from aggml.tensor.operators import Operators
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Extents
 
-__all__: list[str] = []  # no builders: the operators of Tensor call these functions
+__all__ = ["Transposed"]  # no builders: the operators of Tensor call these functions
 
 _OFFSET = struct.Struct("<q56x")
 
@@ -76,10 +80,174 @@ def _power(a: Tensor, exponent: object) -> Tensor:
     )
 
 
-def _product(a: Tensor, b: object) -> Tensor:
-    if isinstance(b, Tensor):
-        return mul_mat(a, b)
-    _refuse("a @ b", a, b, "ops.mul_mat takes tensors; ops.scale multiplies by a number")
+class Transposed:
+    """``w.T`` of a quantized tensor, whose blocks cannot be turned: only ``@`` takes it.
+
+    Attributes:
+        T: the tensor itself; ``mT`` is another name.
+        shape: with the last two axes exchanged.
+    """
+
+    __slots__ = ("T", "shape")
+    __array_ufunc__: ClassVar[None] = None
+
+    def __init__(self, original: Tensor) -> None:
+        self.T = original
+        self.shape = (*original.shape[:-2], original.shape[-1], original.shape[-2])
+
+    @property
+    def mT(self) -> Tensor:
+        """The tensor itself."""
+        return self.T
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __matmul__(self, other: object) -> Tensor:
+        return _product(self, other)
+
+    def __repr__(self) -> str:
+        return f"<{describe(self.T)}, transposed: shape {self.shape}>"
+
+
+def _turned(a: Tensor) -> Tensor | Transposed:
+    """``a.T``: the axes in reverse order, as numpy has it."""
+    if a.ndim == 1:
+        return a
+    if a.ndim == 2:
+        return _matrix_turned(a)
+    if a.dtype.is_quantized:
+        raise LayoutMismatch(
+            f"[a.T] {describe(a)}: axis 0 of quantized blocks cannot move; .mT exchanges the last "
+            "two axes, for a @ b"
+        )
+    last = a.ndim - 1
+    order = [*range(last, -1, -1), *range(a.ndim, 4)]
+    return permute(a, *order)
+
+
+def _matrix_turned(a: Tensor) -> Tensor | Transposed:
+    """``a.mT``: the last two axes exchanged."""
+    if a.ndim == 1:
+        raise LayoutMismatch(f"[a.mT] {describe(a)} has one axis, and a matrix has two")
+    return Transposed(a) if a.dtype.is_quantized else transpose(a)
+
+
+def _has_rows(a: Tensor) -> bool:
+    """Whether the elements of a row follow one another."""
+    return a.nb[0] == a.dtype.type_size and a.nb[0] <= a.nb[1]
+
+
+def _columns(b: Tensor | Transposed) -> Tensor | None:
+    """``b`` with its columns as rows, for `mul_mat`; None: its blocks cannot be turned."""
+    if isinstance(b, Transposed):
+        return b.T
+    if b.op == "transpose" and (of := b.src[0]) is not None and _has_rows(of):
+        return of
+    if b.dtype.is_quantized:
+        return None
+    turned = transpose(b)
+    return turned if _has_rows(turned) else cont(turned)
+
+
+def _planes(a: Tensor | Transposed, b: Tensor | Transposed) -> tuple[int, int]:
+    """The extents of the result beyond the matrix, ne[2] and ne[3]: numpy's rule, or ggml's.
+
+    ggml's: a plane of ``b`` serves several planes of ``a`` that follow one another.
+    """
+    found = []
+    tensors = [x.T if isinstance(x, Transposed) else x for x in (a, b)]
+    for n, m in zip(tensors[0].ne[2:], tensors[1].ne[2:], strict=True):
+        if n == m or (m and n % m == 0):
+            found.append(n)
+        elif n == 1:
+            found.append(m)
+        else:
+            raise LayoutMismatch(
+                f"[a @ b] shapes {a.shape} and {b.shape}: {n} matrices of a and {m} of b; there "
+                "may be 1 of either, or a multiple of b's"
+            )
+    return found[0], found[1]
+
+
+def _product(a: Tensor | Transposed, b: object) -> Tensor:
+    """``a @ b`` as numpy has it."""
+    if not isinstance(b, Tensor | Transposed):
+        original = a.T if isinstance(a, Transposed) else a
+        _refuse("a @ b", original, b, "@ takes tensors; ops.scale multiplies by a number")
+    k, other = a.shape[-1], b.shape[-2 if b.ndim > 1 else 0]
+    if k != other:
+        axis = "-2" if b.ndim > 1 else "0"
+        raise LayoutMismatch(
+            f"[a @ b] shapes {a.shape} and {b.shape}: axis -1 of a has {k} elements, axis {axis} "
+            f"of b has {other}; mul_mat(w, x) is x @ w.T"
+        )
+    if isinstance(b, Tensor) and b.ndim == 1:
+        return _with_vector(a, b)
+    planes = _planes(a, b)
+    if isinstance(a, Transposed) or a.dtype.is_quantized:
+        if a.ndim == 2:
+            turned = Transposed(a) if isinstance(a, Tensor) else a.T
+            return transpose(_rows_by_columns(transpose(_plain(b, a)), turned, planes))
+        raise LayoutMismatch(
+            f"[a @ b] {a!r} is quantized and has {a.ndim} axes: it may be the right operand, or "
+            "ops.cast to f32 first"
+        )
+    found = _rows_by_columns(a, b, planes)
+    if a.ndim > 1:
+        return found
+    if b.ndim == 2:
+        change(found, "ndim", 1)  # the only row
+        return found
+    return (
+        reshape_3d(found, found.ne[0], *planes)
+        if b.ndim == 4
+        else reshape_2d(found, found.ne[0], planes[0])
+    )
+
+
+def _plain(b: Tensor | Transposed, a: Tensor | Transposed) -> Tensor:
+    if isinstance(b, Tensor) and not b.dtype.is_quantized:
+        return b
+    raise LayoutMismatch(f"[a @ b] {a!r} and {b!r} are both quantized: ops.cast one of them to f32")
+
+
+def _with_vector(a: Tensor | Transposed, b: Tensor) -> Tensor:
+    """``a @ b`` where ``b`` has one axis: the result has no axis for it."""
+    if isinstance(a, Tensor) and a.ndim <= 2 and _has_rows(a):
+        rows = cont(b) if b.nb[0] != b.dtype.type_size else b
+        found = mul_mat(a, _operand(a, rows))
+        change(found, "ndim", 1)
+        return found
+    found = _product(a, reshape_2d(cont(b), 1, b.ne[0]))  # shape (..., m, 1)
+    n = found.shape[:-1]
+    if len(n) == 1:
+        return reshape_1d(cont(found), n[0])
+    return reshape_2d(found, n[1], n[0]) if len(n) == 2 else reshape_3d(found, n[2], n[1], n[0])
+
+
+def _operand(a: Tensor, x: Tensor) -> Tensor:
+    """``x`` in a type that `mul_mat` multiplies with ``a``."""
+    if x.dtype is F32 or x.dtype is DOT_TYPES.get(a.dtype) or x.dtype not in FLOATS:
+        return x
+    return cast(x, F32)
+
+
+def _rows_by_columns(x: Tensor, b: Tensor | Transposed, planes: tuple[int, int]) -> Tensor:
+    """``x @ b`` for matrices: `mul_mat`, or `out_prod` for blocks that cannot be turned."""
+    if x.ne[2:] != planes:
+        n_axes = max(x.ndim, b.ndim)
+        x = repeat_4d(x, x.ne[0], x.ne[1], *planes)
+        change(x, "ndim", n_axes)  # that of a repetition is 4
+    w = _columns(b)
+    if w is None:
+        assert isinstance(b, Tensor)
+        return out_prod(b, transpose(x if x.dtype is F32 else cast(x, F32)))
+    if not _has_rows(x):
+        x = cont(x)
+    return mul_mat(w, _operand(w, x))
 
 
 def _no_reverse(sign: str, cure: str) -> Callable[[Tensor, object], Tensor]:
@@ -213,7 +381,9 @@ Operators.made_by.update(
         "rmul": lambda a, b: scale(a, _number("a * b", a, b, "mul")),
         "rtruediv": _no_reverse("a / b", "ops.div takes tensors; ops.fill makes one of a number"),
         "matmul": _product,
-        "rmatmul": _no_reverse("a @ b", "ops.mul_mat takes tensors"),
+        "rmatmul": _no_reverse("a @ b", "@ takes tensors, and arrays come in by Backend.set"),
+        "T": _turned,
+        "mT": _matrix_turned,
         "pow": _power,
         "neg": neg,
         "abs": abs_,

@@ -323,10 +323,7 @@ class Trainer:
         if nodes.labels is not None:
             values[nodes.labels] = labels
         read = [same[t] for t in nodes[1:4] if isinstance(t, Tensor)]
-        if isinstance(self._on, Backend):
-            future = self._on.run(graph, values, read)
-        else:
-            future = await self._on.submit(graph, values, read)
+        future = self._on.run(graph, values, read)
         count()
         loss, *rest = await future.shield()
         if into is not None:

@@ -1,16 +1,17 @@
 """Scheduler: one graph over several backends, several submissions in flight.
 
-Here: the public class, which hands on to its parts. Not here: how it is asked (submits.py), what it
-was given (given.py), plans of graphs (planner.py), the way of a submission (running/submitter.py).
+Here: the public class, which hands on to its parts. Not here: its checked arguments (given.py),
+plans of graphs (planner.py), the way of a submission (running/submitter.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import anyio
 import anyio.lowlevel
 
+from aggml.backend.inputs import reshaped, shapes_of
 from aggml.errors import InvalidHandle, InvalidState
 from aggml.graph import Graph
 from aggml.scheduler.deciding.show import SchedulePlan
@@ -21,18 +22,17 @@ from aggml.scheduler.running.job import Job
 from aggml.scheduler.running.run import Runner
 from aggml.scheduler.running.sides import Sides
 from aggml.scheduler.running.submitter import Submitter
-from aggml.scheduler.submits import Submits
 from aggml.stream.admission import Admission
 from aggml.stream.slices import give_way
 from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.backend.inputs import Reuse
+    from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.running.evaluate import EvalCallback, Evaluation
@@ -43,14 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["Scheduler"]
 
 
-class Scheduler(Submits):
+class Scheduler:
     """Runs graphs over several backends (``ggml_backend_sched``).
 
     It decides which backend computes which node, copies what has to cross, and keeps several
     submissions in flight. The graph passed is the graph run, and is never changed. Submissions are
     done in the order in which they were enqueued; one that fails or is aborted leaves the others.
-    What is known is enqueued at once, also while another task's `submit` is planning; to have one
-    come after the other, await the first ``submit``.
+    `run` enqueues at once, also while another task's `prepare` or `submit` is planning.
     A submission comes after all that was queued before it on the given backends.
     Tasks of any event loop, of asyncio or trio, and any thread may use it at the same time.
     A graph seen before is not planned again, nor one that was built anew and is like one of the
@@ -66,7 +65,8 @@ class Scheduler(Submits):
             stands for 4, False for 1. That memory is taken when it is first needed.
         op_offload: backends of higher priority may ask for ops whose weights are in host memory
             (`Device.offload_op`).
-        max_in_flight: submissions that `submit` lets be in flight; None: any number.
+        max_in_flight: submissions that may be in flight; later ones are held back. None: any
+            number.
 
     Raises:
         InvalidArgument, CapacityExceeded: no backend, more than 16, the last is no CPU, ...
@@ -113,7 +113,7 @@ class Scheduler(Submits):
 
     @property
     def max_in_flight(self) -> int | None:
-        """Submissions that `submit` lets be in flight; None: any number."""
+        """Submissions that may be in flight; None: any number."""
         return self._given.max_in_flight
 
     @property
@@ -252,7 +252,7 @@ class Scheduler(Submits):
 
         Leafs without memory, ends and OUTPUT tensors get memory on the backend that they were
         assigned to, until `reset` or the end of the scheduler; the rest shares the compute buffers.
-        Not needed for `submit` and `run`.
+        Not needed for `run` and `submit`.
 
         Raises:
             AlreadyAllocated: it has been placed.
@@ -263,12 +263,12 @@ class Scheduler(Submits):
         self._planner.place(graph)
 
     async def prepare(self, graph: Graph) -> None:
-        """Do all that `submit` needs for a graph first, giving way to the loop every 0.2 ms.
+        """Do all that `run` needs for a graph first, giving way to the loop every 0.2 ms.
 
         Leafs without memory count as brought by each run.
 
         Raises:
-            As `submit`.
+            As `run`, about the graph.
 
         Cancellation: what was done is kept if it was finished.
         """
@@ -294,20 +294,132 @@ class Scheduler(Submits):
 
     graph_compute_async = graph_compute
 
-    def _submit(
+    @overload
+    def run(
         self,
         graph: Graph,
-        inputs: Mapping[Any, object] | None,
-        outputs: Tensor | str | Sequence[Any],
-        reuse: Reuse,
-    ) -> Coroutine[Any, Any, Future[Any]]:
-        if self._closed or not isinstance(graph, Graph):
-            return self._refuse(graph)
-        return self._submitter.submit(graph, inputs, outputs, reuse)
+        inputs: Inputs | None,
+        outputs: Tensor | str,
+        *,
+        reuse: Reuse = (),
+        shape: tuple[int, ...] | None = None,
+    ) -> Future[Array]: ...
+    @overload
+    def run(
+        self,
+        graph: Graph,
+        inputs: Inputs | None = None,
+        outputs: Outputs = (),
+        *,
+        reuse: Reuse = (),
+        shape: Shapes | None = None,
+    ) -> Future[list[Array]]: ...
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Any, object] | None = None,
+        outputs: Tensor | str | Sequence[Any] = (),
+        *,
+        reuse: Reuse = (),
+        shape: Any = None,
+    ) -> Future[Any]:
+        """Set, compute and get as one indivisible unit, enqueued in one step by this call.
 
-    async def _refuse(self, graph: object) -> Future[Any]:
+        If ``max_in_flight`` submissions are in flight, the streams of the backends hold the work
+        back until one of them is done; nobody waits. If the graph was not seen before, this call
+        plans it: `prepare` does that without holding up the loop.
+
+        Args:
+            graph: need not be placed.
+            inputs: what to write to which leaf, as `Backend.set` takes it; borrowed until done. A
+                leaf is given as the tensor or, where that is unique in the graph, by its name.
+            outputs: ends of the graph, tensors flagged OUTPUT, or leafs that have memory; or names.
+            reuse: as `Backend.run` has it; such a leaf has memory.
+            shape: of the result, as `Backend.run` has it.
+
+        Returns:
+            A Future of an array, or of a list of arrays if ``outputs`` is a sequence. Futures of
+            one scheduler get done in the order of these calls.
+
+        Raises:
+            NotAllocated: an output cannot be read; a leaf has no value; a leaf flagged INPUT was
+                never written, or only by an earlier run.
+            NoBackendForOp: no backend can run a node where its data lies.
+            AllocFailed: no memory.
+            LayoutMismatch, InvalidArgument: an array does not fit its tensor; an input is no leaf
+                of the graph; a name is not unique in it.
+            InvalidState: the scheduler is closed; or there is an eval callback, or an evaluation is
+                under way, and no event loop runs in this thread.
+            AggmlError: by the Future, from whatever failed first.
+
+        With an eval callback, and while an `evaluate` is under way, a task of this event loop
+        enqueues the work later, in the order of these calls. Then errors of planning are those of
+        the Future.
+
+        Cancellation: when the last task that awaits the Future is cancelled, the work is aborted;
+        see `Future.shield`.
+        """
+        if self._closed or not isinstance(graph, Graph):
+            self._check_graph(graph, "Scheduler.run")
+        if shape is not None:
+            shape = shapes_of(graph, outputs, shape, "Scheduler.run")
+        return self._submitter.run(graph, inputs, outputs, reuse, shape)
+
+    @overload
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Tensor | str,
+        *,
+        reuse: Reuse = (),
+        shape: tuple[int, ...] | None = None,
+    ) -> Future[Array]: ...
+    @overload
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Outputs = (),
+        *,
+        reuse: Reuse = (),
+        shape: Shapes | None = None,
+    ) -> Future[list[Array]]: ...
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[Any, object] | None = None,
+        outputs: Tensor | str | Sequence[Any] = (),
+        *,
+        reuse: Reuse = (),
+        shape: Any = None,
+    ) -> Future[Any]:
+        """`run` for a task that is not to queue more and more work ahead of the devices.
+
+        It waits for one of the ``max_in_flight`` places, first come, first served, and plans a new
+        graph in slices, so that other tasks of the loop go on. Then it enqueues the work.
+
+        Args:
+            graph: as of `run`.
+            inputs: as of `run`.
+            outputs: as of `run`.
+            reuse: as of `run`.
+            shape: as of `run`.
+
+        Returns:
+            The Future of the work, as `run`.
+
+        Raises:
+            As `run`.
+
+        Cancellation: of ``submit``, gives the place in the queue up; nothing is enqueued. Of the
+        Future: as `run`.
+        """
         self._check_graph(graph, "Scheduler.submit")
-        raise AssertionError("closed, or no graph")
+        if shape is None:
+            return await self._submitter.submit(graph, inputs, outputs, reuse)
+        shapes = shapes_of(graph, outputs, shape, "Scheduler.submit")
+        return reshaped(await self._submitter.submit(graph, inputs, outputs, reuse), shapes)
 
     # -- node by node
 
@@ -322,7 +434,7 @@ class Scheduler(Submits):
         return self._submitter.observed
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
-        """Have each later `submit` ask for nodes and show them (``..._set_eval_callback``).
+        """Have each later `run` ask for nodes and show them (``..._set_eval_callback``).
 
         Args:
             callback: ``callback(node, ask)``, called for each node in order with ``ask`` True:
@@ -342,8 +454,8 @@ class Scheduler(Submits):
         """Run a graph node by node and iterate over ``(tensor, array)`` of those wanted.
 
         Args:
-            graph: as `submit`.
-            inputs: as `submit`.
+            graph: as of `run`.
+            inputs: as of `run`.
             wanted: which nodes; None: all but views. Leaving the loop runs no further node.
 
         Cancellation: runs no further node.

@@ -79,6 +79,18 @@ class Admission:
         with self._lock:
             return list(self._units)
 
+    def last_before(self) -> Future[Any] | None:
+        """The submission that has to be done before one more may begin; None: it may now.
+
+        For submissions that get done in the order in which they were made.
+        """
+        limit = self.limit
+        if limit is None or len(self._units) < limit:
+            return None
+        with self._lock:
+            self._forget_done()
+            return self._units[-limit] if len(self._units) >= limit else None
+
     def used(self) -> None:
         """Use up the admission of this task, or else of another one: a submission was made."""
         with self._lock:

@@ -24,7 +24,7 @@ from aggml.process.foreign import report
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     import trio
 
@@ -41,6 +41,7 @@ __all__ = [
     "retire",
     "running_asyncio",
     "running_loop",
+    "spawn",
 ]
 
 
@@ -307,3 +308,26 @@ def current_task() -> object | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+# asyncio keeps its tasks weakly.
+_spawned: set[asyncio.Task[None]] = set()
+
+
+def spawn(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a function as a task of this event loop that belongs to no other task.
+
+    It is cancelled when the loop ends, and has to handle every exception of its own.
+
+    Raises:
+        InvalidState: no event loop runs in this thread.
+    """
+    if in_trio():
+        import trio
+
+        trio.lowlevel.spawn_system_task(function)
+        return
+    loop = running_asyncio()
+    task = loop.create_task(function())
+    _spawned.add(task)
+    task.add_done_callback(_spawned.discard)

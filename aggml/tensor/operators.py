@@ -21,8 +21,13 @@ class Operators:
       is repeated to the extents of ``a``. With a number: `ops.scale`, `ops.scale_bias`.
     - ``-a``, ``abs(a)``, ``round(a)``, ``math.floor(a)``, ``math.ceil(a)``, ``math.trunc(a)``:
       `ops.neg`, `ops.abs`, `ops.round`, `ops.floor`, `ops.ceil`, `ops.trunc`.
-    - ``a @ b``: `ops.mul_mat(a, b)`, ggml's product: rows of both are multiplied. With ``a`` of
-      shape (m, k) and ``b`` of shape (n, k) it is of shape (n, m): numpy's ``b @ a.T``.
+    - ``a @ b``: the product of matrices, as numpy has it. ``x @ w.T`` is `ops.mul_mat(w, x)`,
+      which copies nothing, and ``w`` may be quantized. Other products transpose or copy an operand
+      where `ops.mul_mat` needs rows; a quantized ``b`` of ``a @ b`` is an `ops.out_prod`. More than
+      two axes: matrices are repeated as in numpy, and as in ggml, where each matrix of ``b`` serves
+      several of ``a``. An operand with one axis is a row on the left, a column on the right.
+    - ``a.T``: a view with the axes in reverse order; ``a.mT``: with the last two exchanged. Of a
+      quantized tensor only ``@`` takes them.
     - ``x[i, a:b, ::s, ...]``: a view, by axes in the order of `Tensor.shape`, as numpy has it.
     - ``a == b`` and ``a != b``: whether they are the same tensor.
 
@@ -61,6 +66,20 @@ class Operators:
 
     def __rtruediv__(self, other: float) -> Self:
         return self.made_by["rtruediv"](self, other)  # type: ignore[no-any-return]
+
+    @property
+    def T(self) -> Self:
+        """A view with the axes in reverse order."""
+        return self.made_by["T"](self)  # type: ignore[no-any-return]
+
+    @property
+    def mT(self) -> Self:
+        """A view with the last two axes exchanged.
+
+        Raises:
+            LayoutMismatch: there is one axis.
+        """
+        return self.made_by["mT"](self)  # type: ignore[no-any-return]
 
     def __matmul__(self, other: Self) -> Self:
         return self.made_by["matmul"](self, other)  # type: ignore[no-any-return]

@@ -83,7 +83,7 @@ def test_what_is_awaited_says_what_a_cancelled_await_leaves(cls: Any, name: str)
     assert "ancel" in doc(getattr(cls, name))
 
 
-@pytest.mark.parametrize("name", sorted(aggml.__all__))
+@pytest.mark.parametrize("name", sorted({*aggml.__all__, *aggml._LATER_BY_NAME}))
 def test_every_public_name_says_what_it_is(name: str) -> None:
     found = getattr(aggml, name)
     if inspect.isclass(found) or inspect.isfunction(found) or inspect.ismodule(found):

@@ -14,7 +14,7 @@ from fuzz.kernel_cases import FAMILIES, Call, Operand
 from fuzz.rounds import Report, one_by_one
 
 import aggml
-from aggml import BufferUsage, Graph, new_tensor
+from aggml import Graph, new_tensor
 from aggml.devices.cpu import isas
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def result(backend: aggml.Backend, call: Call, given: list[Array]) -> Arra
     graph = Graph(y)
     inputs = dict(zip(tensors, given, strict=True))
     if weights:
-        backend.alloc(weights).usage = BufferUsage.WEIGHTS
+        backend.alloc(weights, usage="weights")
         for tensor in weights:
             await backend.set(tensor, inputs.pop(tensor))
     backend.alloc_graph(graph)

@@ -372,3 +372,33 @@ def test_sizes_are_known_before_and_a_failure_places_nothing() -> None:
     assert [part.size for part in buffer.parts] == [320, 256, 1216, 64]
     with pytest.raises(aggml.AlreadyAllocated):
         kind.tensors_size(tensors)
+
+
+@pytest.mark.parametrize("usage", ["weights", "WEIGHTS", BufferUsage.WEIGHTS, 1])
+async def test_usage_is_set_before_anything_is_written(cpu: aggml.Backend, usage: Any) -> None:
+    w = aggml.new_tensor("q4_0", ne=(64, 8), name="w")
+    assert cpu.alloc([w], usage=usage).usage is BufferUsage.WEIGHTS
+    later = aggml.new_tensor("q4_0", ne=(64, 8), name="later")
+    buffer = await cpu.alloc_async([later], usage=usage)
+    assert buffer.usage is BufferUsage.WEIGHTS
+    assert cpu.alloc([aggml.new_tensor("f32", ne=4)]).usage is BufferUsage.ANY
+
+
+@pytest.mark.parametrize("usage", ["weight", "", 7, -1, 1.5, b"weights", [1]])
+async def test_a_usage_that_does_not_exist_places_nothing(cpu: aggml.Backend, usage: Any) -> None:
+    w = aggml.new_tensor("f32", ne=(4,), name="w")
+    with pytest.raises(aggml.InvalidArgument, match='"weights"'):
+        cpu.alloc([w], usage=usage)
+    with pytest.raises(aggml.InvalidArgument, match='"weights"'):
+        await cpu.alloc_async([w], usage=usage)
+    assert w.buffer is None
+    buffer = cpu.alloc([w])
+    with pytest.raises(aggml.InvalidArgument):
+        buffer.usage = usage
+    assert buffer.usage is BufferUsage.ANY
+
+
+def test_every_part_of_a_large_allocation_has_the_usage() -> None:
+    buffer = Small().alloc_tensors([vector(100) for _ in range(5)], usage="weights")
+    assert isinstance(buffer, MultiBuffer)
+    assert {part.usage for part in (buffer, *buffer.parts)} == {BufferUsage.WEIGHTS}

@@ -299,7 +299,7 @@ async def test_split_over_devices(unsupported: tuple[str, ...], cpu: CPUBackend)
     async with device.backend() as gpu:
         sched = Scheduler([gpu, cpu], parallel=True)
         w = new_tensor("f32", ne=(5, 3), name="w")
-        gpu.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+        gpu.alloc([w], usage="weights")
         await gpu.set(w, X + 1)
         a = leaf().set_input()
         node = ops.map_custom1(ops.add(a, w), double)

@@ -285,7 +285,7 @@ async def test_weights_that_the_graph_itself_writes_are_not_packed(backend: aggm
         new_tensor("f32", ne=(K, 2)),
         new_tensor("q4_0", ne=(K, M)),
     )
-    backend.alloc([w]).usage = BufferUsage.WEIGHTS
+    backend.alloc([w], usage="weights")
     graph = Graph(ops.mul_mat(ops.cpy(other, w), x), y := ops.mul_mat(w, x))
     backend.alloc_graph(graph)
     blocks = aggml.quantize(floats(M, K, seed=21), "q4_0")
@@ -331,7 +331,7 @@ async def test_a_scheduler_sees_that_weights_can_be_written_from_outside(
     backend: aggml.Backend,
 ) -> None:
     w, x = new_tensor("q4_0", ne=(K, M), name="w"), new_tensor("f32", ne=(K, 3), name="x")
-    backend.alloc([w]).usage = BufferUsage.WEIGHTS
+    backend.alloc([w], usage="weights")
     blocks = aggml.quantize(floats(M, K, seed=39), "q4_0")
     await backend.set(w, blocks)
     graph = Graph(y := ops.mul_mat(w, x))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aggml
+from aggml import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,6 +139,17 @@ def test_all_of_the_face_is_exact() -> None:
     modules = {name for name in aggml.__all__ if isinstance(getattr(aggml, name), types.ModuleType)}
     assert names == set(aggml.__all__) - modules - {"__version__"}
     assert modules <= {"devices", "errors", "gguf", "models", "ops", "testing", "unsafe"}
+
+
+def test_dir_has_what_programs_type_and_the_rest_is_found_by_name() -> None:
+    """Each name is the object that its module has, and is not listed unless programs type it."""
+    assert len(dir(aggml)) < 60
+    for name, module in aggml._LATER_BY_NAME.items():
+        assert getattr(aggml, name) is getattr(importlib.import_module(module), name)
+    for name in errors.__all__:
+        assert hasattr(aggml, name) or not inspect.isclass(getattr(errors, name)), name
+    with pytest.raises(AttributeError, match="nonesuch"):
+        aggml.nonesuch  # noqa: B018
 
 
 def test_the_contract_is_in_the_face() -> None:

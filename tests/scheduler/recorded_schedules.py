@@ -68,7 +68,7 @@ def rebuild(raw: dict[str, Any]) -> Recorded:
         if t["kind"] == "weight":
             home = min(t.get("home") or 0, len(backends) - 1)
             tensor = tensors[t["name"]]
-            backends[home].alloc([tensor]).usage = aggml.BufferUsage.WEIGHTS
+            backends[home].alloc([tensor], usage="weights")
             weights.append(tensor)
     inputs = [tensors[t["name"]] for t in raw["graph"]["tensors"] if t["kind"] == "input"]
     pins = {tensors[name]: b for name, b in raw["pins"].items()}

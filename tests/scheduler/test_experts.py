@@ -33,7 +33,7 @@ class Mixture:
         self.cpu = aggml.get_device("CPU").backend(n_threads=1)
         self.sched = Scheduler([self.sim, self.cpu], parallel=True, op_offload=True)
         self.w = new_tensor(dtype, ne=(K, M, EXPERTS), name="w")
-        self.cpu.alloc([self.w]).usage = aggml.BufferUsage.WEIGHTS
+        self.cpu.alloc([self.w], usage="weights")
         self.wv = np.random.default_rng(0).standard_normal((EXPERTS, M, K), np.float32)
         data: Array = self.wv
         if dtype != "f32":
@@ -194,7 +194,7 @@ async def test_all_cross_where_others_read_them_or_ids_come_too_late() -> None:
 async def test_two_stacks_with_the_same_ids_cross_in_part_both() -> None:
     mixture = Mixture(scores_on="sim")
     v = new_tensor("f32", ne=(K, M, EXPERTS), name="v")
-    mixture.cpu.alloc([v]).usage = aggml.BufferUsage.WEIGHTS
+    mixture.cpu.alloc([v], usage="weights")
     vv = np.random.default_rng(9).standard_normal((EXPERTS, M, K), np.float32)
     await mixture.cpu.set(v, vv)
     z = ops.mul_mat_id(v, mixture.x, mixture.ids)

@@ -33,8 +33,8 @@ class Model:
         self.sched = Scheduler([self.sim, self.cpu], parallel=True)
         self.w = new_tensor("f32", ne=(N, N), name="w")
         self.bias = new_tensor("f32", ne=N, name="b")
-        self.sim.alloc([self.w]).usage = aggml.BufferUsage.WEIGHTS
-        self.cpu.alloc([self.bias]).usage = aggml.BufferUsage.WEIGHTS
+        self.sim.alloc([self.w], usage="weights")
+        self.cpu.alloc([self.bias], usage="weights")
         rng = np.random.default_rng(0)
         self.wv = rng.standard_normal((N, N), np.float32)
         self.bv = rng.standard_normal(N, np.float32)
@@ -184,7 +184,7 @@ async def test_other_placements_are_planned_again(model: Model) -> None:
     await model.run(w=w)
     assert model.planned == 3
     buffer.close()
-    model.cpu.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+    model.cpu.alloc([w], usage="weights")
     await model.cpu.set(w, model.wv)
     got = await model.run(w=w)
     assert model.planned == 4

@@ -108,7 +108,8 @@ async def test_a_submission_reads_a_leaf_where_it_lies_whenever_it_moves(
             if way == "prepare":
                 await scheduler.prepare(graph)
             for _ in range(2):
-                got = await scheduler.run(graph, {x: value}, "y")
+                future = await scheduler.submit(graph, {x: value}, "y")
+                got = await future
                 assert (got == value + move.value + 3).all(), f"moved at pause {at}"
             if n[0] <= at:
                 break

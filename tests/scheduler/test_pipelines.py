@@ -51,7 +51,7 @@ class Chain:
         self.shape = (rows, n)
         for i, w, v in ((0, self.w0, self.v0), (1, self.w1, self.v1)):
             be = (self.a, self.b)[i]
-            be.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+            be.alloc([w], usage="weights")
             assert be.set(w, v).wait(60)
         self.sched = Scheduler([self.a, self.b, self.cpu], **{"parallel": True, **settings})
         self.sched.set_tensor_backend(self.z, self.cpu)

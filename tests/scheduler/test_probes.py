@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml import BufferUsage, Graph, Scheduler, new_tensor, ops
+from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimDevice
 
 Array = np.ndarray[Any, Any]
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 def weights(be: aggml.Backend, ne: tuple[int, ...], name: str) -> aggml.Tensor:
     t = new_tensor("f32", ne=ne, name=name)
-    be.alloc([t]).usage = BufferUsage.WEIGHTS
+    be.alloc([t], usage="weights")
     assert be.set(t, np.ones(t.shape, np.float32)).wait(60)
     return t
 

@@ -38,7 +38,7 @@ class Two:
         rng = np.random.default_rng(7)
         self.v0, self.v1 = (rng.standard_normal((8, 8), np.float32) for _ in range(2))
         for be, w, v in ((self.a, self.w0, self.v0), (self.b, self.w1, self.v1)):
-            be.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+            be.alloc([w], usage="weights")
             be.set(w, v)
         self.sched = Scheduler([self.a, self.b, self.cpu], **settings)
 
@@ -199,7 +199,7 @@ async def test_reserving_and_measuring(two: Two) -> None:
     small = SimDevice("small", memory=1024)
     w = new_tensor("f32", ne=(8, 8), name="w")
     tight = Scheduler([small.backend(), two.cpu])
-    tight.backend(0).alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+    tight.backend(0).alloc([w], usage="weights")
     with pytest.raises(aggml.AllocFailed):
         tight.reserve(Graph(ops.mul_mat(w, big)))
 

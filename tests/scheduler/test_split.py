@@ -129,7 +129,7 @@ def test_a_copy_is_made_anew_after_its_storage_was_written() -> None:
 def test_rope_and_attention_do_not_follow_their_small_weights() -> None:
     backends = sims({})
     factors = new_tensor("f32", ne=4, name="factors")
-    backends[0].alloc([factors]).usage = aggml.BufferUsage.WEIGHTS
+    backends[0].alloc([factors], usage="weights")
     x, pos = new_tensor("f32", ne=(8, 1, 2)).set_input(), new_tensor("i32", ne=2).set_input()
     y = ops.rope_ext(x, pos, factors, n_dims=8, mode="neox", freq_base=1e4)
     _, found, _ = solve(Graph(y), backends)
@@ -141,7 +141,7 @@ def test_offload_asks_the_device_and_takes_host_weights_only() -> None:
     x = new_tensor("f32", ne=(8, 2), name="x").set_input()
     y = ops.mul_mat(w, x)
     backends = sims({"offload": ["mul_mat"]})
-    backends[1].alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+    backends[1].alloc([w], usage="weights")
     graph = Graph(y)
     _, found, _ = solve(graph, backends, op_offload=True)
     assert (found.backend[y], found.cause[y]) == (0, "1.off")

@@ -38,7 +38,7 @@ async def check_same_bits(
     columns = rng.normal(size=(9, 256)).astype(np.float32)
 
     async def compute(be: aggml.Backend) -> Array:
-        be.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+        be.alloc([w], usage="weights")
         await be.set(w, blocks)
         placed = be.alloc_graph(graph)
         results = [await be.run(graph, {x: columns}, y) for _ in range(5)]

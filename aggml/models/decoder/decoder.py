@@ -270,7 +270,7 @@ class Decoder:
             if ids is not None:
                 inputs[step.tokens] = np.array(ids, np.int32)
             if self._reached is None:
-                future = await self.site.submit(step.graph, inputs, step.result)
+                future = self.site.run(step.graph, inputs, step.result)
             else:
                 taken = _one_of_each(slot, positions)
                 future = await self._submitted(
@@ -310,7 +310,8 @@ class Decoder:
         pieces = []
         for at in range(0, len(ids), CHUNK):
             batch = self._whole(slot, ids[at : at + CHUNK], at, every=True)
-            (found,) = await (await self.queue(batch, hidden=True))
+            future = await self.queue(batch, hidden=True)
+            (found,) = await future
             pieces.append(np.asarray(found).reshape(-1, self.model.width))
         return np.concatenate(pieces)
 
@@ -334,7 +335,7 @@ class Decoder:
             if nodes:
                 graph = Graph(*nodes)
                 await self.site.prepare(graph)
-                await (await self.site.submit(graph))
+                await self.site.run(graph)
             if self._written is not None:
                 self._written.copied(0, others)
             if self._reached is not None:
@@ -361,7 +362,7 @@ class Decoder:
         if self._reached is not None:
             for slot, first, _ in taken:
                 await self._reached.check(slot, first, chained=chained)
-        future = await self.site.submit(step.graph, inputs, results)
+        future = self.site.run(step.graph, inputs, results)
         if self._reached is not None:
             for slot, first, n in taken:
                 self._reached.note(slot, first, n, future)
@@ -378,7 +379,8 @@ class Decoder:
 
     async def _logits(self, batch: Batch) -> F32:
         """Compute a batch: float32 (tokens that get logits, vocabulary)."""
-        (logits,) = await (await self.queue(batch))
+        future = await self.queue(batch)
+        (logits,) = await future
         return np.asarray(logits).reshape(-1, self.vocabulary)
 
     def seen(self, last: int) -> int:
@@ -395,7 +397,8 @@ class Decoder:
 
         Cancellation: aborts the computation; the rows of the batch are undefined.
         """
-        ids, logits, *rest = await (await self.queue(batch, best, every=every))
+        future = await self.queue(batch, best, every=every)
+        ids, logits, *rest = await future
         return Best(
             np.asarray(ids).reshape(-1, best),
             np.asarray(logits).reshape(-1, best),
@@ -482,28 +485,12 @@ class Decoder:
     def run_step(
         self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
     ) -> Future[Any]:
-        """Queue a prepared step at once. The states of its sequences must be where it begins.
-
-        Only for a site that ``runs_at_once``; else `submit_step`.
-        """
+        """Queue a prepared step at once. The states of its sequences must be where it begins."""
         with self.lifetime.use("Decoder"):
             if self._reached is not None:
                 for slot, first, _ in batch.taken:
                     self._reached.expect(slot, first, chained=chained)
             future = self.site.run(step.graph, inputs, step.results)
-            assert future is not None
-            self._note(batch, future)
-            return future
-
-    async def submit_step(
-        self, step: Step, inputs: Mapping[Tensor, Any], batch: Batch, *, chained: bool
-    ) -> Future[Any]:
-        """`run_step` where queueing takes an ``await``. Cancellation: nothing is queued."""
-        with self.lifetime.use("Decoder"):
-            if self._reached is not None:
-                for slot, first, _ in batch.taken:
-                    self._reached.expect(slot, first, chained=chained)
-            future = await self.site.submit(step.graph, inputs, step.results)
             self._note(batch, future)
             return future
 

@@ -191,7 +191,7 @@ class Encoder:
         if program.chosen is not None:
             last = kind == "pooled" and self.model.pooling == "last"
             inputs[program.chosen] = part.chosen(last=last)
-        return await worker.site.submit(program.graph, inputs, program.vectors)
+        return worker.site.run(program.graph, inputs, program.vectors)
 
     async def _program(self, worker: _Worker, shape: Shape, kind: Kind) -> Program:
         key: tuple[Shape, Kind] = (shape, kind)

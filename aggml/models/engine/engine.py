@@ -345,15 +345,7 @@ class Engine:
             if self._plan is not plan:
                 return True
             try:
-                step = await self.decoder.prepare_step(plan.shape)
-                if not self.decoder.site.runs_at_once:
-                    inputs = self.decoder.inputs_of(
-                        step, plan.batch, plan.draws, chained=plan.chained
-                    )
-                    future = await self.decoder.submit_step(
-                        step, inputs, plan.batch, chained=plan.chained
-                    )
-                    self._flights.append(_Flight(plan, future, time.perf_counter()))
+                await self.decoder.prepare_step(plan.shape)
             except Exception as error:
                 self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             self._plan = None
@@ -567,7 +559,7 @@ class Engine:
         """Queue a step; False if its graph must be built before."""
         try:
             step = self.decoder.find_step(plan.shape)
-            if step is None or not self.decoder.site.runs_at_once:
+            if step is None:
                 self._plan = plan
                 return False
             inputs = self.decoder.inputs_of(step, plan.batch, plan.draws, chained=plan.chained)

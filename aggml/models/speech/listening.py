@@ -132,7 +132,7 @@ class Listener:
             rows = np.arange(n * kept, dtype=np.int32)
             mel = np.stack(list(windows))
             site = self._decoder.site
-            await (await site.submit(program.graph, {program.mel: mel, program.rows: rows}))
+            await site.run(program.graph, {program.mel: mel, program.rows: rows})
 
     async def _program(self, n: int) -> _Program:
         weights = self._decoder.weights

@@ -167,7 +167,7 @@ async def evaluate(
             node, array = found
             show(array)
             if not callback(node, False):
-                future: Future[Any] = Future(None, None, "submit")
+                future: Future[Any] = Future(None, None, "run")
                 future._problem = Aborted(f"[Scheduler] the callback ended the run after {node!r}")
                 return future
     finally:

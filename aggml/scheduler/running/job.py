@@ -34,7 +34,7 @@ class Job:
     """One submission as it was asked for, checked.
 
     Args:
-        graph, inputs, outputs, reuse: as `Scheduler.submit` takes them.
+        graph, inputs, outputs, reuse: as `Scheduler.run` takes them.
         brought: leafs without memory of their own that earlier submissions brought.
 
     Attributes:
@@ -48,7 +48,7 @@ class Job:
         form: jobs of the same leafs that are equal in this need the same operations.
 
     Raises:
-        As `Scheduler.submit`, about what is asked for.
+        As `Scheduler.run`, about what is asked for.
     """
 
     __slots__ = (*("floating", "form", "graph", "inputs", "placed", "request", "values", "wanted"),)
@@ -65,7 +65,7 @@ class Job:
         *,
         brought: Container[Tensor] = (),
     ) -> None:
-        what = "Scheduler.submit"
+        what = "Scheduler.run"
         self.graph = graph
         asked = ask(graph, inputs, outputs, reuse, what)
         self.request = Request(asked, what)
@@ -115,7 +115,7 @@ class Job:
         found = []
         for tensor in self.wanted:
             root = tensor.root
-            result, view = checking.outgoing(tensor, None, None, "Scheduler.submit")
+            result, view = checking.outgoing(tensor, None, None, "Scheduler.run")
             twin = layout.twins.get(tensor)
             if tensor in self.values and root not in program.made:
                 view[...] = self.values[tensor]  # the value that this submission brought
@@ -129,7 +129,7 @@ class Job:
                 or (twin.root.placement is None)
             ):
                 raise NotAllocated(
-                    f"[Scheduler.submit] {tensor!r} cannot be read: it is no end of the graph, not "
+                    f"[Scheduler.run] {tensor!r} cannot be read: it is no end of the graph, not "
                     "flagged with set_output(), and no leaf that has memory"
                 )
             ours = root not in program.found.backend or root.placement is None
@@ -147,6 +147,6 @@ class Job:
         for tensor, array in self.placed:
             b = program.found.backend.get(tensor.root)
             if b is None:
-                raise InvalidArgument(f"[Scheduler.submit] {tensor!r} is not of {self.graph!r}")
+                raise InvalidArgument(f"[Scheduler.run] {tensor!r} is not of {self.graph!r}")
             found.append((b, tensor, array))
         return found

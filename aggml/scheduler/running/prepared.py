@@ -46,9 +46,13 @@ class Recording:
         leafs: that are brought, in the order in which `run` takes their arrays.
         brought: (output, leaf) of those that are read as well.
         used: backends, with the answers and the scratch that the operations rest on.
+        streams: those that the operations are on.
+
+    Attributes:
+        leafs, streams: as given.
     """
 
-    __slots__ = ("_brought", "_script", "_use", "_used", "leafs")
+    __slots__ = ("_brought", "_script", "_use", "_used", "leafs", "streams")
 
     def __init__(
         self,
@@ -57,7 +61,9 @@ class Recording:
         leafs: tuple[Tensor, ...],
         brought: list[tuple[int, int]],
         used: list[tuple[Backend, object, Buffer | None]],
+        streams: tuple[_native.Stream, ...],
     ) -> None:
+        self.streams = streams
         self._script = script
         self._use = use
         self.leafs = leafs
@@ -186,4 +192,5 @@ def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) ->
         if source is not None  # none of them is
     ]
     brought = [(i, inputs[job.wanted[i]]) for i, o in enumerate(outputs) if o.split == -2]
-    return Recording(_native.Script(unit.groups, which), use, leafs, brought, used)
+    streams = tuple(dict.fromkeys([stream for stream, _ in unit.groups]))
+    return Recording(_native.Script(unit.groups, which), use, leafs, brought, used, streams)

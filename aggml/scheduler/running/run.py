@@ -18,7 +18,7 @@ from aggml.stream.future import Future
 from aggml.stream.observe import observers, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.running.sides import Sides
     from aggml.scheduler.running.unit import Output, Source
     from aggml.stream.admission import Admission
+    from aggml.stream.prepared import Request
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
@@ -70,6 +71,7 @@ class Runner:
         self.sides = sides
         self.joined = Stream("scheduler", pool=backends[0].stream.pool)
         self.busy, self.note = admission.busy, admission.add
+        self._admission, self._limit = admission, admission.limit
         self._reporting = new_rlock()
         self._natives = [b.stream.native for b in backends]
         self.line = _native.Lineup(self.joined.native, self._natives, n_slots)
@@ -85,10 +87,8 @@ class Runner:
         """
         recording: Recording | None = None if observers else layout.recordings.get(job.form)
         if recording is not None and recording.holds():
-            again = recording.run(self.line, job.request, job.arrays_for(recording.leafs))
-            self.note(again)
-            return again
-        future: Future[Any] = Future(None, None, "submit", abortable=True)
+            return self.repeat(recording, job.request, job.arrays_for(recording.leafs))
+        future: Future[Any] = Future(None, None, "run", abortable=True)
         outputs = job.outputs_of(layout)
         future._value = job.request.value([o.array for o in outputs])
         placed = job.placed_at(layout.program)
@@ -104,6 +104,7 @@ class Runner:
             unit.drop("it could not be enqueued")
             raise
         unit.release()
+        self._hold_back({stream for stream, _ in unit.groups})
         self._send(unit, use, future)
         layout.recordings.pop(job.form, None)
         if kept is not None:
@@ -111,6 +112,29 @@ class Runner:
                 layout.recordings.pop(next(iter(layout.recordings)))
             layout.recordings[job.form] = kept
         return future
+
+    def repeat(self, recording: Recording, request: Request, arrays: list[Array]) -> Future[Any]:
+        """Enqueue a recorded submission; arguments as of `Recording.run`."""
+        if self._limit is not None:
+            self._hold_back(recording.streams)
+        future = recording.run(self.line, request, arrays)
+        self.note(future)
+        return future
+
+    def _hold_back(self, streams: Iterable[_native.Stream]) -> None:
+        """Have what these streams do next wait until fewer than the limit are in flight.
+
+        The streams wait, and no task does. So a submission keeps its place in the order of its
+        backends, also if it has to wait for a slot.
+        """
+        before = self._admission.last_before()
+        if before is None:
+            return
+        op = before._last()
+        if op is not None:
+            submit(
+                [(s, [_native.wait(op.stream, op.ticket)]) for s in streams if s is not op.stream]
+            )
 
     def part(
         self,
@@ -125,7 +149,7 @@ class Runner:
         The caller must keep other submissions away until it has enqueued all parts.
         """
         unit = Unit(self.joined)
-        future: Future[Any] = Future(None, None, "submit", abortable=True)
+        future: Future[Any] = Future(None, None, "run", abortable=True)
         try:
             used = self._open(unit, layout, placed)
             self._body(unit, script, values, (), used)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aggml.backend.inputs import check_written, words_of
+from aggml.backend.inputs import check_written, reshaped, words_of
 from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
 from aggml.scheduler.running.prepared import Prepared, prepare
 from aggml.scheduler.running.unit import check_no_batch
+from aggml.stream import Stream
+from aggml.stream.deferred import DeferredFuture
 from aggml.stream.fifo import FifoLock
 from aggml.stream.observe import observers
 from aggml.stream.slices import finish, give_way
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from aggml.backend.inputs import Shapes, Words
     from aggml.graph import Graph
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Known, Planner
@@ -80,6 +83,68 @@ class Submitter:
         self._lock = planner.lock
         self._planned_for: list[int] = []  # graphs of tasks that hold ``plans`` or wait for it
         self.brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
+        self._waits: Future[Any] | None = None  # the last one that a task has to queue
+
+    # -- at once
+
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Iterable[Tensor | str],
+        reuse: Iterable[Tensor | str],
+        shapes: Shapes | None,
+    ) -> Future[Any]:
+        """See `Scheduler.run`."""
+        words = words_of(outputs, inputs, reuse)
+        kept = self.planner.graphs.get(graph.uid)
+        prepared: Prepared | None = None if kept is None else kept.prepared.get(words)
+        self._check_batches("Scheduler.run")
+        if prepared is None:
+            job = Job(graph, inputs, outputs, reuse, brought=self.brought)
+        else:
+            request = prepared.request
+            if request.due:
+                request.check(self.brought)
+            arrays = request.arrays(inputs) if inputs else []
+            with self._lock:
+                future = self._again(graph, prepared, arrays)
+            if future is not None:
+                return future if shapes is None else reshaped(future, shapes)
+            job = Job(graph, request.by_tensor(arrays), outputs, reuse, brought=self.brought)
+        with self._lock:
+            if self.eval_callback is not None or not self._may_go():
+                return self._later(job, words, shapes)
+            planner = self.planner
+            while (ready := self._found(job, planning=True)) is None:
+                planner.finish(self.planning(job))
+            future = self._enqueue(job, ready, words)
+        return future if shapes is None else reshaped(future, shapes)
+
+    def _check_batches(self, what: str) -> None:
+        for backend in self.runner.backends:
+            if backend.stream._batches:  # of any thread; mostly there is none
+                check_no_batch((backend,), what)
+
+    def _may_go(self) -> bool:
+        """Whether no evaluation is under way, and no earlier submission waits for one."""
+        return bool(self.turn.free) and (self._waits is None or self._waits.done())
+
+    def _later(self, job: Job, words: Words, shapes: Shapes | None) -> Future[Any]:
+        """The Future of a submission that a task queues when all before it are done."""
+        before = self._waits
+
+        async def work() -> Future[Any]:
+            if before is not None:
+                await before.settled()
+            future = await self._in_turn(job, words)
+            return future if shapes is None else reshaped(future, shapes)
+
+        pool = self.runner.joined.pool
+        self._waits = DeferredFuture(work, Stream("scheduler run", pool=pool), "run")
+        return self._waits
+
+    # -- behind other tasks
 
     async def submit(
         self,
@@ -92,8 +157,8 @@ class Submitter:
         words = words_of(outputs, inputs, reuse)
         kept = self.planner.graphs.get(graph.uid)
         prepared: Prepared | None = None if kept is None else kept.prepared.get(words)
+        self._check_batches("Scheduler.submit")
         if prepared is None:
-            check_no_batch(self.runner.backends, "Scheduler.submit")
             job = Job(graph, inputs, outputs, reuse, brought=self.brought)
             await CHECKPOINT
         else:
@@ -101,35 +166,40 @@ class Submitter:
             if request.due:
                 request.check(self.brought)
             arrays = request.arrays(inputs) if inputs else []
-            for backend in self.runner.backends:
-                if backend.stream._batches:
-                    check_no_batch((backend,), "Scheduler.submit")
             await CHECKPOINT
-            if self._admission.free():
+            if self._admission.free() and graph.uid not in self._planned_for:
                 with self._lock:
                     future = self._again(graph, prepared, arrays)
                 if future is not None:
                     return future
-            check_no_batch(self.runner.backends, "Scheduler.submit")
             job = Job(graph, request.by_tensor(arrays), outputs, reuse, brought=self.brought)
+        self._check_batches("Scheduler.submit")
         admitted = await self._admission.admit()
         try:
-            if self.eval_callback is not None:
-                return await self._evaluate(job, self.eval_callback)
-            while True:
-                ready = await self.ready(job)
-                with self._lock:  # another thread may have begun an evaluation, or moved a tensor
-                    if self.turn.free and ready.known.holds(graph):
-                        return self._enqueue(job, ready, words)
-                if not self.turn.free:
-                    async with self.turn:
-                        ready = await self.ready(job)
-                        with self._lock:
-                            if ready.known.holds(graph):
-                                return self._enqueue(job, ready, words)
+            future = await self._in_turn(job, words)
         except BaseException:
             self._admission.give_up(admitted)
             raise
+        if admitted is not None:
+            self._admission.used()
+        return future
+
+    async def _in_turn(self, job: Job, words: Words) -> Future[Any]:
+        """Plan a submission in slices, and enqueue it when no evaluation is under way."""
+        if self.eval_callback is not None:
+            return await self._evaluate(job, self.eval_callback)
+        graph = job.graph
+        while True:
+            ready = await self.ready(job)
+            with self._lock:  # another thread may have begun an evaluation, or moved a tensor
+                if self.turn.free and ready.known.holds(graph):
+                    return self._enqueue(job, ready, words)
+            if not self.turn.free:
+                async with self.turn:
+                    ready = await self.ready(job)
+                    with self._lock:
+                        if ready.known.holds(graph):
+                            return self._enqueue(job, ready, words)
 
     async def _evaluate(self, job: Job, callback: EvalCallback) -> Future[Any]:
         """Run node by node, with a callback in between."""
@@ -169,9 +239,9 @@ class Submitter:
     def _again(self, graph: Graph, prepared: Prepared, arrays: list[Array]) -> Future[Any] | None:
         """Enqueue a prepared submission; None if the request has to be checked again."""
         known = prepared.known
-        if observers or self.eval_callback is not None or not self.turn.free:
+        if observers or self.eval_callback is not None or not self._may_go():
             return None
-        if not known.holds(graph) or graph.uid in self._planned_for:
+        if not known.holds(graph):
             return None
         slot = self._slot(known)
         found = prepared.by_slot.get(slot)
@@ -185,12 +255,11 @@ class Submitter:
             request.check(self.brought)
         if found.order is not None:
             arrays = [arrays[i] for i in found.order]
-        future = found.recording.run(self.runner.line, request, arrays)
-        self.runner.note(future)
+        future = self.runner.repeat(found.recording, request, arrays)
         request.marks.note()
         return future
 
-    def _enqueue(self, job: Job, ready: _Ready, words: tuple[object, ...]) -> Future[Any]:
+    def _enqueue(self, job: Job, ready: _Ready, words: Words) -> Future[Any]:
         known, layout = ready
         # When this submission came, a `set` had written the leaf. Another submission may have
         # brought a value since then, which this one must not read.
@@ -201,8 +270,6 @@ class Submitter:
         if not known.brought:
             known.brought = True
             self.brought.update(job.floating)
-        if self._admission.limit is not None:
-            self._admission.used()
         kept = self.planner.graphs.get(job.graph.uid)
         if words and not observers and kept is not None:
             prepare(kept.prepared, words, spoken, known)
@@ -269,14 +336,14 @@ class Submitter:
         """Plan what a job needs, in small steps.
 
         Raises:
-            As `Scheduler.submit`, about what is planned.
+            As `Scheduler.run`, about what is planned.
         """
         planner, graph = self.planner, job.graph
         known = yield from planner.program(graph, job.floating)
         omitted = [t for t in known.program.fixed if t in self.brought]
         if omitted:
             raise NotAllocated(
-                f"[Scheduler.submit] {omitted[0]!r} was an input of an earlier run and is missing "
+                f"[Scheduler.run] {omitted[0]!r} was an input of an earlier run and is missing "
                 "in this one: give it again, or place it with backend.alloc"
             )
         slot = self._slot(known)

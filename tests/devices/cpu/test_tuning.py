@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import aggml
-from aggml import BufferUsage, Graph, ops
+from aggml import Graph, ops
 from aggml.cli import tune
 from aggml.devices.cpu import tuning
 from aggml.native import _native
@@ -64,7 +64,7 @@ async def _product(dtype: str, columns: int) -> bytes:
     rng = np.random.default_rng(0)
     async with aggml.get_device("CPU").backend(n_threads=2) as be:
         w = aggml.new_tensor(dtype, ne=(512, 200))
-        be.alloc([w]).usage = BufferUsage.WEIGHTS
+        be.alloc([w], usage="weights")
         rows = aggml.quantize(rng.standard_normal((200, 512), np.float32), dtype)
         await be.set(w, rows.view(np.uint16) if dtype == "bf16" else rows)
         x = aggml.new_tensor("f32", ne=(512, columns)).set_input()

@@ -120,7 +120,7 @@ async def test_the_scheduler_sends_the_experts_of_a_batch_alone() -> None:
     graph = Graph(y)
     weights = rng.standard_normal((experts, m, k)).astype(np.float32)
     async with device.backend() as be, aggml.get_device("CPU").backend(n_threads=1) as cpu:
-        cpu.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
+        cpu.alloc([w], usage="weights")
         await cpu.set(w, weights)
         sched = Scheduler([be, cpu], op_offload=True)
         for named in ([3, 4], [0, 15], [7, 8]):
