@@ -62,12 +62,3 @@ def test_no_line_is_longer_than_the_limit() -> None:
         if len(line) > limit and not line.lstrip().startswith(("* |", '"'))
     ]
     assert long == []
-
-
-def test_no_file_is_longer_than_400_lines() -> None:
-    lengths = {
-        str(path.relative_to(native_rooms.NATIVE)): len(path.read_text().splitlines())
-        for path in native_rooms.sources()
-        if path.suffix != ".def"  # rows of tables
-    }
-    assert {file: n for file, n in lengths.items() if n > 400} == {}

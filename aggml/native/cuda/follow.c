@@ -2,7 +2,7 @@
  *
  * The other queue's flights tell which of its events marks that a ticket is reached. Readers of the results on the host
  * are still notified in order: the wait is not settled before that ticket, so that a failure there is known here. Not
- * here: waits for other streams, during which the issuing thread parks (runtime/stream_step.c). */
+ * here: waits for other streams, during which the issuing thread parks (runtime/stream.c). */
 #include <time.h>
 
 #include "state.h"

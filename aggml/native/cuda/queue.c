@@ -326,7 +326,7 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
     q->link_all = &all;
     if (all != NULL) all->link_all = &q->next_all;
     all = q;
-    ag_devices_forked = forked;
+    ag_at_fork(AG_FORK_CUDA, forked);
     pthread_mutex_unlock(all_lock);
     pthread_mutex_lock(&device->lock);
     q->stream = stream;

@@ -145,7 +145,7 @@ ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *mess
     pthread_mutex_lock(all_lock);
     library->next = all;
     all = library;
-    ag_ggml_forked = forked;
+    ag_at_fork(AG_FORK_GGML, forked);
     pthread_mutex_unlock(all_lock);
     return library;
 }
