@@ -37,7 +37,8 @@ typedef enum ag_fork_place {
     AG_FORK_REST,
     AG_FORK_UNMAP,
     AG_FORK_CUDA,
-    AG_FORK_GGML,
+    AG_FORK_GGML_BUFFERS,
+    AG_FORK_GGML_QUEUES,
     AG_FORK_BINDING
 } ag_fork_place;
 enum { AG_FORK_PLACES = AG_FORK_BINDING + 1 };

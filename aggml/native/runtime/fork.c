@@ -75,7 +75,7 @@
  * | ggml/memory.c           | all                                                                    | fresh  |
  * | ggml/memory.c           | next_base                                                              | word   |
  * | ggml/memory.c           | thread                                                                 | thread |
- * | ggml/state.h            | refs lock one lost host_memory n_queues n_followed                     | parent |
+ * | ggml/state.h            | refs lock one lost take_over host_memory n_queues n_followed           | parent |
  * | ggml/guard.c            | refs lock over                                                         | parent |
  * | ggml/guard.c            | thread depth                                                           | thread |
  * | ggml/library.c          | all                                                                    | word   |
