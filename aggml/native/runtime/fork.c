@@ -57,18 +57,18 @@
  * | runtime/roofline.c      | waiting threads                                                        | thread |
  * | cuda/queue.c            | all all_cond all_threads                                               | fresh  |
  * | cuda/queue.c            | thread                                                                 | thread |
+ * | cuda/queue.c            | plan_calls                                                             | word   |
  * | cuda/chores.c           | last changed pending at_work stopping over                             | fresh  |
  * | cuda/chores.c           | thread                                                                 | thread |
  * | cuda/hands.c            | last posted n_hands stopping                                           | fresh  |
  * | cuda/hands.c            | thread                                                                 | thread |
- * | cuda/peers.c            | all                                                                    | fresh  |
+ * | cuda/device.c           | all                                                                    | fresh  |
  * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop       | parent |
  * | cuda/state.h            | n_flights copier                                                       | parent |
- * | cuda/strided.c          | lock                                                                   | parent |
  * | cuda/blas.c             | lock                                                                   | parent |
  * | cuda/nccl.c             | refs broken                                                            | parent |
  * | cuda/sum.c              | refs lock moved turn                                                   | parent |
- * | cuda/plan_state.h       | refs lock image                                                        | parent |
+ * | cuda/plan.c             | refs lock image                                                        | parent |
  * | ggml/queue.c            | all all_cond all_threads                                               | fresh  |
  * | ggml/queue.h            | refs lock to_issue ready stop                                          | parent |
  * | ggml/queue.c            | thread                                                                 | thread |
