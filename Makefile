@@ -191,7 +191,7 @@ check-types: $(VENV)/has-native $(VENV)/has-dev
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) tools/check_stub.py
 
-# No import upwards, no circle, type-only imports included; no include upwards.
+# No import upwards, no circle, type-only imports included; no include upwards, no circle of C files.
 check-rooms: $(VENV)/created
 	$(PY) tools/rooms.py
 	$(PY) tools/native_rooms.py
