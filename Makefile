@@ -138,7 +138,7 @@ fuzz: $(VENV)/has-native $(VENV)/has-test
 # ggml with the backends that aggml.devices.ggml loads, from the sources inside three versions of llama-cpp-python; Vulkan
 # of the newer one alone. Ten minutes of two cores. Debian: libopenblas-dev libvulkan-dev glslc spirv-headers, to run
 # Vulkan mesa-vulkan-drivers; GGML_LIBRARIES names what is built beside the CPU.
-GGML_VERSIONS ?= 0.3.36 0.3.16 0.3.8
+GGML_VERSIONS ?= 0.3.36 0.3.16
 GGML_LIBRARIES ?= blas;rpc;vulkan
 GGML_SOURCE := build/ggml-source
 ggml-libraries: $(foreach v,$(GGML_VERSIONS),build/ggml-$(v)/built)
@@ -150,7 +150,7 @@ $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml: | $(VENV)/has-build
 	    $(PY) -m pip download --quiet --no-deps --no-binary :all: --dest $(GGML_SOURCE) llama-cpp-python==$*
 	tar -xzf $(GGML_SOURCE)/llama_cpp_python-$*.tar.gz -C $(GGML_SOURCE)
 
-build/ggml-0.3.16/built build/ggml-0.3.8/built: GGML_LIBRARIES := blas;rpc
+build/ggml-0.3.16/built: GGML_LIBRARIES := blas;rpc
 build/ggml-0.3.36/built: GGML_FAKE := -DFAKE=ON
 build/ggml-%/built: $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml $(wildcard tools/ggml_libraries/* tests/devices/ggml/fake/*)
 	$(VENV)/bin/cmake -S tools/ggml_libraries -B build/ggml-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
@@ -191,7 +191,7 @@ check-types: $(VENV)/has-native $(VENV)/has-dev
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) tools/check_stub.py
 
-# No import upwards, no circle, type-only imports included; no include upwards.
+# No import upwards, no circle, type-only imports included; no include upwards, no circle of C files.
 check-rooms: $(VENV)/created
 	$(PY) tools/rooms.py
 	$(PY) tools/native_rooms.py

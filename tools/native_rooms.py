@@ -4,8 +4,9 @@
     python tools/native_rooms.py agk_norm_rms_f32_avx2  # where this function is defined
     python tools/native_rooms.py --objects build/c      # calls as well, read from a build
 
-Arrows are read from the #includes. Exits with 1 if a room uses one above it. Not here: the rooms of
-the Python package (rooms.py).
+Arrows between rooms are read from the #includes. Within a room files use each other one way, too:
+a file uses those whose functions it names, and there is no circle. Exits with 1 if a room uses one
+above it, or if files form a circle. Not here: the rooms of the Python package (rooms.py).
 """
 
 from __future__ import annotations
@@ -127,6 +128,100 @@ def calls(build: Path) -> dict[tuple[str, str], list[str]]:
     return out
 
 
+# -- circles of files
+
+_COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_DEFINED = re.compile(
+    r"^(?!static\b|typedef\b)[a-zA-Z_][\w *]*?\b(agk?_\w+)\((?:[^;{}]*)\)\n\{", re.MULTILINE
+)
+_GLOBAL = re.compile(
+    r"^(?!static\b|extern\b|typedef\b)[a-z_][\w() *]*?\b(ag_\w+)(?:\[\w*\])* =", re.MULTILINE
+)
+
+
+def uses() -> dict[str, dict[str, set[str]]]:
+    """For each C file the files whose functions and variables it names, and these names.
+
+    Read from the sources, so that code for other systems counts as well. Not seen are names that
+    macros put together, and C++, where a name may mean several things: a build tells (`calls_of`).
+    """
+    texts = {
+        str(path.relative_to(NATIVE)): _COMMENT.sub(" ", path.read_text())
+        for path in sources()
+        if path.suffix == ".c"
+    }
+    home = {
+        name: file
+        for file, text in texts.items()
+        for name in [*_DEFINED.findall(text), *_GLOBAL.findall(text)]
+    }
+    out: dict[str, dict[str, set[str]]] = {}
+    for file, text in texts.items():
+        for name in set(re.findall(r"\w+", text)):
+            target = home.get(name, file)
+            if target != file and file != NAMES_ALL:
+                out.setdefault(file, {}).setdefault(target, set()).add(name)
+    return out
+
+
+def calls_of(build: Path) -> dict[str, dict[str, set[str]]]:
+    """The same as the linker sees it; C++ included, if the build has it."""
+    objects = symbols(build)
+    home = {name: source for source, (defined, _) in objects.items() for name in defined}
+    out: dict[str, dict[str, set[str]]] = {}
+    for source, (_, wanted) in objects.items():
+        for name in wanted:
+            target = home.get(name, source)
+            if target != source and source != NAMES_ALL:
+                out.setdefault(source, {}).setdefault(target, set()).add(name)
+    return out
+
+
+def include_graph() -> dict[str, dict[str, set[str]]]:
+    """For each file the files that it includes."""
+    return {
+        str(path.relative_to(NATIVE)): {
+            str(target.relative_to(NATIVE)): {"#include"} for target in included(path)
+        }
+        for path in sources()
+    }
+
+
+def circles(graph: dict[str, dict[str, set[str]]]) -> list[list[str]]:
+    """The groups of files in which each one leads to all others, largest first."""
+    reach: dict[str, set[str]] = {}
+    for start in graph:
+        found: set[str] = set()
+        ahead = list(graph[start])
+        while ahead:
+            file = ahead.pop()
+            if file not in found:
+                found.add(file)
+                ahead += graph.get(file, ())
+        reach[start] = found
+    groups = {
+        tuple(sorted(other for other in reach[file] if file in reach.get(other, ())))
+        for file in graph
+    }
+    return sorted(
+        (list(group) for group in groups if group), key=lambda group: (-len(group), group)
+    )
+
+
+def circle_lines(graph: dict[str, dict[str, set[str]]]) -> list[str]:
+    """A line for each circle, and one for each arrow inside it."""
+    lines = []
+    for group in circles(graph):
+        lines.append(f"a circle of {len(group)} files: {', '.join(group)}")
+        lines += [
+            f"    {file} -> {target}: {', '.join(sorted(graph[file][target]))}"
+            for file in group
+            for target in group
+            if target in graph[file]
+        ]
+    return lines
+
+
 # -- addresses
 
 
@@ -193,10 +288,12 @@ def main() -> int:
     if args.symbol:
         return 0
     found = arrows()
-    wrong = upward(found) + (upward(calls(args.objects)) if args.objects else [])
+    wrong = upward(found) + circle_lines(include_graph()) + circle_lines(uses())
+    if args.objects:
+        wrong += upward(calls(args.objects)) + circle_lines(calls_of(args.objects))
     for room in reversed(ORDER):
-        uses = [other for other in reversed(ORDER) if (room, other) in found]
-        print(f"{room:8} {ROOMS[room]}\n         uses {', '.join(uses) or 'none'}")
+        below = [other for other in reversed(ORDER) if (room, other) in found]
+        print(f"{room:8} {ROOMS[room]}\n         uses {', '.join(below) or 'none'}")
     print(*wrong, sep="\n", file=sys.stderr)
     return 1 if wrong else 0
 

@@ -22,7 +22,6 @@ def test_no_file_of_this_repository_has_a_fault() -> None:
     ("text", "fault"),
     [
         ("/* what is here */\n" + "x" * 121, "2: 121 columns"),
-        ("/* what is here */\n" + "x\n" * 400, "401 lines"),
         (LONG, "2: a function of 83 lines"),
         ("int x;\n", "1: no comment says"),
         ("/* as in\n * gone.c */\n", "2: there is no gone.c"),

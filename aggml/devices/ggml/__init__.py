@@ -71,16 +71,16 @@ def connect(
         path_or_folder: as `load`; None: a library that is loaded already and has RPC.
 
     Raises:
-        BackendLoadError: no server answers; a server at this address was lost before; no library
-            has RPC; or the library would end this process when a connection is lost.
+        BackendLoadError: no server answers; a server at this address was lost before; or no library
+            has RPC.
     """
     if path_or_folder is not None:
         return _load(files_in(path_or_folder)).connect(endpoint)
     if not libraries():
         load()
-    speaking = [x for x in libraries() if any(name.startswith("RPC") for name in x.backends)]
-    for library in sorted(speaking, key=lambda x: not x.survives):
-        return library.connect(endpoint)
+    for library in libraries():
+        if any(name.startswith("RPC") for name in library.backends):
+            return library.connect(endpoint)
     raise BackendLoadError(
         "[ggml.connect] no loaded library of ggml has RPC: name the folder of one"
     )

@@ -3,7 +3,7 @@
 Recorded calls showed these cases.
 
 Here: cases of Vulkan in ggml 0.25.3, seen on Mesa 26.2, each kind on 22.3 too. Not here: functions
-that libraries of other versions lack (native/ggml/older.c).
+that libraries of other versions lack (native/ggml/builders.def).
 """
 
 from __future__ import annotations

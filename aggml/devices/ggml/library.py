@@ -137,17 +137,11 @@ class Library:
         """The families that are loaded, including those without devices: "CPU", "RPC"."""
         return list(self.native.families())
 
-    @property
-    def survives(self) -> bool:
-        """Whether a failed assertion of the library ends just the call, not the process."""
-        return bool(self.native.survives)
-
     def connect(self, endpoint: str) -> list[GgmlDevice]:
         """The devices of a server.
 
         Raises:
-            BackendLoadError: the server does not answer or was lost before, or the loss of a server
-                would end this process with this library.
+            BackendLoadError: the server does not answer or was lost before.
         """
         known = set(self.devices)
         with _lock:

@@ -188,7 +188,7 @@ void bind_cuda_group(nb::module_ &m)
     nb::class_<CudaGroup>(m, "CudaGroup")
         .def(nb::init<nb::sequence, const char *>(), "devices"_a, "path"_a)
         .def("open", &CudaGroup::open)
-        .def_prop_ro("broken", [](CudaGroup &g) { return wrap_error(ag_cuda_group_broken(g.group)); });
+        .def_prop_ro("broken", [](CudaGroup &g) { return wrap_error(ag_cuda_group_error(g.group)); });
     nb::class_<CudaSum>(m, "CudaSum").def(nb::init<CudaGroup &, size_t, int>(), "group"_a, "count"_a, "type"_a);
 }
 
@@ -301,7 +301,7 @@ void bind_cuda_device(nb::module_ &m)
                          if (!ag_cuda_device_blas_problem(d.device, text, sizeof text)) return nb::none();
                          return nb::str(text);
                      })
-        .def_prop_ro("ready", [](CudaDevice &d) { return ag_cuda_device_ready(d.device); })
+        .def_prop_ro("ready", [](CudaDevice &d) { return ag_cuda_device_is_ready(d.device); })
         .def_prop_ro("lost", [](CudaDevice &d) { return wrap_error(ag_cuda_device_lost(d.device)); })
         .def(
             "stream",

@@ -311,7 +311,7 @@ void bind_device(nb::module_ &m)
         .def("wrap", wrap, "address"_a, "size"_a, "largest"_a)
         .def("extra_size", extra_size, "index"_a, "type"_a, "ne"_a)
         .def("split", split, "shares"_a)
-        .def_prop_ro("followed", [](GgmlDevice &d) { return ag_ggml_followed_count(d.device); })
+        .def_prop_ro("followed", [](GgmlDevice &d) { return ag_ggml_follow_count(d.device); })
         .def("stream", stream, "name"_a, "n_threads"_a = 0, "ahead"_a = true);
 }
 
@@ -361,7 +361,6 @@ void bind_ggml(nb::module_ &m)
     nb::class_<GgmlLibrary>(m, "GgmlLibrary")
         .def_prop_ro("version", [](GgmlLibrary &l) { return std::string(ag_ggml_version(l.library)); })
         .def_prop_ro("commit", [](GgmlLibrary &l) { return std::string(ag_ggml_commit(l.library)); })
-        .def_prop_ro("survives", [](GgmlLibrary &l) { return ag_ggml_survives(l.library); })
         .def(
             "has", [](GgmlLibrary &l, const std::string &name) { return ag_ggml_has(l.library, name.c_str()); },
             "function"_a)

@@ -12,10 +12,10 @@ NB_MODULE(_native, m)
     ag_runtime_init();
     ag_on_idle = binding::on_idle;
     ag_drop_user = binding::drop_user;
-    ag_binding_forked = [] {
+    ag_at_fork(AG_FORK_BINDING, [] {
         binding::interpreter_forked();
         binding::keep_forked();
-    };
+    });
     m.def("release_finished", binding::release_finished);
     binding::bind_interpreter(m);
     binding::bind_tables(m);

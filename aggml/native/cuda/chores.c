@@ -1,18 +1,16 @@
-/* Driver calls that may wait for the device: a single thread of the process makes them, one after the other.
+/* Chores: calls that may wait for a device. A single thread of the process makes them, one after the other.
  *
  * cuMemFreeHost waits until every device has finished its work, so a stream that made the call would stall. This thread
- * also destroys a pool once its device is gone, and communicators of NCCL. Not here: freeing device memory and graphs.
- * That needs no wait, so any thread that may call the driver does it (ag_cuda_sweep in device.c). */
+ * also destroys a pool once its device is gone (device.c), and communicators of NCCL (nccl.c). Not here: freeing device
+ * memory and graphs. That needs no wait, so any thread that may call the driver does it (ag_cuda_sweep in device.c). */
 #include <stdlib.h>
 
 #include "state.h"
 
 typedef struct chore {
     struct chore *next;
-    ag_cuda_device
-        *device; /* a reference; if `host` is NULL, the last reference is gone and the chore owns the device */
-    void *host;
-    ag_cuda_group *group; /* the chore owns this group and ends it; `device` is then NULL */
+    void (*run)(void *object, void *host);
+    void *object, *host;
 } chore;
 
 static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_CUDA];
@@ -20,19 +18,6 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static chore *first, **last = &first;
 static size_t pending;               /* chores in the list, plus the one that is running */
 static bool at_work, stopping, over; /* over: the process ends, and what it holds ends with it */
-
-static void do_chore(chore *c)
-{
-    if (c->group != NULL) {
-        ag_cuda_group_end(c->group);
-    } else if (c->host == NULL) {
-        ag_cuda_device_end(c->device);
-    } else {
-        if (ag_cuda_context(c->device) == AG_CU_OK) (void)ag_cu.cuMemFreeHost(c->host);
-        ag_cuda_device_unref(c->device);
-    }
-    free(c);
-}
 
 static void *work(void *argument)
 {
@@ -45,7 +30,8 @@ static void *work(void *argument)
         first = c->next;
         if (first == NULL) last = &first;
         pthread_mutex_unlock(lock);
-        do_chore(c);
+        c->run(c->object, c->host);
+        free(c);
         pthread_mutex_lock(lock);
         --pending;
         pthread_cond_broadcast(&changed);
@@ -56,13 +42,22 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* False: no thread will run the chore. */
-static bool put(ag_cuda_device *device, void *host, ag_cuda_group *group)
+static void forget(void) /* in the child of a fork: the thread and what it was to do are the parent's */
+{
+    pthread_cond_init(&changed, NULL);
+    first = NULL;
+    last = &first;
+    pending = 0;
+    at_work = stopping = over = false;
+}
+
+bool ag_cuda_chores_post(void (*run)(void *object, void *host), void *object, void *host)
 {
     pthread_t thread;
     chore *c = calloc(1, sizeof *c);
     if (c == NULL) return false;
-    *c = (chore){.device = device, .host = host, .group = group};
+    *c = (chore){.run = run, .object = object, .host = host};
+    ag_at_fork(AG_FORK_CUDA_CHORES, forget);
     pthread_mutex_lock(lock);
     bool fits = !over && (at_work || ag_thread_start(&thread, work, NULL, true));
     if (fits) {
@@ -75,22 +70,6 @@ static bool put(ag_cuda_device *device, void *host, ag_cuda_group *group)
     pthread_mutex_unlock(lock);
     if (!fits) free(c);
     return fits;
-}
-
-void ag_cuda_host_free(ag_cuda_device *device, void *address)
-{
-    if (!ag_cuda_here(device)) return;
-    if (!put(ag_cuda_device_ref(device), address, NULL)) ag_cuda_device_unref(device); /* then the memory leaks */
-}
-
-void ag_cuda_end_later(ag_cuda_device *device)
-{
-    if (!put(device, NULL, NULL)) ag_cuda_device_free(device);
-}
-
-void ag_cuda_end_group_later(ag_cuda_group *group)
-{
-    (void)put(NULL, NULL, group); /* else it leaks: the process ends */
 }
 
 void ag_cuda_chores_begin(void)
@@ -116,13 +95,4 @@ void ag_cuda_chores_end(const struct timespec *until)
     stopping = false;
     over = true;
     pthread_mutex_unlock(lock);
-}
-
-void ag_cuda_chores_forked(void)
-{
-    pthread_cond_init(&changed, NULL);
-    first = NULL;
-    last = &first;
-    pending = 0;
-    at_work = stopping = over = false;
 }

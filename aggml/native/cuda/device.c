@@ -1,8 +1,12 @@
-/* CUDA devices: context, memory, errors, the end of a device. Not here: streams (queue.c). */
+/* CUDA devices: errors, context, memory, access to each other's memory, the end of a device. Not here: streams
+ * (queue.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "state.h"
+
+static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_CUDA];
+static ag_cuda_device *all;
 
 /* -- errors --------------------------------------------------------------------------------------------------- */
 
@@ -64,7 +68,36 @@ bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size
     return device->blas != NULL && ag_cuda_here(device) && ag_cuda_blas_problem(device->blas, text, size);
 }
 
-bool ag_cuda_device_ready(ag_cuda_device *device)
+/* The library is never unloaded, nor are those of modules. */
+static void free_copier(ag_cuda_copier *copier)
+{
+    if (copier == NULL) return;
+    pthread_mutex_destroy(&copier->lock);
+    free(copier->image);
+    free(copier);
+}
+
+bool ag_cuda_device_set_copier(ag_cuda_device *device, const void *image, size_t size)
+{
+    ag_cuda_copier *copier = calloc(1, sizeof *copier), *none = NULL;
+    if (copier == NULL) return false;
+    copier->image = malloc(size ? size : 1);
+    if (copier->image == NULL) {
+        free(copier);
+        return false;
+    }
+    memcpy(copier->image, image, size);
+    pthread_mutex_init(&copier->lock, NULL);
+    if (!atomic_compare_exchange_strong(&device->copier, &none, copier)) free_copier(copier);
+    return true;
+}
+
+bool ag_cuda_device_has_copier(ag_cuda_device *device)
+{
+    return atomic_load(&device->copier) != NULL;
+}
+
+bool ag_cuda_device_is_ready(ag_cuda_device *device)
 {
     return atomic_load(&device->made);
 }
@@ -72,6 +105,30 @@ bool ag_cuda_device_ready(ag_cuda_device *device)
 ag_error *ag_cuda_device_lost(ag_cuda_device *device)
 {
     return ag_error_ref(atomic_load(&device->lost));
+}
+
+static void forget(void) /* in the child of a fork: the devices are the parent's */
+{
+    all = NULL;
+}
+
+static void enlist(ag_cuda_device *device)
+{
+    ag_at_fork(AG_FORK_CUDA_DEVICES, forget);
+    pthread_mutex_lock(all_lock);
+    device->next = all;
+    device->link = &all;
+    if (all != NULL) all->link = &device->next;
+    all = device;
+    pthread_mutex_unlock(all_lock);
+}
+
+static void delist(ag_cuda_device *device)
+{
+    pthread_mutex_lock(all_lock);
+    *device->link = device->next;
+    if (device->next != NULL) device->next->link = device->link;
+    pthread_mutex_unlock(all_lock);
 }
 
 /* -- life ----------------------------------------------------------------------------------------------------- */
@@ -87,7 +144,7 @@ ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name)
     snprintf(device->name, sizeof device->name, "%s", name);
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->making, NULL);
-    ag_cuda_peers_add(device);
+    enlist(device);
     return device;
 }
 
@@ -97,11 +154,11 @@ ag_cuda_device *ag_cuda_device_ref(ag_cuda_device *device)
     return device;
 }
 
-void ag_cuda_device_free(ag_cuda_device *device)
+static void free_device(ag_cuda_device *device)
 {
     ag_error_unref(atomic_load(&device->lost));
     ag_cuda_blas_free(device->blas);
-    ag_cuda_copier_free(atomic_load(&device->copier));
+    free_copier(atomic_load(&device->copier));
     free(device->trash);
     free(device->memory_trash);
     pthread_mutex_destroy(&device->lock);
@@ -109,27 +166,29 @@ void ag_cuda_device_free(ag_cuda_device *device)
     free(device);
 }
 
-/* The context is not destroyed: it belongs to the process, and other libraries may use it. */
-void ag_cuda_device_end(ag_cuda_device *device)
+/* A chore. The context is not destroyed: it belongs to the process, and other libraries may use it. */
+static void end_device(void *object, void *none)
 {
+    ag_cuda_device *device = object;
+    (void)none;
     if (atomic_load(&device->lost) == NULL && ag_cuda_context(device) == AG_CU_OK) {
         ag_cuda_sweep(device);
         (void)ag_cu.cuStreamSynchronize(device->memory_stream); /* freed memory belongs to the pool again */
         (void)ag_cu.cuMemPoolDestroy(device->pool);
         (void)ag_cu.cuStreamDestroy(device->memory_stream);
     }
-    ag_cuda_device_free(device);
+    free_device(device);
 }
 
 void ag_cuda_device_unref(ag_cuda_device *device)
 {
     if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) return;
     if (!ag_cuda_here(device)) return;
-    ag_cuda_peers_remove(device);
+    delist(device);
     if (atomic_load(&device->made)) {
-        ag_cuda_end_later(device);
+        if (!ag_cuda_chores_post(end_device, device, NULL)) free_device(device);
     } else {
-        ag_cuda_device_free(device);
+        free_device(device);
     }
 }
 
@@ -300,4 +359,57 @@ void ag_cuda_sweep(ag_cuda_device *device)
         if (memory != NULL) (void)ag_cu.cuMemFreeAsync((uint64_t)(uintptr_t)memory, device->memory_stream);
         if (graph != NULL) (void)ag_cu.cuGraphExecDestroy(graph);
     }
+}
+
+static void free_host(void *object, void *host) /* a chore */
+{
+    ag_cuda_device *device = object;
+    if (ag_cuda_context(device) == AG_CU_OK) (void)ag_cu.cuMemFreeHost(host);
+    ag_cuda_device_unref(device);
+}
+
+void ag_cuda_host_free(ag_cuda_device *device, void *address)
+{
+    if (!ag_cuda_here(device)) return;
+    ag_cuda_device_ref(device);
+    if (!ag_cuda_chores_post(free_host, device, address)) ag_cuda_device_unref(device); /* then the memory leaks */
+}
+
+/* -- access of GPUs to each other's memory, so that copies between two GPUs need not go through the host ------------
+ *
+ * At first only its own GPU can access a pool. A copy may be issued on either side, so both pools are opened to the
+ * other GPU, and so are the pools of every further device of the two GPUs. */
+
+/* A device that has a pool of `ordinal` which `peer` was not let to yet, with a reference; NULL: none is left. */
+static ag_cuda_device *closed_to(int ordinal, int peer)
+{
+    ag_cuda_device *found = NULL;
+    pthread_mutex_lock(all_lock);
+    for (ag_cuda_device *d = all; d != NULL && found == NULL; d = d->next) {
+        if (d->ordinal != ordinal || !atomic_load(&d->made) || (d->peers >> peer & 1) != 0) continue;
+        int refs = atomic_load(&d->refs);
+        while (refs > 0 && !atomic_compare_exchange_weak(&d->refs, &refs, refs + 1)) continue;
+        if (refs == 0) continue; /* the device is about to be freed */
+        d->peers |= UINT64_C(1) << peer;
+        found = d;
+    }
+    pthread_mutex_unlock(all_lock);
+    return found;
+}
+
+static void open_pools(int ordinal, int peer)
+{
+    ag_cu_access access = {.location = {.kind = AG_CU_LOCATION_DEVICE, .id = peer}, .flags = AG_CU_ACCESS_READ_WRITE};
+    int can = 0;
+    for (ag_cuda_device *d; (d = closed_to(ordinal, peer)) != NULL; ag_cuda_device_unref(d)) {
+        if (ag_cu.cuDeviceCanAccessPeer(&can, peer, ordinal) != AG_CU_OK || !can) continue;
+        (void)ag_cu.cuMemPoolSetAccess(d->pool, &access, 1); /* access refused: copies go through the host */
+    }
+}
+
+void ag_cuda_reach(int one, int two)
+{
+    if (one == two || one < 0 || two < 0 || one >= 64 || two >= 64) return;
+    open_pools(one, two);
+    open_pools(two, one);
 }

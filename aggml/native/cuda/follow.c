@@ -2,7 +2,7 @@
  *
  * The other queue's flights tell which of its events marks that a ticket is reached. Readers of the results on the host
  * are still notified in order: the wait is not settled before that ticket, so that a failure there is known here. Not
- * here: waits for other streams, during which the issuing thread parks (runtime/stream_step.c). */
+ * here: waits for other streams, during which the issuing thread parks (runtime/stream.c). */
 #include <time.h>
 
 #include "state.h"
@@ -19,18 +19,18 @@ static void pause_until(uint64_t until)
     }
 }
 
-typedef enum found { PASSED, NOT_ISSUED, HOST_SIDE, WAITS } found;
+typedef enum found { IS_DONE, NOT_ISSUED, HOST_SIDE, WAITS } found;
 
 /* Finds the event of the other queue's last flight up to the ticket. The other queue's lock is held. */
 static found event_of(const ag_cuda_queue *q, const ag_stream *stream, uint64_t ticket, void **event)
 {
     *event = NULL;
-    if (ag_stream_completed(stream) >= ticket) return PASSED;
+    if (ag_stream_completed(stream) >= ticket) return IS_DONE;
     for (int i = 0; i < q->n_flights; ++i) {
         const ag_flight *f = &q->flights[(q->first + (size_t)i) % AG_CUDA_FLIGHTS];
         if (f->out.item != 0) return HOST_SIDE; /* that queue's waiting thread has yet to write host memory */
         if (f->event != NULL) *event = f->event;
-        if (f->ticket >= ticket) return *event == NULL ? PASSED : WAITS;
+        if (f->ticket >= ticket) return *event == NULL ? IS_DONE : WAITS;
     }
     return NOT_ISSUED;
 }
@@ -59,7 +59,7 @@ bool ag_cuda_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket)
 }
 
 /* By the settling thread, when the device is past the wait: the other queue's thread sees the same event, soon. */
-void ag_cuda_followed(const ag_slot *slot)
+void ag_cuda_end_follow(const ag_slot *slot)
 {
     uint64_t until = ag_now() + LOOK_NS;
     while (ag_stream_completed(slot->u.wait.stream) < slot->u.wait.ticket) pause_until(until);

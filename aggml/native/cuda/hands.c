@@ -2,7 +2,7 @@
  *
  * One core copies about 10 GB/s and a PCIe 5.0 link takes 55, so several threads share a run of pieces. The issuing
  * thread posts a run and gathers pieces too. It sends each piece in order once the piece is gathered. Not here: pieces
- * (staging.c). */
+ * (copy.c). */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,6 +15,16 @@ static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, gathered = PTHREAD_COND
 static ag_cuda_piece *first, **last = &first;
 static int n_hands;
 static bool stopping;
+
+static void forget(void) /* in the child of a fork: the threads are the parent's */
+{
+    pthread_cond_init(&posted, NULL);
+    pthread_cond_init(&gathered, NULL);
+    first = NULL;
+    last = &first;
+    n_hands = 0;
+    stopping = false;
+}
 
 /* Gathers the oldest piece that no thread has begun. The lock is held, but released while it copies. */
 static void gather_one(void)
@@ -54,6 +64,7 @@ void ag_cuda_gather(ag_cuda_piece *pieces, size_t n)
         pieces->there = true;
         return;
     }
+    ag_at_fork(AG_FORK_CUDA_HANDS, forget);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     pthread_mutex_lock(lock);
     for (size_t i = 0; i < n; ++i) {
@@ -70,7 +81,7 @@ void ag_cuda_gather(ag_cuda_piece *pieces, size_t n)
     pthread_mutex_unlock(lock);
 }
 
-void ag_cuda_gathered(ag_cuda_piece *piece)
+void ag_cuda_await_piece(ag_cuda_piece *piece)
 {
     pthread_mutex_lock(lock);
     while (!piece->there) {
@@ -99,14 +110,4 @@ void ag_cuda_hands_end(const struct timespec *until)
     while (n_hands > 0 && pthread_cond_timedwait(&gathered, lock, until) == 0) continue;
     stopping = false;
     pthread_mutex_unlock(lock);
-}
-
-void ag_cuda_hands_forked(void)
-{
-    pthread_cond_init(&posted, NULL);
-    pthread_cond_init(&gathered, NULL);
-    first = NULL;
-    last = &first;
-    n_hands = 0;
-    stopping = false;
 }

@@ -48,7 +48,7 @@ struct ag_cuda_group {
 
 static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_NCCL];
 
-static void group_free(ag_cuda_group *group)
+static void free_group(ag_cuda_group *group)
 {
     for (size_t i = 0; i < group->n; ++i) ag_cuda_device_unref(group->devices[i]);
     ag_error_unref(atomic_load(&group->broken));
@@ -67,7 +67,7 @@ ag_cuda_group *ag_cuda_group_new(ag_cuda_device *const *devices, size_t n, const
     group->path = strdup(path);
     group->devices = calloc(n, sizeof *group->devices);
     if (group->path == NULL || group->devices == NULL) {
-        group_free(group);
+        free_group(group);
         return NULL;
     }
     for (; group->n < n; ++group->n) group->devices[group->n] = ag_cuda_device_ref(devices[group->n]);
@@ -80,24 +80,26 @@ ag_cuda_group *ag_cuda_group_ref(ag_cuda_group *group)
     return group;
 }
 
+static void end_group(void *object, void *none) /* a chore */
+{
+    ag_cuda_group *group = object;
+    (void)none;
+    pthread_mutex_lock(lock);
+    for (size_t i = 0; group->comms != NULL && i < group->n; ++i) (void)group->entry.ncclCommDestroy(group->comms[i]);
+    pthread_mutex_unlock(lock);
+    free_group(group);
+}
+
 void ag_cuda_group_unref(ag_cuda_group *group)
 {
     if (group == NULL || atomic_fetch_sub_explicit(&group->refs, 1, memory_order_acq_rel) != 1) return;
     if (group->generation != atomic_load(&ag_generation))
         return; /* the group belongs to the parent process: nothing of it is touched */
     if (group->comms == NULL) {
-        group_free(group);
+        free_group(group);
     } else {
-        ag_cuda_end_group_later(group);
+        (void)ag_cuda_chores_post(end_group, group, NULL); /* else it leaks: the process ends */
     }
-}
-
-void ag_cuda_group_end(ag_cuda_group *group)
-{
-    pthread_mutex_lock(lock);
-    for (size_t i = 0; group->comms != NULL && i < group->n; ++i) (void)group->entry.ncclCommDestroy(group->comms[i]);
-    pthread_mutex_unlock(lock);
-    group_free(group);
 }
 
 size_t ag_cuda_group_size(const ag_cuda_group *group)
@@ -105,7 +107,7 @@ size_t ag_cuda_group_size(const ag_cuda_group *group)
     return group->n;
 }
 
-ag_error *ag_cuda_group_broken(ag_cuda_group *group)
+ag_error *ag_cuda_group_error(ag_cuda_group *group)
 {
     return ag_error_ref(atomic_load(&group->broken));
 }
@@ -207,7 +209,7 @@ static ag_error *open_once(ag_cuda_group *group)
         (void)ag_cu.cuCtxSetCurrent(before);
         if (error != NULL) set_broken(group, error);
     }
-    return ag_cuda_group_broken(group);
+    return ag_cuda_group_error(group);
 }
 
 ag_error *ag_cuda_group_open(ag_cuda_group *group)
@@ -247,7 +249,7 @@ ag_error *ag_cuda_group_sum(ag_cuda_group *group, const ag_cuda_part *parts, siz
         int result = enqueue(group, parts, count, type, &call);
         if (result != OK) { /* some GPUs may have begun, and would wait for the others */
             break_off(group, nccl_error(group, call, result));
-            error = ag_cuda_group_broken(group);
+            error = ag_cuda_group_error(group);
         }
         (void)ag_cu.cuCtxSetCurrent(before);
     }
@@ -255,7 +257,7 @@ ag_error *ag_cuda_group_sum(ag_cuda_group *group, const ag_cuda_part *parts, siz
     return error;
 }
 
-static ag_error *found_wrong(ag_cuda_group *group)
+static ag_error *find_fault(ag_cuda_group *group)
 {
     for (size_t i = 0; i < group->n; ++i) {
         ag_error *lost = atomic_load(&group->devices[i]->lost);
@@ -272,7 +274,7 @@ void ag_cuda_group_check(ag_cuda_group *group)
 {
     /* Who holds it makes communicators or enqueues a sum: the next look comes soon. */
     if (pthread_mutex_trylock(lock) != 0) return;
-    ag_error *error = group->comms != NULL ? found_wrong(group) : NULL;
+    ag_error *error = group->comms != NULL ? find_fault(group) : NULL;
     if (error != NULL) break_off(group, error);
     pthread_mutex_unlock(lock);
 }

@@ -14,12 +14,11 @@ typedef struct ag_cuda_sum ag_cuda_sum;
 ag_cuda_group *ag_cuda_group_new(ag_cuda_device *const *devices, size_t n, const char *path);
 ag_cuda_group *ag_cuda_group_ref(ag_cuda_group *group);
 void ag_cuda_group_unref(ag_cuda_group *group); /* a thread that may wait destroys the communicators */
-void ag_cuda_group_end(ag_cuda_group *group);   /* by that thread */
 
 /* Loads the library and makes the communicators, once; takes up to seconds. An error (a reference), or NULL. Without
  * this call the first sum does it. */
 ag_error *ag_cuda_group_open(ag_cuda_group *group);
-ag_error *ag_cuda_group_broken(ag_cuda_group *group); /* why the group makes no more sums (a reference), or NULL */
+ag_error *ag_cuda_group_error(ag_cuda_group *group); /* why the group makes no more sums (a reference), or NULL */
 
 typedef struct ag_cuda_part { /* what one GPU contributes to a sum */
     uint64_t send, recv;      /* addresses on that GPU */

@@ -1,12 +1,14 @@
-/* A CUDA stream: the thread that issues, the thread that waits for events and settles, what is in flight between them.
+/* A CUDA stream: the end of an operation, the thread that waits for events and settles, the thread that issues, life.
  *
- * Not here: the end of an operation (settle.c), what an operation issues (copy.c, plan.c), order and failure
+ * Not here: what is in flight (flights.c), what an operation issues (copy.c, experts.c, plan.c), order and failure
  * (stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "state.h"
 
+#define LOOK_NS 50000   /* a short operation ends before an interrupt could wake a sleeping thread */
 #define LINGER_NS 20000 /* how long the issuing thread polls for the next operation before it sleeps */
 
 static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_CUDA];
@@ -26,60 +28,6 @@ static void queue_unref(ag_cuda_queue *q)
     free(q);
 }
 
-/* -- in flight ------------------------------------------------------------------------------------------------ */
-
-static void push(ag_cuda_queue *q, const ag_flight *flight)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->n_flights == AG_CUDA_FLIGHTS) pthread_cond_wait(&q->settled, &q->lock);
-    q->flights[(q->first + (size_t)q->n_flights) % AG_CUDA_FLIGHTS] = *flight;
-    if (flight->plan) ++q->n_plans;
-    if (flight->follow) ++q->n_follows;
-    if (atomic_fetch_add(&q->n_flights, 1) == 0) pthread_cond_signal(&q->to_settle);
-    pthread_mutex_unlock(&q->lock);
-}
-
-int ag_cuda_fly(ag_cuda_queue *q, ag_flight flight)
-{
-    int code = AG_CU_OK;
-    pthread_mutex_lock(&q->lock);
-    flight.event = q->n_events > 0 ? q->events[--q->n_events] : NULL;
-    pthread_mutex_unlock(&q->lock);
-    if (flight.event == NULL) code = ag_cu.cuEventCreate(&flight.event, AG_CU_EVENT_BLOCKING_NO_TIMING);
-    if (code != AG_CU_OK) return code;
-    code = ag_cu.cuEventRecord(flight.event, q->cuda);
-    if (code != AG_CU_OK) {
-        (void)ag_cu.cuEventDestroy(flight.event);
-        return code;
-    }
-    push(q, &flight);
-    return AG_CU_OK;
-}
-
-/* An operation that needs no device is settled here if none is in flight before it: this saves one hand-over. */
-static void fly_without_event(ag_cuda_queue *q, ag_flight *flight)
-{
-    if (atomic_load(&q->n_flights) == 0) {
-        ag_cuda_finish(q, flight, AG_CU_OK);
-    } else {
-        push(q, flight);
-    }
-}
-
-void ag_cuda_drain(ag_cuda_queue *q)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->n_flights > 0) pthread_cond_wait(&q->settled, &q->lock);
-    pthread_mutex_unlock(&q->lock);
-}
-
-void ag_cuda_catch_up(ag_cuda_queue *q)
-{
-    pthread_mutex_lock(&q->lock);
-    while (q->n_follows > 0) pthread_cond_wait(&q->settled, &q->lock);
-    pthread_mutex_unlock(&q->lock);
-}
-
 static void drain(ag_ahead *ahead)
 {
     ag_cuda_drain((ag_cuda_queue *)ahead);
@@ -91,6 +39,128 @@ static void admit(ag_ahead *ahead)
     pthread_mutex_lock(&q->lock);
     while (q->n_plans >= AG_CUDA_PLANS) pthread_cond_wait(&q->settled, &q->lock);
     pthread_mutex_unlock(&q->lock);
+}
+
+/* -- plans: what they do is told by plan.c, which lies above ------------------------------------------------------- */
+
+static _Atomic(const ag_cuda_plan_calls *) plan_calls; /* NULL: there is no plan yet */
+
+void ag_cuda_set_plan_calls(const ag_cuda_plan_calls *calls)
+{
+    atomic_store(&plan_calls, calls);
+}
+
+/* NULL: it is no plan of CUDA. */
+static const ag_cuda_plan_calls *calls_of(const ag_slot *slot)
+{
+    const ag_cuda_plan_calls *calls = atomic_load(&plan_calls);
+    const ag_plan *plan = slot->kind == AG_KIND_PLAN ? slot->u.plan.plan : NULL;
+    return calls != NULL && plan != NULL && plan->device != NULL && plan->drop_device == calls->drop ? calls : NULL;
+}
+
+/* -- the end of an operation: waits for its event, then marks its ticket as done ------------------------------------
+ *
+ * The waiting thread blocks on recorded blocking-sync events (after polling for 50 us) and never on the stream, so that
+ * one wake-up settles every operation that is done by then. */
+
+/* Called in order by the thread that settles. */
+static void finish(ag_cuda_queue *q, ag_flight *f, int code)
+{
+    ag_error *error = f->error;
+    if (error == NULL) {
+        error = q->left;
+    } else {
+        ag_error_unref(q->left);
+    }
+    q->left = NULL;
+    ag_error *lost = atomic_load(&q->device->lost);
+    if (error == NULL && f->event != NULL && lost != NULL) {
+        f->slot->derived = true; /* every error code that the driver returns now repeats the first error */
+        error = ag_error_ref(lost);
+    } else if (error == NULL && code != AG_CU_OK) {
+        error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, ag_cuda_tensor_of(f->slot));
+    }
+    if (error == NULL && f->group != NULL) {
+        ag_cuda_group_check(f->group); /* a sum may end with a wrong result */
+        error = ag_cuda_group_error(f->group);
+    }
+    if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
+    if (f->ticket == 0) {
+        q->left = error;
+        return;
+    }
+    bool ran = f->ran;
+    if (error == NULL && f->faults != NULL) {
+        error = calls_of(f->slot)->fault(f->slot->u.plan.plan, f->faults, q->name);
+        if (error != NULL) ran = false; /* results that were written in part are cared for there */
+    }
+    if (f->follow) ag_cuda_end_follow(f->slot);
+    if (f->slot->kind == AG_KIND_COPY) f->slot->moved = ag_copy_size(&f->slot->u.copy);
+    if (f->slot->kind == AG_KIND_FILL) f->slot->moved = f->slot->u.fill.size;
+    ag_stream *stream = f->stream;
+    ag_stream_settle(stream, f->ticket, error, ran);
+    ag_stream_unref(stream);
+}
+
+/* A kernel of NCCL waits for the kernels of the other GPUs, which may be lost. So this thread never blocks on its
+ * event, but polls, and checks now and then whether the group is whole. */
+static int wait_for_sum(const ag_cuda_queue *q, void *event, ag_cuda_group *group)
+{
+    struct timespec moment = {.tv_nsec = 20000};
+    int code;
+    while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && atomic_load(&q->device->lost) == NULL) {
+        ag_cuda_group_check(group);
+        (void)nanosleep(&moment, NULL);
+        if (moment.tv_nsec < 1000000) moment.tv_nsec *= 2;
+    }
+    return code;
+}
+
+/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the
+ * latest. */
+static int wait_for(ag_cuda_queue *q, void *event, ag_cuda_group *group)
+{
+    uint64_t until = ag_now() + LOOK_NS;
+    int code;
+    while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && ag_now() < until) ag_pause();
+    if (code == AG_CU_NOT_READY && group != NULL) code = wait_for_sum(q, event, group);
+    if (code == AG_CU_NOT_READY) code = ag_cu.cuEventSynchronize(event);
+    if (code != AG_CU_OK && !ag_cuda_sticky(code)) (void)ag_cu.cuStreamSynchronize(q->cuda);
+    return code;
+}
+
+static void retire(ag_cuda_queue *q, const ag_flight *f)
+{
+    pthread_mutex_lock(&q->lock);
+    if (f->event != NULL) q->events[q->n_events++] = f->event;
+    if (f->ring_end != 0) q->ring_tail = f->ring_end;
+    if (f->plan) --q->n_plans;
+    if (f->follow) --q->n_follows;
+    q->first = (q->first + 1) % AG_CUDA_FLIGHTS;
+    atomic_fetch_sub(&q->n_flights, 1);
+    pthread_cond_broadcast(&q->settled);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void settle(ag_cuda_queue *q, ag_flight *flight, bool *entered)
+{
+    int code = AG_CU_OK;
+    if (flight->event != NULL && atomic_load(&q->device->lost) == NULL) {
+        if (!*entered) *entered = ag_cu.cuCtxSetCurrent(q->device->context) == AG_CU_OK;
+        code = wait_for(q, flight->event, flight->group);
+    }
+    finish(q, flight, code);
+    retire(q, flight);
+}
+
+/* An operation that needs no device is settled here if none is in flight before it: this saves one hand-over. */
+static void fly_without_event(ag_cuda_queue *q, ag_flight *flight)
+{
+    if (atomic_load(&q->n_flights) == 0) {
+        finish(q, flight, AG_CU_OK);
+    } else {
+        ag_cuda_push(q, flight);
+    }
 }
 
 /* -- the waiting thread --------------------------------------------------------------------------------------- */
@@ -144,7 +214,7 @@ static void *settle_all(void *argument)
         if (q->n_flights == 0) break;
         ag_flight flight = q->flights[q->first];
         pthread_mutex_unlock(&q->lock);
-        ag_cuda_settle(q, &flight, &entered);
+        settle(q, &flight, &entered);
     }
     pthread_mutex_unlock(&q->lock);
     end_thread(q);
@@ -152,16 +222,6 @@ static void *settle_all(void *argument)
 }
 
 /* -- the issuing thread --------------------------------------------------------------------------------------- */
-
-int ag_cuda_open(ag_cuda_queue *q, const char **call)
-{
-    if (q->cuda != NULL) return AG_CU_OK;
-    *call = "cuDevicePrimaryCtxRetain";
-    int code = ag_cuda_context(q->device);
-    if (code != AG_CU_OK) return code;
-    *call = "cuStreamCreate";
-    return ag_cu.cuStreamCreate(&q->cuda, AG_CU_STREAM_NON_BLOCKING);
-}
 
 static int begin(ag_cuda_issue *issue, ag_slot *slot, ag_error **error)
 {
@@ -171,7 +231,11 @@ static int begin(ag_cuda_issue *issue, ag_slot *slot, ag_error **error)
     case AG_KIND_COPY: return ag_cuda_issue_copy(issue, &slot->u.copy);
     case AG_KIND_EXPERTS: return ag_cuda_issue_experts(issue, slot, error);
     case AG_KIND_FILL: return ag_cuda_issue_fill(issue);
-    default: return ag_cuda_issue_plan(issue, error);
+    default:
+        if (calls_of(slot) != NULL) return calls_of(slot)->issue(issue, error);
+        *error = ag_error_new(AG_UNSUPPORTED, issue->queue->name, slot->operation, NULL,
+                              "the plan was compiled for another device");
+        return AG_CU_OK;
     }
 }
 
@@ -185,15 +249,16 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
         q->following = false;
         flight.follow = true;
         if (error == NULL && ag_cuda_fly(q, flight) == AG_CU_OK) return;
-        push(q, &flight); /* without an event: the next flight in the stream has one */
+        ag_cuda_push(q, &flight); /* without an event: the next flight in the stream has one */
         return;
     }
-    bool sums = ag_cuda_plan_is_sum(slot); /* with an error, too: the other GPUs wait for this one */
+    bool sums = calls_of(slot) != NULL &&
+                calls_of(slot)->is_sum(slot->u.plan.plan); /* with an error, too: the other GPUs wait for this one */
     if ((error == NULL && works) || sums) {
         ag_cuda_issue issue = {.queue = q, .slot = slot, .flight = &flight};
         int code = AG_CU_OK;
         if (sums) {
-            ag_cuda_issue_plan_sum(&issue, slot);
+            calls_of(slot)->issue_sum(&issue, slot);
         } else {
             code = begin(&issue, slot, &flight.error);
         }
@@ -286,15 +351,11 @@ static bool start(ag_cuda_queue *q)
     return q->n_threads == 2;
 }
 
-/* In the child of a fork: queues and threads are the parent's. */
-static void forked(void)
+static void forget(void) /* in the child of a fork: queues and threads are the parent's */
 {
     pthread_cond_init(&all_cond, NULL);
     all = NULL;
     all_threads = 0;
-    ag_cuda_peers_forked();
-    ag_cuda_chores_forked();
-    ag_cuda_hands_forked();
 }
 
 ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
@@ -321,12 +382,12 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
         return NULL;
     }
     q->generation = atomic_load(&ag_generation);
+    ag_at_fork(AG_FORK_CUDA_QUEUES, forget);
     pthread_mutex_lock(all_lock);
     q->next_all = all;
     q->link_all = &all;
     if (all != NULL) all->link_all = &q->next_all;
     all = q;
-    ag_devices_forked = forked;
     pthread_mutex_unlock(all_lock);
     pthread_mutex_lock(&device->lock);
     q->stream = stream;

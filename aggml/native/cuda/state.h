@@ -1,4 +1,4 @@
-/* Shared by the files of cuda/: devices, queues, operations in flight. */
+/* Shared by the files of cuda/, in layers: devices; what is in flight, copies, queues; plans. */
 #ifndef AG_CUDA_STATE_H
 #define AG_CUDA_STATE_H
 
@@ -27,10 +27,21 @@ struct ag_cuda_device {
     size_t n_trash, cap_trash;
     void **memory_trash; /* likewise memory of the device */
     size_t n_memory_trash, cap_memory_trash;
-    uint64_t peers; /* ordinals that may reach the pool; this and the links under the lock of peers.c */
+    uint64_t peers; /* ordinals that may reach the pool; this and the links under AG_LOCK_CUDA */
     ag_cuda_device *next, **link;
     ag_cuda_blas *blas;               /* NULL: none; set before there is a plan */
     _Atomic(ag_cuda_copier *) copier; /* NULL: the driver makes strided copies; set once */
+};
+
+#define AG_CUDA_COPY_KERNELS 7
+
+/* Kernels for strided copies (strided.c). */
+struct ag_cuda_copier {
+    void *image;
+    pthread_mutex_t lock; /* protects the members below: a device has several issuing threads */
+    void *library;
+    void *kernels[AG_CUDA_COPY_KERNELS];
+    bool useless; /* the kernels could not be loaded: the driver makes the copies */
 };
 
 /* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its
@@ -104,22 +115,16 @@ int ag_cuda_context(ag_cuda_device *device); /* makes it if need be, with pool a
 void ag_cuda_sweep(
     ag_cuda_device *device); /* destroys buffers and modules that were thrown away; the context is current */
 void ag_cuda_throw_away(ag_cuda_device *device, void *graph);
-void ag_cuda_device_end(ag_cuda_device *device);  /* gives back what is the driver's, which may take long; and frees */
-void ag_cuda_device_free(ag_cuda_device *device); /* without the driver */
-
-/* peers.c */
-void ag_cuda_peers_add(ag_cuda_device *device);
-void ag_cuda_peers_remove(ag_cuda_device *device);
 void ag_cuda_reach(int one, int two); /* lets two GPUs reach the pools of each other, if they can */
 
 /* chores.c */
-void ag_cuda_end_later(ag_cuda_device *device);     /* ag_cuda_device_end, by a thread that may wait */
-void ag_cuda_end_group_later(ag_cuda_group *group); /* ag_cuda_group_end, likewise */
+/* A thread that may wait makes the call `run(object, host)`. False: no thread will. */
+bool ag_cuda_chores_post(void (*run)(void *object, void *host), void *object, void *host);
 void ag_cuda_chores_begin(void);
 void ag_cuda_chores_wait(void); /* waits until all chores posted so far are done */
 void ag_cuda_chores_end(const struct timespec *until);
 
-/* hands.c: pieces of a run in the order of the run; each is gathered once `ag_cuda_gathered` is back. */
+/* hands.c: pieces of a run in the order of the run; each is gathered once `ag_cuda_await_piece` is back. */
 typedef struct ag_cuda_piece {
     ag_copy near, far; /* from the host to the ring; from the ring to the device */
     uint64_t ring_end;
@@ -128,33 +133,26 @@ typedef struct ag_cuda_piece {
 } ag_cuda_piece;
 
 void ag_cuda_gather(ag_cuda_piece *pieces, size_t n);
-void ag_cuda_gathered(ag_cuda_piece *piece);
+void ag_cuda_await_piece(ag_cuda_piece *piece);
 void ag_cuda_hands_end(const struct timespec *until);
 
-/* Each in the child of a fork. */
-void ag_cuda_peers_forked(void);
-void ag_cuda_chores_forked(void);
-void ag_cuda_hands_forked(void);
-
-/* queue.c */
-uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int *code); /* waits for room */
+/* flights.c */
+int ag_cuda_open(ag_cuda_queue *queue, const char **call); /* makes the driver's stream, if there is none */
+void ag_cuda_push(ag_cuda_queue *queue, const ag_flight *flight);
 /* Records an event behind what was issued and queues `flight`; 0, or the driver's code, and nothing is queued. */
 int ag_cuda_fly(ag_cuda_queue *queue, ag_flight flight);
 void ag_cuda_drain(ag_cuda_queue *queue);
 /* Before this thread itself reads memory of the host: what other queues write there has to have come. */
 void ag_cuda_catch_up(ag_cuda_queue *queue);
-/* follow.c: ag_ahead.follow; and what settles such a wait. */
-bool ag_cuda_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket);
-void ag_cuda_followed(const ag_slot *slot);
 /* The name of what an operation concerns, for its error; NULL: nothing. */
 const char *ag_cuda_tensor_of(ag_slot *slot);
-/* By the thread that settles, in order: the ticket is done, with the flight's error, `code`'s, or none. */
-void ag_cuda_finish(ag_cuda_queue *queue, ag_flight *flight, int code);
-/* Waits for a flight, finishes it, and makes room for another. `entered`: this thread has the context. */
-void ag_cuda_settle(ag_cuda_queue *queue, ag_flight *flight, bool *entered);
-int ag_cuda_open(ag_cuda_queue *queue, const char **call); /* makes the driver's stream, if there is none */
+uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int *code); /* waits for room */
 /* Makes the queue's scratch hold `size` bytes; to grow, it waits for all launches. The driver may take long. */
 ag_error *ag_cuda_scratch(ag_cuda_queue *queue, size_t size);
+
+/* follow.c: ag_ahead.follow; and what settles such a wait. */
+bool ag_cuda_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket);
+void ag_cuda_end_follow(const ag_slot *slot);
 
 /* copy.c: issue, up to the flight that the caller adds. `call` tells which entry failed. */
 typedef struct ag_cuda_issue {
@@ -171,33 +169,48 @@ typedef struct ag_cuda_side {
     int ordinal;
 } ag_cuda_side;
 
+/* The range of bytes that one side of a copy touches: from its lowest byte to just past its highest. */
+static inline void ag_cuda_extent(const uint8_t *base, const ag_copy *c, const int64_t *nb, const uint8_t **first,
+                                  const uint8_t **end)
+{
+    const uint8_t *low = base, *high = base;
+    for (int d = 0; d < 4; ++d) {
+        int64_t reach = (c->ne[d] - 1) * nb[d];
+        if (reach < 0) {
+            low += reach;
+        } else {
+            high += reach;
+        }
+    }
+    *first = low;
+    *end = high + c->item;
+}
+
 int ag_cuda_issue_copy(ag_cuda_issue *issue, const ag_copy *copy);
-int ag_cuda_copy_reachable(ag_cuda_issue *issue, const ag_copy *copy, ag_cuda_side to, ag_cuda_side from);
+int ag_cuda_issue_fill(ag_cuda_issue *issue);
 /* `last`: the piece that comes last has the caller's flight. */
 int ag_cuda_copy_between(ag_cuda_issue *issue, const ag_copy *copy, ag_cuda_side to, ag_cuda_side from, bool last);
 int ag_cuda_look(ag_cuda_issue *issue, const uint8_t *base, const ag_copy *copy, const int64_t *nb, ag_cuda_side *out);
-void ag_cuda_extent(const uint8_t *base, const ag_copy *copy, const int64_t *nb, const uint8_t **first,
-                    const uint8_t **end);
 /* strided.c */
-void ag_cuda_copier_free(ag_cuda_copier *copier);
 bool ag_cuda_is_scattered(const ag_copy *copy); /* the driver would have many calls for it, or many short rows */
 /* A copy that kernels reach on both sides, if it is scattered and there are kernels for it; false: nothing is done. */
 bool ag_cuda_copy_by_kernel(ag_cuda_issue *issue, const ag_copy *copy, int *code);
-/* staging.c */
-int ag_cuda_copy_staged(ag_cuda_issue *issue, const ag_copy *copy, bool up, bool last);
-int ag_cuda_copy_overlapping(ag_cuda_issue *issue, const ag_copy *copy);
 /* experts.c */
 int ag_cuda_issue_experts(ag_cuda_issue *issue, ag_slot *slot, ag_error **error);
-int ag_cuda_issue_fill(ag_cuda_issue *issue);
 /* sum.c: the flight gets the outcome; waits for the threads of all GPUs of the sum, also with an error. */
 void ag_cuda_issue_sum(ag_cuda_issue *issue, ag_slot *slot, ag_cuda_sum *sum, size_t rank, const ag_cuda_part *part);
 /* The error of whoever met with one, or of NCCL (a reference); NULL: the sum is enqueued. `error` is not taken. */
 ag_error *ag_cuda_sum_meet(ag_cuda_sum *sum, size_t rank, const ag_cuda_part *part, ag_cuda_queue *q, ag_error *error);
-/* plan.c */
-bool ag_cuda_plan_is_sum(const ag_slot *slot);
-void ag_cuda_issue_plan_sum(ag_cuda_issue *issue, ag_slot *slot);
-int ag_cuda_issue_plan(ag_cuda_issue *issue, ag_error **error);
-ag_error *ag_cuda_plan_fault(ag_plan *plan, const uint8_t *faults, const char *device); /* poisons partial writes */
+/* queue.c: what it asks of plans, which are plan.c's. */
+typedef struct ag_cuda_plan_calls {
+    void (*drop)(void *device); /* by which a plan is known to be one of these */
+    bool (*is_sum)(const ag_plan *plan);
+    int (*issue)(ag_cuda_issue *issue, ag_error **error);
+    void (*issue_sum)(ag_cuda_issue *issue, ag_slot *slot);
+    /* The error that a run's kernels reported, or NULL; poisons what was written in part. By the waiting thread. */
+    ag_error *(*fault)(ag_plan *plan, const uint8_t *faults, const char *device);
+} ag_cuda_plan_calls;
+void ag_cuda_set_plan_calls(const ag_cuda_plan_calls *calls); /* before there is a plan */
 
 #define AG_CU(issue, entry, ...) ((issue)->call = #entry, ag_cu.entry(__VA_ARGS__))
 

@@ -23,7 +23,7 @@ bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size
 /* The cubin of kernels/cpy.cu, by which strided copies go from then on; the first one counts. False: no memory. */
 bool ag_cuda_device_set_copier(ag_cuda_device *device, const void *image, size_t size);
 bool ag_cuda_device_has_copier(ag_cuda_device *device);
-bool ag_cuda_device_ready(ag_cuda_device *device);     /* it has a context: no call has to make one any more */
+bool ag_cuda_device_is_ready(ag_cuda_device *device);  /* it has a context: no call has to make one any more */
 ag_error *ag_cuda_device_lost(ag_cuda_device *device); /* a reference, or NULL */
 
 /* Calls that may block, for threads that may: each makes the context if there is none yet, and leaves the thread's own

@@ -2,7 +2,7 @@
  *
  * The kernels are those that copy nodes (devices/cuda/kernels/cpy.cu), given to the device as a cubin when such a copy
  * first comes. They move words of 1 to 16 bytes within a device, or between it and the queue's ring of pinned memory,
- * which kernels reach at the address that the host has for it. Not here: which copies are staged (copy.c, staging.c).
+ * which kernels reach at the address that the host has for it. Not here: which copies are staged (copy.c).
  * All but the setter is called by the issuing thread. */
 #include <stdlib.h>
 
@@ -27,46 +27,9 @@ typedef struct parameter {
     int64_t op;
 } parameter;
 
-enum { COPY_1, COPY_2, COPY_4, COPY_8, COPY_16, TURN_2, TURN_4, N_KERNELS };
+enum { COPY_1, COPY_2, COPY_4, COPY_8, COPY_16, TURN_2, TURN_4, N_KERNELS = AG_CUDA_COPY_KERNELS };
 static const char *const names[N_KERNELS] = {"copy_1",  "copy_2",      "copy_4",     "copy_8",
                                              "copy_16", "transpose_2", "transpose_4"};
-
-struct ag_cuda_copier {
-    void *image;
-    pthread_mutex_t lock; /* protects the members below: a device has several issuing threads */
-    void *library;
-    void *kernels[N_KERNELS];
-    bool useless; /* the kernels could not be loaded: the driver makes the copies */
-};
-
-bool ag_cuda_device_set_copier(ag_cuda_device *device, const void *image, size_t size)
-{
-    ag_cuda_copier *copier = calloc(1, sizeof *copier), *none = NULL;
-    if (copier == NULL) return false;
-    copier->image = malloc(size ? size : 1);
-    if (copier->image == NULL) {
-        free(copier);
-        return false;
-    }
-    memcpy(copier->image, image, size);
-    pthread_mutex_init(&copier->lock, NULL);
-    if (!atomic_compare_exchange_strong(&device->copier, &none, copier)) ag_cuda_copier_free(copier);
-    return true;
-}
-
-bool ag_cuda_device_has_copier(ag_cuda_device *device)
-{
-    return atomic_load(&device->copier) != NULL;
-}
-
-/* The library is never unloaded, nor are those of modules. */
-void ag_cuda_copier_free(ag_cuda_copier *copier)
-{
-    if (copier == NULL) return;
-    pthread_mutex_destroy(&copier->lock);
-    free(copier->image);
-    free(copier);
-}
 
 /* Under its lock. */
 static int load(ag_cuda_copier *copier)
@@ -117,7 +80,7 @@ bool ag_cuda_is_scattered(const ag_copy *copy)
 }
 
 /* Whether the two sides do not overlap. */
-static bool apart(const ag_copy *c)
+static bool is_apart(const ag_copy *c)
 {
     const uint8_t *first, *end, *from, *to;
     ag_cuda_extent(c->dst, c, c->dst_nb, &first, &end);
@@ -160,7 +123,7 @@ static void swap(int64_t *values)
 }
 
 /* One is dense along dimension 0, the other along 1: made such that it is the source that is turned. */
-static bool turned(ag_copy *c)
+static bool turn_source(ag_copy *c)
 {
     int64_t word = (int64_t)c->item;
     if ((word != 2 && word != 4) || c->ne[0] < 8 || c->ne[1] < 8) return false;
@@ -207,11 +170,12 @@ static void shape(const ag_copy *c, bool turn, ag_cu_launch_config *config)
 
 bool ag_cuda_copy_by_kernel(ag_cuda_issue *issue, const ag_copy *copy, int *code)
 {
-    if (!ag_cuda_device_has_copier(issue->queue->device) || !ag_cuda_is_scattered(copy) || !apart(copy)) return false;
+    if (!ag_cuda_device_has_copier(issue->queue->device) || !ag_cuda_is_scattered(copy) || !is_apart(copy))
+        return false;
     ag_copy c = *copy;
     ag_copy_simplify(&c);
     if (!as_words(&c)) return false;
-    bool turn = turned(&c);
+    bool turn = turn_source(&c);
     int which = COPY_1;
     while (c.item >> (which + 1) != 0) ++which;
     if (turn) which = c.item == 2 ? TURN_2 : TURN_4;

@@ -69,7 +69,7 @@ static bool wait_a_while(ag_cuda_sum *sum, const ag_cuda_queue *q)
     return true;
 }
 
-static ag_error *stopped(const ag_cuda_queue *q)
+static ag_error *end_error(const ag_cuda_queue *q)
 {
     return ag_error_new(AG_DEVICE_ERROR, q->name, "all_reduce", NULL, "the process ends");
 }
@@ -81,7 +81,7 @@ ag_error *ag_cuda_sum_meet(ag_cuda_sum *sum, size_t rank, const ag_cuda_part *pa
     while (here && sum->n_leave > 0) here = wait_a_while(sum, q); /* of the previous turn */
     if (!here) {
         pthread_mutex_unlock(&sum->lock);
-        return stopped(q);
+        return end_error(q);
     }
     unsigned turn = atomic_load(&sum->turn);
     sum->parts[rank] = *part;
@@ -98,7 +98,7 @@ ag_error *ag_cuda_sum_meet(ag_cuda_sum *sum, size_t rank, const ag_cuda_part *pa
         pthread_mutex_lock(&sum->lock);
         while (here && atomic_load(&sum->turn) == turn) here = wait_a_while(sum, q);
     }
-    ag_error *found = here ? ag_error_ref(sum->error) : stopped(q);
+    ag_error *found = here ? ag_error_ref(sum->error) : end_error(q);
     if (here && --sum->n_leave == 0) {
         ag_error_unref(sum->error);
         sum->error = NULL;
@@ -124,7 +124,7 @@ void ag_cuda_issue_sum(ag_cuda_issue *issue, ag_slot *slot, ag_cuda_sum *sum, si
         return;
     }
     flight->error = found;
-    ag_error *broken = ag_cuda_group_broken(sum->group);
+    ag_error *broken = ag_cuda_group_error(sum->group);
     slot->derived = found != broken || rank > 0; /* told once, by the GPU that failed or by the first one */
     ag_error_unref(broken);
 }

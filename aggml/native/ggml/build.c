@@ -90,8 +90,7 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
     if (tensor == NULL) ag_ggml_fail("'%s' could not be made", agk_op_name(node->op));
     built->tensors[k] = tensor;
     if (node->name[0] != '\0') f->ggml_set_name(tensor, node->name);
-    if (node->param && node->op == AGK_OP_none && f->ggml_set_abort_callback != NULL)
-        f->ggml_set_param(tensor); /* ggml had functions with a context some months before it had that callback */
+    if (node->param && node->op == AGK_OP_none) f->ggml_set_param(tensor);
     if (node->keep) f->ggml_set_output(tensor);
     if (placed) place(plan, arena, built, k);
 }

@@ -44,9 +44,8 @@ static size_t as_size(const int32_t *words)
 
 enum { OF_SUMS = 0, OF_B = 3, F32 = 10 }; /* slots of precisions of products; GGML_PREC_F32 */
 
-/* GGML_PREC_F32 is 10 since libraries have set_rows, and was 1 before. A library without ggml_prec_set_acc knows only
- * it; a product in f32 is what lesser precisions allow. What b is converted to is a permission, too: a library without
- * ggml_prec_set_src converts b as it always did. */
+/* A library without ggml_prec_set_acc knows only GGML_PREC_F32; a product in f32 is what lesser precisions allow. What
+ * b is converted to is a permission, too: a library without ggml_prec_set_src converts b as it always did. */
 static ag_ggml_tensor *exactly(const ag_ggml_site *s, ag_ggml_tensor *node, bool by_id)
 {
     const int sums = i(OF_SUMS), of_b = i(OF_B);
@@ -57,7 +56,6 @@ static ag_ggml_tensor *exactly(const ag_ggml_site *s, ag_ggml_tensor *node, bool
         return node;
     }
     if (by_id) return node; /* these libraries sum experts' products in one way only */
-    if (!HAS(ggml_set_rows)) ag_ggml_fail("this library counts precisions in another way");
     MAY(ggml_mul_mat_set_prec)(node, F32);
     return node;
 }
@@ -80,7 +78,6 @@ static ag_ggml_tensor *attention(const ag_ggml_site *s)
     if (g != NULL) MAY(ggml_flash_attn_ext_add_sinks)(node, g);
     if (i(4) != 0 && HAS(ggml_flash_attn_ext_set_n_kv_max)) F(ggml_flash_attn_ext_set_n_kv_max)(node, i(4));
     if (i(3) != F32) return node; /* the CPU of 0.25.3 aborts for sums of f16 and bf16, which f32 may replace */
-    if (!HAS(ggml_set_rows)) ag_ggml_fail("this library counts precisions in another way");
     MAY(ggml_flash_attn_ext_set_prec)(node, i(3));
     return node;
 }
@@ -150,7 +147,7 @@ ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *s)
 {
     builder *build = s->node->op < AGK_OP_COUNT ? builders[s->node->op] : NULL;
     if (build == NULL) ag_ggml_fail("there is no builder of ggml for '%s'", agk_op_name(s->node->op));
-    const char *why = ag_ggml_too_old(s);
+    const char *why = ag_ggml_known_fault(s);
     if (why != NULL) ag_ggml_fail("%s", why);
     return build(s);
 }

@@ -2,8 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lost.h"
 #include "state.h"
+
+static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_GGML];
 
 /* struct ggml_backend_dev_props, in versions with device_id and in those before. The fields that ggml filled in tell
  * which. */
@@ -144,7 +145,7 @@ ag_error *ag_ggml_split(ag_ggml_device *device, const float *shares, size_t n, s
     return NULL;
 }
 
-uint64_t ag_ggml_followed_count(const ag_ggml_device *device)
+uint64_t ag_ggml_follow_count(const ag_ggml_device *device)
 {
     return atomic_load(&device->n_followed);
 }
@@ -165,7 +166,8 @@ static void keep_connection(ag_ggml_device *device)
     if (!device->async) (void)device->f->ggml_backend_buft_alloc_buffer(device->type, 64);
 }
 
-ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle)
+/* Guarded; NULL: no memory. */
+static ag_ggml_device *make(ag_ggml_library *library, ag_ggml_handle *handle)
 {
     ag_ggml_device *device = calloc(1, sizeof *device);
     if (device == NULL) return NULL;
@@ -191,6 +193,49 @@ ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *han
     facts->ahead = device->async = works_ahead(device);
     if (device->remote) keep_connection(device);
     return device;
+}
+
+void ag_ggml_device_add(ag_ggml_library *library, ag_ggml_handle *handle)
+{
+    for (size_t j = 0; j < library->n_devices; ++j) {
+        if (library->devices[j]->handle == handle) return;
+    }
+    ag_ggml_device **grown = realloc(library->devices, (library->n_devices + 1) * sizeof *grown);
+    if (grown == NULL) return;
+    library->devices = grown;
+    ag_ggml_device *device = make(library, handle);
+    if (device == NULL) return;
+    pthread_mutex_lock(all_lock);
+    library->devices[library->n_devices++] = device;
+    pthread_mutex_unlock(all_lock);
+}
+
+size_t ag_ggml_device_count(ag_ggml_library *library)
+{
+    return library->n_devices;
+}
+
+ag_ggml_device *ag_ggml_device_get(ag_ggml_library *library, size_t index)
+{
+    return library->devices[index];
+}
+
+const ag_ggml_device *ag_ggml_cpu_of(ag_ggml_library *library)
+{
+    const ag_ggml_device *found = NULL;
+    pthread_mutex_lock(all_lock);
+    for (size_t k = 0; k < library->n_devices && found == NULL; ++k) {
+        if (strcmp(library->devices[k]->facts.family, "CPU") == 0) found = library->devices[k];
+    }
+    pthread_mutex_unlock(all_lock);
+    return found;
+}
+
+void ag_ggml_each_device(void (*visit)(ag_ggml_device *device, void *user), void *user)
+{
+    for (ag_ggml_library *library = ag_ggml_libraries(); library != NULL; library = library->next) {
+        for (size_t k = 0; k < library->n_devices; ++k) visit(library->devices[k], user);
+    }
 }
 
 ag_error *ag_ggml_facts_of(ag_ggml_device *device, ag_ggml_facts *facts)

@@ -109,7 +109,7 @@ bool ag_ggml_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket)
 }
 
 /* The device is past the wait; the thread of the other queue will see the same event soon. */
-void ag_ggml_followed(const ag_slot *slot)
+void ag_ggml_end_follow(const ag_slot *slot)
 {
     const struct timespec moment = {.tv_nsec = 20000};
     uint64_t until = ag_now() + LOOK_NS;

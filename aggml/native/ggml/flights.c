@@ -2,12 +2,42 @@
  *
  * A device whose library takes work asynchronously gets operations while it computes. The queue's single thread
  * issues everything that is ready, then waits for the oldest flight: by its event or, if nothing is behind it, by
- * synchronizing the backend. On other devices an operation has ended when its call returns. Not here: the calls
- * (issue.c), waits between queues (events.c). */
+ * synchronizing the backend. On other devices an operation has ended when its call returns. Not here: which calls are
+ * made (issue.c), waits between queues (events.c). */
+#include <unistd.h>
+
 #include "queue.h"
 
 /* after so many events the backend is synchronized, because Vulkan frees what a graph used only then */
 #define TIDY 64
+
+bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool issuing, char *message)
+{
+    pthread_mutex_lock(&q->lock);
+    unsigned epoch = q->epoch;
+    bool lost = atomic_load(&q->device->lost) != NULL; /* if so, no other thread comes to take over */
+    q->call_since = lost ? 0 : ag_now();
+    q->issuing = issuing;
+    pthread_mutex_unlock(&q->lock);
+    message[0] = '\0';
+    if (lost) return false;
+    bool fine = ag_ggml_guarded(issuing ? q->device : NULL, call, argument, message);
+    pthread_mutex_lock(&q->lock);
+    bool mine = q->epoch == epoch;
+    q->call_since = mine ? 0 : q->call_since;
+    pthread_mutex_unlock(&q->lock);
+    while (!mine) pause(); /* another thread has taken over the queue: this one may not touch anything any more */
+    return fine;
+}
+
+ag_error *ag_ggml_failure(const ag_ggml_queue *q, const ag_slot *slot, const char *message)
+{
+    ag_error *error = ag_ggml_lost(q->device);
+    if (error != NULL) return error;
+    error = ag_error_new(AG_DEVICE_ERROR, q->name, slot->operation, NULL, message);
+    if (q->device->remote) ag_ggml_lose(q->device, error);
+    return error;
+}
 
 ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket)
 {
@@ -22,7 +52,7 @@ ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot,
 }
 
 /* An answer shows that all graphs in front of it have ended. */
-ag_ggml_flight *ag_ggml_answered(ag_ggml_queue *q)
+ag_ggml_flight *ag_ggml_clear_debts(ag_ggml_queue *q)
 {
     ag_ggml_flight *last = NULL;
     for (size_t k = 0; k < q->n_flights; ++k) {
@@ -35,7 +65,7 @@ ag_ggml_flight *ag_ggml_answered(ag_ggml_queue *q)
 
 void ag_ggml_pay(ag_ggml_queue *q)
 {
-    ag_ggml_flight *last = ag_ggml_answered(q);
+    ag_ggml_flight *last = ag_ggml_clear_debts(q);
     if (last != NULL) ag_ggml_plan_tail(q->backend, last->built, &last->byte);
 }
 
@@ -57,7 +87,7 @@ static void wait_inside(void *argument)
 }
 
 /* How many of the oldest flights the next event covers; 0: there is no event, or the backend has to be synchronized. */
-static size_t told_by(const ag_ggml_queue *q, ag_ggml_event **event)
+static size_t count_until_event(const ag_ggml_queue *q, ag_ggml_event **event)
 {
     if (q->unsynced >= TIDY) return 0;
     for (size_t k = 0; k + 1 < q->n_flights; ++k) { /* if the last one is meant, all of the backend is */
@@ -72,7 +102,7 @@ static void wait_for_first(ag_ggml_queue *q)
 {
     char message[AG_GGML_MESSAGE];
     waiting w = {q, NULL};
-    size_t n = told_by(q, &w.event);
+    size_t n = count_until_event(q, &w.event);
     if (n == 0) w.event = NULL;
     bool fine = ag_ggml_inside(q, wait_inside, &w, false, message);
     q->unsynced = n == 0 ? 0 : q->unsynced + 1;
@@ -96,7 +126,7 @@ static void pop(ag_ggml_queue *q)
     ag_ggml_built_unref(flight.built);
     ag_ggml_buffer_unref(flight.buffers[0]);
     ag_ggml_buffer_unref(flight.buffers[1]);
-    if (flight.follow && flight.error == NULL) ag_ggml_followed(flight.slot);
+    if (flight.follow && flight.error == NULL) ag_ggml_end_follow(flight.slot);
     ag_stream_settle(flight.stream, flight.ticket, flight.error, flight.ran);
     ag_stream_unref(flight.stream); /* the last thing of it: with the stream the queue may end */
 }

@@ -1,50 +1,29 @@
 /* Calls of a library under guard: an assertion or an exception that would end the process ends the call instead.
  *
- * ggml_abort runs a callback before it calls abort(); in libraries that take no callback, its calls are redirected
- * (redirect.c). In a thread that is inside a guarded call the callback throws. Unwinding runs the destructors of the
- * library's frames, so its locks are released. Exceptions of the library itself (Vulkan's) are caught there as well.
- * In a thread that the library started itself nothing catches an exception: see lost.c. */
+ * ggml_abort runs a callback before it calls abort(). In a thread that is inside a guarded call the callback throws.
+ * Unwinding runs the destructors of the library's frames, so its locks are released. Exceptions of the library itself
+ * (Vulkan's) are caught there as well. In a thread that the library started itself nothing catches an exception: see
+ * lost.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "lost.h"
-#include "redirect.h"
 #include "state.h"
 
 bool (*ag_ggml_catch)(ag_ggml_call *call, void *argument, char *message, size_t size) = NULL;
 void (*ag_ggml_throw)(const char *message) = NULL;
 
 static _Thread_local int depth; /* of guarded calls that this thread is in */
+/* called by a thread of a library that met an assertion and can neither go on nor return */
+static void (*on_stranded)(const char *message);
 
 static void on_abort(const char *message)
 {
     if (depth > 0) ag_ggml_throw(message);
-    ag_ggml_stranded(message);
+    on_stranded(message);
     for (;;) pause();
-}
-
-/* Replaces ggml_abort in libraries that take no callback. It reports file, line and reason in the same way. */
-__attribute__((format(printf, 3, 4), noreturn)) static void aborting(const char *file, int line, const char *format,
-                                                                     ...)
-{
-    char message[AG_GGML_MESSAGE];
-    int used = snprintf(message, sizeof message, "%s:%d: ", file, line);
-    va_list arguments;
-    va_start(arguments, format);
-    if (used >= 0 && (size_t)used < sizeof message)
-        vsnprintf(message + used, sizeof message - (size_t)used, format, arguments);
-    va_end(arguments);
-    on_abort(message);
-    abort(); /* it does not return */
-}
-
-bool ag_ggml_guard_calls(const ag_ggml_library *library, void *handle)
-{
-    if (library->f.ggml_set_abort_callback != NULL) return true;
-    return handle != NULL && ag_ggml_redirect(handle, "ggml_abort", (void (*)(void))aborting);
 }
 
 static void on_log(int level, const char *text, void *user)
@@ -53,11 +32,10 @@ static void on_log(int level, const char *text, void *user)
     if (level == 4) fprintf(stderr, "%s", text); /* GGML_LOG_LEVEL_ERROR; the rest is chatter of each start */
 }
 
-void ag_ggml_guard(ag_ggml_library *library)
+void ag_ggml_guard(const ag_ggml_library *library, void (*stranded)(const char *message))
 {
-    if (library->f.ggml_set_abort_callback != NULL) library->f.ggml_set_abort_callback(on_abort);
-    library->survives = ag_ggml_guard_calls(library, library->base);
-    (void)ag_ggml_guard_calls(library, library->registry);
+    on_stranded = stranded;
+    library->f.ggml_set_abort_callback(on_abort);
     if (library->f.ggml_log_set != NULL) library->f.ggml_log_set(on_log, NULL);
 }
 
@@ -80,6 +58,24 @@ bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument,
     --depth;
     if (device != NULL && device->remote) pthread_mutex_unlock(&device->one);
     return fine;
+}
+
+/* -- lost devices */
+
+ag_error *ag_ggml_lost(ag_ggml_device *device)
+{
+    return ag_error_ref(atomic_load(&device->lost));
+}
+
+void ag_ggml_lose(ag_ggml_device *device, ag_error *error)
+{
+    ag_error *none = NULL, *mine = ag_error_ref(error);
+    if (!atomic_compare_exchange_strong(&device->lost, &none, mine)) {
+        ag_error_unref(mine);
+        return;
+    }
+    void (*take_over)(ag_ggml_device *) = atomic_load(&device->take_over);
+    if (take_over != NULL) take_over(device);
 }
 
 /* -- for threads of Python's */
@@ -116,7 +112,7 @@ static void *run_errand(void *argument)
     return NULL;
 }
 
-static ag_error *failed(ag_ggml_device *device, const char *operation, const char *message)
+static ag_error *failure(ag_ggml_device *device, const char *operation, const char *message)
 {
     ag_error *error = ag_error_new(AG_DEVICE_ERROR, device->name, operation, NULL, message);
     /* the only assertion that it can meet is that the connection stands */
@@ -152,7 +148,7 @@ static ag_error *ask_apart(ag_ggml_device *device, const char *operation, ag_ggm
     if (!done) {
         error = ag_ggml_lost(device);
     } else if (!e->fine) {
-        error = failed(device, operation, e->message);
+        error = failure(device, operation, e->message);
     } else {
         memcpy(argument, e->argument, size);
     }
@@ -165,5 +161,5 @@ ag_error *ag_ggml_ask(ag_ggml_device *device, const char *operation, ag_ggml_cal
     if (device->remote) return ask_apart(device, operation, call, argument, size);
     char message[AG_GGML_MESSAGE];
     if (ag_ggml_guarded(device, call, argument, message)) return NULL;
-    return failed(device, operation, message);
+    return failure(device, operation, message);
 }

@@ -4,9 +4,7 @@
  * operations are carried out when everything before them has ended. Not here: the functions that make the call
  * (transfer.c, plan.c), the end of issued operations (flights.c), order and failure (runtime/stream_ahead.c). */
 #include <stdio.h>
-#include <unistd.h>
 
-#include "lost.h"
 #include "queue.h"
 
 #define ABORTED 1 /* ggml_status */
@@ -18,25 +16,6 @@ typedef struct work {
     ag_ggml_transfer *transfer; /* of a copy */
     int status;
 } work;
-
-bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool issuing, char *message)
-{
-    pthread_mutex_lock(&q->lock);
-    unsigned epoch = q->epoch;
-    bool lost = atomic_load(&q->device->lost) != NULL; /* if so, no other thread comes to take over */
-    q->call_since = lost ? 0 : ag_now();
-    q->issuing = issuing;
-    pthread_mutex_unlock(&q->lock);
-    message[0] = '\0';
-    if (lost) return false;
-    bool fine = ag_ggml_guarded(issuing ? q->device : NULL, call, argument, message);
-    pthread_mutex_lock(&q->lock);
-    bool mine = q->epoch == epoch;
-    q->call_since = mine ? 0 : q->call_since;
-    pthread_mutex_unlock(&q->lock);
-    while (!mine) pause(); /* another thread has taken over the queue: this one may not touch anything any more */
-    return fine;
-}
 
 /* An event costs a submission of its own (Vulkan: 60 us). A graph gets one if something is issued behind it, so that it
  * can be settled separately. An operation that another queue may wait for gets one if nothing is behind it yet.
@@ -82,7 +61,7 @@ static void carry_out(void *argument)
         flight->waits = w->transfer->straight;
         ag_ggml_transfer_run(w->transfer, flight->waits ? q->backend : NULL);
         slot->moved = ag_copy_size(&slot->u.copy);
-        if (is_fetched(w)) ag_ggml_answered(q);
+        if (is_fetched(w)) ag_ggml_clear_debts(q);
     } else if (slot->kind == AG_KIND_FILL) {
         ag_ggml_fill(q->device, slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size);
         slot->moved = slot->u.fill.size;
@@ -95,7 +74,7 @@ static void carry_out(void *argument)
     if (flight->waits && w->status == 0) record_behind(q, flight);
 }
 
-static ag_error *stopped(const ag_ggml_queue *q, const ag_slot *slot)
+static ag_error *abort_error(const ag_ggml_queue *q, const ag_slot *slot)
 {
     ag_error *error =
         ag_error_new(AG_ABORTED, q->name, slot->operation, NULL, "stopped on request before it was finished");
@@ -117,7 +96,7 @@ static ag_error *refuse(const ag_ggml_queue *q, const ag_slot *slot)
     return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "the plan was compiled for another device");
 }
 
-static bool aborts(void *user)
+static bool is_aborting(void *user)
 {
     work *w = user;
     return ag_stream_aborting(w->queue->stream, w->flight->slot);
@@ -134,16 +113,7 @@ static void let_abort(work *w, bool on)
     void *entry = ag_ggml_entry(w->queue->device, "ggml_backend_set_abort_callback");
     if (entry == NULL) return;
     memcpy(&setter, &entry, sizeof entry);
-    setter(w->queue->backend, on ? aborts : NULL, w);
-}
-
-ag_error *ag_ggml_failure(const ag_ggml_queue *q, const ag_slot *slot, const char *message)
-{
-    ag_error *error = ag_ggml_lost(q->device);
-    if (error != NULL) return error;
-    error = ag_error_new(AG_DEVICE_ERROR, q->name, slot->operation, NULL, message);
-    if (q->device->remote) ag_ggml_lose(q->device, error);
-    return error;
+    setter(w->queue->backend, on ? is_aborting : NULL, w);
 }
 
 static ag_error *outcome(const ag_ggml_queue *q, const work *w)
@@ -151,7 +121,7 @@ static ag_error *outcome(const ag_ggml_queue *q, const work *w)
     char text[64];
     const ag_slot *slot = w->flight->slot;
     if (w->status == 0) return NULL;
-    if (w->status == ABORTED) return stopped(q, slot);
+    if (w->status == ABORTED) return abort_error(q, slot);
     snprintf(text, sizeof text, "ggml returned status %d", w->status);
     return ag_error_new(w->status == NO_MEMORY ? AG_NO_MEMORY : AG_DEVICE_ERROR, q->name, slot->operation, NULL, text);
 }

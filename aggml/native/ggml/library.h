@@ -21,13 +21,12 @@ typedef void ag_ggml_call(void *argument);
 extern bool (*ag_ggml_catch)(ag_ggml_call *call, void *argument, char *message, size_t size);
 extern void (*ag_ggml_throw)(const char *message); /* does not return */
 
-/* -- library.c: loaded once for each file, for as long as the process lives */
+/* -- library.c, registry.c: loaded once for each file, for as long as the process lives */
 
 /* NULL: `message` (512 bytes) says why. `base` and `registry`: files; `first` that were loaded stay so. */
 ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *message);
 const char *ag_ggml_version(const ag_ggml_library *library); /* "" where it tells none */
 const char *ag_ggml_commit(const ag_ggml_library *library);
-bool ag_ggml_survives(const ag_ggml_library *library); /* whether its assertions end a call instead of the process */
 bool ag_ggml_has(const ag_ggml_library *library, const char *function);
 /* the library's number for our type; -1: it has no such type */
 int ag_ggml_type(const ag_ggml_library *library, int type);
@@ -60,7 +59,7 @@ ag_error *ag_ggml_extra_size(ag_ggml_device *device, size_t index, int type, con
  * is none. */
 ag_error *ag_ggml_split(ag_ggml_device *device, const float *shares, size_t n, size_t *index);
 /* waits of its streams that the device itself carried out, for tests */
-uint64_t ag_ggml_followed_count(const ag_ggml_device *device);
+uint64_t ag_ggml_follow_count(const ag_ggml_device *device);
 ag_error *ag_ggml_facts_of(ag_ggml_device *device, ag_ggml_facts *facts);
 ag_error *ag_ggml_memory(ag_ggml_device *device, size_t *free_bytes, size_t *total);
 ag_error *ag_ggml_lost(ag_ggml_device *device); /* a reference, or NULL */

@@ -3,8 +3,8 @@
  * ggml's RPC talks to a server on a thread of its own, and its CPU backend computes on such threads. An assertion
  * there (the server has gone) cannot be undone, and the call that waits for that thread never returns. So the device
  * is lost: its queued operations fail, and a new thread takes over the queue from the one that is stuck. Both stuck
- * threads, and whatever the library holds for them, stay until the process ends. Not here: how a queue is taken over
- * (queue.c). */
+ * threads, and whatever the library holds for them, stay until the process ends. Not here: losing a device (guard.c),
+ * how a queue is taken over (queue.c). */
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,23 +16,9 @@
 #include <unistd.h>
 
 #include "lost.h"
+#include "queue.h"
 
 #define PATIENCE_NS 1000000000u /* how long a call of a suspected device may take to prove that it is not stuck */
-
-ag_error *ag_ggml_lost(ag_ggml_device *device)
-{
-    return ag_error_ref(atomic_load(&device->lost));
-}
-
-void ag_ggml_lose(ag_ggml_device *device, ag_error *error)
-{
-    ag_error *none = NULL, *mine = ag_error_ref(error);
-    if (!atomic_compare_exchange_strong(&device->lost, &none, mine)) {
-        ag_error_unref(mine);
-        return;
-    }
-    ag_ggml_take_over(device);
-}
 
 /* The port of "host:port", or 0. */
 static int port_of(const char *endpoint)
@@ -52,7 +38,7 @@ static int peer_port(int fd)
 }
 
 /* Whether a connection of this process to that port still stands. The library does not close a broken connection. */
-static bool connected(int port)
+static bool is_connected(int port)
 {
     for (int fd = 0; fd < 4096; ++fd) {
         if (peer_port(fd) != port) continue;
@@ -69,6 +55,20 @@ typedef struct search {
     uint64_t since;
     int found;
 } search;
+
+/* Whether a queue is inside a call that began before `since`. */
+static bool is_in_call(ag_ggml_device *device, uint64_t since)
+{
+    bool found = false;
+    pthread_mutex_lock(&device->lock);
+    for (ag_ggml_queue *q = device->queues; q != NULL; q = q->next) {
+        pthread_mutex_lock(&q->lock);
+        found = found || (q->call_since != 0 && q->call_since <= since);
+        pthread_mutex_unlock(&q->lock);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return found;
+}
 
 static bool is_of(const ag_ggml_device *device, const char *message)
 {
@@ -97,14 +97,14 @@ static void lose_unconnected(ag_ggml_device *device, void *user)
     search *s = user;
     if (!device->remote || !is_of(device, s->message)) return;
     if (atomic_load(&device->lost) != NULL) return;
-    if (connected(port_of(device->f->ggml_backend_dev_description(device->handle)))) return;
+    if (is_connected(port_of(device->f->ggml_backend_dev_description(device->handle)))) return;
     lose(device, s, "the server has gone");
 }
 
 static void lose_stuck(ag_ggml_device *device, void *user)
 {
     search *s = user;
-    if (!is_of(device, s->message) || !ag_ggml_in_call(device, s->since)) return;
+    if (!is_of(device, s->message) || !is_in_call(device, s->since)) return;
     lose(device, s, "a thread of the library met an assertion");
 }
 

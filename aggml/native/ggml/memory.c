@@ -48,8 +48,14 @@ static void take(void *argument)
     buffer->host = !buffer->extra && (r->host || r->device->host);
 }
 
+static void forget(void) /* in the child of a fork: the memory is the parent's */
+{
+    all = NULL;
+}
+
 static void enlist(ag_ggml_buffer *buffer)
 {
+    ag_at_fork(AG_FORK_GGML_BUFFERS, forget);
     pthread_mutex_lock(all_lock);
     if (buffer->host) {
         buffer->base = buffer->real;
@@ -232,10 +238,4 @@ size_t ag_ggml_buffer_size(const ag_ggml_buffer *buffer)
 bool ag_ggml_buffer_is_host(const ag_ggml_buffer *buffer)
 {
     return buffer->host;
-}
-
-/* In the child of a fork: the memory is the parent's. */
-void ag_ggml_buffers_forked(void)
-{
-    all = NULL;
 }

@@ -56,7 +56,7 @@ static void ask_support(void *argument)
     bytes = bytes / traits->blck_size * (int64_t)traits->type_size;
     if (node->view < 0 && (int64_t)device->f->ggml_nbytes(last) != bytes)
         ag_ggml_fail("this library's '%s' gives another shape", agk_op_name(node->op));
-    /* An older top_k is a view of an argsort, which has no place. */
+    /* A top_k of some versions is a view of an argsort, which has no place. */
     if (node->view < 0 && node->op != AGK_OP_none && strcmp(device->f->ggml_op_desc(last), "VIEW") == 0)
         ag_ggml_fail("this library makes '%s' of several nodes", agk_op_name(node->op));
     q->yes = device->f->ggml_backend_dev_supports_op(device->handle, last);

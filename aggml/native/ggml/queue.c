@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "lost.h"
 #include "queue.h"
 
 #define LINGER_NS 20000     /* how long the thread polls for the next operation before it sleeps */
@@ -113,19 +112,6 @@ static bool start(ag_ggml_queue *q, void *(*body)(void *))
 
 /* -- a lost device */
 
-bool ag_ggml_in_call(ag_ggml_device *device, uint64_t since)
-{
-    bool found = false;
-    pthread_mutex_lock(&device->lock);
-    for (ag_ggml_queue *q = device->queues; q != NULL; q = q->next) {
-        pthread_mutex_lock(&q->lock);
-        found = found || (q->call_since != 0 && q->call_since <= since);
-        pthread_mutex_unlock(&q->lock);
-    }
-    pthread_mutex_unlock(&device->lock);
-    return found;
-}
-
 /* Runs instead of the stuck thread: ends the operations that thread had issued, then carries on. The stuck thread
  * was waiting for the device, or was running the stream. */
 static void *carry_on(void *argument)
@@ -153,7 +139,8 @@ static bool take_from(ag_ggml_queue *q, bool at_once)
     return busy;
 }
 
-void ag_ggml_take_over(ag_ggml_device *device)
+/* Has other threads take over the queues of a lost device that are inside a call. */
+static void take_over(ag_ggml_device *device)
 {
     ag_error *error = atomic_load(&device->lost);
     const struct timespec moment = {.tv_nsec = 1000000};
@@ -194,8 +181,7 @@ static void gone(ag_ahead *ahead)
     queue_unref(q);
 }
 
-/* In the child of a fork: queues and threads are the parent's. */
-void ag_ggml_queues_forked(void)
+static void forget(void) /* in the child of a fork: queues and threads are the parent's */
 {
     pthread_cond_init(&all_cond, NULL);
     all = NULL;
@@ -222,6 +208,8 @@ static void open_backend(void *argument)
 
 static void list(ag_ggml_queue *q)
 {
+    ag_at_fork(AG_FORK_GGML_QUEUES, forget);
+    atomic_store(&q->device->take_over, take_over);
     pthread_mutex_lock(all_lock);
     q->next_all = all;
     q->link_all = &all;

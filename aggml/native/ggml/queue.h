@@ -1,4 +1,4 @@
-/* A queue and what it has in flight: for queue.c, issue.c, flights.c and events.c alone. */
+/* A queue and what it has in flight: for queue.c, issue.c, flights.c, events.c and lost.c alone. */
 #ifndef AG_GGML_QUEUE_H
 #define AG_GGML_QUEUE_H
 
@@ -60,22 +60,21 @@ struct ag_ggml_queue {
     ag_ggml_event *following; /* what the wait that is issued next waits for */
 };
 
-/* -- issue.c */
+/* -- flights.c */
 
 /* Run `call` in the library. Does not return if another thread has taken over meanwhile. `issuing`: it is no mere
  * waiting, so the lock of a backend that is not made for several threads is held. */
 bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool issuing, char *message);
-void ag_ggml_issue(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error);
 ag_error *ag_ggml_failure(const ag_ggml_queue *q, const ag_slot *slot, const char *message);
 
-/* -- flights.c: by the queue's thread */
+/* By the queue's thread. */
 
 ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket);
-void ag_ggml_settle(ag_ggml_queue *q);              /* the oldest one, which is waited for */
-void ag_ggml_settle_ended(ag_ggml_queue *q);        /* those that need no waiting */
-void ag_ggml_settle_lost(ag_ggml_queue *q);         /* all, by who took over */
-ag_ggml_flight *ag_ggml_answered(ag_ggml_queue *q); /* no flight owes any more; the last that did, or NULL */
-void ag_ggml_pay(ag_ggml_queue *q);                 /* guarded: what they owe is asked for */
+void ag_ggml_settle(ag_ggml_queue *q);                 /* the oldest one, which is waited for */
+void ag_ggml_settle_ended(ag_ggml_queue *q);           /* those that need no waiting */
+void ag_ggml_settle_lost(ag_ggml_queue *q);            /* all, by who took over */
+ag_ggml_flight *ag_ggml_clear_debts(ag_ggml_queue *q); /* no flight owes any more; the last that did, or NULL */
+void ag_ggml_pay(ag_ggml_queue *q);                    /* guarded: what they owe is asked for */
 void ag_ggml_drain(ag_ahead *ahead);
 void ag_ggml_admit(ag_ahead *ahead);
 
@@ -84,6 +83,10 @@ void ag_ggml_admit(ag_ahead *ahead);
 void ag_ggml_record(ag_ggml_queue *q, ag_ggml_flight *flight); /* guarded; an event that tells when it has ended */
 void ag_ggml_event_unref(ag_ggml_device *device, ag_ggml_event *event);
 bool ag_ggml_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket);
-void ag_ggml_followed(const ag_slot *slot);
+void ag_ggml_end_follow(const ag_slot *slot);
+
+/* -- issue.c */
+
+void ag_ggml_issue(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error);
 
 #endif

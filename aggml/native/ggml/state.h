@@ -44,7 +44,6 @@ struct ag_ggml_library {
     ag_ggml_functions f;
     void *base, *registry; /* handles of dlopen */
     char path[512];
-    bool survives;                         /* its assertions call our function instead of ending the process */
     int types[AG_GGML_TYPES];              /* by our number; -1: none */
     _Atomic(ag_ggml_handle *) host_memory; /* a buffer that stands for all of it; NULL: none was needed yet */
     ag_ggml_device **devices;
@@ -82,6 +81,8 @@ struct ag_ggml_device {
     pthread_mutex_t lock; /* of queues; held for moments */
     pthread_mutex_t one;  /* held during a call of a backend that is not made for several threads */
     _Atomic(ag_error *) lost;
+    /* Told when the device is lost, once; NULL: it has no queues. */
+    _Atomic(void (*)(ag_ggml_device *)) take_over;
     ag_ggml_queue *queues; /* that have a stream */
     atomic_int n_queues;
     struct ag_ggml_event *events;    /* guarded by the lock: events that nothing waits for */
@@ -110,17 +111,20 @@ struct ag_ggml_buffer {
 bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument, char *message);
 /* The same for a thread of Python. For a remote device the call runs on a thread that may be left behind. */
 ag_error *ag_ggml_ask(ag_ggml_device *device, const char *operation, ag_ggml_call *call, void *argument, size_t size);
-void ag_ggml_guard(ag_ggml_library *library); /* makes assertions of the library call our function: sets `survives` */
-/* The same for a backend of it that dlopen gave; false: they end the process. */
-bool ag_ggml_guard_calls(const ag_ggml_library *library, void *handle);
+/* Makes assertions of the library end the call, or have `stranded` called, instead of ending the process. */
+void ag_ggml_guard(const ag_ggml_library *library, void (*stranded)(const char *message));
 
 /* -- library.c */
 
-const ag_ggml_device *ag_ggml_cpu_of(ag_ggml_library *library); /* its CPU backend's; NULL: none is loaded */
+ag_ggml_library *ag_ggml_library_open(const char *base, const char *registry, char *message);
+ag_ggml_library *ag_ggml_libraries(void);                        /* the first of all; they stay */
+bool ag_ggml_uses(const ag_ggml_library *library, void *handle); /* whether a file that is loaded uses this library */
 
 /* -- device.c */
 
-ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle); /* guarded; NULL: no memory */
+void ag_ggml_device_add(ag_ggml_library *library, ag_ggml_handle *handle); /* guarded; one that is there stays */
+const ag_ggml_device *ag_ggml_cpu_of(ag_ggml_library *library);            /* its CPU backend's; NULL: none is loaded */
+void ag_ggml_each_device(void (*visit)(ag_ggml_device *device, void *user), void *user);
 void *ag_ggml_entry(ag_ggml_device *device, const char *name); /* beyond the interface; NULL: there is none */
 
 /* -- memory.c */
@@ -130,12 +134,6 @@ ag_ggml_buffer *ag_ggml_buffer_at(uintptr_t address, size_t size); /* a referenc
 bool ag_ggml_is_extra(uintptr_t address, bool split);
 bool ag_ggml_declared_at(ag_ggml_buffer *buffer, size_t offset, ag_ggml_declared *found);
 ag_ggml_buffer *ag_ggml_buffer_ref(ag_ggml_buffer *buffer);
-
-void ag_ggml_buffers_forked(void);
-
-/* -- queue.c */
-
-void ag_ggml_queues_forked(void);
 
 /* -- transfer.c: by the thread of a queue, guarded */
 
@@ -173,9 +171,9 @@ typedef struct ag_ggml_site {
 /* Throws if the library has nothing that makes such a node. */
 ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *site);
 
-/* -- older.c: the reason why the library makes no such node, or a wrong one; NULL: no reason is known */
+/* -- wrong.c: the reason why the library would make a wrong node; NULL: no reason is known */
 
-const char *ag_ggml_too_old(const ag_ggml_site *site);
+const char *ag_ggml_known_fault(const ag_ggml_site *site);
 
 /* -- build.c: a plan as a graph of ggml */
 

@@ -1,7 +1,7 @@
 /* Functions of the user as nodes: map_custom1 to 3, custom.
  *
  * Here: functions in C, which workers run and which get tensors in the layout of ggml's header; and the step that
- * stands for a function in Python, which the stream's own thread runs (runtime/stream_call.c, aggml/plan/call.py). */
+ * stands for a function in Python, which the stream's own thread runs (runtime/stream.c, aggml/plan/call.py). */
 #include "refuse.h"
 #include "units.h"
 

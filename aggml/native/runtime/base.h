@@ -23,14 +23,30 @@ typedef struct ag_notifier ag_notifier;
 
 /* -- time and fork -------------------------------------------------------------------------------------------- */
 
-uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter */
+uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter (clock.c) */
 
 /* Incremented in the child of every fork: objects that carry another generation belong to the parent. */
 extern atomic_uint ag_generation;
-void ag_runtime_init(void);             /* idempotent; installs the fork handler */
-extern void (*ag_binding_forked)(void); /* set by the binding; called in the child */
-extern void (*ag_devices_forked)(void); /* set by cuda/ with its first queue; called in the child */
-extern void (*ag_ggml_forked)(void);    /* the same for ggml/ */
+void ag_runtime_init(void); /* idempotent; installs the fork handler */
+/* What the child of a fork has to forget, in the order in which it does. */
+typedef enum ag_fork_place {
+    AG_FORK_COURTESY,
+    AG_FORK_NOTIFIERS,
+    AG_FORK_TIMERS,
+    AG_FORK_LIVING,
+    AG_FORK_REST,
+    AG_FORK_UNMAP,
+    AG_FORK_CUDA_DEVICES,
+    AG_FORK_CUDA_CHORES,
+    AG_FORK_CUDA_HANDS,
+    AG_FORK_CUDA_QUEUES,
+    AG_FORK_GGML_BUFFERS,
+    AG_FORK_GGML_QUEUES,
+    AG_FORK_BINDING
+} ag_fork_place;
+enum { AG_FORK_PLACES = AG_FORK_BINDING + 1 };
+/* From here on the child of a fork calls `forget`. Whoever keeps state of the process says so before there is any. */
+void ag_at_fork(ag_fork_place place, void (*forget)(void));
 
 /* The locks of the process; the locks of an object are members of the object. They are initialised anew in the child
  * of a fork (fork.c). */

@@ -216,7 +216,7 @@ bool ag_core_same(int cpu, int other)
 
 int ag_core_here(int worker)
 {
-    if (!atomic_load(&pretended)) return ag_relay_cpu();
+    if (!atomic_load(&pretended)) return ag_cpu_here();
     return worker < simulated.n_usable ? simulated.usable[worker] : -1;
 }
 

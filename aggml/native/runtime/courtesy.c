@@ -39,9 +39,20 @@ static atomic_int n_loops; /* the greatest number that was ever in use */
 static atomic_uint_fast64_t yields;
 static _Thread_local bool works;
 
+static void forget(void) /* in the child: the loops, and the workers that look at them, are the parent's */
+{
+    for (int i = 0; i < LOOPS; ++i) {
+        const int fd = atomic_exchange(&loops[i].fd, 0);
+        if (fd > 0) close(fd - 1); /* -1: a thread was closing it, and may or may not have done so */
+        atomic_store(&loops[i].users, 0);
+        atomic_store(&loops[i].runs_on, 0);
+    }
+}
+
 int ag_courtesy_open(void)
 {
 #ifdef __linux__
+    ag_at_fork(AG_FORK_COURTESY, forget);
     const int fd = open("/proc/thread-self/stat", O_RDONLY | O_CLOEXEC);
     for (int i = 0; fd >= 0 && i < LOOPS; ++i) {
         int none = 0;
@@ -63,16 +74,6 @@ void ag_courtesy_close(int loop)
     if (fd > 0) close(fd - 1);
     atomic_store(&loops[loop].runs_on, 0);
     atomic_store(&loops[loop].fd, 0);
-}
-
-void ag_courtesy_forked(void) /* in the child: the loops, and the workers that look at them, are the parent's */
-{
-    for (int i = 0; i < LOOPS; ++i) {
-        const int fd = atomic_exchange(&loops[i].fd, 0);
-        if (fd > 0) close(fd - 1); /* -1: a thread was closing it, and may or may not have done so */
-        atomic_store(&loops[i].users, 0);
-        atomic_store(&loops[i].runs_on, 0);
-    }
 }
 
 uint64_t ag_courtesy_yields(void)

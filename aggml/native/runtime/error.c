@@ -3,7 +3,6 @@
  * Not here: which storages are poisoned and when (stream.c), how an error becomes an exception (binding/). */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "internal.h"
 #include "packing.h"
@@ -13,13 +12,6 @@ void (*ag_drop_user)(void *user) = NULL;
 /* Taking a reference to a poison and replacing the poison exclude each other. This lock is only taken for failures
  * and when a poison is cleared. */
 static pthread_mutex_t *const poison_lock = &ag_locks[AG_LOCK_POISON];
-
-uint64_t ag_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Used if there is no memory for an error, because a failure must never look like success. */
 static ag_error no_memory = {.refs = 1, .code = AG_NO_MEMORY, .text = "no memory to tell what failed"};

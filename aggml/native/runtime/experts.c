@@ -1,5 +1,5 @@
 /* Experts: copies those matrices of a stack that a tensor of indices names. The indices are read when the stream
- * gets to the operation, so the submitter need not wait for them. Not here: when that is (stream_step.c). */
+ * gets to the operation, so the submitter need not wait for them. Not here: when that is (stream.c). */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -22,7 +22,7 @@
  * | file                    | words                                                                  | rule   |
  * | ----------------------- | ---------------------------------------------------------------------- | ------ |
  * | runtime/fork.c          | ag_generation ag_locks                                                 | fresh  |
- * | runtime/fork.c          | once                                                                   | word   |
+ * | runtime/fork.c          | once places                                                            | word   |
  * | runtime/error.c         | no_memory                                                              | word   |
  * | runtime/base.h          | refs seen user poison writes packed                                    | word   |
  * | runtime/runtime.h       | refs next abort started done error                                     | word   |
@@ -30,7 +30,7 @@
  * | runtime/packing.c       | packed_at                                                              | marked |
  * | runtime/packing.c       | refs writes in_use limit                                               | word   |
  * | runtime/living.c        | streams pools                                                          | fresh  |
- * | runtime/rest.c          | resting                                                                | fresh  |
+ * | runtime/stream.c        | resting                                                                | fresh  |
  * | runtime/stream_state.h  | refs n_threads lock closed lost submitted completed wanted abort_up_to | parent |
  * | runtime/stream_state.h  | over                                                                   | parent |
  * | runtime/stream_state.h  | call_cond keeps in_resting                                             | parent |
@@ -41,15 +41,14 @@
  * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes n_ranges               | parent |
  * | runtime/pool_state.h    | ranges_done publishing speed weighed begins                            | parent |
  * | runtime/pool_sleep.c    | ag_on_idle                                                             | word   |
- * | runtime/threadpool.c    | my_pool                                                                | thread |
+ * | runtime/pool.c          | my_pool                                                                | thread |
  * | runtime/stream_inline.c | inline_here                                                            | thread |
  * | runtime/stream_inline.c | work                                                                   | word   |
  * | runtime/timer.c         | timers lock changed thread                                             | fresh  |
- * | runtime/timer.c         | next_stream                                                            | word   |
- * | runtime/notifier.c      | open_notifiers users read_fd write_fd                                  | fresh  |
+ * | runtime/timer.c         | next_timer                                                             | word   |
+ * | runtime/notifier.c      | open_notifiers users read_fd write_fd boxes mail spinners              | fresh  |
  * | runtime/notifier.c      | due_lock                                                               | parent |
  * | runtime/notifier.c      | refs signalled cpu                                                     | word   |
- * | runtime/relay.c         | boxes mail spinners                                                    | fresh  |
  * | runtime/courtesy.c      | loops fd users runs_on                                                 | fresh  |
  * | runtime/courtesy.c      | due n_loops yields                                                     | word   |
  * | runtime/courtesy.c      | works                                                                  | thread |
@@ -58,25 +57,25 @@
  * | runtime/roofline.c      | waiting threads                                                        | thread |
  * | cuda/queue.c            | all all_cond all_threads                                               | fresh  |
  * | cuda/queue.c            | thread                                                                 | thread |
+ * | cuda/queue.c            | plan_calls                                                             | word   |
  * | cuda/chores.c           | last changed pending at_work stopping over                             | fresh  |
  * | cuda/chores.c           | thread                                                                 | thread |
  * | cuda/hands.c            | last posted n_hands stopping                                           | fresh  |
  * | cuda/hands.c            | thread                                                                 | thread |
- * | cuda/peers.c            | all                                                                    | fresh  |
+ * | cuda/device.c           | all                                                                    | fresh  |
  * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop       | parent |
  * | cuda/state.h            | n_flights copier                                                       | parent |
- * | cuda/strided.c          | lock                                                                   | parent |
  * | cuda/blas.c             | lock                                                                   | parent |
  * | cuda/nccl.c             | refs broken                                                            | parent |
  * | cuda/sum.c              | refs lock moved turn                                                   | parent |
- * | cuda/plan_state.h       | refs lock image                                                        | parent |
+ * | cuda/plan.c             | refs lock image                                                        | parent |
  * | ggml/queue.c            | all all_cond all_threads                                               | fresh  |
  * | ggml/queue.h            | refs lock to_issue ready stop                                          | parent |
  * | ggml/queue.c            | thread                                                                 | thread |
  * | ggml/memory.c           | all                                                                    | fresh  |
  * | ggml/memory.c           | next_base                                                              | word   |
  * | ggml/memory.c           | thread                                                                 | thread |
- * | ggml/state.h            | refs lock one lost host_memory n_queues n_followed                     | parent |
+ * | ggml/state.h            | refs lock one lost take_over host_memory n_queues n_followed           | parent |
  * | ggml/guard.c            | refs lock over                                                         | parent |
  * | ggml/guard.c            | thread depth                                                           | thread |
  * | ggml/library.c          | all                                                                    | word   |
@@ -100,30 +99,22 @@
  * pthread_once (quant_iq_grid.c, cores.c, topology.c) marks as we do: glibc counts forks, and what another process
  * began is begun anew. */
 atomic_uint ag_generation = 1;
-void (*ag_binding_forked)(void) = NULL;
-void (*ag_devices_forked)(void) = NULL;
-void (*ag_ggml_forked)(void) = NULL;
 pthread_mutex_t ag_locks[AG_LOCKS] = {
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic(void (*)(void)) places[AG_FORK_PLACES];
 
 static void in_child(void)
 {
     atomic_fetch_add(&ag_generation, 1);
     /* the thread that held it does not exist here */
     for (int i = 0; i < AG_LOCKS; ++i) pthread_mutex_init(&ag_locks[i], NULL);
-    ag_courtesy_forked();
-    ag_notifiers_forked();
-    ag_timer_forked();
-    ag_relay_forked();
-    ag_living_forked();
-    ag_rest_forked();
-    ag_unmap_forked();
-    if (ag_devices_forked != NULL) ag_devices_forked();
-    if (ag_ggml_forked != NULL) ag_ggml_forked();
-    if (ag_binding_forked != NULL) ag_binding_forked();
+    for (int i = 0; i < AG_FORK_PLACES; ++i) {
+        void (*forget)(void) = atomic_load(&places[i]);
+        if (forget != NULL) forget();
+    }
 }
 
 static void install(void)
@@ -134,4 +125,11 @@ static void install(void)
 void ag_runtime_init(void)
 {
     pthread_once(&once, install);
+}
+
+void ag_at_fork(ag_fork_place place, void (*forget)(void))
+{
+    if (atomic_load_explicit(&places[place], memory_order_relaxed) == forget) return;
+    atomic_store(&places[place], forget);
+    ag_runtime_init();
 }

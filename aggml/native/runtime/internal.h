@@ -6,27 +6,22 @@
 
 #include "runtime.h"
 
-/* Fork: the functions that fork.c calls in the child, once each. */
-void ag_courtesy_forked(void);
-void ag_living_forked(void);
-void ag_notifiers_forked(void);
-void ag_relay_forked(void);
-void ag_rest_forked(void);
-void ag_timer_forked(void);
-void ag_unmap_forked(void);
-
-/* Timers (timer.c): which timers a new stream belongs to; a lock, for tests that fork while it is held. */
-int ag_timer_turn(void);
+/* Timers (timer.c): a lock, for tests that fork while it is held. */
 pthread_mutex_t *ag_timer_lock(int bank);
 
 /* Threads (thread.c). False: the system refused to start the thread. */
 bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, bool detached);
+enum { AG_CPUS = 1024 };
+int ag_cpu_here(void); /* the core on which this thread runs, below AG_CPUS; -1: unknown */
 
-/* Living streams and pools (living.c). */
+/* Living streams and pools (living.c). The lists may be read under AG_LOCK_LIVING. Lock order: this lock, then a
+ * stream's, then the timers'. */
 void ag_living_add_stream(ag_stream *stream);
 void ag_living_remove_stream(ag_stream *stream);
+ag_stream *ag_living_streams(void); /* the first one */
 void ag_living_add_pool(ag_pool *pool);
 void ag_living_remove_pool(ag_pool *pool);
+ag_pool *ag_living_pools(void);
 
 /* Courtesy (courtesy.c). */
 /* this thread runs an event loop; returns a handle to close, -1: workers will not yield to it */
@@ -37,20 +32,17 @@ void ag_courtesy_worker(void);
 void ag_courtesy_breathe(void);    /* between two pieces of work; 25 ns */
 uint64_t ag_courtesy_yields(void); /* yields of all workers so far */
 
-/* Relay (relay.c). Cores are numbered as ag_relay_cpu returns them; -1: unknown, all of these functions then do
- * nothing. */
-int ag_relay_cpu(void);
+/* Notifiers (notifier.c). A worker that spins wakes the loop that sleeps on its core. Cores are numbered as ag_cpu_here
+ * does; -1: unknown, these functions then do nothing. */
 void ag_relay_enter(int cpu); /* this thread spins on `cpu` until it leaves, and wakes loops there all the while */
 void ag_relay_serve(int cpu);
 void ag_relay_leave(int cpu);
-bool ag_relay_hand(ag_notifier *notifier, int cpu); /* false: no spinning thread took it, so the caller writes */
-void ag_notifier_write(ag_notifier *notifier);
 void ag_notifier_here(ag_notifier *notifier);     /* called by the thread that will sleep: it is on this core */
 int ag_notifier_cpu(const ag_notifier *notifier); /* the core at the last such call */
-
-/* Waits (wake.c, notifier.c): the caller holds the lock of the wait's stream. */
+/* Waits that are due. For the first two the caller holds the lock of the wait's stream. */
 void ag_notifier_put(ag_notifier *notifier, ag_wait *wait);    /* the wait is due from here on; does not signal */
 void ag_notifier_forget(ag_notifier *notifier, ag_wait *wait); /* the wait is not due any more, if it was */
+ag_wait *ag_notifier_next_due(ag_notifier *notifier);          /* takes it out; its references are the caller's then */
 
 /* Experts (experts.c). */
 /* finds which experts are used and how long the copy takes; NULL: no error */
@@ -112,12 +104,7 @@ static inline uint64_t ag_after(uint64_t start, uint64_t ns)
     return ns < UINT64_MAX - start ? start + ns : UINT64_MAX;
 }
 
-/* The stream's link in an executor's queue; written by the executor that holds the stream. */
-ag_stream **ag_stream_link(ag_stream *stream);
-/* the bank where it ran last, written likewise; -1: it has not run yet */
-int *ag_stream_bank(ag_stream *stream);
-int ag_stream_timers(const ag_stream *stream); /* the bank whose timers it uses */
-bool ag_pool_takes(ag_pool *pool);             /* called for each submission; false: the pool is closed */
-bool ag_pool_stopping(const ag_pool *pool);    /* its workers leave queued work undone */
+bool ag_pool_takes(ag_pool *pool);          /* called for each submission; false: the pool is closed */
+bool ag_pool_stopping(const ag_pool *pool); /* its workers leave queued work undone */
 
 #endif

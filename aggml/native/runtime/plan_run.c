@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "pool_state.h"
-#include "stream_tell.h"
+#include "stream_state.h"
 
 /* Chunks take 5 to 10 us. To wake a sleeping worker costs the leader 10 us, and the worker comes after 30 to 60 us.
  * With that, two threads took 1.05 to 1.28 times as long as one for 120 us of work, and 0.84 times as long for 170
@@ -59,7 +59,7 @@ static void chunk_failed(ag_run *r, size_t step, agk_status status, const char *
  * leaf. */
 static bool stops_here(const ag_plan *plan, size_t step, const ag_stream *stream, const ag_slot *slot)
 {
-    if (!ag_stream_aborting(stream, slot)) return false;
+    if (!ag_is_aborting(stream, slot)) return false;
     if (step == 0 || step >= plan->n_steps) return true;
     return plan->steps[step].writes_leaf < 0 || plan->steps[step].node != plan->steps[step - 1].node;
 }
@@ -75,8 +75,8 @@ void ag_plan_poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag
 
 static ag_error *abort_error(const ag_stream *stream)
 {
-    ag_error *error = ag_error_new(AG_ABORTED, ag_stream_name(stream), "graph_compute", NULL,
-                                   "stopped on request before it was finished");
+    ag_error *error =
+        ag_error_new(AG_ABORTED, stream->name, "graph_compute", NULL, "stopped on request before it was finished");
     if (error != NULL) atomic_store(&error->seen, true);
     return error;
 }
@@ -84,15 +84,15 @@ static ag_error *abort_error(const ag_stream *stream)
 static ag_error *step_error(const ag_plan *plan, size_t step, agk_status status, const ag_stream *stream,
                             const char *message)
 {
-    ag_error *error = ag_plan_error(plan, step, status, ag_stream_name(stream), message);
+    ag_error *error = ag_plan_error(plan, step, status, stream->name, message);
     ag_plan_poison_leaf(plan, step, status, error);
     return error;
 }
 
 /* Runs all chunks of all steps on this thread. Used if no run is free, if only one thread may be used, or on the
  * submitting thread. */
-static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               ag_error **error)
+ag_run_result ag_run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
+                           ag_error **error)
 {
     const ag_plan *plan = slot->u.plan.plan;
     char local[AGK_MESSAGE] = "", *message = worker != NULL ? worker->message : local;
@@ -115,7 +115,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
             return AG_RUN_CALLS;
         }
         for (uint32_t c = 0; c < plan->steps[i].n_chunks; ++c) {
-            if (c > 0 && plan->steps[i].writes_leaf < 0 && ag_stream_aborting(stream, slot)) {
+            if (c > 0 && plan->steps[i].writes_leaf < 0 && ag_is_aborting(stream, slot)) {
                 *error = abort_error(stream);
                 return AG_RUN_FINISHED;
             }
@@ -209,10 +209,8 @@ static ag_error *failure(const ag_run *r)
     return error;
 }
 
-/* Goes on from `step`, on the thread that finished the steps before it. ELSEWHERE: a parallel step was published,
- * and the loop that waits for `due` was woken. */
-static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, uint64_t *due,
-                             ag_error **error)
+/* Goes on from `step`, on the thread that finished the steps before it. ELSEWHERE: a parallel step was published. */
+static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, ag_error **error)
 {
     const ag_plan *plan = r->plan;
     size_t step = *step_out;
@@ -241,14 +239,11 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
         if (chunks > 1) {
             int limit = atomic_load(&r->limit);
             const uint32_t ahead = plan->steps[step].ahead;
-            ag_stream *stream = r->stream;
             offer_fetch(pool, r, step, limit);
             ag_run_publish(r, step);
             if (ahead == 0 || ahead >= WORTH_WAKING) {
                 ag_pool_wake_helpers(pool, worker, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             }
-            /* before this thread takes a chunk that others would then wait for */
-            if (*due != 0) ag_stream_tell(stream, due);
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
@@ -268,7 +263,7 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
     if (!ag_run_claim(r, pool, worker, &c)) return NOTHING;
     const ag_plan *plan = r->plan; /* stays valid until the chunk is counted as done */
     *step = c.after;
-    bool aborts = plan->steps[c.step].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
+    bool aborts = plan->steps[c.step].writes_leaf < 0 && ag_is_aborting(r->stream, r->slot);
     if (aborts) {
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
@@ -286,7 +281,7 @@ static bool gives_way(const ag_pool *pool, const ag_worker *worker)
     return ag_pool_any_ready(pool) && ag_now() > worker->turn_end;
 }
 
-ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
+ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r, ag_run_end *end)
 {
     ag_part result = AG_IDLED;
     for (;;) {
@@ -295,19 +290,10 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
         if (claimed == NOTHING) return result;
         result = AG_HELPED;
         if (claimed == LAST) {
-            ag_error *error = NULL;
-            ag_stream *stream = r->stream;
-            uint64_t due = 0;
-            ag_run_result next = advance(pool, worker, r, &step, &due, &error);
-            if (next != AG_RUN_ELSEWHERE) {
+            *end = (ag_run_end){.stream = r->stream, .step = step};
+            end->result = advance(pool, worker, r, &end->step, &end->error);
+            if (end->result != AG_RUN_ELSEWHERE) {
                 atomic_fetch_sub(&r->engaged, 1); /* the stream's next operations may take long */
-                if (next == AG_RUN_FINISHED) {
-                    ag_stream_plan_finished(stream, worker, error);
-                } else if (next == AG_RUN_YIELDED) {
-                    ag_stream_plan_yielded(stream, step);
-                } else {
-                    ag_stream_plan_calls(stream, step);
-                }
                 return AG_LEFT;
             }
         }
@@ -315,26 +301,31 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
     }
 }
 
-static ag_run *take_run(ag_pool *pool)
+static int limit_of(const ag_pool *pool, const ag_stream *stream)
 {
+    int limit = atomic_load(&stream->n_threads), threads = atomic_load(&pool->n_threads);
+    if (limit <= 0) limit = atomic_load(&pool->width);
+    return limit < threads ? limit : threads;
+}
+
+ag_run *ag_run_take(ag_pool *pool, const ag_worker *worker, const ag_stream *stream)
+{
+    const int limit = limit_of(pool, stream);
+    if (worker == NULL || limit <= 1) return NULL;
     for (int i = 0; i < AG_N_RUNS; ++i) {
+        ag_run *r = &pool->runs[i];
         bool taken = false;
-        if (atomic_compare_exchange_strong(&pool->runs[i].taken, &taken, true)) return &pool->runs[i];
+        if (!atomic_compare_exchange_strong(&r->taken, &taken, true)) continue;
+        atomic_store(&r->limit, limit);
+        return r;
     }
     return NULL;
 }
 
-ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               uint64_t *due, ag_error **error)
+ag_run_result ag_run_begin(ag_pool *pool, ag_worker *worker, ag_run *r, ag_stream *stream, ag_slot *slot, size_t *step,
+                           ag_error **error)
 {
-    int limit = ag_stream_n_threads(stream), threads = atomic_load(&pool->n_threads);
-    if (limit <= 0) limit = ag_pool_width(pool);
-    if (limit > threads) limit = threads;
-    ag_run *r = worker != NULL && limit > 1 ? take_run(pool) : NULL;
-    if (r == NULL) {
-        if (*due != 0) ag_stream_tell(stream, due);
-        return run_alone(pool, worker, stream, slot, step, error);
-    }
+    const int limit = atomic_load(&r->limit);
     r->stream = stream;
     r->slot = slot;
     r->plan = slot->u.plan.plan;
@@ -343,12 +334,11 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     r->slice_end = ag_now() + AG_SLICE_NS;
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);
-    atomic_store(&r->limit, limit);
     ag_pool_note_speed(pool, worker);
     ag_run_open(r, pool, limit);
     atomic_fetch_add(&r->engaged, 1);
     atomic_fetch_add(&pool->active_runs, 1);
-    ag_run_result result = advance(pool, worker, r, step, due, error);
+    ag_run_result result = advance(pool, worker, r, step, error);
     /* The steps are published: this thread now claims chunks in the pool's loop like all others. It counts as
      * engaged until the run ends, whichever thread ends it. */
     return result;

@@ -5,6 +5,7 @@
  * away from the caches with their data. Not here: what a worker does with a stream (threadpool.c), which worker is
  * woken (pool_sleep.c). */
 #include "pool_state.h"
+#include "stream_state.h"
 
 /* Wakes one sleeper, next to the stream if possible. */
 static void wake_one(ag_pool *pool, int woken, int home)
@@ -21,16 +22,15 @@ static void wake_one(ag_pool *pool, int woken, int home)
 void ag_pool_ready(ag_executor *executor, ag_stream *stream)
 {
     ag_pool *pool = (ag_pool *)executor; /* the executor is the first member of the pool */
-    int *home = ag_stream_bank(stream);
-    if (*home < 0) *home = ag_stream_timers(stream) % pool->n_banks;
-    const int at = *home; /* the stream may be gone once it is in the queue */
+    if (stream->bank < 0) stream->bank = stream->timer.bank % pool->n_banks;
+    const int at = stream->bank; /* the stream may be gone once it is in the queue */
     ag_bank *bank = &pool->banks[at];
     pthread_mutex_lock(&bank->lock);
     /* new work ends a pause, as in ggml, so that nobody waits for a resume that never comes */
     atomic_store(&pool->paused, false);
-    *ag_stream_link(stream) = NULL;
+    stream->next_ready = NULL;
     if (bank->ready_tail != NULL) {
-        *ag_stream_link(bank->ready_tail) = stream;
+        bank->ready_tail->next_ready = stream;
     } else {
         bank->ready_head = stream;
     }
@@ -47,7 +47,7 @@ static ag_stream *pop(ag_bank *bank)
     pthread_mutex_lock(&bank->lock);
     ag_stream *stream = bank->ready_head;
     if (stream != NULL) {
-        bank->ready_head = *ag_stream_link(stream);
+        bank->ready_head = stream->next_ready;
         if (bank->ready_head == NULL) bank->ready_tail = NULL;
         atomic_fetch_sub(&bank->n_ready, 1);
     }
@@ -60,7 +60,7 @@ ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker)
     for (int i = 0; i < pool->n_banks; ++i) {
         ag_stream *stream = pop(&pool->banks[(worker->bank + i) % pool->n_banks]);
         if (stream == NULL) continue;
-        *ag_stream_bank(stream) = worker->bank;
+        stream->bank = worker->bank;
         return stream;
     }
     return NULL;

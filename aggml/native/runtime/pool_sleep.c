@@ -40,7 +40,7 @@ static int worth(const ag_pool *pool, const ag_worker *worker, int cpu)
  * 1 us and a migration, paid by a thread that has nothing to do. */
 static void lie_apart(ag_pool *pool, ag_worker *worker)
 {
-    const int here = ag_relay_cpu();
+    const int here = ag_cpu_here();
     atomic_store(&worker->cpu, here);
     /* In larger pools the system does this better, and looking at each worker costs time. */
     const int n_threads = atomic_load(&pool->n_threads);
@@ -143,7 +143,7 @@ static int wake_locked(ag_pool *pool, ag_bank *bank, int n, bool stays)
 {
     int woken = 0;
     if (bank->asleep == NULL) return 0;
-    const int here = ag_relay_cpu(), n_threads = atomic_load(&pool->n_threads);
+    const int here = ag_cpu_here(), n_threads = atomic_load(&pool->n_threads);
     if (n_threads > AG_FEW_THREADS) {
         for (; woken < n && bank->asleep != NULL; ++woken) rouse(bank, bank->asleep);
         return woken;

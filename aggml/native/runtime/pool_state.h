@@ -1,6 +1,6 @@
-/* The pool's state, for the files that implement it: threadpool.c (workers), pool_ready.c (streams that wait for a
- * worker), pool_sleep.c (workers that sleep), plan_run.c (plans under way), plan_claim.c (which thread takes which
- * chunk). docs/notebook/many-cores.md gives the reasons. */
+/* The pool's state, for the files that implement it: pool.c (its life), threadpool.c (workers), pool_ready.c (streams
+ * that wait for a worker), pool_sleep.c (workers that sleep), plan_run.c (plans under way), plan_claim.c (which thread
+ * takes which chunk). docs/notebook/many-cores.md gives the reasons. */
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 
@@ -137,9 +137,24 @@ static inline size_t ag_together(const ag_plan *plan, size_t step)
 /* LEFT: the thread no longer counts as engaged in the run */
 typedef enum ag_part { AG_IDLED, AG_HELPED, AG_LEFT } ag_part;
 
+/* How a plan came to an end, or to where it stops, and the stream that now has to go on. */
+typedef struct ag_run_end {
+    ag_run_result result;
+    ag_stream *stream;
+    size_t step;     /* where it goes on */
+    ag_error *error; /* a reference, or NULL */
+} ag_run_end;
+
 bool ag_pool_fetch(ag_pool *pool); /* prefetches one piece of the next weights; false: there is none */
-/* Works on this run while there is something to claim. If the plan ends or yields, this function handles it. */
-ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *run);
+/* Works on this run while there is something to claim. LEFT: the plan has ended, yields or calls, as `end` says. */
+ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *run, ag_run_end *end);
+/* A run that several threads may share; NULL: the plan runs on this thread alone, as no run is free, or only one thread
+ * may be used, or this thread is no worker. */
+ag_run *ag_run_take(ag_pool *pool, const ag_worker *worker, const ag_stream *stream);
+ag_run_result ag_run_begin(ag_pool *pool, ag_worker *worker, ag_run *run, ag_stream *stream, ag_slot *slot,
+                           size_t *step, ag_error **error);
+ag_run_result ag_run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
+                           ag_error **error);
 bool ag_run_claimable(const ag_run *run); /* whether it has a chunk that no thread has taken */
 
 /* wakes up to n, for a plan that this worker leads */
@@ -162,6 +177,11 @@ static inline void ag_pool_note_speed(ag_pool *pool, const ag_worker *worker)
     if (atomic_load_explicit(&pool->speed[worker->index], memory_order_relaxed) == speed) return;
     atomic_store_explicit(&pool->speed[worker->index], speed, memory_order_relaxed);
 }
+
+/* False in the child of a fork: the threads are the parent's, and one of them may have held the lock. */
+bool ag_pool_here(const ag_pool *pool);
+void ag_pool_enter(const ag_pool *pool); /* this thread works for the pool from here on */
+void ag_pool_leave(ag_pool *pool);       /* the last thing that it does; the pool may be gone then */
 
 void ag_pool_ready(ag_executor *executor, ag_stream *stream);
 ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker); /* NULL: none is ready */

@@ -1,5 +1,5 @@
 /* For objects that are kept while operations of streams need them: when to check whether they can be released
- * (rest.c). */
+ * (stream.c). */
 #ifndef AG_REST_H
 #define AG_REST_H
 

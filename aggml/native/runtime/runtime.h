@@ -296,10 +296,6 @@ void ag_block_unref(ag_block *block);
 
 /* -- timers: one thread for all delays of a bank --------------------------------------------------------------- */
 
-/* Keeps a reference until it fires. If an abort is set before the timer sees the stream, it fires immediately. */
-bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline);
-void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last); /* fires these tickets' delays now */
-void ag_stream_timer_fired(ag_stream *stream, uint64_t ticket);
 void ag_timer_stop(void);
 uint64_t ag_timer_ended(int bank); /* delays that the timers of a bank have ended, for tests */
 /* comparisons of entries in the heap of timers: the work that was done, for tests */
@@ -360,22 +356,19 @@ const ag_worker *ag_pool_worker(const ag_pool *pool, int index); /* for tests */
 extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
 int ag_usable_cpus(void); /* threads of a pool by default: according to affinity, kinds of cores and cgroup quota */
 
-/* Runs the slot's plan from `*step` on. False: other threads go on with it, and the thread that finishes it
- * continues the stream. `*step` says where to resume if it yielded to other streams. */
+/* A plan runs from `*step` on. ELSEWHERE: other threads go on with it, and the thread that finishes it continues the
+ * stream. In the last two results `*step` says where it goes on. */
 typedef enum ag_run_result {
     AG_RUN_FINISHED,
     AG_RUN_ELSEWHERE,
-    AG_RUN_YIELDED,
-    AG_RUN_CALLS /* `*step` has to run on the thread that serves calls */
+    AG_RUN_YIELDED, /* to other streams */
+    AG_RUN_CALLS    /* `*step` has to run on the thread that serves calls */
 } ag_run_result;
-/* `due`: 0, or a ticket for ag_stream_tell (stream_tell.h) that is told once a step of several chunks is published. */
-ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               uint64_t *due, ag_error **error);
 /* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on with the stream. */
-void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error);
-void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* the plan will be resumed at this step */
+void ag_stream_finish_plan(ag_stream *stream, ag_worker *worker, ag_error *error);
+void ag_stream_yield_plan(ag_stream *stream, size_t step); /* the plan will be resumed at this step */
 /* the plan will be resumed behind this step, once the function was called */
-void ag_stream_plan_calls(ag_stream *stream, size_t step);
+void ag_stream_call_of_plan(ag_stream *stream, size_t step);
 /* A step failed: a leaf that it had begun to write holds neither the old nor the new value. */
 void ag_plan_poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error);
 

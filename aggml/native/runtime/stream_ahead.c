@@ -1,6 +1,6 @@
 /* Streams of devices that take operations before earlier ones are done: one thread issues them, another settles them.
  *
- * The ring, the tickets and the rules are those of stream_run.c. The issuing thread hands over operations that need
+ * The ring, the tickets and the rules are those of stream.c. The issuing thread hands over operations that need
  * no answer from earlier ones. If one needs an answer (something failed, a Python function, a delay), the thread
  * drains the device first, so that poison is tested and set in stream order. An operation may have been issued
  * before another one failed whose result it reads. It has then run on meaningless bytes: it fails when it is
@@ -29,7 +29,7 @@ static ag_slot *next_slot(ag_stream *s, uint64_t ticket)
     return &s->cursor->slots[ticket - s->cursor->base];
 }
 
-static bool asked_to_abort(ag_stream *s, const ag_slot *slot, uint64_t ticket)
+static bool is_to_abort(ag_stream *s, const ag_slot *slot, uint64_t ticket)
 {
     if (slot->kind == AG_KIND_WAIT) return false;
     if (atomic_load_explicit(&slot->abort, memory_order_relaxed)) return true;
@@ -41,12 +41,12 @@ static bool asked_to_abort(ag_stream *s, const ag_slot *slot, uint64_t ticket)
 static ag_error *refuse(ag_stream *s, ag_slot *slot, uint64_t ticket)
 {
     ag_error *error = ag_error_ref(atomic_load(&s->lost));
-    if (error == NULL && asked_to_abort(s, slot, ticket)) return ag_stream_aborted(s, slot);
-    if (error == NULL && (error = ag_slot_poisoned(slot)) != NULL) {
+    if (error == NULL && is_to_abort(s, slot, ticket)) return ag_stream_abort_error(s, slot);
+    if (error == NULL && (error = ag_slot_poison(slot)) != NULL) {
         /* dropped, since an operation under way may clear the poison, or fail with another error */
         ag_error_unref(error);
         s->ahead->drain(s->ahead);
-        error = ag_slot_poisoned(slot);
+        error = ag_slot_poison(slot);
     }
     if (error != NULL) slot->derived = true;
     return error;
@@ -91,7 +91,7 @@ void ag_stream_run_ahead(ag_stream *s)
 void ag_stream_settle(ag_stream *s, uint64_t ticket, ag_error *error, bool ran)
 {
     ag_slot *slot = ag_stream_current(s, ticket);
-    if (error == NULL && ran && (error = ag_slot_poisoned(slot)) != NULL) slot->derived = true;
+    if (error == NULL && ran && (error = ag_slot_poison(slot)) != NULL) slot->derived = true;
     if (error != NULL && ran) {
         ag_storage **storages = ag_slot_storages(slot);
         for (int i = slot->n_reads + slot->n_writes; i < slot->n_reads + slot->n_writes + slot->n_partial; ++i)

@@ -1,5 +1,5 @@
 /* What a thread that is not a worker carries out by itself. Not here: in which order operations are run
- * (stream_run.c). */
+ * (stream.c). */
 #include "stream_inline.h"
 
 #include "stream_state.h"
@@ -28,14 +28,17 @@ void ag_inline_begin(ag_inline *here, const ag_inline_limits *limits, uint64_t n
     inline_here = here;
 }
 
+ag_stream *ag_inline_next(ag_inline *here)
+{
+    ag_stream *s = here->first;
+    if (s == NULL) return NULL;
+    here->first = s->next_ready;
+    if (here->first == NULL) here->end = &here->first;
+    return s;
+}
+
 void ag_inline_end(ag_inline *here)
 {
-    while (here->first != NULL) {
-        ag_stream *s = here->first;
-        here->first = *ag_stream_link(s);
-        if (here->first == NULL) here->end = &here->first;
-        ag_stream_run(s, NULL);
-    }
     inline_here = here->outer;
 }
 
@@ -43,9 +46,9 @@ bool ag_inline_keep(ag_stream *s)
 {
     ag_inline *here = inline_here;
     if (here == NULL) return false;
-    *ag_stream_link(s) = NULL;
+    s->next_ready = NULL;
     *here->end = s;
-    here->end = ag_stream_link(s);
+    here->end = &s->next_ready;
     return true;
 }
 

@@ -22,7 +22,9 @@ typedef struct ag_inline {
 } ag_inline;
 
 void ag_inline_begin(ag_inline *here, const ag_inline_limits *limits, uint64_t now);
-void ag_inline_end(ag_inline *here); /* first goes on with those streams */
+ag_stream *ag_inline_next(ag_inline *here); /* takes one of those streams; NULL: none is left */
+void ag_inline_end(ag_inline *here);
+void ag_stream_run_inline(ag_inline *here); /* goes on with those streams, then ends (stream.c) */
 bool ag_inline_keep(ag_stream *s);   /* this thread will go on with a stream that it made ready; false: it will not */
 bool ag_inline_takes(ag_slot *slot); /* whether this thread may carry out the operation now; if so, counts it */
 

@@ -1,8 +1,10 @@
-/* The stream's state, for the files that make it up: stream*.c, submit.c, wake.c, wait_graph.c. */
+/* The stream's state, for the files that look into it: stream.c, and around it wake.c, submit.c, wait_graph.c,
+ * stream_inline.c, stream_ahead.c, and those of the pool. */
 #ifndef AG_STREAM_STATE_H
 #define AG_STREAM_STATE_H
 
 #include "internal.h"
+#include "timer.h"
 
 typedef enum stream_state { IDLE, READY, RUNNING, PARKED, HELD } stream_state;
 typedef enum call_state { CALL_NONE, CALL_ASKED, CALL_TAKEN, CALL_ENDED } call_state;
@@ -61,63 +63,74 @@ struct ag_stream {
     ag_stream *next_ready; /* for the executor */
     int bank;              /* for the executor, too */
     ag_stream *next_resting;
-    atomic_bool keeps, in_resting; /* rest.c */
+    atomic_bool keeps, in_resting; /* see the list of resting streams in stream.c */
     void *owner;                   /* belongs to the binding */
-    int timers;                    /* the bank whose timers the stream uses; written once */
-    ag_node timer;                 /* guarded by the lock of the timers, like the next field */
-    uint64_t timed;                /* the ticket that waits for a timer; 0: none */
+    ag_timer timer;
     ag_stream *next_living, **link_living;
 };
+
+/* False in the child of a fork: the stream is the parent's. */
+static inline bool ag_stream_here(const ag_stream *s)
+{
+    return s->generation == atomic_load(&ag_generation);
+}
 
 /* False in the child of a fork: a thread of the parent may have held the lock, so it may never be released. */
 static inline bool ag_stream_lock(ag_stream *s)
 {
-    if (!ag_stream_alive(s)) return false;
+    if (!ag_stream_here(s)) return false;
     pthread_mutex_lock(&s->lock);
     return true;
 }
 
+static inline ag_stream *ag_stream_add_ref(ag_stream *s)
+{
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+
+static inline ag_storage **ag_slot_storages(ag_slot *slot) /* reads, then full writes, then partial writes */
+{
+    return slot->many != NULL ? slot->many : slot->few;
+}
+
+/* Called by the thread that runs the slot. */
+static inline bool ag_is_aborting(const ag_stream *s, const ag_slot *slot)
+{
+    if (atomic_load_explicit(&slot->abort, memory_order_relaxed)) return true;
+    if (slot->kind != AG_KIND_PLAN && slot->kind != AG_KIND_DELAY && slot->kind != AG_KIND_CALL) return false;
+    return atomic_load_explicit(&s->completed, memory_order_relaxed) <
+           atomic_load_explicit(&s->abort_up_to, memory_order_relaxed);
+}
+
+/* wake.c: the waits for tickets of a stream. */
+
+enum { AG_WAIT_LOOPS = 8 }; /* loops that are signalled together */
+
+/* Adds a wait for `ticket` of `target`, whose lock the caller holds. False: it is done already; nothing was added. */
+bool ag_wait_add(ag_wait *wait, ag_stream *target, uint64_t ticket);
+/* Takes what is due out of the stream's waits. Waits of loops go to their notifiers, which are noted, with a
+ * reference, to be signalled; parked streams go into a list. False: there are more loops than room. The caller holds
+ * the lock. */
+bool ag_wait_take_due(ag_stream *s, uint64_t completed, ag_notifier **loops, size_t *n, ag_wait **streams);
+/* Ends the wait. Returns the stream that it was for, with the wait's reference; NULL: it was neither armed nor due. */
+ag_stream *ag_wait_withdraw(ag_wait *wait);
+/* Whether a loop that sleeps on that core waits for a ticket up to `completed`, as far as can be seen. */
+bool ag_stream_is_awaited_on(ag_stream *s, uint64_t completed, int cpu);
+
 /* stream.c */
 ag_block *ag_block_new(void);
-ag_storage **ag_slot_storages(ag_slot *slot); /* reads, then full writes, then partial writes */
-
-/* stream_run.c */
+void ag_stream_set_state(ag_stream *s, stream_state to);
+/* The slot of the next ticket, for the thread that runs the stream. */
 ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket);
+/* True: there is nothing to run now, and this thread does not run the stream any more. */
 bool ag_stream_rest(ag_stream *s, uint64_t ticket);
-
-/* stream_step.c */
-ag_error *ag_stream_aborted(ag_stream *s, const ag_slot *slot);
-ag_error *ag_slot_poisoned(ag_slot *slot); /* the error that poisons what it reads: a reference, or NULL */
-/* False: the stream is parked or has yielded, or another thread runs it. `due`: as in stream_tell.h. */
-bool ag_stream_step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, uint64_t *due, ag_error **error);
+ag_error *ag_stream_abort_error(ag_stream *s, const ag_slot *slot);
+ag_error *ag_slot_poison(ag_slot *slot); /* the error that poisons what it reads: a reference, or NULL */
 /* The part of an operation that the host does for any device. False: the stream is parked, and goes on when what the
  * operation waits for has come. */
 bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error);
-
-/* stream_call.c */
-/* the call that the operation asked for; true only once for each call */
-bool ag_stream_call_ended(ag_stream *s, ag_error **error);
-/* From here on the stream belongs to the thread that serves calls. `step` of the plan, or NO_STEP. */
-void ag_stream_ask_call(ag_stream *s, const ag_slot *slot, uint64_t ticket, size_t step);
-
-/* stream_end.c: both functions end the current operation and take over the reference to `error`. */
-/* returns whether any thread waits for it */
-bool ag_stream_end(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error);
-/* also wakes those that wait for it */
+/* Ends the current operation, takes over the reference to `error`, and wakes those that wait for it. */
 void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error);
-
-/* rest.c */
-/* called by the thread that runs it: it has nothing to do from here on, or waits */
-void ag_stream_note_rest(ag_stream *s);
-
-/* wake.c */
-/* called by the thread that ended the wait: hands the stream back to the executor */
-void ag_stream_unpark(ag_stream *s);
-void ag_stream_hand_over(ag_stream *s); /* the same, called by the thread that runs it */
-void ag_stream_set_state(ag_stream *s, stream_state to);
-void ag_stream_wake(ag_stream *s, uint64_t completed); /* wakes all that wait for a ticket up to `completed` */
-bool ag_stream_awaited_on(ag_stream *s, uint64_t completed,
-                          int cpu); /* whether a loop that sleeps there waits, as far as can be seen */
-bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);
 
 #endif

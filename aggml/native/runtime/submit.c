@@ -1,6 +1,6 @@
 /* Submitting: operations for one or several streams are enqueued in one step, all or nothing.
  *
- * Not here: running them (stream_run.c), although a submitting thread runs the cheapest ones itself. */
+ * Not here: running them (stream.c), although a submitting thread runs the cheapest ones itself. */
 #include <stdlib.h>
 
 #include "stream_inline.h"
@@ -154,7 +154,7 @@ static void run_here(party *parties, size_t count, const ag_batch *batches, size
         p->ready = false;
         ag_stream_run(batches[i].stream, NULL);
     }
-    ag_inline_end(&here);
+    ag_stream_run_inline(&here);
 }
 
 static bool moved(const ag_seen *seen, size_t n_seen)

@@ -1,8 +1,11 @@
-/* Threads: how each native thread of the process is started. Not here: what the threads do.
+/* Threads: how each native thread of the process is started, and on which core the calling one is. Not here: what the
+ * threads do.
  *
  * Signals belong to the program. A process that blocks SIGTERM in its own threads and receives it by sigwait would
  * die of it if one thread of this library accepted it. So each thread begins with all signals blocked, except those
  * that a thread raises by its own fault, which faulthandler and the sanitizers report. */
+#define _GNU_SOURCE
+#include <sched.h>
 #include <signal.h>
 
 #include "internal.h"
@@ -21,4 +24,14 @@ bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, b
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return started;
+}
+
+int ag_cpu_here(void)
+{
+#ifdef __linux__
+    int cpu = sched_getcpu();
+    return cpu < AG_CPUS ? cpu : -1;
+#else
+    return -1;
+#endif
 }

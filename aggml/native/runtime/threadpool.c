@@ -2,7 +2,8 @@
  *
  * An idle worker spins, with a yield every 32 pauses, then sleeps. With this, a graph that ran while another process
  * was busy kept 1.0x of one thread's time, where static splits took 1.6x and more. Not here: how a plan is shared
- * (plan_run.c), which workers sleep where and which are woken (pool_sleep.c), which stream is next (pool_ready.c). */
+ * (plan_run.c), which workers sleep where and which are woken (pool_sleep.c), which stream is next (pool_ready.c), the
+ * end of a pool (pool.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -10,9 +11,19 @@
 
 #include "pool_state.h"
 
-static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
-
 /* -- workers -------------------------------------------------------------------------------------------------- */
+
+/* This worker has ended a plan, or has come to where it stops: its stream goes on. */
+static void go_on(ag_worker *worker, const ag_run_end *end)
+{
+    if (end->result == AG_RUN_FINISHED) {
+        ag_stream_finish_plan(end->stream, worker, end->error);
+    } else if (end->result == AG_RUN_YIELDED) {
+        ag_stream_yield_plan(end->stream, end->step);
+    } else {
+        ag_stream_call_of_plan(end->stream, end->step);
+    }
+}
 
 static bool help(ag_pool *pool, ag_worker *worker)
 {
@@ -21,9 +32,11 @@ static bool help(ag_pool *pool, ag_worker *worker)
         if (!ag_run_claimable(r)) continue;
         /* `limit` counts the leader. When a leader has finished, the thread that goes on takes its place. */
         bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
-        ag_part result = admitted ? ag_run_participate(pool, worker, r) : AG_IDLED;
+        ag_run_end end;
+        ag_part result = admitted ? ag_run_participate(pool, worker, r, &end) : AG_IDLED;
         if (result != AG_LEFT) atomic_fetch_sub(&r->engaged, 1);
         if (result == AG_IDLED) continue;
+        if (result == AG_LEFT) go_on(worker, &end);
         worker->helped = ag_now();
         return true;
     }
@@ -47,7 +60,7 @@ static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
 static bool spin(ag_pool *pool, ag_worker *worker)
 {
     bool found = false;
-    int spinners = atomic_fetch_add(&pool->spinners, 1), cpu = ag_relay_cpu();
+    int spinners = atomic_fetch_add(&pool->spinners, 1), cpu = ag_cpu_here();
     ag_pool_note_speed(pool, worker);
     ag_relay_enter(cpu);
     uint64_t end = ag_now() + (uint64_t)pool->params.spin_us * 1000u;
@@ -55,7 +68,7 @@ static bool spin(ag_pool *pool, ag_worker *worker)
         for (int i = 0; i < 32 && !found; ++i) {
             if (!ag_pool_fetch(pool)) ag_pause();
             found = ag_pool_anything(pool);
-            ag_relay_serve(cpu); /* each time: 32 of them take longer than the other thread waits (relay.c) */
+            ag_relay_serve(cpu); /* each time: 32 of them take longer than the other thread waits (notifier.c) */
         }
         if (found || atomic_load(&pool->stop) || atomic_load(&pool->paused)) break;
         if (spinners > 0 && atomic_load(&pool->active_runs) == 0) break;
@@ -64,20 +77,6 @@ static bool spin(ag_pool *pool, ag_worker *worker)
     ag_relay_leave(cpu);
     atomic_fetch_sub(&pool->spinners, 1);
     return found;
-}
-
-static void pool_free(ag_pool *pool)
-{
-    int n = atomic_load(&pool->n_threads);
-    for (int i = 0; i < n; ++i) {
-        pthread_cond_destroy(&pool->workers[i]->wake);
-        free(pool->workers[i]->scratch);
-        free(pool->workers[i]);
-    }
-    for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_destroy(&pool->runs[i].message_lock);
-    for (int i = 0; i < AG_MAX_BANKS; ++i) pthread_mutex_destroy(&pool->banks[i].lock);
-    pthread_mutex_destroy(&pool->lock);
-    free(pool);
 }
 
 static void set_affinity(const ag_pool *pool, const ag_worker *worker)
@@ -124,7 +123,7 @@ static void *work(void *argument)
 {
     ag_worker *worker = argument;
     ag_pool *pool = worker->pool;
-    my_pool = pool;
+    ag_pool_enter(pool);
     ag_courtesy_worker();
     set_affinity(pool, worker);
     if (pool->params.priority == 0) ag_sched_worker();
@@ -137,22 +136,16 @@ static void *work(void *argument)
             ag_pool_sleep(pool, worker);
         }
     }
-    if (atomic_fetch_sub(&pool->alive, 1) == 1 && atomic_load(&pool->orphaned)) pool_free(pool);
+    ag_pool_leave(pool);
     return NULL;
 }
 
-/* -- life ----------------------------------------------------------------------------------------------------- */
-
-/* False in the child of a fork: the threads are the parent's, and one of them may have held the lock. */
-static bool alive(const ag_pool *pool)
-{
-    return pool->generation == atomic_load(&ag_generation);
-}
+/* -- starting --------------------------------------------------------------------------------------------------- */
 
 bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
 {
     if (n_threads > AG_MAX_THREADS) n_threads = AG_MAX_THREADS;
-    if (!alive(pool)) return false;
+    if (!ag_pool_here(pool)) return false;
     pthread_mutex_lock(&pool->lock);
     bool ok = !atomic_load(&pool->stop); /* after a stop, nobody would join further threads */
     for (int i = atomic_load(&pool->n_threads); i < n_threads && ok; ++i) {
@@ -213,98 +206,6 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
         return NULL;
     }
     return pool;
-}
-
-ag_pool *ag_pool_ref(ag_pool *pool)
-{
-    atomic_fetch_add_explicit(&pool->refs, 1, memory_order_relaxed);
-    return pool;
-}
-
-void ag_pool_stop(ag_pool *pool)
-{
-    if (!alive(pool)) return;
-    atomic_store(&pool->life, AG_POOL_CLOSED);
-    pthread_mutex_lock(&pool->lock);
-    bool first = !atomic_exchange(&pool->stop, true);
-    ag_pool_wake_all(pool);
-    int n = atomic_load(&pool->n_threads);
-    pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; first && i < n; ++i) pthread_join(pool->workers[i]->thread, NULL);
-}
-
-void ag_pool_unref(ag_pool *pool)
-{
-    if (pool == NULL || atomic_fetch_sub_explicit(&pool->refs, 1, memory_order_acq_rel) != 1) return;
-    if (!alive(pool)) return;
-    ag_living_remove_pool(pool);
-    if (my_pool != pool) {
-        ag_pool_stop(pool);
-        pool_free(pool);
-        return;
-    }
-    /* A worker dropped the last reference (at the end of a stream) and cannot join itself. The last worker to leave
-     * frees the pool. */
-    pthread_mutex_lock(&pool->lock);
-    atomic_store(&pool->orphaned, true);
-    int n = atomic_load(&pool->n_threads);
-    for (int i = 0; i < n; ++i) pthread_detach(pool->workers[i]->thread);
-    atomic_store(&pool->stop, true);
-    pthread_mutex_unlock(&pool->lock);
-    ag_pool_wake_all(pool); /* this worker is one of them, so the pool exists until it leaves */
-}
-
-bool ag_pool_takes(ag_pool *pool)
-{
-    int life = atomic_load(&pool->life);
-    if (life == AG_POOL_CLOSING) atomic_compare_exchange_strong(&pool->life, &life, AG_POOL_OPEN);
-    return life != AG_POOL_CLOSED;
-}
-
-bool ag_pool_stopping(const ag_pool *pool)
-{
-    return atomic_load_explicit(&pool->stop, memory_order_relaxed);
-}
-
-int ag_pool_n_threads(const ag_pool *pool)
-{
-    return atomic_load(&pool->n_threads);
-}
-int ag_pool_width(const ag_pool *pool)
-{
-    return atomic_load(&pool->width);
-}
-const ag_worker *ag_pool_worker(const ag_pool *pool, int index)
-{
-    return pool->workers[index];
-}
-ag_executor *ag_pool_executor(ag_pool *pool)
-{
-    return &pool->executor;
-}
-
-void ag_pool_pause(ag_pool *pool)
-{
-    atomic_store(&pool->paused, true);
-}
-
-void ag_pool_resume(ag_pool *pool)
-{
-    if (!alive(pool)) return;
-    atomic_store(&pool->paused, false);
-    ag_pool_wake_all(pool);
-}
-
-bool ag_pool_paused(const ag_pool *pool)
-{
-    return atomic_load(&pool->paused);
-}
-
-int ag_pool_sleepers(const ag_pool *pool)
-{
-    int n = 0;
-    for (int i = 0; i < pool->n_banks; ++i) n += atomic_load(&pool->banks[i].sleepers);
-    return n;
 }
 
 /* A cgroup that grants 150 ms per 100 ms counts as two cpus, because a fraction still runs a thread. */

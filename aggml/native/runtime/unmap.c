@@ -25,7 +25,7 @@ static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_UNMAP]; /* guards both va
 static range *given_back;
 static bool serving; /* the thread exists; it is at work as long as it does */
 
-void ag_unmap_forked(void)
+static void forget(void)
 {
     /* the thread is the parent's, and so is its memory: the child keeps its copies of those pages */
     given_back = NULL;
@@ -64,6 +64,7 @@ static bool give_back(void *data, size_t size)
 {
     range *r = malloc(sizeof *r);
     if (r == NULL) return false;
+    ag_at_fork(AG_FORK_UNMAP, forget);
     pthread_t thread;
     pthread_mutex_lock(lock);
     const bool served = serving || (size >= START && ag_thread_start(&thread, serve, NULL, true));

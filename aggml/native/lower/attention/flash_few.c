@@ -32,11 +32,6 @@ typedef struct unit {
     int64_t head;               /* the index of the head of K, counted over all batches */
 } unit;
 
-bool agk_flash_as_it_lies(int type)
-{
-    return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16 || type == AGK_Q8_0 || type == AGK_Q4_0;
-}
-
 static agk_flash_tile common_tile(const few *w)
 {
     const agk_node *node = w->node;

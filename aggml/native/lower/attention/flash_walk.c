@@ -7,23 +7,6 @@
 #include "lower/alibi.h"
 #include "flash_plan.h"
 
-void agk_flash_floats(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,
-                      float *to)
-{
-    if (read == NULL) {
-        for (int64_t j = 0; j < n; ++j) {
-            const float *row = (const float *)(const void *)(rows + (first + j) * view->nb[1]);
-            for (int64_t i = 0; i < view->ne[0]; ++i) to[j * view->ne[0] + i] = row[i];
-        }
-        return;
-    }
-    if (view->nb[1] == (int64_t)agk_row_size(view->type, view->ne[0])) {
-        read(rows + first * view->nb[1], to, n * view->ne[0]);
-        return;
-    }
-    for (int64_t j = 0; j < n; ++j) read(rows + (first + j) * view->nb[1], to + j * view->ne[0], view->ne[0]);
-}
-
 typedef struct walk {
     const agk_task *task;
     const agk_node *node;

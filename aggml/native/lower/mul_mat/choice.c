@@ -3,9 +3,6 @@
  * The first row is taken whose scheme serves the product and whose condition holds. A scheme serves a product if
  * kernels.def has lines for it that this machine can run. The conditions here only say when the scheme pays off. The
  * column `why` has the figures. Not here: what the schemes do (README.md). */
-#include <ctype.h>
-#include <stdio.h>
-
 #include "scheme.h"
 
 #include "kernels/mul_mat_bytes.h"
@@ -184,20 +181,4 @@ const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_
     while (!(row->when(problem) && (row->scheme->exact || !problem->exact) && row->scheme->serves(problem)))
         ++row; /* the last row always serves */
     return row;
-}
-
-bool agk_mm_is_exact(const agk_node *node)
-{
-    enum { OF_B = 3, BF16 = 15, F16 = 20, Q8 = 30 }; /* the slot; precisions of ggml, the greatest number the least */
-    const int type = node->src[0].type, prec = node->params[OF_B];
-    if (prec == 0 || type == AGK_F32) return false; /* columns of f32 rows are never converted to less */
-    return prec < (type == AGK_BF16 ? BF16 : type == AGK_F16 ? F16 : Q8);
-}
-
-agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu)
-{
-    char name[48];
-    snprintf(name, sizeof name, "%s%s", prefix, agk_traits(type)->name);
-    for (char *c = name; *c != '\0'; ++c) *c = (char)tolower((unsigned char)*c);
-    return agk_pick_vector(name, cpu);
 }

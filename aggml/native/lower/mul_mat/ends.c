@@ -98,17 +98,3 @@ void agk_mm_ends_columns(agk_lowering *lowering, const agk_mm_panels_plan *p, ui
     node->has_columns = p->form != 0 && lowering->source != NULL &&
                         (lowering->source->gives_columns >> p->form & 1) != 0 && fit(&node->src[1], p->form);
 }
-
-bool agk_mm_ends_narrow(agk_lowering *lowering)
-{
-    const agk_mm_problem problem = agk_mm_problem_of(lowering);
-    const agk_mm_preference *row = agk_mm_prefer(&problem, NULL);
-    const agk_mm_scheme *scheme = row->scheme;
-    if (scheme != &agk_mm_tiles && scheme != &agk_mm_bytes && scheme != &agk_mm_pairs && scheme != &agk_mm_floats) {
-        return false;
-    }
-    scheme->lower(lowering);
-    const agk_mm_panels_plan p = agk_mm_panels_plan_of(lowering->node);
-    lowering->fused = p.ends && (scheme == &agk_mm_tiles ? p.terms == 1 : p.end != NULL);
-    return lowering->fused;
-}

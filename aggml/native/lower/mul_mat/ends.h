@@ -24,7 +24,4 @@ agk_mm_end agk_mm_ends_of(const agk_task *task, const agk_node *node, const agk_
  * whether this node can write those of the next product: in one of the forms `gives`, a bit for each. */
 void agk_mm_ends_columns(agk_lowering *lowering, const agk_mm_panels_plan *plan, uint32_t gives);
 
-/* Lowers a product whose result shall be bf16, which only epilogues can store. False: none serves it. */
-bool agk_mm_ends_narrow(agk_lowering *lowering);
-
 #endif

@@ -73,20 +73,19 @@ static agk_status check(agk_lowering *lowering)
     return AGK_OK;
 }
 
-agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering)
+/* A result of bf16 is stored by an epilogue of panels, if one can. */
+static bool lower_narrow(agk_lowering *lowering)
 {
-    const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
-    return (agk_mm_problem){.a = a->type,
-                            .b = b->type,
-                            .m = a->ne[1],
-                            .n = b->ne[1],
-                            .k = a->ne[0],
-                            .batches = b->ne[2] * b->ne[3],
-                            .weights = lowering->weights != NULL,
-                            .cpu = lowering->cpu,
-                            .ends = lowering->node->n_stages > 0 || lowering->node->for_columns,
-                            .panels = lowering->source != NULL || agk_mm_narrows(lowering->node),
-                            .exact = agk_mm_is_exact(lowering->node)};
+    const agk_mm_problem problem = agk_mm_problem_of(lowering);
+    const agk_mm_preference *row = agk_mm_prefer(&problem, NULL);
+    const agk_mm_scheme *scheme = row->scheme;
+    if (scheme != &agk_mm_tiles && scheme != &agk_mm_bytes && scheme != &agk_mm_pairs && scheme != &agk_mm_floats) {
+        return false;
+    }
+    scheme->lower(lowering);
+    const agk_mm_panels_plan p = agk_mm_panels_plan_of(lowering->node);
+    lowering->fused = p.ends && (scheme == &agk_mm_tiles ? p.terms == 1 : p.end != NULL);
+    return lowering->fused;
 }
 
 agk_status agk_lower_mul_mat(agk_lowering *lowering)
@@ -94,7 +93,7 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
     if (agk_mm_narrows(lowering->node)) {
-        return agk_mm_ends_narrow(lowering)
+        return lower_narrow(lowering)
                    ? AGK_OK
                    : agk_refuse(
                          lowering, AGK_UNSUPPORTED,

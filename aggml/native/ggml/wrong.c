@@ -1,11 +1,10 @@
-/* Nodes that some version of a library accepts and gets wrong: it computes a wrong result, writes beyond the result, or
- * ends in an assertion. The causes are modes that it does not know, or types that it mistakes for others.
+/* Nodes that a library accepts and gets wrong: it computes a wrong result, writes beyond the result, or ends in an
+ * assertion. The causes are modes that it does not know, or types that it mistakes for others.
  *
- * Each case was seen with recorded calls, on the ggml of March 2025 (0.3.8 of llama-cpp-python), on 0.0.1 (August
- * 2025) or, where it says so, on all. The release that fixed a case is not looked up. A library is recognised by a
- * function that came later: ggml_set_rows (July 2025), ggml_cumsum (November 2025), ggml_gated_delta_net or
- * ggml_dsv4_hc_comb (2026). Not here: functions that a library lacks (builders.c), nodes that its devices say they
- * do not run (plan.c). */
+ * Each case was seen with recorded calls, on 0.0.1 (August 2025) or, where it says so, on all. The release that fixed
+ * a case is not looked up. A library is recognised by a function that came later: ggml_cumsum (November 2025),
+ * ggml_gated_delta_net or ggml_dsv4_hc_comb (2026). Not here: functions that a library lacks (builders.c), nodes that
+ * its devices say they do not run (plan.c). */
 #include "state.h"
 
 #define BILINEAR 1
@@ -28,14 +27,13 @@ static bool is_solid(const ag_ggml_node *node)
 }
 
 /* ggml's CPU backend treats elements of packed types as blocks, and so writes 32 or 256 times as much as the result
- * has. In March 2025 all such copies did this. In 0.25.3 it still happens to copies that are neither contiguous nor
- * of the same whole rows (issue 27053 of llama.cpp). The memory behind the result is overwritten without any error. */
+ * has. In 0.25.3 it still happens to copies that are neither contiguous nor of the same whole rows (issue 27053 of
+ * llama.cpp). The memory behind the result is overwritten without any error. */
 static const char *of_packed_copies(const ag_ggml_site *s)
 {
     const ag_ggml_node *from = s->operands[0], *to = s->node;
     int64_t step = (int64_t)agk_traits(to->type)->type_size;
     if (from->type != to->type || agk_traits(to->type)->blck_size == 1) return NULL;
-    if (s->f->ggml_set_rows == NULL) return "this library writes packed elements beyond the result";
     bool rows = memcmp(from->ne, to->ne, sizeof to->ne) == 0 && from->nb[0] == step && to->nb[0] == step;
     if (rows || (is_solid(from) && is_solid(to))) return NULL;
     return "this library writes beyond the result, unless packed elements are copied in whole rows";
@@ -84,47 +82,6 @@ static const char *unknown_in_2025(const ag_ggml_site *s)
     }
 }
 
-static const char *of_two(const ag_ggml_site *s)
-{
-    const ag_ggml_node *a = s->operands[0], *b = s->operands[1];
-    bool same = a->type == b->type, whole = memcmp(a->ne, b->ne, sizeof a->ne) == 0;
-    if (same && (a->type == AGK_F32 || a->type == AGK_F16)) return NULL;
-    if (s->node->op != AGK_OP_add) return "this library takes two operands of f32 or two of f16";
-    return whole ? NULL : "this library repeats operands of f32 and of f16 only";
-}
-
-/* Before July 2025. */
-static const char *unknown_in_march(const ag_ggml_site *s)
-{
-    switch (s->node->op) {
-    case AGK_OP_add:
-    case AGK_OP_sub:
-    case AGK_OP_mul:
-    case AGK_OP_div: return of_two(s);
-    case AGK_OP_elu: return is(s, 0, AGK_F32) ? NULL : "this library takes every element of f16 for a negative one";
-    case AGK_OP_abs:
-    case AGK_OP_sgn:
-    case AGK_OP_neg:
-    case AGK_OP_step:
-    case AGK_OP_tanh:
-    case AGK_OP_relu:
-    case AGK_OP_sigmoid:
-    case AGK_OP_gelu:
-    case AGK_OP_gelu_quick:
-    case AGK_OP_silu:
-    case AGK_OP_hardswish:
-    case AGK_OP_hardsigmoid:
-    case AGK_OP_exp:
-    case AGK_OP_sqr:
-    case AGK_OP_sqrt:
-    case AGK_OP_log:
-    case AGK_OP_sin:
-    case AGK_OP_cos:
-    case AGK_OP_leaky_relu: return is(s, 0, AGK_F32) || is(s, 0, AGK_F16) ? NULL : "elements of f32 and of f16 only";
-    default: return NULL;
-    }
-}
-
 static const char *of_copies(const ag_ggml_site *s)
 {
     switch (s->node->op) {
@@ -144,17 +101,15 @@ static const char *of_interpolation(const ag_ggml_site *s)
     int mode = s->node->params[0] & 0xFF, flags = s->node->params[0] & ~0xFF;
     bool known = mode <= BILINEAR && (flags == 0 || (flags == ALIGN_CORNERS && mode == BILINEAR));
     if (s->f->ggml_interpolate == NULL) known = mode <= BILINEAR && flags == 0;
-    if (s->f->ggml_set_rows == NULL) known = mode == 0 && flags == 0; /* this version knows no modes at all */
     return known ? NULL : "this library does not know that way to interpolate";
 }
 
-const char *ag_ggml_too_old(const ag_ggml_site *s)
+const char *ag_ggml_known_fault(const ag_ggml_site *s)
 {
     const ag_ggml_functions *f = s->f;
     bool before_2026 = f->ggml_gated_delta_net == NULL;
     const char *why = of_copies(s);
     if (why == NULL && before_2026 && s->node->op == AGK_OP_upscale) why = of_interpolation(s);
-    if (why == NULL && f->ggml_set_rows == NULL) why = unknown_in_march(s);
     if (why == NULL && before_2026 && f->ggml_cumsum == NULL) why = unknown_in_2025(s);
     return why;
 }
