@@ -154,6 +154,25 @@ class TextModel(Model):
         ignore_eos: bool = False,
         priority: int = 0,
         deadline: float | None = None,
+        schema: Mapping[str, Any] | str | bool | None = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
+        grammar: str | None = None,
+        typical_p: float = 1.0,
+        top_n_sigma: float = 0.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_range: int | None = None,
+        dry_breakers: Sequence[str] | None = None,
+        dynatemp_range: float = 0.0,
+        dynatemp_exponent: float = 1.0,
+        mirostat: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        samplers: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
     ) -> TokenStream:
         """Continue a prompt, token by token: ``async for token in model.generate(...)``.
@@ -186,6 +205,36 @@ class TextModel(Model):
                 the same tokens.
             deadline: seconds from now until the last token. A request that is predicted to miss it
                 is refused at once.
+            schema: a JSON schema, or its text: the answer is JSON that it allows. At most one of
+                ``schema``, ``regex``, ``choices``, ``grammar``; each needs ``aggml[answers]``.
+            regex: the whole answer matches this regular expression.
+            choices: the answer is one of these texts.
+            grammar: the answer is a sentence of this grammar, in llama.cpp's notation (GBNF) or in
+                that of Lark, whichever its text is.
+            typical_p: draw among the tokens whose surprise is nearest to what is expected, and
+                whose probabilities add up to this.
+            top_n_sigma: draw among tokens whose logit is at most so many standard deviations below
+                the best one; 0: among all.
+            xtc_probability: how often all tokens above ``xtc_threshold`` but the least probable of
+                them are left out.
+            xtc_threshold: see ``xtc_probability``; above 0.5 it changes nothing.
+            dry_multiplier: the penalty for a token with which a text of ``dry_allowed_length``
+                tokens would come again, times ``dry_base`` for each token more; 0: none.
+            dry_base: see ``dry_multiplier``.
+            dry_allowed_length: see ``dry_multiplier``.
+            dry_range: how many last tokens are looked at for repetitions; None: all.
+            dry_breakers: texts over which no repetition reaches; None: line feed, ``:``, ``"``
+                and ``*``.
+            dynatemp_range: the temperature is within ``temperature`` plus and minus this, the more
+                the less certain the next token is.
+            dynatemp_exponent: of that.
+            mirostat: 1 or 2: keep the surprise of tokens near ``mirostat_tau``, instead of other
+                ways to choose among which tokens to draw; 0: do not.
+            mirostat_tau: see ``mirostat``.
+            mirostat_eta: how fast that adapts.
+            samplers: the steps between logits and draw, in order: "penalties", "dry",
+                "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"; those
+                that are not named are not taken. None: all of them in this order.
 
         Returns:
             An asynchronous iterator: each token as soon as it is known. Why the text ended is in
@@ -221,7 +270,16 @@ class TextModel(Model):
             presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty, logit_bias=logit_bias, logprobs=logprobs,
             min_tokens=min_tokens, ignore_eos=ignore_eos, priority=priority, deadline=deadline,
+            schema=schema, regex=regex, choices=choices, grammar=grammar, typical_p=typical_p,
+            top_n_sigma=top_n_sigma, xtc_probability=xtc_probability, xtc_threshold=xtc_threshold,
+            dry_multiplier=dry_multiplier, dry_base=dry_base,
+            dry_allowed_length=dry_allowed_length, dry_range=dry_range, dry_breakers=dry_breakers,
+            dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exponent, mirostat=mirostat,
+            mirostat_tau=mirostat_tau, mirostat_eta=mirostat_eta, samplers=samplers,
         )  # fmt: skip
+        if options.chain is not None or options.grammar is not None:
+            what = "the samplers" if options.grammar is None else options.grammar.kind
+            raise Unsupported(f"[generate] {what}: not built yet")
         if options.stop:
             # A control token adds no text, in which a stop text could be found.
             named = (self.tokenizer.special_token(stop) for stop in options.stop)
@@ -246,8 +304,14 @@ class TextModel(Model):
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
+        think: bool | int | str | None = None,
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        continue_final: bool = False,
+        parallel_tool_calls: bool = True,
         **options: Any,  # noqa: ANN401 those of `generate`
     ) -> ChatMessage:
         """Answer a conversation.
@@ -261,9 +325,21 @@ class TextModel(Model):
             messages: each with its ``role`` ("system", "developer", "user", "assistant", "tool"),
                 its ``content`` (a text, or a list of parts {"type": "text", "text": ...}) and
                 perhaps a ``name``; or an answer of an earlier call.
+            tools: functions that the model may call: {"type": "function", "function": {"name",
+                "description", "parameters" (a JSON schema)}}, or the inner dict alone.
+            tool_choice: "auto", "none", "required" (at least one call), or the name of the function
+                that is to be called, also as {"type": "function", "function": {"name": ...}}.
+            response_format: {"type": "json_object"}; {"type": "json_schema", "json_schema":
+                {"schema": ...}}; or a JSON schema: the content is JSON of that kind.
+            think: whether the model thinks before it answers, if it can; "low", "medium" or "high":
+                how much; a number: after so many tokens its thinking is ended. None: as the
+                template does.
             template_args: further names for the file's template, as {"enable_thinking": False}.
             max_tokens: the most tokens of the answer; None: 1024, or as many as the context has
                 room for.
+            continue_final: continue the last message, which is the assistant's; the answer is what
+                follows it.
+            parallel_tool_calls: whether there may be several calls in one answer.
             options: those of `generate`, with the same defaults.
 
         Returns:
@@ -280,8 +356,10 @@ class TextModel(Model):
         self._check_open("chat")
         return await answer_messages(
             stream_answer(
-                self, "chat", messages, template_args=template_args, max_tokens=max_tokens,
-                **options,
+                self, "chat", messages, tools=tools, tool_choice=tool_choice,
+                response_format=response_format, think=think, template_args=template_args,
+                max_tokens=max_tokens, continue_final=continue_final,
+                parallel_tool_calls=parallel_tool_calls, **options,
             )
         )  # fmt: skip
 
@@ -289,8 +367,14 @@ class TextModel(Model):
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
+        think: bool | int | str | None = None,
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        continue_final: bool = False,
+        parallel_tool_calls: bool = True,
         **options: Any,  # noqa: ANN401 those of `generate`
     ) -> ChatStream:
         """Answer a conversation, piece by piece: ``async for delta in model.chat_stream(...)``.
@@ -299,8 +383,14 @@ class TextModel(Model):
 
         Args:
             messages: as of `chat`.
+            tools: as of `chat`.
+            tool_choice: as of `chat`.
+            response_format: as of `chat`.
+            think: as of `chat`.
             template_args: as of `chat`.
             max_tokens: as of `chat`.
+            continue_final: as of `chat`.
+            parallel_tool_calls: as of `chat`.
             options: those of `generate`.
 
         Returns:
@@ -318,8 +408,10 @@ class TextModel(Model):
         """
         self._check_open("chat_stream")
         return stream_answer(
-            self, "chat_stream", messages, template_args=template_args, max_tokens=max_tokens,
-            **options,
+            self, "chat_stream", messages, tools=tools, tool_choice=tool_choice,
+            response_format=response_format, think=think, template_args=template_args,
+            max_tokens=max_tokens, continue_final=continue_final,
+            parallel_tool_calls=parallel_tool_calls, **options,
         )  # fmt: skip
 
     async def embed(

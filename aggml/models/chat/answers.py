@@ -10,8 +10,9 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from aggml import InvalidState
-from aggml.models.arguments import integer
+from aggml import InvalidState, Unsupported
+from aggml.models.arguments import flag, integer
+from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
 from aggml.models.chat.prompt import Conversing, encode_messages, read_template_args
 from aggml.stream.waits import CHECKPOINT
@@ -19,9 +20,17 @@ from aggml.stream.waits import CHECKPOINT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.models.token_stream import FinishReason, TokenStream
+    from aggml.models.chat.messages import ChatFinish
+    from aggml.models.token_stream import TokenStream
 
-__all__ = ["ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "stream_answer"]
+__all__ = [
+    "ANSWER",
+    "Answering",
+    "ChatStream",
+    "answer_messages",
+    "encode_chat",
+    "stream_answer",
+]
 
 ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
 
@@ -68,7 +77,7 @@ class ChatStream:
         self._tokens: TokenStream | None = None
         self._busy = False
         self._ended = False
-        self.finish_reason: FinishReason | None = None
+        self.finish_reason: ChatFinish | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -168,8 +177,14 @@ def stream_answer(
     place: str,
     messages: Sequence[Mapping[str, Any] | ChatMessage],
     *,
-    template_args: Mapping[str, Any] | None,
+    tools: Any,  # noqa: ANN401 each argument is whatever was given until it is checked
+    tool_choice: Any,  # noqa: ANN401
+    response_format: Any,  # noqa: ANN401
+    think: Any,  # noqa: ANN401
+    template_args: Any,  # noqa: ANN401
     max_tokens: int | None,
+    continue_final: bool,
+    parallel_tool_calls: bool,
     **options: Any,  # noqa: ANN401 those of `TextModel.generate`
 ) -> ChatStream:
     """The answer to a conversation, after all arguments were checked.
@@ -178,6 +193,12 @@ def stream_answer(
         model: answers.
         place: the call, for errors.
         messages: of the conversation.
+        tools: as of `TextModel.chat`.
+        tool_choice: as of `TextModel.chat`.
+        response_format: as of `TextModel.chat`.
+        think: as of `TextModel.chat`.
+        continue_final: as of `TextModel.chat`.
+        parallel_tool_calls: as of `TextModel.chat`.
         template_args: further names for the template.
         max_tokens: the most tokens; None: `ANSWER`, or as many as the context has room for.
         options: of `TextModel.generate`.
@@ -187,6 +208,16 @@ def stream_answer(
     """
     known = read_messages(place, messages)
     given = read_template_args(place, template_args)
+    wanted = read_format(place, response_format)
+    thinking = read_think(place, think)
+    offered = read_tools(place, tools, tool_choice)
+    flag(place, "parallel_tool_calls", parallel_tool_calls)
+    for name, value in (
+        ("tools", offered), ("response_format", wanted), ("think", thinking),
+        ("continue_final", flag(place, "continue_final", continue_final) or None),
+    ):  # fmt: skip
+        if value is not None:
+            raise Unsupported(f"[{place}] {name} is not built yet")
     most = None if max_tokens is None else integer(place, "max_tokens", max_tokens, 0)
     model.generate([0], **options)  # refuses wrong options now, before the template runs
     return ChatStream(model, known, given, most, options)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown
 
-if TYPE_CHECKING:
-    from aggml.models.token_stream import FinishReason
+__all__ = [
+    "ROLES", "ChatDelta", "ChatMessage", "ToolCall", "ToolCallDelta", "Usage", "read_messages",
+]  # fmt: skip
 
-__all__ = ["ROLES", "ChatDelta", "ChatMessage", "Usage", "read_messages"]
-
+ChatFinish = Literal["stop", "length", "tool_calls"]
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 KEYS: Final = ("role", "content", "name")
 
@@ -37,23 +37,56 @@ class Usage:
     cached_tokens: int = 0
 
 
+class ToolCall(NamedTuple):
+    """A call of a function, as the model wants it.
+
+    Attributes:
+        id: "call_" and 24 characters; the message with the result names it as ``tool_call_id``.
+        name: of the function.
+        arguments: by name.
+        text: the arguments as the model wrote them, in JSON.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a call: the first one of each call has its id and name.
+
+    Attributes:
+        index: of the call among those of the answer.
+        id: of the call; None but in its first piece.
+        name: of the function; None but in the first piece.
+        arguments: JSON that follows the pieces before.
+    """
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """The answer of a model to a conversation, which may be put behind it for the next turn.
 
     Attributes:
         content: the text.
-        reasoning: None: the model's thoughts are not told apart from its answer.
-        tool_calls: empty: the model is not told of tools.
-        finish_reason: why the answer ended, "stop" or "length".
+        reasoning: what the model thought before; None if it did not.
+        tool_calls: the functions that it wants to have called.
+        finish_reason: why the answer ended, "stop", "length" or "tool_calls".
         usage: how many tokens there were.
         role: "assistant".
     """
 
     content: str
     reasoning: str | None = None
-    tool_calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: ChatFinish | None = None
     usage: Usage = Usage()
     role: str = field(default="assistant", init=False)
 
@@ -64,14 +97,15 @@ class ChatDelta:
 
     Attributes:
         content: text that follows the text of the pieces before; empty in the last one.
-        reasoning, tool_calls: as for `ChatMessage`.
+        reasoning: the same of its thoughts; None: this piece has none.
+        tool_calls: pieces of calls.
         finish_reason: of the last piece: why the answer ended; None for the others.
     """
 
     content: str = ""
     reasoning: str | None = None
-    tool_calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
+    tool_calls: list[ToolCallDelta] = field(default_factory=list)
+    finish_reason: ChatFinish | None = None
 
 
 def read_messages(place: str, messages: Any) -> list[dict[str, str]]:  # noqa: ANN401
