@@ -550,7 +550,7 @@ def _with_ascii_classes(schema: Any) -> Any:  # noqa: ANN401 JSON
         return [_with_ascii_classes(x) for x in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "pattern" and isinstance(value, str):
             found[key] = _ascii_classes(value)
