@@ -176,7 +176,34 @@ class TokenStream(AsyncGenerator[Token, None]):
             raise StopAsyncIteration
         return token
 
+    async def start(self) -> None:
+        """Do all that can be refused, up to queueing the request. The first token does it, too.
+
+        Raises:
+            InvalidArgument: a schema or a grammar cannot be served.
+            FullError, TooLongError, DeadlineError: see `TextModel.generate`.
+            InvalidState: another task uses this stream; the model is closed.
+
+        Cancellation: ends the stream.
+        """
+        if self._ended or self._request is not None or self.finish_reason is not None:
+            await CHECKPOINT
+            return
+        if self._busy:
+            raise InvalidState(f"[{PLACE}] another task waits for the next token of this stream")
+        self._busy = True
+        try:
+            with self._model._open(PLACE):
+                await self._begin()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._busy = False
+
     async def _next(self) -> Token | None:
+        if self.finish_reason is not None and self._request is None:
+            return None
         if self._request is None and not await self._begin():
             return None
         request = self._request
