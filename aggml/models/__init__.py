@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from aggml.models import blocking
 from aggml.models.catalogue import known_architectures, register_architecture
-from aggml.models.chat import ChatDelta, ChatMessage, ChatStream, Usage
+from aggml.models.chat import ChatDelta, ChatMessage, ChatStream, ToolCall, ToolCallDelta, Usage
 from aggml.models.checking import problems_of
 from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
@@ -47,8 +47,8 @@ __all__ = [
     "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
     "ModelStatus", "NotFiniteError", "Ranked", "Segment", "Span", "SpeechModel", "TextModel",
-    "Token", "TokenStream", "TooLongError", "Usage", "VoiceModel", "blocking", "caller",
-    "computing", "convert", "fit",
+    "Token", "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage", "VoiceModel",
+    "blocking", "caller", "computing", "convert", "fit",
     "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
     "register_architecture",
 ]  # fmt: skip

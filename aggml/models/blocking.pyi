@@ -8,8 +8,10 @@ from typing import Any, Literal, Self
 import numpy.typing as npt
 
 from aggml import Backend, DType, Scheduler
-from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage
+from aggml.models.chat.messages import ChatDelta, ChatFinish, ChatMessage, ToolCall, Usage
 from aggml.models.chat.template import ChatTemplate
+from aggml.models.engine.constraints import Thinking
+from aggml.models.engine.grammars import Grammar
 from aggml.models.engine.interface import TextEngine
 from aggml.models.engine.requests import TextRequest
 from aggml.models.fitting import Fit
@@ -46,14 +48,18 @@ class BlockingTokenStream(BlockingStream[Token]):
     def stop_text(self) -> str | None: ...
     @property
     def cached_tokens(self) -> int: ...
+    def start(self) -> None: ...
     def ids(self, tokenizer: Vocabulary) -> list[int]: ...
     def prepare(self, ids: list[int]) -> TextRequest | None: ...
     def close(self) -> None: ...
 
 class BlockingChatStream(BlockingStream[ChatDelta]):
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
+    def start(self) -> None: ...
     @property
     def usage(self) -> Usage: ...
+    @property
+    def calls(self) -> list[ToolCall]: ...
     def close(self) -> None: ...
 
 class BlockingModel(BlockingObject):
@@ -131,23 +137,61 @@ class BlockingTextModel(BlockingModel):
         ignore_eos: bool = False,
         priority: int = 0,
         deadline: float | None = None,
+        schema: Mapping[str, Any] | str | bool | None = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
+        grammar: str | None = None,
+        typical_p: float = 1.0,
+        top_n_sigma: float = 0.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_range: int | None = None,
+        dry_breakers: Sequence[str] | None = None,
+        dynatemp_range: float = 0.0,
+        dynatemp_exponent: float = 1.0,
+        mirostat: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        samplers: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
+        _thinking: Thinking | None = None,
+        _shown: frozenset[int] = ...,
+        _grammar: Grammar | None = None,
     ) -> BlockingTokenStream: ...
+    @property
+    def tool_format(self) -> str | None: ...
+    @property
+    def think_format(self) -> str | None: ...
     def check(self, streams: Iterable[TokenStream]) -> None: ...
     def chat(
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
+        think: bool | int | str | None = None,
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        continue_final: bool = False,
+        parallel_tool_calls: bool = True,
         **options: Any,
     ) -> ChatMessage: ...
     def chat_stream(
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
+        think: bool | int | str | None = None,
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        continue_final: bool = False,
+        parallel_tool_calls: bool = True,
         **options: Any,
     ) -> BlockingChatStream: ...
     def embed(
@@ -327,6 +371,8 @@ def load(
     prefix_cache: int | None = None,
     prefix_folder: str | os.PathLike[str] | None = None,
     dtype: str | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
+    tool_format: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(

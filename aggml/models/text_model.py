@@ -26,6 +26,9 @@ from aggml.models.arguments import (
 )  # fmt: skip
 from aggml.models.chat.answers import answer_messages, stream_answer
 from aggml.models.chat.template import ChatTemplate
+from aggml.models.chat.thoughts import thoughts_of
+from aggml.models.chat.tools import format_of
+from aggml.models.engine.constraints import Grammars
 from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
@@ -34,12 +37,17 @@ from aggml.models.model import LONG_TEXT, Model
 from aggml.models.token_stream import TokenStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
+    from aggml.models.chat.thoughts import Thoughts
+    from aggml.models.chat.tools import ToolFormat
     from aggml.models.decoder.decoder import F32
+    from aggml.models.engine.constraints import Constraint, Thinking
+    from aggml.models.engine.grammars import Grammar
     from aggml.models.engine.interface import TextEngine
+    from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import Result
     from aggml.models.model import Closing, TokenIds
     from aggml.models.rank_head import RankHead
@@ -78,6 +86,7 @@ class TextModel(Model):
         head: RankHead | None = None,
         prompts: Mapping[str, str] | None = None,
         prompt: str | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> None:
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
@@ -89,6 +98,8 @@ class TextModel(Model):
         self._template_source = template
         self._head = head
         self._template: ChatTemplate | None = None
+        self._grammars: Grammars | None = None
+        self._asked_form = tool_format
 
     @property
     def template(self) -> ChatTemplate:
@@ -164,7 +175,29 @@ class TextModel(Model):
         ignore_eos: bool = False,
         priority: int = 0,
         deadline: float | None = None,
+        schema: Mapping[str, Any] | str | bool | None = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
+        grammar: str | None = None,
+        typical_p: float = 1.0,
+        top_n_sigma: float = 0.0,
+        xtc_probability: float = 0.0,
+        xtc_threshold: float = 0.1,
+        dry_multiplier: float = 0.0,
+        dry_base: float = 1.75,
+        dry_allowed_length: int = 2,
+        dry_range: int | None = None,
+        dry_breakers: Sequence[str] | None = None,
+        dynatemp_range: float = 0.0,
+        dynatemp_exponent: float = 1.0,
+        mirostat: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        samplers: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
+        _thinking: Thinking | None = None,
+        _shown: frozenset[int] = frozenset(),
+        _grammar: Grammar | None = None,
     ) -> TokenStream:
         """Continue a prompt, token by token: ``async for token in model.generate(...)``.
 
@@ -196,6 +229,36 @@ class TextModel(Model):
                 the same tokens.
             deadline: seconds from now until the last token. A request that is predicted to miss it
                 is refused at once.
+            schema: a JSON schema, or its text: the answer is JSON that it allows. At most one of
+                ``schema``, ``regex``, ``choices``, ``grammar``; each needs ``aggml[answers]``.
+            regex: the whole answer matches this regular expression.
+            choices: the answer is one of these texts.
+            grammar: the answer is a sentence of this grammar, in llama.cpp's notation (GBNF) or in
+                that of Lark, whichever its text is.
+            typical_p: draw among the tokens whose surprise is nearest to what is expected, and
+                whose probabilities add up to this.
+            top_n_sigma: draw among tokens whose logit is at most so many standard deviations below
+                the best one; 0: among all.
+            xtc_probability: how often all tokens above ``xtc_threshold`` but the least probable of
+                them are left out.
+            xtc_threshold: see ``xtc_probability``; above 0.5 it changes nothing.
+            dry_multiplier: the penalty for a token with which a text of ``dry_allowed_length``
+                tokens would come again, times ``dry_base`` for each token more; 0: none.
+            dry_base: see ``dry_multiplier``.
+            dry_allowed_length: see ``dry_multiplier``.
+            dry_range: how many last tokens are looked at for repetitions; None: all.
+            dry_breakers: texts over which no repetition reaches; None: line feed, ``:``, ``"``
+                and ``*``.
+            dynatemp_range: the temperature is within ``temperature`` plus and minus this, the more
+                the less certain the next token is.
+            dynatemp_exponent: of that.
+            mirostat: 1 or 2: keep the surprise of tokens near ``mirostat_tau``, instead of other
+                ways to choose among which tokens to draw; 0: do not.
+            mirostat_tau: see ``mirostat``.
+            mirostat_eta: how fast that adapts.
+            samplers: the steps between logits and draw, in order: "penalties", "dry",
+                "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"; those
+                that are not named are not taken. None: all of them in this order.
 
         Returns:
             An asynchronous iterator: each token as soon as it is known. Why the text ended is in
@@ -231,13 +294,84 @@ class TextModel(Model):
             presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty, logit_bias=logit_bias, logprobs=logprobs,
             min_tokens=min_tokens, ignore_eos=ignore_eos, priority=priority, deadline=deadline,
+            schema=schema, regex=regex, choices=choices, grammar=grammar, typical_p=typical_p,
+            top_n_sigma=top_n_sigma, xtc_probability=xtc_probability, xtc_threshold=xtc_threshold,
+            dry_multiplier=dry_multiplier, dry_base=dry_base,
+            dry_allowed_length=dry_allowed_length, dry_range=dry_range, dry_breakers=dry_breakers,
+            dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exponent, mirostat=mirostat,
+            mirostat_tau=mirostat_tau, mirostat_eta=mirostat_eta, samplers=samplers,
         )  # fmt: skip
+        if _grammar is not None:
+            options = replace(options, grammar=_grammar)
+        if options.grammar is not None:
+            self._known_grammars.check(place)
         if options.stop:
             # A control token adds no text, in which a stop text could be found.
             named = (self.tokenizer.special_token(stop) for stop in options.stop)
             ends = options.ends | {token for token in named if token is not None}
             options = replace(options, ends=ends)
-        return TokenStream(self, given, options, list(_continue))
+        bytes_of = None
+        if _shown:
+            words = self.tokenizer
+            names = {token: words.pieces[token].encode() for token in _shown}
+
+            def bytes_of(token: int) -> bytes:
+                return names.get(token) or words.bytes_of(token)
+
+        return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
+
+    @property
+    def tool_format(self) -> str | None:
+        """How the model writes calls of functions, by its template; None: it is not known."""
+        form = self._tool_form
+        return None if form is None else form.name
+
+    @property
+    def think_format(self) -> str | None:
+        """How the model shows its thoughts, by its template; None: it is not known to think."""
+        thoughts = self._thoughts
+        return None if thoughts is None else thoughts.name
+
+    @property
+    def _tool_form(self) -> ToolFormat | None:
+        if self._asked_form is not None:
+            return self._asked_form
+        return format_of(self.template.whole_source)
+
+    @property
+    def _thoughts(self) -> Thoughts | None:
+        return thoughts_of(self.template.whole_source)
+
+    async def _compile(self, place: str, named: Sequence[tuple[str, Grammar]]) -> None:
+        """Compile grammars, so that their errors name the arguments they come from."""
+        grammars = self._known_grammars
+
+        def compile_all() -> None:
+            for name, grammar in named:
+                grammars.compile(place, name, grammar)
+
+        await anyio.to_thread.run_sync(compile_all, abandon_on_cancel=True)
+
+    @property
+    def _known_grammars(self) -> Grammars:
+        if self._grammars is None:
+            self._grammars = Grammars(self.tokenizer, self.vocabulary_size)
+        return self._grammars
+
+    async def _constrain(
+        self,
+        options: RequestOptions,
+        thinking: Thinking | None,
+        bytes_of: Callable[[int], bytes],
+    ) -> Constraint:
+        """What restricts an answer; compiling a grammar may take seconds, so it is in a thread."""
+        grammars, grammar = self._known_grammars, options.grammar
+        name = "" if grammar is None else grammar.name
+
+        def constrain() -> Constraint:
+            return grammars.constrain("generate", name, grammar, options.ends, thinking, bytes_of)
+
+        return await anyio.to_thread.run_sync(constrain, abandon_on_cancel=True)
 
     def check(self, streams: Iterable[TokenStream]) -> None:
         """Raise now what the first tokens of these streams would raise for lack of room or time.
@@ -256,8 +390,14 @@ class TextModel(Model):
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
+        think: bool | int | str | None = None,
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        continue_final: bool = False,
+        parallel_tool_calls: bool = True,
         **options: Any,  # noqa: ANN401 those of `generate`
     ) -> ChatMessage:
         """Answer a conversation.
@@ -271,9 +411,21 @@ class TextModel(Model):
             messages: each with its ``role`` ("system", "developer", "user", "assistant", "tool"),
                 its ``content`` (a text, or a list of parts {"type": "text", "text": ...}) and
                 perhaps a ``name``; or an answer of an earlier call.
+            tools: functions that the model may call: {"type": "function", "function": {"name",
+                "description", "parameters" (a JSON schema)}}, or the inner dict alone.
+            tool_choice: "auto", "none", "required" (at least one call), or the name of the function
+                that is to be called, also as {"type": "function", "function": {"name": ...}}.
+            response_format: {"type": "json_object"}; {"type": "json_schema", "json_schema":
+                {"schema": ...}}; or a JSON schema: the content is JSON of that kind.
+            think: whether the model thinks before it answers, if it can; "low", "medium" or "high":
+                how much; a number: after so many tokens its thinking is ended. None: as the
+                template does.
             template_args: further names for the file's template, as {"enable_thinking": False}.
             max_tokens: the most tokens of the answer; None: 1024, or as many as the context has
                 room for.
+            continue_final: continue the last message, which is the assistant's; the answer is what
+                follows it.
+            parallel_tool_calls: whether there may be several calls in one answer.
             options: those of `generate`, with the same defaults.
 
         Returns:
@@ -290,8 +442,10 @@ class TextModel(Model):
         self._check_open("chat")
         return await answer_messages(
             stream_answer(
-                self, "chat", messages, template_args=template_args, max_tokens=max_tokens,
-                **options,
+                self, "chat", messages, tools=tools, tool_choice=tool_choice,
+                response_format=response_format, think=think, template_args=template_args,
+                max_tokens=max_tokens, continue_final=continue_final,
+                parallel_tool_calls=parallel_tool_calls, **options,
             )
         )  # fmt: skip
 
@@ -299,8 +453,14 @@ class TextModel(Model):
         self,
         messages: Sequence[Mapping[str, Any] | ChatMessage],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
+        think: bool | int | str | None = None,
         template_args: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        continue_final: bool = False,
+        parallel_tool_calls: bool = True,
         **options: Any,  # noqa: ANN401 those of `generate`
     ) -> ChatStream:
         """Answer a conversation, piece by piece: ``async for delta in model.chat_stream(...)``.
@@ -309,8 +469,14 @@ class TextModel(Model):
 
         Args:
             messages: as of `chat`.
+            tools: as of `chat`.
+            tool_choice: as of `chat`.
+            response_format: as of `chat`.
+            think: as of `chat`.
             template_args: as of `chat`.
             max_tokens: as of `chat`.
+            continue_final: as of `chat`.
+            parallel_tool_calls: as of `chat`.
             options: those of `generate`.
 
         Returns:
@@ -328,8 +494,10 @@ class TextModel(Model):
         """
         self._check_open("chat_stream")
         return stream_answer(
-            self, "chat_stream", messages, template_args=template_args, max_tokens=max_tokens,
-            **options,
+            self, "chat_stream", messages, tools=tools, tool_choice=tool_choice,
+            response_format=response_format, think=think, template_args=template_args,
+            max_tokens=max_tokens, continue_final=continue_final,
+            parallel_tool_calls=parallel_tool_calls, **options,
         )  # fmt: skip
 
     async def embed(

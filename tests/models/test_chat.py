@@ -232,12 +232,6 @@ async def test_wrong_options_are_refused_by_name_at_the_call(
         await model.chat(HELLO, **options)
 
 
-@pytest.mark.parametrize("name", ["tools", "tool_choice", "response_format", "think"])
-async def test_options_that_are_not_there_yet_are_not_taken(model: TextModel, name: str) -> None:
-    with pytest.raises(TypeError, match=name):
-        await model.chat(HELLO, **{name: None})
-
-
 async def test_a_model_that_does_not_continue_text_does_not_answer(tmp_path: Path) -> None:
     async with aggml.models.load(random_models.write(tmp_path / "bert.gguf", "bert")) as encoder:
         with pytest.raises(Unsupported, match=r"\[chat\] .* does not continue text"):

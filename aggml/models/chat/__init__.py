@@ -14,12 +14,12 @@ from aggml.models.chat.answers import (
     encode_chat,
     stream_answer,
 )
-from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage
+from aggml.models.chat.messages import ChatDelta, ChatMessage, ToolCall, ToolCallDelta, Usage
 from aggml.models.chat.template import ChatTemplate, sources_of, template_of
 
 __all__ = [
-    "ANSWER", "ChatDelta", "ChatMessage", "ChatStream", "ChatTemplate", "Usage", "answer_messages",
-    "encode_chat", "sources_of", "stream_answer", "template_of",
+    "ANSWER", "ChatDelta", "ChatMessage", "ChatStream", "ChatTemplate", "ToolCall", "ToolCallDelta",
+    "Usage", "answer_messages", "encode_chat", "sources_of", "stream_answer", "template_of",
 ]  # fmt: skip
 
 

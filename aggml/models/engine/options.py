@@ -14,19 +14,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, number, one_text, shown, stop_ids_of, urgency_of
+from aggml.models.arguments import (
+    flag,
+    integer,
+    number,
+    one_text,
+    shown,
+    stop_ids_of,
+    text_list,
+    urgency_of,
+)
 from aggml.models.decoder.adjusting import Adjuster, Rules
+from aggml.models.decoder.chain import BREAKERS, STEPS, Chain, ChainDraw
 from aggml.models.decoder.sampling import Sampler
+from aggml.models.engine.grammars import Grammar, grammar_of
 from aggml.models.engine.requests import TextRequest, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 
 LOGPROBS: Final = 64  # the most tokens that are named with their probabilities
 STOPS: Final = 64  # the most stop texts
 LONGEST_STOP: Final = 1000  # characters
+BREAKING: Final = 64  # the most texts that no repetition reaches over
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +58,30 @@ class RequestOptions:
     min_tokens: int
     priority: int
     deadline: float | None  # as `time.monotonic`
+    chain: Chain | None  # None: the device draws with the five numbers above
+    grammar: Grammar | None
 
-    def request(self, prompt: Sequence[int], before: Sequence[int], max_tokens: int) -> TextRequest:
+    def request(
+        self,
+        prompt: Sequence[int],
+        before: Sequence[int],
+        max_tokens: int,
+        bytes_of: Callable[[int], bytes],
+    ) -> TextRequest:
         """The request to continue a prompt.
 
         Args:
             prompt: its token ids.
             before: tokens of the answer that were made elsewhere.
             max_tokens: the most tokens that are still to be made.
+            bytes_of: the bytes of a token.
         """
         adjuster = Adjuster(self.rules, prompt, self.ends) if self.rules else None
         if adjuster is not None:
             for token in before:
                 adjuster.take(token)
-        sampler = Sampler(self.temperature, self.top_k, self.top_p, self.seed, self.min_p)
+        chain = None if self.chain is None else ChainDraw(self.chain, bytes_of)
+        sampler = Sampler(self.temperature, self.top_k, self.top_p, self.seed, self.min_p, chain)
         return TextRequest(
             [*prompt, *before], max_tokens, sampler, self.ends, adjuster, self.logprobs,
             priority=self.priority, deadline=self.deadline, caller=caller.get(), drawn=len(before),
@@ -115,7 +137,63 @@ def options_of(
         min_tokens=least,
         priority=priority,
         deadline=None if seconds is None else time.monotonic() + seconds,
+        chain=_chain_of(place, given),
+        grammar=_grammar_of(place, given),
     )  # fmt: skip
+
+
+def _chain_of(place: str, given: Mapping[str, Any]) -> Chain | None:
+    """The steps of drawing on the host; None: none of the options needs them."""
+    limit = given["dry_range"]
+    found = Chain(
+        steps=_steps(place, given["samplers"]),
+        typical_p=number(place, "typical_p", given["typical_p"], 0, 1, above=True),
+        top_n_sigma=number(place, "top_n_sigma", given["top_n_sigma"], -math.inf),
+        xtc_probability=number(place, "xtc_probability", given["xtc_probability"], 0, 1),
+        xtc_threshold=number(place, "xtc_threshold", given["xtc_threshold"], 0, 1),
+        dry_multiplier=number(place, "dry_multiplier", given["dry_multiplier"], 0),
+        dry_base=number(place, "dry_base", given["dry_base"], 1),
+        dry_allowed_length=integer(place, "dry_allowed_length", given["dry_allowed_length"], 1),
+        dry_range=None if limit is None else integer(place, "dry_range", limit, -1),
+        dry_breakers=BREAKERS if given["dry_breakers"] is None
+        else tuple(text_list(place, "dry_breakers", given["dry_breakers"])),
+        dynatemp_range=number(place, "dynatemp_range", given["dynatemp_range"], 0),
+        dynatemp_exponent=number(place, "dynatemp_exponent", given["dynatemp_exponent"], 0),
+        mirostat=integer(place, "mirostat", given["mirostat"], 0, 2),
+        mirostat_tau=number(place, "mirostat_tau", given["mirostat_tau"], 0),
+        mirostat_eta=number(place, "mirostat_eta", given["mirostat_eta"], 0),
+    )  # fmt: skip
+    if len(found.dry_breakers) > BREAKING:
+        raise InvalidArgument(
+            f"[{place}] dry_breakers has {len(found.dry_breakers)} texts, at most {BREAKING} are "
+            "allowed"
+        )
+    return found if found.changes_something else None
+
+
+def _steps(place: str, given: Any) -> tuple[str, ...]:
+    if given is None:
+        return STEPS
+    names = tuple({"typ_p": "typical_p"}.get(x, x) for x in text_list(place, "samplers", given))
+    for i, name in enumerate(names):
+        if name not in STEPS:
+            raise InvalidArgument(
+                f"[{place}] samplers[{i}] is {shown(name)}, expected one of {', '.join(STEPS)}"
+            )
+        if name in names[:i]:
+            raise InvalidArgument(f"[{place}] samplers has {name!r} twice")
+    return names
+
+
+def _grammar_of(place: str, given: Mapping[str, Any]) -> Grammar | None:
+    """What the answer must match; None: anything."""
+    named = [x for x in ("schema", "regex", "choices", "grammar") if given[x] is not None]
+    if len(named) > 1:
+        raise InvalidArgument(
+            f"[{place}] {' and '.join(named)} are given: at most one of schema, regex, choices and "
+            "grammar can restrict an answer"
+        )
+    return grammar_of(place, named[0], given[named[0]]) if named else None
 
 
 def _stops(place: str, given: Any) -> tuple[str, ...]:

@@ -196,8 +196,7 @@ class VoiceDetector:
                 program.hidden: state.hidden,
                 program.cell: state.cell,
             }
-            future = await self._site.submit(program.graph, inputs, program.outputs)
-            *found, hidden, cell = await future
+            *found, hidden, cell = await self._site.run(program.graph, inputs, program.outputs)
         state.hidden, state.cell = hidden.reshape(-1), cell.reshape(-1)
         state.before = samples[-BEFORE:]
         return [float(x.reshape(-1)[0]) for x in found]

@@ -83,6 +83,8 @@ class Vocabulary(ABC):
         by_text: whether tokens that are known by their text end an answer, too.
     """
 
+    #: Whether texts are cut into words, so that tokens have no bytes of their own.
+    is_wordwise: bool = False
     #: Ids of special tokens for files that do not name them.
     USUAL: ClassVar[Mapping[str, int]] = {}
 
@@ -146,6 +148,14 @@ class Vocabulary(ABC):
         """Tokens of a prompt, as `encode` gives them, but with one BOS if the text has it, too."""
         ids = self._ids_of(self._checked(text), special=True, literal=False)
         return ids[1:] if self._doubled(ids) else ids
+
+    def control_names(self) -> list[str]:
+        """Names of control tokens."""
+        return self._controls[0]
+
+    def control_parts(self, text: str) -> list[str | int]:
+        """Control tokens, by their names in a text, and the texts between them."""
+        return self._control_parts(text)
 
     def quotes(self, texts: Iterable[str]) -> Quotes | None:
         """Quotes for names of control tokens in somebody's texts; None if there are none."""

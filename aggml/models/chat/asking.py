@@ -1,0 +1,219 @@
+"""What a caller asks of an answer beside its text: tools, a format, thinking; checked by name.
+
+Not here: messages (messages.py), how a model is told of it (tools/, reasoning.py, prompt.py).
+"""
+# ruff: noqa: ANN401 - arguments are whatever was given until they are checked
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from aggml import InvalidArgument
+from aggml.models.arguments import integer, one_text, shown
+from aggml.models.engine.grammars import Grammar, schema_text
+
+__all__ = ["Tool", "ToolOffer", "read_format", "read_think", "read_tools"]
+
+EFFORTS: Final = ("low", "medium", "high")
+TOOLS: Final = 512
+NAME: Final = 128  # characters of a name
+CHOICES: Final = ("none", "auto", "required")
+ANY_OBJECT: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call.
+
+    Attributes:
+        name, description: of the function.
+        parameters: the JSON schema of its arguments.
+        strict: whether arguments are always restricted to that.
+        given: the function as the caller gave it, for the template.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    strict: bool
+    given: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ToolOffer:
+    """The functions that the model is told of, and whether it must call one.
+
+    Attributes:
+        tools: at least one.
+        choice: "none", "auto", "required".
+        only: with "required": the one that must be called; None: any.
+        parallel: whether there may be several calls.
+    """
+
+    tools: tuple[Tool, ...]
+    choice: Literal["none", "auto", "required"]
+    only: str | None
+    parallel: bool
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools that may be called."""
+        if self.choice == "none":
+            return ()
+        return tuple(x for x in self.tools if self.only in (None, x.name))
+
+
+def read_tools(place: str, tools: Any, choice: Any, *, parallel: bool = True) -> ToolOffer | None:
+    """The functions that the model is told of; None: none.
+
+    Raises:
+        InvalidArgument: something is no function; ``tool_choice`` names one that is not there.
+    """
+    found: list[Tool] = []
+    if tools is not None:
+        if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
+            raise InvalidArgument(
+                f"[{place}] tools is {shown(tools)}, expected a list of functions"
+            )
+        if len(tools) > TOOLS:
+            raise InvalidArgument(
+                f"[{place}] tools has {len(tools)} functions, at most {TOOLS} are allowed"
+            )
+        found = [_read_tool(place, f"tools[{i}]", x) for i, x in enumerate(tools)]
+    names = [x.name for x in found]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise InvalidArgument(f"[{place}] tools[{i}] has the name {name!r} of another one")
+    only = None
+    if isinstance(choice, Mapping):
+        function = choice.get("function", choice)
+        if choice.get("type", "function") != "function" or not isinstance(function, Mapping):
+            raise InvalidArgument(
+                f"[{place}] tool_choice is {shown(choice)}, expected "
+                "{'type': 'function', 'function': {'name': name}}"
+            )
+        only = one_text(place, "tool_choice.function.name", function.get("name"))
+    elif not isinstance(choice, str):
+        raise InvalidArgument(
+            f"[{place}] tool_choice is {shown(choice)}, expected {', '.join(map(repr, CHOICES))} "
+            "or the name of a function"
+        )
+    elif choice not in CHOICES:
+        only = choice
+    if only is not None and only not in names:
+        raise InvalidArgument(
+            f"[{place}] tool_choice names the function {shown(only)}, which is not one of tools"
+        )
+    if not found:
+        if choice == "required":
+            raise InvalidArgument(f"[{place}] tool_choice is 'required', but there are no tools")
+        return None
+    kind: Literal["none", "auto", "required"] = "auto"
+    if only is not None or choice == "required":
+        kind = "required"
+    elif choice == "none":
+        kind = "none"
+    return ToolOffer(tuple(found), kind, only, parallel)
+
+
+def _read_tool(place: str, name: str, given: Any) -> Tool:
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"[{place}] {name} is {shown(given)}, expected "
+            "{'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
+        )
+    function = given
+    if "function" in given or ("type" in given and given["type"] == "function"):
+        if given.get("type", "function") != "function":
+            raise InvalidArgument(
+                f"[{place}] {name}.type is {shown(given['type'])}, expected 'function'"
+            )
+        function = given.get("function", {k: v for k, v in given.items() if k != "type"})
+        name = f"{name}.function" if "function" in given else name
+    if not isinstance(function, Mapping):
+        raise InvalidArgument(f"[{place}] {name} is {shown(function)}, expected a function: a dict")
+    if "name" not in function:
+        raise InvalidArgument(f"[{place}] {name}.name is missing")
+    title = one_text(place, f"{name}.name", function["name"])
+    if not 0 < len(title) <= NAME or any(x.isspace() or x in "<>\"'`" for x in title):
+        raise InvalidArgument(
+            f"[{place}] {name}.name is {shown(title)}, expected 1 to {NAME} characters without "
+            "blanks, quotes and angle brackets"
+        )
+    about = function.get("description")
+    description = "" if about is None else one_text(place, f"{name}.description", about)
+    parameters = function.get("parameters")
+    if parameters is None:
+        schema: dict[str, Any] = dict(ANY_OBJECT)
+    else:
+        if not isinstance(parameters, Mapping):
+            raise InvalidArgument(
+                f"[{place}] {name}.parameters is {shown(parameters)}, expected a JSON schema: a "
+                "dict"
+            )
+        schema = json.loads(schema_text(place, f"{name}.parameters", parameters))
+        if not schema:
+            schema = dict(ANY_OBJECT)
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise InvalidArgument(f"[{place}] {name}.strict is {shown(strict)}, expected True or False")
+    plain = {"name": title, "description": description, "parameters": schema}
+    return Tool(title, description, schema, bool(strict), plain)
+
+
+def read_format(place: str, given: Any) -> Grammar | None:
+    """The form of the content; None: free text.
+
+    Raises:
+        InvalidArgument: it is none of the forms that there are.
+    """
+    if given is None:
+        return None
+    name = "response_format"
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"[{place}] {name} is {shown(given)}, expected {{'type': 'json_object'}}, "
+            "{'type': 'json_schema', 'json_schema': {'schema': ...}} or a JSON schema"
+        )
+    kind = given.get("type")
+    if kind == "text" and set(given) == {"type"}:
+        return None
+    if kind == "json_object":
+        if given.get("schema") is not None:  # llama.cpp's form
+            return Grammar("schema", schema_text(place, f"{name}.schema", given["schema"]))
+        return Grammar("schema", '{"type": "object"}')
+    if kind == "json_schema":
+        inner = given.get("json_schema", given)
+        if not isinstance(inner, Mapping):
+            raise InvalidArgument(
+                f"[{place}] {name}.json_schema is {shown(inner)}, expected {{'schema': ...}}"
+            )
+        if inner.get("schema") is None:
+            raise InvalidArgument(f"[{place}] {name}.json_schema.schema is missing")
+        return Grammar("schema", schema_text(place, f"{name}.json_schema.schema", inner["schema"]))
+    return Grammar("schema", schema_text(place, name, given))
+
+
+def read_think(place: str, given: Any) -> bool | int | str | None:
+    """Whether the model thinks, how much, or for how many tokens.
+
+    Raises:
+        InvalidArgument: it is none of these.
+    """
+    if given is None:
+        return None
+    if isinstance(given, (bool, np.bool_)):
+        return bool(given)
+    if isinstance(given, str):
+        if given not in EFFORTS:
+            raise InvalidArgument(
+                f"[{place}] think is {given!r}, expected True, False, a number of tokens, or one "
+                f"of {', '.join(map(repr, EFFORTS))}"
+            )
+        return given
+    return integer(place, "think", given, 0)
