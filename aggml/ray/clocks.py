@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.ray.frames import Kind
+from aggml.ray.frames import MessageKind
 from aggml.ray.link import Role, connect
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _Asking:
         self.come = asyncio.Event()
 
     def came(self, link: Link, frame: Frame) -> None:
-        if frame.kind is Kind.PONG:
+        if frame.kind is MessageKind.PONG:
             sent, answered = frame.value
             self.trips.append(Trip(sent, answered, time.perf_counter()))
             self.come.set()
@@ -100,7 +100,7 @@ async def asked(address: tuple[str, int], key: bytes, epoch: int) -> Reading:
         async with asyncio.timeout(WAIT):
             for n in range(TRIPS):
                 peer.come.clear()
-                link.send(Kind.PING, time.perf_counter())
+                link.send(MessageKind.PING, time.perf_counter())
                 await peer.come.wait()
                 if len(peer.trips) == n:
                     raise ConnectionError("the connection ended")

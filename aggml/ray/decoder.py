@@ -16,7 +16,7 @@ import numpy as np
 from aggml import InvalidState
 from aggml.models import ModelError
 from aggml.models.stages import CHUNK, Best, Lifetime, check, check_drawable, rounded
-from aggml.ray.dispatch import Dispatcher, Form
+from aggml.ray.dispatch import Dispatcher, ResultForm
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import result
 from aggml.ray.step import Ask
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Following", "PipelineDecoder"]
 
 TRIES: Final = 5  # after so many losses of stages during one step, the caller gets StageLost
-CHEAP: Final = Form(best=1)  # for steps whose results nobody needs
+CHEAP: Final = ResultForm(best=1)  # for steps whose results nobody needs
 
 
 @dataclass(slots=True)
@@ -102,32 +102,32 @@ class PipelineDecoder:
             StageLost: a stage was lost and did not come back.
         """
         self._check(ids, start)
-        ((*_, last),) = await self._take([_Job(slot, ids, start)], Form(), last=True)
+        ((*_, last),) = await self._take([_Job(slot, ids, start)], ResultForm(), last=True)
         found: F32 = last[0][0]
         return found
 
     async def logits(self, ids: Sequence[int], slot: int = 0) -> F32:
         """As `aggml.models.decoder.Decoder.logits`."""
         self._check(ids, 0)
-        (pieces,) = await self._take([_Job(slot, ids, 0)], Form(), last=False)
+        (pieces,) = await self._take([_Job(slot, ids, 0)], ResultForm(), last=False)
         return np.concatenate([piece[0] for piece in pieces])
 
     async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
         """As `aggml.models.decoder.Decoder.hidden`."""
         self._check(ids, 0)
-        (pieces,) = await self._take([_Job(slot, ids, 0)], Form(hidden=True), last=False)
+        (pieces,) = await self._take([_Job(slot, ids, 0)], ResultForm(hidden=True), last=False)
         return np.concatenate([piece[0] for piece in pieces])
 
     async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
         """As `aggml.models.decoder.Decoder.decode`."""
-        found = await self._one_more(ids, positions, slot, Form())
+        found = await self._one_more(ids, positions, slot, ResultForm())
         return np.concatenate([logits for (logits,) in found])
 
     async def decode_best(
         self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
     ) -> Best:
         """As `aggml.models.decoder.Decoder.decode_best`."""
-        found = await self._one_more(ids, positions, slot, Form(best))
+        found = await self._one_more(ids, positions, slot, ResultForm(best))
         return Best(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     async def follow(
@@ -174,7 +174,7 @@ class PipelineDecoder:
         check(ids, start, self.ctx, self.vocabulary, "pipeline")
 
     async def _one_more(
-        self, ids: Sequence[int], positions: Sequence[int], slot: int, form: Form
+        self, ids: Sequence[int], positions: Sequence[int], slot: int, form: ResultForm
     ) -> list[list[npt.NDArray[Any]]]:
         """One token of each of the sequences from ``slot`` on; returns the rows of each."""
         if max(positions) >= self.ctx:
@@ -184,7 +184,7 @@ class PipelineDecoder:
         return [pieces[0] for pieces in await self._take(jobs, form, last=True)]
 
     async def _take(
-        self, jobs: Sequence[_Job], form: Form, *, last: bool
+        self, jobs: Sequence[_Job], form: ResultForm, *, last: bool
     ) -> list[list[list[npt.NDArray[Any]]]]:
         """Process the tokens of some jobs; returns the rows of each piece of each job.
 
@@ -224,7 +224,7 @@ class PipelineDecoder:
             self._slots[job.slot].epoch = epoch
 
     async def _through(
-        self, jobs: Sequence[_Job], form: Form, *, last: bool
+        self, jobs: Sequence[_Job], form: ResultForm, *, last: bool
     ) -> list[list[list[npt.NDArray[Any]]]]:
         """Send the pieces of all jobs and wait for their results.
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import post_here
-from aggml.ray.step import Step
+from aggml.ray.step import PipelineStep
 from aggml.ray.wire import raising
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggml.ray.step import Ask
-    from aggml.ray.wire import Sent, Wire
+    from aggml.ray.wire import SentStep, Wire
 
-__all__ = ["Asked", "Dispatcher", "Form"]
+__all__ = ["Dispatcher", "PendingAsk", "ResultForm"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -41,23 +41,23 @@ class _Stages(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ResultForm:
     """Which results are wanted: the ``best`` logits, 0 for all; or the hidden states."""
 
     best: int = 0
     hidden: bool = False
 
-    def goes_with(self, other: Form) -> bool:
+    def goes_with(self, other: ResultForm) -> bool:
         """Whether one step can give both."""
         return self.hidden == other.hidden and (self.best > 0) == (other.best > 0)
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
+class PendingAsk:
     """An ask that waits or is under way, and its results."""
 
     ask: Ask
-    form: Form
+    form: ResultForm
     dispatcher: Dispatcher
     epoch: int  # of its turn
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -66,7 +66,7 @@ class Asked:
     error: BaseException | None = None
 
     async def result(self) -> list[Array]:
-        """Wait for the results: this ask's rows of what the last stage's `Stage.step` returned.
+        """Wait for this ask's rows of what `StageActor.step` of the last stage returned.
 
         Raises:
             StageLost: a stage was lost while it had the step.
@@ -89,9 +89,9 @@ class Asked:
 class _Flight:
     """A step under way."""
 
-    asked: list[Asked]
+    asked: list[PendingAsk]
     waiting: int
-    sent: Sent | None = None
+    sent: SentStep | None = None
 
 
 class Dispatcher:
@@ -105,18 +105,18 @@ class Dispatcher:
     def __init__(self, stages: _Stages, most: int) -> None:
         self._stages = stages
         self._most = most
-        self._waiting: list[Asked] = []
+        self._waiting: list[PendingAsk] = []
         self._flights: set[_Flight] = set()
         self._post: Callable[[Callable[[], None]], None] | None = None
 
-    def queue(self, ask: Ask, form: Form) -> Asked:
+    def queue(self, ask: Ask, form: ResultForm) -> PendingAsk:
         """Send an ask as soon as there is a place for it."""
-        asked = Asked(ask, form, self, self._stages.epoch)
+        asked = PendingAsk(ask, form, self, self._stages.epoch)
         self._waiting.append(asked)
         self._send()
         return asked
 
-    def withdraw(self, asked: Asked) -> None:
+    def withdraw(self, asked: PendingAsk) -> None:
         """Take an ask back; does nothing if it is done."""
         flight = asked.flight
         if flight is None:
@@ -143,7 +143,7 @@ class Dispatcher:
                 asked.done.set()
         self._waiting = [x for x in self._waiting if x.epoch == epoch]
 
-    def _share(self) -> list[Asked]:
+    def _share(self) -> list[PendingAsk]:
         """The asks of the next step.
 
         A piece of a prompt goes alone. Asks of one token go together, but a step takes only its
@@ -158,9 +158,9 @@ class Dispatcher:
         self._waiting = [x for x in self._waiting if x not in taken]
         return taken
 
-    def _fly(self, asked: list[Asked]) -> None:
-        form = Form(max(x.form.best for x in asked), asked[0].form.hidden)
-        step = Step(self._stages.epoch, tuple(x.ask for x in asked), form.best, form.hidden)
+    def _fly(self, asked: list[PendingAsk]) -> None:
+        form = ResultForm(max(x.form.best for x in asked), asked[0].form.hidden)
+        step = PipelineStep(self._stages.epoch, tuple(x.ask for x in asked), form.best, form.hidden)
         flight = _Flight(asked, len(asked))
         for x in asked:
             x.flight = flight
@@ -193,12 +193,12 @@ class Dispatcher:
         self._send()
 
 
-def _fits(asked: Asked, first: Asked) -> bool:
+def _fits(asked: PendingAsk, first: PendingAsk) -> bool:
     """Whether an ask may go into one step with ``first``."""
     return len(asked.ask.ids) == 1 and asked.form.goes_with(first.form)
 
 
-def _deal(asked: list[Asked], found: list[Array]) -> None:
+def _deal(asked: list[PendingAsk], found: list[Array]) -> None:
     """Give each ask its rows."""
     best = max(x.form.best for x in asked)
     rows = [1 if x.ask.last else len(x.ask.ids) for x in asked]

@@ -23,7 +23,7 @@ import ray
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Files", "Source", "cache_folder", "found", "source_of"]
+__all__ = ["FileServer", "Source", "cache_folder", "found", "source_of"]
 
 PIECE: Final = 64 << 10  # bytes; Ray puts results above 100 KB into the object store
 UNDER_WAY: Final = 16  # pieces asked for before the first has come
@@ -77,7 +77,7 @@ def _same(path: Path, source: Source) -> bool:
         return False
 
 
-class Files:
+class FileServer:
     """An actor on the driver's node that reads pieces of the file for others."""
 
     def __init__(self, path: str) -> None:
@@ -99,7 +99,7 @@ async def found(
 
     Args:
         source: the file.
-        files: name of the `Files` actor of its node.
+        files: name of the `FileServer` actor of its node.
         progress: called with bytes fetched so far and bytes in all.
 
     Cancellation: the incomplete copy is deleted.

@@ -21,7 +21,7 @@ import aggml
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Frame", "Frames", "Kind", "packed"]
+__all__ = ["Frame", "Frames", "MessageKind", "packed"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -30,7 +30,7 @@ ALIGN: Final = 64
 BLOCK: Final = 64 << 10  # bytes of the block in which small frames are received
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kinds of messages."""
 
     STEP = 1  # value: (number, step); arrays: the results of the previous stage
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 class Frame:
     """One message."""
 
-    kind: Kind
+    kind: MessageKind
     value: Any
     arrays: list[Array]
 
@@ -55,7 +55,9 @@ def _padded(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
-def packed(kind: Kind, value: object, arrays: Sequence[Array] = ()) -> list[bytes | memoryview]:
+def packed(
+    kind: MessageKind, value: object, arrays: Sequence[Array] = ()
+) -> list[bytes | memoryview]:
     """The bytes of a message, in pieces: arrays are not copied if they are contiguous."""
     whole = [np.ascontiguousarray(x) for x in arrays]
     meta = pickle.dumps((value, [(x.dtype.str, x.shape) for x in whole]), pickle.HIGHEST_PROTOCOL)
@@ -79,7 +81,7 @@ class Frames:
         self._block = bytearray(BLOCK)
         self._view = memoryview(self._block)
         self._have = 0  # bytes in the block
-        self._head: tuple[Kind, Any, list[tuple[str, tuple[int, ...]]]] | None = None
+        self._head: tuple[MessageKind, Any, list[tuple[str, tuple[int, ...]]]] | None = None
         self._body: Array = None  # of the frame whose head was read
         self._got = 0  # bytes of the body that were received
 
@@ -126,7 +128,7 @@ class Frames:
             return 0
         start = at + HEAD.size
         value, shapes = pickle.loads(self._view[start : start + meta])
-        self._head = Kind(kind), value, shapes
+        self._head = MessageKind(kind), value, shapes
         self._body = aggml.empty((size,), np.uint8)
         self._got = min(size, have - HEAD.size - meta)
         start += meta

@@ -18,7 +18,7 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 
 from aggml.ray.errors import LOST
-from aggml.ray.passing import REPLICA, Begin, Part, Passing
+from aggml.ray.passing import REPLICA, Begin, BodyPart, Passing
 from aggml.ray.routing import pieces_of
 from aggml.ray.scaling import Replica
 from aggml.serve.http.app import application
@@ -55,12 +55,12 @@ class Head(NamedTuple):
 
 async def answered(
     app: ASGIApp, head: Head, body: bytes, so_far: SoFar
-) -> AsyncGenerator[Begin | Part, None]:
+) -> AsyncGenerator[Begin | BodyPart, None]:
     """The answer of an ASGI application: its head, then its body as it comes.
 
     Cancellation, and closing the generator: the application gets ``http.disconnect``.
     """
-    parts: asyncio.Queue[Begin | Part | None] = asyncio.Queue(WAITING)
+    parts: asyncio.Queue[Begin | BodyPart | None] = asyncio.Queue(WAITING)
     gone = asyncio.Event()
     given = False
 
@@ -80,7 +80,7 @@ async def answered(
             await parts.put(Begin(message["status"], headers))
         elif message.get("body"):
             note = message.get(NOTE)
-            await parts.put(Part(bytes(message["body"]), [] if note is None else [note]))
+            await parts.put(BodyPart(bytes(message["body"]), [] if note is None else [note]))
 
     async def run() -> None:
         try:
@@ -91,21 +91,21 @@ async def answered(
 
     task = asyncio.create_task(run())
     try:
-        part: Begin | Part | None = Part(b"", [])
+        part: Begin | BodyPart | None = BodyPart(b"", [])
         while part is not None:
             part = await parts.get()
             if isinstance(part, Begin):
                 yield part
                 continue
             together = []
-            while isinstance(part, Part):
+            while isinstance(part, BodyPart):
                 together.append(part)
                 if parts.empty():
                     break
                 part = parts.get_nowait()
             if together:
                 data = b"".join(x.data for x in together)
-                yield Part(data, [note for x in together for note in x.notes])
+                yield BodyPart(data, [note for x in together for note in x.notes])
         await task
     finally:
         gone.set()
@@ -168,7 +168,7 @@ class Behind(Replica):
 
     async def answer(
         self, head: tuple[Any, ...], body: bytes, so_far: SoFar, pieces: list[bytes]
-    ) -> AsyncGenerator[Begin | Part, None]:
+    ) -> AsyncGenerator[Begin | BodyPart, None]:
         """The answer to a request: its head, then its body as it comes.
 
         Args:
@@ -262,7 +262,7 @@ class Front:
 
     async def _parts(
         self, head: Head, body: bytes, so_far: SoFar, pieces: list[bytes]
-    ) -> AsyncGenerator[Begin | Part, None]:
+    ) -> AsyncGenerator[Begin | BodyPart, None]:
         """The answer of a replica; closing the generator ends the computation."""
         response = self._replicas.answer.remote(tuple(head), body, so_far, pieces)
         try:

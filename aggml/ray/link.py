@@ -20,7 +20,7 @@ import time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aggml.ray.frames import Frame, Frames, Kind, packed
+from aggml.ray.frames import Frame, Frames, MessageKind, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def send(self, kind: Kind, value: object, arrays: Sequence[Any] = ()) -> None:
+    def send(self, kind: MessageKind, value: object, arrays: Sequence[Any] = ()) -> None:
         """Send a message; messages stay in order. `flowing` waits until there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
             pieces = packed(kind, value, arrays)
@@ -172,8 +172,8 @@ class Link(asyncio.BufferedProtocol):
             self._prove(got)
 
     def _came(self, frame: Frame) -> None:
-        if frame.kind is Kind.PING:
-            self.send(Kind.PONG, (frame.value, time.perf_counter()))
+        if frame.kind is MessageKind.PING:
+            self.send(MessageKind.PONG, (frame.value, time.perf_counter()))
         else:
             self._peer.came(self, frame)
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from aggml import Aborted, AggmlError
 from aggml.ray.errors import StageLost
-from aggml.ray.frames import Kind
+from aggml.ray.frames import MessageKind
 from aggml.ray.link import Link, Role, connect, listen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aggml.ray.frames import Frame
-    from aggml.ray.step import Step
+    from aggml.ray.step import PipelineStep
 
 __all__ = ["Neighbours"]
 
@@ -44,7 +44,7 @@ class Neighbours:
         number: int,
         *,
         last: bool,
-        compute: Callable[[Step, list[Array] | None], Awaitable[list[Array]]],
+        compute: Callable[[PipelineStep, list[Array] | None], Awaitable[list[Array]]],
         tell: Callable[[int, float, float], None],
     ) -> None:
         self._number = number
@@ -117,7 +117,7 @@ class Neighbours:
 
     def came(self, link: Link, frame: Frame) -> None:
         """See `aggml.ray.link.Peer`."""
-        if frame.kind is Kind.STEP:
+        if frame.kind is MessageKind.STEP:
             number, step = frame.value
             now = time.perf_counter()
             task = asyncio.get_running_loop().create_task(
@@ -125,16 +125,16 @@ class Neighbours:
             )
             self._tasks[number] = task
             task.add_done_callback(lambda done: self._done(number, done))
-        elif frame.kind is Kind.CANCEL and frame.value in self._tasks:
+        elif frame.kind is MessageKind.CANCEL and frame.value in self._tasks:
             self._tasks[frame.value].cancel()
-        elif frame.kind is Kind.LOST:
+        elif frame.kind is MessageKind.LOST:
             self._lose(*frame.value)
         else:  # it is about a step that has left this stage: a later stage or the driver has it
             self._pass(frame)
 
     def _pass(self, frame: Frame) -> None:
         after = self._links.get(Role.AFTER)
-        if after is not None and not (self._last and frame.kind is Kind.CANCEL):
+        if after is not None and not (self._last and frame.kind is MessageKind.CANCEL):
             after.send(frame.kind, frame.value, frame.arrays)
 
     def ended(self, link: Link) -> None:
@@ -148,20 +148,22 @@ class Neighbours:
     def _lose(self, number: int, why: str) -> None:
         """Report a lost stage in both directions, and close all connections."""
         for one in self._links.values():
-            one.send(Kind.LOST, (number, why))
+            one.send(MessageKind.LOST, (number, why))
         self._drop()
 
     # -- outgoing messages
 
-    async def _step(self, number: int, step: Step, before: list[Array], came: float) -> None:
-        kind, arrays = Kind.DONE, []
+    async def _step(
+        self, number: int, step: PipelineStep, before: list[Array], came: float
+    ) -> None:
+        kind, arrays = MessageKind.DONE, []
         value: object = number
         try:
             arrays = await self._compute(step, before or None)
             if not self._last:
-                kind, value = Kind.STEP, (number, step)
+                kind, value = MessageKind.STEP, (number, step)
         except Exception as error:
-            kind, value = Kind.FAILED, (number, _portable(error))
+            kind, value = MessageKind.FAILED, (number, _portable(error))
         # From here on a message that cancels the step has to be passed to the next stage.
         if self._tasks.get(number) is asyncio.current_task():
             del self._tasks[number]
@@ -179,7 +181,7 @@ class Neighbours:
             del self._tasks[number]
             after = self._links.get(Role.AFTER)
             if task.cancelled() and after is not None:
-                after.send(Kind.FAILED, (number, Aborted(f"step {number} was cancelled")))
+                after.send(MessageKind.FAILED, (number, Aborted(f"step {number} was cancelled")))
 
 
 def _portable(error: Exception) -> Exception:

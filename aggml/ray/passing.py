@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.resuming import Note
 
-__all__ = ["REPLICA", "Begin", "Part", "Passing"]
+__all__ = ["REPLICA", "Begin", "BodyPart", "Passing"]
 
 TRIES: Final = 3  # give up after so many replicas are lost in a row without sending an event
 REPLICA: Final = b"x-aggml-replica"
@@ -41,7 +41,7 @@ class Begin(NamedTuple):
         return any(k == b"content-type" and v.startswith(EVENTS) for k, v in self.headers)
 
 
-class Part(NamedTuple):
+class BodyPart(NamedTuple):
     """A part of a body; in a stream of completions, with notes of what it tells the client."""
 
     data: bytes
@@ -73,7 +73,7 @@ class Passing:
         self._so_far.seconds = time.monotonic() - self._since
         return self._so_far
 
-    async def take(self, part: Begin | Part) -> None:
+    async def take(self, part: Begin | BodyPart) -> None:
         """Take a part of the answer from a replica."""
         if isinstance(part, Begin):
             await self._begin(part)

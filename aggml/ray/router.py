@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ray.serve.request_router import RequestRouter
 
-from aggml.ray.routing import Table, ranked
+from aggml.ray.routing import ReplicaPrefixes, ranked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class ByPrefix(RequestRouter):
                 of each replica.
         """
         self._imbalance: int = kwargs["imbalance"]
-        self._table = Table(kwargs.get("most", MOST_KNOWN))
+        self._table = ReplicaPrefixes(kwargs.get("most", MOST_KNOWN))
         #: The replica of each request that is under way or about to be sent. Ray's own count is not
         #: enough: for requests that arrive in one turn of the loop, Ray asks for all choices before
         #: it sends the first request.

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Table", "pieces_of", "ranked"]
+__all__ = ["ReplicaPrefixes", "pieces_of", "ranked"]
 
 PIECE: Final = 256  # bytes
 MOST: Final = 1024  # the most pieces of a prompt that are used: 64,000 tokens
@@ -68,7 +68,7 @@ def pieces_of(body: bytes) -> list[bytes]:
 _DECODER: Final = msgspec.json.Decoder(_Asked)
 
 
-class Table:
+class ReplicaPrefixes:
     """The pieces of prompts that each replica has got, the least recently used first.
 
     A replica may have dropped these pages meanwhile. Then it computes them, as any other would.
@@ -105,7 +105,7 @@ class Table:
 
 
 def ranked(
-    pieces: Sequence[bytes], loads: Mapping[str, int], table: Table, imbalance: int
+    pieces: Sequence[bytes], loads: Mapping[str, int], table: ReplicaPrefixes, imbalance: int
 ) -> list[str]:
     """Replicas in the order of preference.
 

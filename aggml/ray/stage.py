@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from aggml.models.stages import Decoder
     from aggml.ray.files import Source
     from aggml.ray.measuring import Sample
-    from aggml.ray.step import Ask, Step
+    from aggml.ray.step import Ask, PipelineStep
 
-__all__ = ["Duty", "Facts", "Opening", "Seen", "Stage"]
+__all__ = ["Duty", "Facts", "Opening", "Seen", "StageActor"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -122,7 +122,7 @@ class _Order:
         self.changed = anyio.Event()
 
 
-class Stage:
+class StageActor:
     """The actor.
 
     Args:
@@ -196,7 +196,7 @@ class Stage:
         """Seconds in which it computed, since it was started."""
         return self._busy
 
-    async def step(self, step: Step, before: list[Array] | None) -> list[Array]:
+    async def step(self, step: PipelineStep, before: list[Array] | None) -> list[Array]:
         """Compute a step over these layers.
 
         Args:
@@ -230,7 +230,9 @@ class Stage:
         if self._backend is not None:
             await self._backend.aclose()
 
-    async def _queue(self, step: Step, values: npt.NDArray[np.float32] | None) -> Future[list[Any]]:
+    async def _queue(
+        self, step: PipelineStep, values: npt.NDArray[np.float32] | None
+    ) -> Future[list[Any]]:
         """Queue a step when it is the turn of each of its slots."""
         for ask in step.asks:
             await self._turn(step, ask)
@@ -248,7 +250,7 @@ class Stage:
                         order.turn += 1
                     order.go_on()
 
-    async def _turn(self, step: Step, ask: Ask) -> None:
+    async def _turn(self, step: PipelineStep, ask: Ask) -> None:
         order = self._orders[ask.slot]
         if ask.life > order.life and step.epoch == self._epoch:
             order.life, order.turn = ask.life, 0
@@ -257,7 +259,7 @@ class Stage:
             await order.changed.wait()
         self._check(step, ask)
 
-    def _check(self, step: Step, ask: Ask) -> None:
+    def _check(self, step: PipelineStep, ask: Ask) -> None:
         order = self._orders[ask.slot]
         if step.epoch != self._epoch or (order.life, order.turn) != (ask.life, ask.turn):
             raise StageLost(
@@ -309,7 +311,7 @@ class Stage:
         self._loaded = done, whole
 
 
-def _batch(step: Step, decoder: Decoder) -> Batch:
+def _batch(step: PipelineStep, decoder: Decoder) -> Batch:
     """The arrays of a step: a group for each slot."""
     groups: list[Group] = []
     wanted: list[int] = []

@@ -22,10 +22,10 @@ from ray.util.scheduling_strategies import (
 
 from aggml import AllocFailed
 from aggml.ray.errors import LOST, StageLost
-from aggml.ray.files import Files
+from aggml.ray.files import FileServer
 from aggml.ray.futures import result
 from aggml.ray.link import KEY_BYTES
-from aggml.ray.stage import Opening, Stage
+from aggml.ray.stage import Opening, StageActor
 from aggml.ray.wire import Wire
 
 if TYPE_CHECKING:
@@ -158,13 +158,13 @@ class Stages:
         # Stages get this actor's name, not its handle: Ray does not restart an actor whose
         # arguments contain handles of actors that are gone.
         name = f"aggml-files-{uuid.uuid4().hex}"
-        files = ray.remote(Files).options(
+        files = ray.remote(FileServer).options(
             num_cpus=0, scheduling_strategy=here, max_concurrency=64, name=name
         )
         self._files = files.remote(self._duties[0].source.path)
         for duty, needs in zip(self._duties, self._resources, strict=True):
             others = {k: v for k, v in needs.items() if k not in {"CPU", "GPU"}}
-            actor = ray.remote(Stage).options(
+            actor = ray.remote(StageActor).options(
                 num_cpus=needs.get("CPU", 0), num_gpus=needs.get("GPU", 0), resources=others,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self._group, placement_group_bundle_index=duty.number

@@ -1,4 +1,4 @@
-"""Step: the message that goes through all stages, with the tokens of some slots.
+"""PipelineStep: the message that goes through all stages, with the tokens of some slots.
 
 Not here: making steps (dispatch.py), the order in which a stage takes them (stage.py).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Ask", "Step"]
+__all__ = ["Ask", "PipelineStep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineStep:
     """A step through all stages: for each of some slots one token or a piece of a prompt.
 
     Attributes:

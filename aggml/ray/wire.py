@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aggml.ray.clocks import asked
 from aggml.ray.errors import StageLost
-from aggml.ray.frames import Kind
+from aggml.ray.frames import MessageKind
 from aggml.ray.link import Link, Role, connect
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from aggml.ray.clocks import Reading
     from aggml.ray.frames import Frame
-    from aggml.ray.step import Step
+    from aggml.ray.step import PipelineStep
 
-__all__ = ["Sent", "Wire", "raising"]
+__all__ = ["SentStep", "Wire", "raising"]
 
 
 class _Log(Protocol):
@@ -34,7 +34,7 @@ class _Log(Protocol):
     log: list[tuple[int, float, float]] | None
 
 
-class Sent:
+class SentStep:
     """A step under way."""
 
     __slots__ = ("_number", "_wire")
@@ -83,7 +83,7 @@ class Wire:
             self.close()
             raise
 
-    def send(self, step: Step, tell: Callable[[Callable[[], Any]], None]) -> Sent:
+    def send(self, step: PipelineStep, tell: Callable[[Callable[[], Any]], None]) -> SentStep:
         """Send a step.
 
         Args:
@@ -93,11 +93,11 @@ class Wire:
         """
         number = next(self._numbers)
         self._post(lambda: self._send(number, step, tell))
-        return Sent(self, number)
+        return SentStep(self, number)
 
     def cancel(self, number: int) -> None:
         """Cancel a step, wherever it is."""
-        self._post(lambda: self._to_first(Kind.CANCEL, number))
+        self._post(lambda: self._to_first(MessageKind.CANCEL, number))
 
     def clock(self, number: int) -> Reading:
         """Ask a stage for its time; blocks.
@@ -154,29 +154,31 @@ class Wire:
                 raise StageLost(f"cannot connect to stage {number}: {error}", number) from error
             self._links[role] = found
 
-    def _send(self, number: int, step: Step, tell: Callable[[Callable[[], Any]], None]) -> None:
+    def _send(
+        self, number: int, step: PipelineStep, tell: Callable[[Callable[[], Any]], None]
+    ) -> None:
         if self._lost is not None:
             tell(raising(self._lost))
             return
         self._landing[number] = tell
         if self._log.log is not None:
             self._times[number] = time.perf_counter()
-        self._to_first(Kind.STEP, (number, step))
+        self._to_first(MessageKind.STEP, (number, step))
 
-    def _to_first(self, kind: Kind, value: object) -> None:
+    def _to_first(self, kind: MessageKind, value: object) -> None:
         first = self._links.get(Role.BEFORE)
         if first is not None:
             first.send(kind, value)
 
     def came(self, link: Link, frame: Frame) -> None:
         """See `aggml.ray.link.Peer`."""
-        if frame.kind is Kind.DONE:
+        if frame.kind is MessageKind.DONE:
             arrays = frame.arrays
             self._land(frame.value, lambda: arrays)
-        elif frame.kind is Kind.FAILED:
+        elif frame.kind is MessageKind.FAILED:
             number, error = frame.value
             self._land(number, raising(error))
-        elif frame.kind is Kind.LOST:
+        elif frame.kind is MessageKind.LOST:
             number, why = frame.value
             self._fail(StageLost(f"stage {number} was lost: {why}", number))
 

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 
-from aggml.ray.dispatch import Asked, Dispatcher, Form
+from aggml.ray.dispatch import Dispatcher, PendingAsk, ResultForm
 from aggml.ray.errors import StageLost
-from aggml.ray.step import Ask, Step
+from aggml.ray.step import Ask, PipelineStep
 
 
 class _Wire:
     """Holds the steps under way until the test ends them."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Step, Any]] = []
+        self.sent: list[tuple[PipelineStep, Any]] = []
 
-    def send(self, step: Step, tell: Any) -> None:
+    def send(self, step: PipelineStep, tell: Any) -> None:
         self.sent.append((step, tell))
 
     def end(self, i: int = 0) -> None:
@@ -48,8 +48,8 @@ class _Stages:
         return StageLost(str(error))
 
 
-def _ask(dispatcher: Dispatcher, slot: int, best: int = 1) -> Asked:
-    return dispatcher.queue(Ask(slot, 9, (5,), 0, 1, last=True), Form(best))
+def _ask(dispatcher: Dispatcher, slot: int, best: int = 1) -> PendingAsk:
+    return dispatcher.queue(Ask(slot, 9, (5,), 0, 1, last=True), ResultForm(best))
 
 
 def _under_way(stages: _Stages) -> list[list[int]]:
@@ -114,7 +114,7 @@ async def test_a_wire_that_breaks_while_it_is_sent_to_gives_its_place_back() -> 
     stages = _Stages()
     broken = stages.wire
 
-    def refuse(step: Step, tell: Any) -> None:
+    def refuse(step: PipelineStep, tell: Any) -> None:
         stages.wire = broken
         raise StageLost("closed")
 

@@ -71,7 +71,7 @@ async def test_each_node_fetches_the_file_once_and_says_how_far_it_is(
     gate = remote.options(max_concurrency=200).remote()
     half = path.stat().st_size // 2
 
-    class Counted(files.Files):
+    class Counted(files.FileServer):
         async def read(self, offset: int) -> bytes:
             await gate.enter.remote(offset, half)
             return await super().read(offset)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import aggml
 import aggml.ray.link
-from aggml.ray.frames import Frames, Kind, packed
+from aggml.ray.frames import Frames, MessageKind, packed
 from aggml.ray.link import KEY_BYTES, Link, Role, connect, listen
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class _Peer:
 def test_frames_are_put_together_however_their_bytes_come(data: st.DataObject) -> None:
     shapes = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)
     arrays = st.lists(st.tuples(st.sampled_from(DTYPES), shapes), max_size=3)
-    sent = data.draw(st.lists(st.tuples(st.sampled_from([*Kind]), arrays), max_size=6))
-    made: list[tuple[Kind, int, list[Any]]] = []
+    sent = data.draw(st.lists(st.tuples(st.sampled_from([*MessageKind]), arrays), max_size=6))
+    made: list[tuple[MessageKind, int, list[Any]]] = []
     stream = bytearray()
     for i, (kind, described) in enumerate(sent):
         values = [
@@ -87,7 +87,7 @@ def test_frames_are_put_together_however_their_bytes_come(data: st.DataObject) -
 
 def test_a_value_larger_than_a_block_and_an_array_larger_than_that() -> None:
     value, array = b"x" * 300_000, np.arange(200_000, dtype=np.float32)
-    stream = b"".join(packed(Kind.STEP, value, [array[::2], array]))
+    stream = b"".join(packed(MessageKind.STEP, value, [array[::2], array]))
     frames, got, at = Frames(), [], 0
     while at < len(stream):
         room = frames.room()
@@ -124,14 +124,14 @@ def test_messages_come_in_order_and_a_slow_reader_holds_the_sender_back() -> Non
                 await asyncio.wait_for(one.flowing(), 0.2)
             except TimeoutError:
                 break
-            one.send(Kind.STEP, i, [big])
+            one.send(MessageKind.STEP, i, [big])
             sent += 1
         assert sent < 64
         other._transport.resume_reading()
         await there.until(lambda: len(there.frames) == sent)
         assert [x.value for x in there.frames] == list(range(sent))
         np.testing.assert_array_equal(there.frames[-1].arrays[0], big)
-        other.send(Kind.DONE, "back")
+        other.send(MessageKind.DONE, "back")
         await here.until(lambda: len(here.frames) == 1)
         one.close()
         await there.until(lambda: there.over == 1)

@@ -13,7 +13,7 @@ import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 from ray.exceptions import ActorDiedError
 
-from aggml.ray.passing import REPLICA, Begin, Part, Passing
+from aggml.ray.passing import REPLICA, Begin, BodyPart, Passing
 from aggml.serve.http.resuming import Note
 
 EVENTS = Begin(200, [(b"content-type", b"text/event-stream; charset=utf-8"), (REPLICA, b"one")])
@@ -39,8 +39,8 @@ class Client:
             self.ended = not message["more_body"]
 
 
-def event(*tokens: int, characters: int = 0) -> Part:
-    return Part(b"data: %d\n\n" % len(tokens), [Note(0, tokens, characters)])
+def event(*tokens: int, characters: int = 0) -> BodyPart:
+    return BodyPart(b"data: %d\n\n" % len(tokens), [Note(0, tokens, characters)])
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_a_stream_goes_on_with_what_was_sent(client: Client, passing: Pass
     assert (told.name, told.seed) == (before.name, before.seed)
     assert told.choices[0].tokens == [5, 6, 7]
     assert told.choices[0].characters == 3
-    for part in (OTHER, event(8), Part(b"data: [DONE]\n\n", [Note(ended=True)])):
+    for part in (OTHER, event(8), BodyPart(b"data: [DONE]\n\n", [Note(ended=True)])):
         await passing.take(part)
     await passing.end()
     (start,) = client.starts
@@ -75,11 +75,11 @@ async def test_a_stream_goes_on_with_what_was_sent(client: Client, passing: Pass
 
 async def test_an_answer_that_is_no_stream_begins_anew(client: Client, passing: Passing) -> None:
     await passing.take(JSON)
-    await passing.take(Part(b'{"half', []))
+    await passing.take(BodyPart(b'{"half', []))
     assert passing.can_go_on()
     assert not client.starts
     await passing.take(JSON)
-    await passing.take(Part(b'{"whole":1}', []))
+    await passing.take(BodyPart(b'{"whole":1}', []))
     await passing.end()
     assert client.body == b'{"whole":1}'
     assert client.ended
@@ -119,7 +119,7 @@ async def test_events_without_notes_cannot_go_on(client: Client, passing: Passin
     await passing.take(EVENTS)
     assert passing.can_go_on()  # nothing was sent yet
     await passing.take(OTHER)
-    await passing.take(Part(b"data: a segment\n\n", []))
+    await passing.take(BodyPart(b"data: a segment\n\n", []))
     assert not passing.can_go_on()
     await passing.fail(ActorDiedError())
     await passing.end()
@@ -132,7 +132,7 @@ async def test_a_replica_that_refuses_to_go_on_says_why(client: Client, passing:
     await passing.take(event(1))
     assert passing.can_go_on()
     await passing.take(BUSY)
-    await passing.take(Part(b'{"error":{"type":"overloaded_error"}}', []))
+    await passing.take(BodyPart(b'{"error":{"type":"overloaded_error"}}', []))
     await passing.end()
     assert client.body.endswith(b'data: {"error":{"type":"overloaded_error"}}\n\n')
     assert len(client.starts) == 1
@@ -141,7 +141,7 @@ async def test_a_replica_that_refuses_to_go_on_says_why(client: Client, passing:
 
 async def test_after_the_last_event_nothing_is_lost(client: Client, passing: Passing) -> None:
     await passing.take(EVENTS)
-    await passing.take(Part(b"data: [DONE]\n\n", [Note(ended=True)]))
+    await passing.take(BodyPart(b"data: [DONE]\n\n", [Note(ended=True)]))
     assert not passing.can_go_on()
     await passing.fail(ActorDiedError())
     await passing.end()

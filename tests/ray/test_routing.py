@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 
-from aggml.ray.routing import Table, pieces_of, ranked
+from aggml.ray.routing import ReplicaPrefixes, pieces_of, ranked
 
 
 def body(**given: Any) -> bytes:
@@ -51,7 +51,7 @@ def test_what_has_no_beginning_has_no_pieces(given: bytes) -> None:
 
 
 def test_a_table_forgets_what_was_used_least_recently() -> None:
-    table = Table(most=4)
+    table = ReplicaPrefixes(most=4)
     one, two = pieces_of(body(prompt="a" * 600)), pieces_of(body(prompt="b" * 600))
     table.note("x", one)
     table.note("x", two)
@@ -65,7 +65,7 @@ def test_a_table_forgets_what_was_used_least_recently() -> None:
 
 
 def test_the_longest_beginning_wins_unless_its_replica_is_busy() -> None:
-    table = Table(100)
+    table = ReplicaPrefixes(100)
     long = pieces_of(body(prompt="a" * 900))
     table.note("x", long)
     table.note("y", long[:1])
@@ -79,7 +79,7 @@ def test_the_longest_beginning_wins_unless_its_replica_is_busy() -> None:
 
 
 def test_no_replica_gets_further_ahead_than_it_may() -> None:
-    table, loads = Table(100), dict.fromkeys("wxyz", 0)
+    table, loads = ReplicaPrefixes(100), dict.fromkeys("wxyz", 0)
     pieces = pieces_of(body(prompt="a" * 900))
     for _ in range(100):
         first = ranked(pieces, loads, table, 5)[0]
@@ -89,7 +89,7 @@ def test_no_replica_gets_further_ahead_than_it_may() -> None:
 
 
 def test_beginnings_spread_and_stay() -> None:
-    table = Table(100)
+    table = ReplicaPrefixes(100)
     begins = [pieces_of(body(prompt=f"{i:03}" * 300)) for i in range(9)]
     idle = dict.fromkeys("xyz", 0)
     first = []
