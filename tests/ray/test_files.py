@@ -83,7 +83,7 @@ async def test_each_node_fetches_the_file_once_and_says_how_far_it_is(
         if 0 < done < whole:
             gate.let_in.remote()
 
-    monkeypatch.setattr(stages, "Files", Counted)
+    monkeypatch.setattr(stages, "FileServer", Counted)
     async with await aggml.models.load(path, ctx=256) as alone:
         wanted = [x.id async for x in alone.generate(ids, max_tokens=8)]
     async with await pipeline(
