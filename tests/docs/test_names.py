@@ -20,7 +20,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 GUIDES = [page for page in PAGES if not page.startswith("docs/notebook/")]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
-MAKEFILE = (ROOT / "Makefile").read_text()
+MAKEFILE = "\n".join(
+    path.read_text() for path in [ROOT / "Makefile", *sorted(ROOT.glob("tools/*/Makefile"))]
+)
 
 
 def slug(title: str) -> str:
