@@ -2,9 +2,9 @@
 
     python tools/instructions.py FILE.o [FUNCTION]    # each function and its features beyond x86-64
 
-Read from objdump's listing: the name of an instruction and its registers tell the feature. A function
-needs what the functions of the same object need that it calls. Not here: what a row of kernels.def
-says (tests/native/test_instructions.py compares).
+Read from objdump's listing: the name of an instruction and its registers tell the feature. A
+function needs what the functions of the same object need that it calls. Not here: what a row of
+kernels.def says (tests/native/test_instructions.py compares).
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _BY_NAME: tuple[tuple[str, str | None], ...] = (
     (r"v", "AVX2"),
     # SSE3 to SSE4.2 and POPCNT, which every processor with AVX has, and compilers take to be there.
     (
-        r"popcnt|crc32|phadd|phsub|pmaddubsw|pmulhrsw|pabs|psign|palignr|pshufb|ptest|round[sp][sd]"
-        r"|blendv?p[sd]|pblend|pmulld|pmuldq|pminu[wd]|pmins[bd]|pmaxu[wd]|pmaxs[bd]|pmov[sz]x"
-        r"|pinsr[bdq]|pextr[bdq]|pcmpeqq|pcmpgtq|packusdw|insertps|extractps|dpp[sd]|mpsadbw"
-        r"|phminposuw|movs[hl]dup|movddup|lddqu|haddp|hsubp|addsubp",
+        (
+            r"popcnt|crc32|phadd|phsub|pmaddubsw|pmulhrsw|pabs|psign|palignr|pshufb|ptest|round[sp][sd]"
+            r"|blendv?p[sd]|pblend|pmulld|pmuldq|pminu[wd]|pmins[bd]|pmaxu[wd]|pmaxs[bd]|pmov[sz]x"
+            r"|pinsr[bdq]|pextr[bdq]|pcmpeqq|pcmpgtq|packusdw|insertps|extractps|dpp[sd]|mpsadbw"
+            r"|phminposuw|movs[hl]dup|movddup|lddqu|haddp|hsubp|addsubp"
+        ),
         "AVX2",
     ),
     (r"prefetchw", None),  # of every processor that has AVX2

@@ -15,7 +15,8 @@ from pathlib import Path
 import instructions
 import pytest
 
-from aggml.native import _native
+import aggml
+from aggml.native import _native, cpu_mask, isas
 
 ROOT = Path(__file__).resolve().parents[2]
 FEATURES = {name: bit for name, _, bit in _native.features()}
@@ -119,3 +120,11 @@ def test_an_instruction_tells_its_feature(
 def test_an_instruction_that_nothing_is_compiled_for_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         instructions.feature_of(name, "%eax,%ebx,%ecx")
+
+
+def test_the_former_name_of_an_instruction_set_is_understood() -> None:
+    if "amd512" in isas():
+        assert cpu_mask("zen4") == cpu_mask("amd512")
+    else:
+        with pytest.raises(aggml.InvalidArgument, match="amd512"):
+            cpu_mask("zen4")
