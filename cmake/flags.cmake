@@ -26,7 +26,7 @@ target_include_directories(aggml_c INTERFACE ${native})
 target_link_libraries(aggml_c INTERFACE Threads::Threads m)
 
 if(AGGML_SANITIZE)
-  # -O1, behind the flags of the build type: with -O2 and ASan kernels/zen4/flash_heads.c alone took 7 minutes to compile,
+  # -O1, behind the flags of the build type: with -O2 and ASan kernels/amd512/flash_heads.c alone took 7 minutes to compile,
   # now 2 s. -g1: reports name functions and lines.
   add_compile_options(-fsanitize=${AGGML_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
   # Checks in every copy of a function made cc1 take minutes and gigabytes for a file; see inline.h.

@@ -43,7 +43,7 @@ function(aggml_isas table)
   string(REGEX REPLACE "[ \n]+" " " text "${text}") # a row may be several lines
   string(REGEX MATCHALL "AGK_ISA\\([a-z0-9_]+, (X86|ARM),[^)]*\\)" rows "${text}")
   foreach(row IN LISTS rows)
-    string(REGEX MATCH "^AGK_ISA\\(([a-z0-9_]+), (X86|ARM), [^,]*, [^,]*, ?([^)]*)\\)$" whole "${row}")
+    string(REGEX MATCH "^AGK_ISA\\(([a-z0-9_]+), (X86|ARM), [^,]*, [^,]*, [^,]*, ?([^)]*)\\)$" whole "${row}")
     if(NOT whole)
       message(FATAL_ERROR "isas.def: not understood: ${row}")
     endif()

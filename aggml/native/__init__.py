@@ -30,6 +30,9 @@ _ALL = 0xFFFFFFFF
 #: The bits of CPU features by their names in native/table/isas.def.
 FEATURES: dict[str, int] = {name: bit for name, _, bit in _native.features()}
 
+#: Former names, still understood: amd512 serves a Zen 5 as well.
+_FORMER = {"zen4": "amd512"}
+
 #: The features that a plan may use under each name, the plainest first; "native" means all.
 ISAS: dict[str, int] = {**{name: needs | takes for name, needs, takes in _ROWS}, "native": _ALL}
 _NEEDED = {**{name: needs for name, needs, _ in _ROWS}, "native": 0}
@@ -45,13 +48,14 @@ def cpu_mask(isa: str | None) -> int:
     """CPU features that a plan may use, as bits of native/table/isas.def.
 
     Args:
-        isa: a name in ISAS. None: AGGML_ISA from the environment; if that is unset or empty, all
-            features of this machine.
+        isa: a name in ISAS, or a former one ("zen4" for "amd512"). None: AGGML_ISA from the
+            environment; if that is unset or empty, all features of this machine.
 
     Raises:
         InvalidArgument: there is no such name, or this machine cannot run it.
     """
     name = isa if isa is not None else os.environ.get("AGGML_ISA") or "native"
+    name = _FORMER.get(name, name)
     have = _native.cpu_features()
     if name not in ISAS or _NEEDED[name] & ~have:
         raise InvalidArgument(

@@ -99,7 +99,7 @@ static void expect_ended(uint32_t cpu, int64_t n, int64_t k, bool ends, bool pan
 static void check_floats_on_amd(void)
 {
     const uint32_t avx512 = AGK_AVX2 | AGK_FMA | AGK_F16C | AGK_AVX512, amd = avx512 | AGK_AVX512_BF16 | AGK_FAST_BF16;
-    const uint32_t zen4 = amd | AGK_ZEN4 | AGK_ZMM_HALVES, zen5 = amd | AGK_ZEN4 | AGK_ZEN5;
+    const uint32_t zen4 = amd | AGK_AMD512 | AGK_ZMM_HALVES, zen5 = amd | AGK_AMD512 | AGK_ZEN5;
     if (!has_line("mm_floats_product", avx512)) return;
     expect(zen4, AGK_F32, 64, 12, 256, true, "dots_f32");
     expect(zen4, AGK_F32, 64, 13, 256, true, "blocks_f32"); /* all of k at a time */
@@ -116,7 +116,7 @@ static void check_schemes(void)
 {
     const uint32_t avx2 = AGK_AVX2 | AGK_FMA | AGK_F16C, avx512 = avx2 | AGK_AVX512 | AGK_AVX512_VNNI | AGK_AVX512_BF16;
     const uint32_t amd = avx512 | AGK_FAST_BF16, amx = avx512 | AGK_AMX_BF16 | AGK_AMX_INT8;
-    const uint32_t zen4 = amd | AGK_ZEN4 | AGK_ZMM_HALVES, zen5 = amd | AGK_ZEN4 | AGK_ZEN5;
+    const uint32_t zen4 = amd | AGK_AMD512 | AGK_ZMM_HALVES, zen5 = amd | AGK_AMD512 | AGK_ZEN5;
     expect(0, AGK_Q4_K, 64, 1, 256, true, "dots_f32");
     expect(0, AGK_Q4_K, 64, 512, 256, true, "blocks_f32");
     if (has_line("mm_shorts_product", avx2)) {
@@ -164,7 +164,7 @@ static void check_schemes(void)
         expect(avx512, AGK_BF16, 64, 8, 256, false, "dots_bf16");
         expect(avx512, AGK_BF16, 64, 8, 32, false, "blocks_bf16");
         expect(amd, AGK_BF16, 64, 32, 256, false, "pairs");
-        expect(amd, AGK_BF16, 64, 8, 256, true, "dots_bf16"); /* the gate of the packed kernel needs AGK_ZEN4 */
+        expect(amd, AGK_BF16, 64, 8, 256, true, "dots_bf16"); /* the gate of the packed kernel needs AGK_AMD512 */
         expect(amd, AGK_F32, 64, 32, 256, false, "floats");
     }
     if (has_line("mm_tiles_product", amx)) {

@@ -64,9 +64,9 @@ static inline const uint32_t *masks(void)
     static uint32_t list[8];
     static const uint32_t without[] = {
         0,
-        AGK_AMX_INT8 | AGK_AMX_BF16 | AGK_NEON_I8MM | AGK_NEON_BF16 | AGK_ZEN4,
+        AGK_AMX_INT8 | AGK_AMX_BF16 | AGK_NEON_I8MM | AGK_NEON_BF16 | AGK_AMD512,
         AGK_AMX_INT8 | AGK_AMX_BF16 | AGK_NEON_I8MM | AGK_NEON_BF16 | AGK_NEON_DOTPROD | AGK_AVX512_BF16 |
-            AGK_AVX512_VNNI | AGK_ZEN4,
+            AGK_AVX512_VNNI | AGK_AMD512,
         ~(uint32_t)(AGK_AVX2 | AGK_FMA | AGK_F16C | AGK_NEON),
     };
     int n = 0;

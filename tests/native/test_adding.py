@@ -107,7 +107,7 @@ DEV void put_toy(const float *x, char *y)
 }
 
 ISA: Changes = {
-    "aggml/native/table/isas.def": f"AGK_ISA(bare, {HERE}, 0, 0, -O1)\n",
+    "aggml/native/table/isas.def": f"AGK_ISA(bare, {HERE}, 0, 0, 0, -O1)\n",
     "aggml/native/kernels/bare/to_f32.c": """
 /* f16 to f32 on an instruction set that has nothing. */
 #include "table/kernel_types.h"

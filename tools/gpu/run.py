@@ -82,7 +82,9 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
         Step("device", 240, _pytest(*mark, "-o", "test_seconds=100", *device)),
         Step("faults", 60, [python, "-m", "benchmarks.gpu_faults", "0"]),
         Step(
-            "joined", 240, _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_joined.py"),
+            "joined",
+            240,
+            _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_fusion_pair.py"),
             few | {"FAKE_CUDA_DEVICES": "2"},
         ),
         Step(  # skipped on a machine with one GPU, or without the wheel of NCCL

@@ -36,7 +36,7 @@ class CPUBackend(DirectBackend):
             see `ThreadPool`.
         use_ref: use only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
         isa: the highest instruction set that kernels may use: "scalar", "avx2", "avxvnni",
-            "avx512", "zen4", "zen5", "amx", "neon", "dotprod" or "i8mm"; None: AGGML_ISA from the
+            "avx512", "amd512", "zen5", "amx", "neon", "dotprod" or "i8mm"; None: AGGML_ISA from the
             environment, else the best that this machine has.
         max_queued: see `Backend.ready`.
         pool: worker threads; None: the pool that all CPU backends share.

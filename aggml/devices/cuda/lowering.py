@@ -11,7 +11,7 @@ import pkgutil
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.devices.cuda import fused, joined
+from aggml.devices.cuda import fusion_chain, fusion_pair
 from aggml.devices.cuda.compile import Cubins
 from aggml.devices.cuda.kernels import blas, flash_attn_ext
 from aggml.devices.cuda.launch import Gpu
@@ -149,19 +149,19 @@ class CudaKernels:
         """The chain beginning with ``node`` that only these kernels can fuse, or None."""
         if self.blas is not None and blas.fits(node):
             return None
-        return joined.find(node, readers)
+        return fusion_pair.find(node, readers)
 
     def fits(self, chain: Chain) -> bool:
         """Whether one launch computes the chain."""
         lead = chain.nodes[0]
-        return fused.fits(chain) and (self.blas is None or not blas.fits(lead))
+        return fusion_chain.fits(chain) and (self.blas is None or not blas.fits(lead))
 
     def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
         """The launches of the first node of a chain, which compute the other nodes as well."""
-        if joined.is_joined(chain):
-            return joined.launches(chain, address, scratch, fault, self._gpu)
-        lead, where = fused.beginning(chain, address)
-        return fused.ending(chain, self.launches(lead, where, scratch, fault), address)
+        if fusion_pair.is_pair(chain):
+            return fusion_pair.launches(chain, address, scratch, fault, self._gpu)
+        lead, where = fusion_chain.beginning(chain, address)
+        return fusion_chain.ending(chain, self.launches(lead, where, scratch, fault), address)
 
     def module(self, name: str, arch: str) -> bytes:
         """The cubin of a module, see `Cubins.get`."""

@@ -2,7 +2,7 @@
 
 Here: range checks of indices that were checked before with the same bound, or that a sort in the
 same plan produced; and conversions to int8 of columns that the previous product has converted (q, k
-and v; gate and up). Not here: the launches themselves (kernels/), chains (fused.py).
+and v; gate and up). Not here: the launches themselves (kernels/), chains (fusion_chain.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Plans of CUDA devices: a graph as a list of launches; addresses in scratch are relative to it.
 
 Here: lowering node by node, the layout of scratch, which modules are needed. Not here: which
-launches a node takes (kernels/), which launches repeat others (once.py), chains (fused.py), running
-plans (native/cuda/plan.c), the scratch itself, which the native queue allocates when a plan first
-needs it (native/cuda/queue.c).
+launches a node takes (kernels/), which launches repeat others (once.py), chains (fusion_chain.py),
+running plans (native/cuda/plan.c), the scratch itself, which the native queue allocates when a plan
+first needs it (native/cuda/flights.c).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from aggml.devices.cuda.ahead import quantize_ahead
-from aggml.devices.cuda.cached import turn_with_rows
+from aggml.devices.cuda.fusion_norm import fuse_norm_with_quantize
+from aggml.devices.cuda.fusion_rope import fuse_rope_with_rows
 from aggml.devices.cuda.once import Lowered, Once, spans
 from aggml.errors import Unsupported
 from aggml.memory.buffer import aligned
@@ -188,8 +188,8 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
         kept.append(list(needed))
         fault += _FAULT if lowered.faults else 0
         yield
-    quantize_ahead(kept)
-    turn_with_rows(kept)
+    fuse_norm_with_quantize(kept)
+    fuse_rope_with_rows(kept)
     native = _native.CudaPlan(device.native, overlaps=kernels.overlaps)
     native.zeroes(counters, aligned(4 * max(words.values(), default=0), 256))
     modules: dict[str, Module] = {}

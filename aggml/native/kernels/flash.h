@@ -53,7 +53,7 @@ typedef struct agk_flash_tile {
 
 enum {
     AGK_FLASH_HEADS_AHEAD = 24576
-}; /* bytes that zen5/flash_heads.c prefetches ahead, and expects of the first; zen4 and avx2 prefetch a block ahead */
+}; /* bytes that zen5/flash_heads.c prefetches ahead, and expects of the first; amd512, avx2: a block ahead */
 
 /* Rows of a block for a kernel that computes all heads of K together. The rows of the heads lie side by side and fill
  * all memory from k to k + n * k_step, likewise v; next: the keys that are read after this block. */
@@ -83,7 +83,7 @@ static inline agk_flash_narrow agk_flash_narrow_of(const agk_flash_tile *t)
 static inline int64_t agk_flash_narrow_floats(int64_t rows, int64_t d, int64_t dv)
 {
     const int64_t codes = 1 + d + d / 32; /* of a query as integers (avx512/flash_codes.c) */
-    const int64_t again = d;              /* in the order in which zen4/flash_heads.c reads it */
+    const int64_t again = d;              /* in the order in which amd512/flash_heads.c reads it */
     return ((rows + 3) / 4 * 4 * AGK_FLASH_KEYS + (rows + 15) / 16 * 16 * 3 + rows * (dv + codes + again) + 15) / 16 *
            16;
 }

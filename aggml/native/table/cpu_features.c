@@ -144,7 +144,7 @@ const agk_feature agk_features[] = {
 const size_t agk_n_features = sizeof agk_features / sizeof agk_features[0];
 
 const agk_isa agk_isas[] = {
-#define AGK_ISA(name, architecture, needs, takes, flags) {#name, needs, takes},
+#define AGK_ISA(name, architecture, needs, gate, takes, flags) {#name, (needs) | (gate), takes},
 #include "isas.def"
 };
 const size_t agk_n_isas = sizeof agk_isas / sizeof agk_isas[0];

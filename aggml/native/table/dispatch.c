@@ -1,8 +1,9 @@
 /* The table of kernel variants and the choice from it; the names of ops. Not here: lowerings of ops (lower/lower.c). */
 #include "kernel_types.h"
 
-#define AGK_VARIANT(kernel, isa, needs) AGK_GATED(kernel, isa, needs, 0)
-#define AGK_GATED(kernel, isa, needs, gate) {#kernel, #isa, needs, gate, (agk_any_fn *)agk_##kernel##_##isa},
+#define AGK_VARIANT(kernel, isa, extras) AGK_GATED(kernel, isa, extras, 0)
+#define AGK_GATED(kernel, isa, extras, gate) \
+    {#kernel, #isa, AGK_NEEDS_##isa | (extras), AGK_GATE_##isa | (gate), (agk_any_fn *)agk_##kernel##_##isa},
 const agk_variant agk_variants[] = {
 #include "kernels.def"
 };

@@ -19,6 +19,12 @@ enum {
 #include "isas.def"
 };
 
+/* What every variant for an instruction set needs, and the gate that all of them have. */
+enum {
+#define AGK_ISA(name, architecture, needs, gate, takes, flags) AGK_NEEDS_##name = needs, AGK_GATE_##name = gate,
+#include "isas.def"
+};
+
 /* kernels.def: every variant of every kernel, one line each, the best first; scalar closes each group. A kernel is
  * an inner function with one signature (declared in kernel_types.h). Steps call it through agk_pick. */
 typedef void agk_any_fn(void);

@@ -12,6 +12,7 @@
 #include "formats/blocks.h"
 #include "kernels/inline.h"
 #include "kernels/mul_mat.h"
+#include "kernels/type_facts.h"
 
 enum {
     ONE_MOST = 16384,     /* elements of a column of q4_K and q5_K */
@@ -102,7 +103,7 @@ AGK_INLINE void one_column_of_256(bool fifth, const agk_mm_block *block)
 {
     one_scales column[ONE_MOST / ONE_K];
     _Alignas(32) int8_t x[ONE_MOST];
-    const size_t size = fifth ? sizeof(agk_block_q5_k) : sizeof(agk_block_q4_k);
+    const size_t size = agk_facts(fifth ? AGK_Q5_K : AGK_Q4_K).bytes;
     const agk_mm_col_q8 *b = block->b;
     const int64_t blocks = block->k / ONE_K;
     for (int64_t i = 0; i < blocks; ++i) column[i] = one_scales_of(b + 4 * i);

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include "formats/blocks.h"
+#include "kernels/type_facts.h"
 #include "kernels/inline.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
@@ -15,31 +16,24 @@
 
 #include "mul_mat_dots_one.h"
 
-typedef enum kind { Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } kind;
-
-AGK_INLINE size_t block_size(kind t)
-{
-    return t == Q4_1     ? sizeof(agk_block_q4_1)
-           : t == Q5_0   ? sizeof(agk_block_q5_0)
-           : t == Q5_1   ? sizeof(agk_block_q5_1)
-           : t == MXFP4  ? sizeof(agk_block_mxfp4)
-           : t == Q2_K   ? sizeof(agk_block_q2_k)
-           : t == Q3_K   ? sizeof(agk_block_q3_k)
-           : t == Q4_K   ? sizeof(agk_block_q4_k)
-           : t == Q5_K   ? sizeof(agk_block_q5_k)
-           : t == Q6_K   ? sizeof(agk_block_q6_k)
-           : t == IQ4_XS ? sizeof(agk_block_iq4_xs)
-                         : sizeof(agk_block_q4_0);
-}
+typedef enum kind {
+    Q4_0 = AGK_Q4_0,
+    Q4_1 = AGK_Q4_1,
+    Q5_0 = AGK_Q5_0,
+    Q5_1 = AGK_Q5_1,
+    IQ4_NL = AGK_IQ4_NL,
+    MXFP4 = AGK_MXFP4,
+    Q2_K = AGK_Q2_K,
+    Q3_K = AGK_Q3_K,
+    Q4_K = AGK_Q4_K,
+    Q5_K = AGK_Q5_K,
+    Q6_K = AGK_Q6_K,
+    IQ4_XS = AGK_IQ4_XS
+} kind;
 
 AGK_INLINE int groups_of(kind t) /* of 32 k in a block */
 {
-    return t >= Q2_K ? 8 : 1;
-}
-
-AGK_INLINE bool has_minimum(kind t)
-{
-    return t == Q4_1 || t == Q5_1 || t == Q2_K || t == Q4_K || t == Q5_K;
+    return agk_facts(t).block / 32;
 }
 
 AGK_INLINE bool has_table(kind t)
@@ -51,11 +45,6 @@ AGK_INLINE bool has_table(kind t)
 AGK_INLINE int offset_shift(kind t)
 {
     return t == Q4_0 ? 4 : t == Q5_0 ? 3 : t == Q3_K ? 5 : t == Q6_K ? 2 : 0;
-}
-
-AGK_INLINE bool scale_per_16(kind t)
-{
-    return t == Q2_K || t == Q3_K || t == Q6_K;
 }
 
 /* --- scales and minimums of a block ---------------------------------------------------------------------------- */
@@ -132,14 +121,14 @@ AGK_INLINE void scales_of(kind t, const char *block, float scales[16], float min
         _mm256_storeu_ps(scales, _mm256_mul_ps(s, _mm256_set1_ps(half_at(&x->d))));
     } else {
         scales[0] = t == MXFP4 ? agk_half_of_e8m0((uint8_t)*block) : half_at(block);
-        if (has_minimum(t)) minimums[0] = half_at(block + 2) * -0x1p-7f;
+        if (agk_facts(t).minimum) minimums[0] = half_at(block + 2) * -0x1p-7f;
     }
 }
 
 /* Those of group g, each in the lanes of its k. */
 AGK_INLINE __m256 spread(kind t, const float of_block[16], int g)
 {
-    if (!scale_per_16(t)) return _mm256_set1_ps(of_block[g]);
+    if (!(agk_facts(t).scale == 16)) return _mm256_set1_ps(of_block[g]);
     return _mm256_insertf128_ps(_mm256_set1_ps(of_block[2 * g]), _mm_set1_ps(of_block[2 * g + 1]), 1);
 }
 
@@ -242,7 +231,7 @@ AGK_INLINE void group(kind t, int R, int N, __m256 acc[2][4], const __m256i w[2]
             __m256i p = products(t, w[r], x);
             if (offset_shift(t) != 0) p = _mm256_add_epi32(p, _mm256_srai_epi32(start, offset_shift(t)));
             acc[r][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(p), _mm256_mul_ps(s[r], d), acc[r][n]);
-            if (has_minimum(t)) acc[r][n] = _mm256_fmadd_ps(sums, m[r], acc[r][n]);
+            if (agk_facts(t).minimum) acc[r][n] = _mm256_fmadd_ps(sums, m[r], acc[r][n]);
         }
     }
 }
@@ -263,7 +252,7 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
         float scales[2][16], minimums[2][16];
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
-            for (size_t line = 0; line < block_size(t); line += 64) { /* of the next rows */
+            for (size_t line = 0; line < agk_facts(t).bytes; line += 64) { /* of the next rows */
                 _mm_prefetch(row[r] + (size_t)R * block->lda + line, _MM_HINT_T0);
             }
             scales_of(t, row[r], scales[r], minimums[r]);
@@ -276,12 +265,12 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
             {
                 w[r] = codes(t, row[r], g);
                 s[r] = spread(t, scales[r], g);
-                m[r] = has_minimum(t) ? spread(t, minimums[r], g) : s[r];
+                m[r] = agk_facts(t).minimum ? spread(t, minimums[r], g) : s[r];
             }
             group(t, R, N, acc, w, s, m, b, block->ldb, i + g);
         }
-        row[0] += block_size(t);
-        row[1] += block_size(t);
+        row[0] += agk_facts(t).bytes;
+        row[1] += agk_facts(t).bytes;
     }
     AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
     {

@@ -3,7 +3,7 @@
  * A line of weights is 2 k of 16 rows (mul_mat_packed.h: half a panel of tiles): a shift and a mask make four vectors
  * of floats of it, which are multiplied by 2 k of each column. So nothing is added up across lanes, and weights are one
  * stream. 4 columns at a time: 16 products take 10 loads and 30 instructions in all. Columns are read as they lie.
- * Not here: pairs of bf16 (zen4/mul_mat_packed_pairs.h), types with blocks (mul_mat_packed.c). */
+ * Not here: pairs of bf16 (amd512/mul_mat_packed_pairs.h), types with blocks (mul_mat_packed.c). */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_packed.h"
 #include "math.h"

@@ -1,5 +1,5 @@
-/* Shared by flash_codes.c and the kernels of all heads of zen4 and zen5: queries as integers in three planes of bytes,
- * codes of 16 keys transposed in registers.
+/* Shared by flash_codes.c and the kernels of all heads of amd512 and zen5: queries as integers in three planes of
+ * bytes, codes of 16 keys transposed in registers.
  *
  * Not here: the walk over keys. */
 #ifndef AGK_AVX512_FLASH_CODES_H

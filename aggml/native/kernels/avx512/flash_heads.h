@@ -1,5 +1,5 @@
-/* Shared by the kernels that compute all heads of a block together (zen4/flash_heads.c, zen5/flash_heads.c): the types
- * and numbers of rows that they have functions for, and how such a function is found.
+/* Shared by the kernels that compute all heads of a block together (amd512/flash_heads.c, zen5/flash_heads.c): the
+ * types and numbers of rows that they have functions for, and how such a function is found.
  *
  * Not here: the functions, codes of quantized keys (flash_codes.h). */
 #ifndef AGK_AVX512_FLASH_HEADS_H

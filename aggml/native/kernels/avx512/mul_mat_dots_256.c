@@ -8,35 +8,23 @@
 #include "mul_mat_blocks.h"
 
 #include "formats/blocks.h"
+#include "kernels/type_facts.h"
 
 enum { K = 256, UNITS = 4 };
 
-typedef enum code_type { Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } code_type;
-
-AGK_INLINE size_t block_size(code_type t)
-{
-    return t == Q2_K   ? sizeof(agk_block_q2_k)
-           : t == Q3_K ? sizeof(agk_block_q3_k)
-           : t == Q4_K ? sizeof(agk_block_q4_k)
-           : t == Q5_K ? sizeof(agk_block_q5_k)
-           : t == Q6_K ? sizeof(agk_block_q6_k)
-                       : sizeof(agk_block_iq4_xs);
-}
-
-AGK_INLINE bool has_minimum(code_type t)
-{
-    return t == Q2_K || t == Q4_K || t == Q5_K;
-}
+typedef enum code_type {
+    Q2_K = AGK_Q2_K,
+    Q3_K = AGK_Q3_K,
+    Q4_K = AGK_Q4_K,
+    Q5_K = AGK_Q5_K,
+    Q6_K = AGK_Q6_K,
+    IQ4_XS = AGK_IQ4_XS
+} code_type;
 
 /* 128 >> this is the offset of the codes. */
 AGK_INLINE unsigned offset_shift(code_type t)
 {
     return t == Q3_K ? 5 : t == Q6_K ? 2 : 0;
-}
-
-AGK_INLINE bool scale_per_16(code_type t)
-{
-    return t == Q2_K || t == Q3_K || t == Q6_K;
 }
 
 AGK_INLINE __m128i bytes(const void *p)
@@ -157,8 +145,9 @@ AGK_INLINE __m512i codes(code_type t, const char *block, int u)
 /* The scales of unit u, each in the lanes of its k; minimums of scales per 32 are 8 lanes further. */
 AGK_INLINE __m512 spread(code_type t, __m512 of_block, int u, bool minimum)
 {
-    const int a = scale_per_16(t) ? 4 * u : 2 * u + (minimum ? 8 : 0), step = scale_per_16(t) ? 1 : 0;
-    const int b = a + step, c = scale_per_16(t) ? a + 2 : a + 1, d = c + step;
+    const int a = (agk_facts(t).scale == 16) ? 4 * u : 2 * u + (minimum ? 8 : 0),
+              step = (agk_facts(t).scale == 16) ? 1 : 0;
+    const int b = a + step, c = (agk_facts(t).scale == 16) ? a + 2 : a + 1, d = c + step;
     return _mm512_permutexvar_ps(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), of_block);
 }
 
@@ -172,7 +161,7 @@ AGK_INLINE void unit(code_type t, int R, int N, __m512 acc[2][8], const char *co
     {
         w[r] = codes(t, row[r], u);
         s[r] = spread(t, scales[r], u, false);
-        m[r] = has_minimum(t) ? spread(t, minimums[r], u, true) : s[r];
+        m[r] = agk_facts(t).minimum ? spread(t, minimums[r], u, true) : s[r];
     }
     AGK_UNROLL for (int n = 0; n < N; ++n)
     {
@@ -180,13 +169,13 @@ AGK_INLINE void unit(code_type t, int R, int N, __m512 acc[2][8], const char *co
         const __m128 two = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)x->d));
         const __m512 dx = _mm512_permutexvar_ps(halves, _mm512_castps128_ps512(two));
         const __m512i q = _mm512_loadu_si512(x->q), start = _mm512_loadu_si512(x->start);
-        const __m512i from = has_minimum(t) ? _mm512_setzero_si512() : _mm512_srai_epi32(start, offset_shift(t));
+        const __m512i from = agk_facts(t).minimum ? _mm512_setzero_si512() : _mm512_srai_epi32(start, offset_shift(t));
         const __m512 sums = _mm512_mul_ps(_mm512_cvtepi32_ps(start), dx);
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const __m512 products = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(from, w[r], q));
             acc[r][n] = _mm512_fmadd_ps(products, _mm512_mul_ps(s[r], dx), acc[r][n]);
-            if (has_minimum(t)) acc[r][n] = _mm512_fmadd_ps(sums, m[r], acc[r][n]);
+            if (agk_facts(t).minimum) acc[r][n] = _mm512_fmadd_ps(sums, m[r], acc[r][n]);
         }
     }
 }
@@ -205,11 +194,11 @@ AGK_INLINE void panel(code_type t, int R, int N, const agk_mm_block *block, cons
         AGK_UNROLL for (int u = 0; u < UNITS; ++u)
         {
             unit(t, R, N, acc, row, scales, minimums, b, block->ldb, u);
-            until += (size_t)R * block_size(t) / UNITS;
+            until += (size_t)R * agk_facts(t).bytes / UNITS;
             next = agk_mm_ask(next, until, &acc[0][0]);
         }
-        row[0] += block_size(t);
-        row[1] += block_size(t);
+        row[0] += agk_facts(t).bytes;
+        row[1] += agk_facts(t).bytes;
     }
     AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
     {
@@ -262,8 +251,8 @@ AGK_INLINE void panel_of_one(code_type t, int R, const agk_mm_block *block, cons
                     _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes(t, row[r], u), _mm512_loadu_si512(x->q));
                 acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), spread(t, of_block, u, false), acc[r]);
             }
-            row[r] += block_size(t);
-            until += block_size(t);
+            row[r] += agk_facts(t).bytes;
+            until += agk_facts(t).bytes;
             next = agk_mm_ask(next, until, &acc[r]);
         }
     }

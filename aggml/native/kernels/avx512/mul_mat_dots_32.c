@@ -7,23 +7,17 @@
 #include "mul_mat_blocks.h"
 
 #include "formats/quant.h"
+#include "kernels/type_facts.h"
 
-typedef enum code_type { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4 } code_type;
-
-AGK_INLINE size_t block_size(code_type t)
-{
-    return t == Q8_0    ? sizeof(agk_block_q8_0)
-           : t == Q4_1  ? sizeof(agk_block_q4_1)
-           : t == Q5_0  ? sizeof(agk_block_q5_0)
-           : t == Q5_1  ? sizeof(agk_block_q5_1)
-           : t == MXFP4 ? sizeof(agk_block_mxfp4)
-                        : sizeof(agk_block_q4_0);
-}
-
-AGK_INLINE bool has_minimum(code_type t)
-{
-    return t == Q4_1 || t == Q5_1;
-}
+typedef enum code_type {
+    Q8_0 = AGK_Q8_0,
+    Q4_0 = AGK_Q4_0,
+    Q4_1 = AGK_Q4_1,
+    Q5_0 = AGK_Q5_0,
+    Q5_1 = AGK_Q5_1,
+    IQ4_NL = AGK_IQ4_NL,
+    MXFP4 = AGK_MXFP4
+} code_type;
 
 AGK_INLINE bool has_fifth_bit(code_type t)
 {
@@ -39,7 +33,7 @@ AGK_INLINE unsigned offset_shift(code_type t)
 /* The codes come after the scale, the minimum and the fifth bits. */
 AGK_INLINE size_t codes_at(code_type t)
 {
-    return (t == MXFP4 ? 1u : 2u) + (has_minimum(t) ? 2u : 0u) + (has_fifth_bit(t) ? 4u : 0u);
+    return (t == MXFP4 ? 1u : 2u) + (agk_facts(t).minimum ? 2u : 0u) + (has_fifth_bit(t) ? 4u : 0u);
 }
 
 AGK_INLINE uint32_t half_at(const char *a)
@@ -110,23 +104,23 @@ AGK_INLINE void step(code_type t, int R, int N, __m512 acc[2][8], const char *co
     __m128 d[2], m[2];
     AGK_UNROLL for (int r = 0; r < R; ++r)
     {
-        const char *next = row[r] + block_size(t);
+        const char *next = row[r] + agk_facts(t).bytes;
         w[r] = load(t, row[r], next, two);
         d[r] = scales(t, row[r], next, two);
-        m[r] = has_minimum(t) ? _mm_mul_ps(halves(row[r] + 2, next + 2, two), _mm_set1_ps(-0x1p-7f)) : d[r];
+        m[r] = agk_facts(t).minimum ? _mm_mul_ps(halves(row[r] + 2, next + 2, two), _mm_set1_ps(-0x1p-7f)) : d[r];
     }
     AGK_UNROLL for (int n = 0; n < N; ++n)
     {
         const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * ldb);
         const __m512i q = _mm512_loadu_si512(x->q), start = _mm512_loadu_si512(x->start);
         const __m128 dx = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)x->d));
-        const __m512i from = has_minimum(t) ? _mm512_setzero_si512() : _mm512_srai_epi32(start, offset_shift(t));
+        const __m512i from = agk_facts(t).minimum ? _mm512_setzero_si512() : _mm512_srai_epi32(start, offset_shift(t));
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const __m512 scale = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(_mm_mul_ps(d[r], dx)));
             const __m512i s = _mm512_dpbusd_epi32(from, w[r], q);
             acc[r][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), scale, acc[r][n]);
-            if (has_minimum(t)) {
+            if (agk_facts(t).minimum) {
                 const __m512 least = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(_mm_mul_ps(m[r], dx)));
                 acc[r][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(start), least, acc[r][n]);
             }
@@ -147,8 +141,8 @@ AGK_INLINE void panel(code_type type, int R, int N, const agk_mm_block *block, c
             if (type == Q8_0) _mm_prefetch(row[r] + (size_t)R * block->lda + 64, _MM_HINT_T0);
         }
         step(type, R, N, acc, row, b, block->ldb, true);
-        row[0] += 2 * block_size(type);
-        row[1] += 2 * block_size(type);
+        row[0] += 2 * agk_facts(type).bytes;
+        row[1] += 2 * agk_facts(type).bytes;
     }
     if (k < block->k) step(type, R, N, acc, row, b, block->ldb, false);
     AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)

@@ -1,5 +1,5 @@
 /* Codes and scales of packed weights as vectors, AVX-512, for the products in lanes (mul_mat_packed.h,
- * kernels/zen4/mul_mat_packed.h) and on tiles (kernels/amx/mul_mat_packed_tiles.h). Everything is static inline, so
+ * kernels/amd512/mul_mat_packed.h) and on tiles (kernels/amx/mul_mat_packed_tiles.h). Everything is static inline, so
  * that each file has its own copy. */
 #ifndef AGK_AVX512_PACKED_CODES_H
 #define AGK_AVX512_PACKED_CODES_H

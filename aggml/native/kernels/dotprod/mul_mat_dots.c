@@ -5,16 +5,11 @@
  * (kernels/neon/mul_mat_dots.c). */
 #include <arm_neon.h>
 
-#include "kernels/inline.h"
+#include "kernels/type_facts.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
 
-enum { Q8_0, Q4_0, Q4_K, Q5_K };
-
-AGK_INLINE size_t block_size(int type)
-{
-    return type == Q8_0 ? sizeof(agk_block_q8_0) : sizeof(agk_block_q4_0);
-}
+enum { Q8_0 = AGK_Q8_0, Q4_0 = AGK_Q4_0, Q4_K = AGK_Q4_K, Q5_K = AGK_Q5_K };
 
 AGK_INLINE float scale_of(const char *a)
 {
@@ -43,7 +38,7 @@ AGK_INLINE void quantized(int type, int R, int N, const agk_mm_block *block, con
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
-            const char *weights = a + (size_t)r * block->lda + (size_t)i * block_size(type);
+            const char *weights = a + (size_t)r * block->lda + (size_t)i * agk_facts(type).bytes;
             const float d = scale_of(weights);
             int8x16_t q[2];
             load_q(type, weights, q);
@@ -103,7 +98,7 @@ AGK_INLINE void load_group(int type, const char *a, int j, int8x16_t q[2])
 
 AGK_INLINE void grouped(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
-    const size_t size = type == Q4_K ? sizeof(agk_block_q4_k) : sizeof(agk_block_q5_k);
+    const size_t size = agk_facts(type).bytes;
     const int8x16_t ones = vdupq_n_s8(1);
     float32x4_t acc[2][4];
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);

@@ -1,4 +1,4 @@
-/* How lines of weights are prefetched on a Zen 5, for the templates of kernels/zen4: each line, 12 KB ahead, into L1
+/* How lines of weights are prefetched on a Zen 5, for the templates of kernels/amd512: each line, 12 KB ahead, into L1
  * and not into L2 (prefetchnta), so that L2 is not filled with lines that are read once. Also how much of a block is
  * multiplied at a time.
  *

@@ -1,11 +1,11 @@
 /* One column of f32, f16 and bf16 on a Zen 5: the rows of a block are read as 4 streams
- * (zen4/mul_mat_dots_streams.h).
+ * (amd512/mul_mat_dots_streams.h).
  *
  * Shares of a plain read with two threads, one stream, 4 neighbouring rows at a time, 4 streams: f16, k 14336 0.79,
  * 0.92, 0.97; k 2048 0.85, 0.88, 0.97; bf16, k 14336 0.95, 0.97, 1.00; k 1536 0.90, 0.83, 0.97. f16 with k 14336, whose
- * column is longer than L1, from L2: 129 instead of 53 GB/s. Not here: products (zen4/mul_mat_dots.h). */
+ * column is longer than L1, from L2: 129 instead of 53 GB/s. Not here: products (amd512/mul_mat_dots.h). */
 #include "lines.h"
-#include "kernels/zen4/mul_mat_dots_streams.h"
+#include "kernels/amd512/mul_mat_dots_streams.h"
 
 enum {
     SHORT = 1024,       /* elements; rows up to this length have 2 sums, so that less is added up at their ends */

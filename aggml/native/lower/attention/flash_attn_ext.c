@@ -177,7 +177,7 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
      * Zen 4 only P stays in L1 until values are multiplied, half as large as S: 64 and 128 keys 0.843 and 0.850 of the
      * peak. */
     if ((cpu & AGK_ZEN5) != 0) plan->flags |= AGK_FLASH_LONG;
-#ifdef AGK_BUILD_ZEN4 /* else a Zen 4 has the kernel of AVX-512 */
+#ifdef AGK_BUILD_AMD512 /* else a Zen 4 has the kernel of AVX-512 */
     if ((cpu & AGK_ZMM_HALVES) != 0) plan->flags |= AGK_FLASH_LONG | AGK_FLASH_CUT;
 #endif
     plan->begin = AGK_PICK(flash_pairs_begin, cpu);
@@ -245,7 +245,7 @@ static void choose_all_heads(const agk_lowering *lowering, agk_flash_few_plan *p
 {
     const uint32_t cpu = lowering->cpu;
     const bool vectors = (cpu & AGK_AVX512) != 0;
-    if (vectors && (cpu & AGK_ZEN4) == 0) return;
+    if (vectors && (cpu & AGK_AMD512) == 0) return;
     plan->all_heads = AGK_PICK(flash_heads, cpu);
     plan->at_once = (uint16_t)plan->block_keys;
     plan->asked = vectors ? AGK_FLASH_ASKED_BYTES : AGK_FLASH_ASKED_KEYS;

@@ -55,7 +55,7 @@ static bool gains_by_ends(const agk_mm_problem *p)
  *
  * Blocks of 32 stay faster: prompts of 512 tokens of a 514M llama, tokens a second: q8_0 708 and 735, q4_0 707 and 731,
  * q4_1 656 and 676, q5_0 704 and 710, q5_1 643 and 636, iq4_nl 658 and 712, mxfp4 705 and 769, nvfp4 576 and 626. */
-static int64_t most_packed_on_zen4(const agk_mm_problem *p, const agk_packed_layout *layout)
+static int64_t most_packed_on_amd512(const agk_mm_problem *p, const agk_packed_layout *layout)
 {
     /* Every group of rows reads all packed columns. 512 of k 8192 are 7 MB: panels and packed 616 and 641 (q8_0), 620
      * and 647 (q4_0); of k 14336 12 MB: 610 and 497, 589 and 578; 256 of these: 537 and 603, 561 and 631. */
@@ -85,7 +85,7 @@ static int64_t most_packed_in_lanes(const agk_mm_problem *p)
     if (p->a == AGK_BF16) return 48;
     const agk_packed_layout *layout = agk_packed_layout_of(p->a);
     if (layout == NULL) return 0;
-    if ((p->cpu & AGK_ZMM_HALVES) != 0) return most_packed_on_zen4(p, layout);
+    if ((p->cpu & AGK_ZMM_HALVES) != 0) return most_packed_on_amd512(p, layout);
     const bool halves = agk_packed_halves(layout), is_wide = (p->cpu & wide) == wide;
     return halves ? (is_wide ? 40 : 32) : (is_wide ? 80 : 48);
 }

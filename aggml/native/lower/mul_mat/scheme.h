@@ -57,7 +57,7 @@ const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_
 agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu);
 
 /* Whether blocks multiply rows of this type by a few units of columns at nearly the peak, all of k at a time: f32, and
- * f16 that is widened eight rows at a time, on a Zen 4 (kernels/zen4/mul_mat_blocks.c). f32, G operations a second of
+ * f16 that is widened eight rows at a time, on a Zen 4 (kernels/amd512/mul_mat_blocks.c). f32, G operations a second of
  * two virtual cores (peak 228, read 30 GB/s), before (dots up to 16 columns, panels from 32 on) and blocks:
  *
  *                10 columns  16          32          48          64          96          128         256

@@ -2,7 +2,7 @@
 #include "lines.h"
 #include "mul_mat_packed_pairs.h"
 
-void agk_mm_packed_pairs_zen4(const agk_mm_block *b)
+void agk_mm_packed_pairs_amd512(const agk_mm_block *b)
 {
     packed_pairs(b);
 }

@@ -1,8 +1,8 @@
 """Chains that only CUDA fuses: gate and up products with their gated unit, rope with its set_rows.
 
-Here: finding such chains, and their launches. Not here: the nodes around experts (weighed.py), a
-node followed by element-wise nodes (fused.py), which chains are safe (aggml/plan/fusion.py), the
-kernels (mul_mat_*.cu, rope.cu).
+Here: finding such chains, and their launches. Not here: the nodes around experts
+(fusion_experts.py), a node followed by element-wise nodes (fusion_chain.py), which chains are safe
+(aggml/plan/fusion.py), the kernels (mul_mat_*.cu, rope.cu).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from aggml.devices.cuda import weighed
-from aggml.devices.cuda.fused import told
+from aggml.devices.cuda import fusion_experts
+from aggml.devices.cuda.fusion_chain import append_words
 from aggml.devices.cuda.kernels import mul_mat, rope
 from aggml.devices.cuda.kernels.rows import check_ids
 from aggml.devices.cuda.pack import Site
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.plan.fusion import Readers
     from aggml.tensor import Tensor
 
-__all__ = ["find", "is_joined", "launches"]
+__all__ = ["find", "is_pair", "launches"]
 
 _PRODUCTS: Final = frozenset(("mul_mat", "mul_mat_id"))
 _CACHES: Final = frozenset((DType.F32, DType.F16, DType.BF16))
@@ -36,13 +36,13 @@ def find(node: Tensor, readers: Readers) -> Chain | None:
         return None
     if node.op in _PRODUCTS:
         return _pair(node, readers)
-    return _to_rows(node, readers) if node.op == "rope" else weighed.find(node, readers)
+    return _to_rows(node, readers) if node.op == "rope" else fusion_experts.find(node, readers)
 
 
-def is_joined(chain: Chain) -> bool:
+def is_pair(chain: Chain) -> bool:
     """Whether a chain is one of `find`."""
     rope = chain.nodes[0].op == "rope"
-    return rope or chain.nodes[1].op in _PRODUCTS or weighed.is_weighed(chain)
+    return rope or chain.nodes[1].op in _PRODUCTS or fusion_experts.is_of_experts(chain)
 
 
 def _pair(node: Tensor, readers: Readers) -> Chain | None:
@@ -85,8 +85,8 @@ def _to_rows(node: Tensor, readers: Readers) -> Chain | None:
 def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu) -> list[Launch]:
     """The launches of a chain that `find` found; only its last node is written."""
     lead, last = chain.nodes[0], chain.nodes[-1]
-    if weighed.is_weighed(chain):
-        return weighed.launches(chain, address, scratch, gpu)
+    if fusion_experts.is_of_experts(chain):
+        return fusion_experts.launches(chain, address, scratch, gpu)
     if lead.op == "rope":
         written = Site(last, address, scratch, fault, gpu)
         check = check_ids(written, written.src(1), last.ne[1])
@@ -102,7 +102,9 @@ def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu)
     word = fault if lead.op == "mul_mat_id" else 0
     words = NUMBERS[last.op], address(matrix), int(chain.stages[1].first)
     return [
-        told(replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_given(lead)), 3, *words)
+        append_words(
+            replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_given(lead)), 3, *words
+        )
         if each.kernel.startswith(("few_1", "id_few"))
         else each
         for each in mul_mat.launches(Site(lead, where, scratch, word, gpu))

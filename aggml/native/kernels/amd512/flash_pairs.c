@@ -280,7 +280,7 @@ AGK_INLINE void block(int nv, lanes *w, const uint32_t *k, const uint32_t *v)
 
 /* Without a mask a block may have twice as many keys: P is half as large as S, and S of the 16 keys on their way lies
  * where the mask would be; else behind P. */
-void agk_flash_pairs_block_zen4(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
+void agk_flash_pairs_block_amd512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     lanes w = {.t = t, .f = v_flash_state(t), .from = first & 1};
     w.to = w.from + n;

@@ -1,7 +1,7 @@
 """Norms that also write their rows as int8, for the quantized product that is launched next.
 
 Here: which two launches become one. Not here: columns that are in scratch already (once.py), chains
-of nodes (fused.py), the kernels (norm.cu, columns.cu).
+of nodes (fusion_chain.py), the kernels (norm.cu, columns.cu).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda.once import Lowered
 
-__all__ = ["quantize_ahead"]
+__all__ = ["fuse_norm_with_quantize"]
 
 # Layout of the arguments of a launch with one operand: the node, its operand, aux, scratch.
 _DST, _SRC, _AUX, _SCRATCH = 0, 80, 224, 288
@@ -25,7 +25,7 @@ _TENSOR: Final = struct.Struct("<10q")  # data, ne, nb, type
 _F32: Final = 0
 
 
-def quantize_ahead(nodes: Sequence[list[Lowered]]) -> int:
+def fuse_norm_with_quantize(nodes: Sequence[list[Lowered]]) -> int:
     """Remove each launch that converts to int8 the rows that a norm has just written.
 
     The norm does the conversion instead. No launch comes between the two, so the product's scratch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.plan.fusion import Readers
     from aggml.tensor import Tensor
 
-__all__ = ["find", "is_weighed", "launches"]
+__all__ = ["find", "is_of_experts", "launches"]
 
 _BEHIND: Final = 2  # sums that may follow the experts' sum: a shared expert's, the residual
 _THREADS: Final = 256
@@ -89,7 +89,7 @@ def _sums(node: Tensor, readers: Readers) -> Chain | None:
     return Chain((weighed, *sums), tuple(stages)) if sums[-1].is_contiguous else None
 
 
-def is_weighed(chain: Chain) -> bool:
+def is_of_experts(chain: Chain) -> bool:
     """Whether a chain is one of `find`."""
     return chain.nodes[0].op in {"mul", "get_rows"} and chain.stages[0].node is chain.nodes[1]
 

@@ -2,8 +2,8 @@
  * keys at a time, numbers of a key in the lanes.
  *
  * Not here: quantized keys (flash_heads_codes.h). */
-#ifndef AGK_ZEN4_FLASH_HEADS_HALVES_H
-#define AGK_ZEN4_FLASH_HEADS_HALVES_H
+#ifndef AGK_AMD512_FLASH_HEADS_HALVES_H
+#define AGK_AMD512_FLASH_HEADS_HALVES_H
 
 #include "flash_heads.h"
 

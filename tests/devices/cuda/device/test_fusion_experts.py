@@ -1,6 +1,6 @@
 """Weighted sums of experts in one launch, and graphs that only look like one.
 
-The results have the bits of single nodes. Not here: other chains (test_fused.py).
+The results have the bits of single nodes. Not here: other chains (test_fusion_chain.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 /* One column of f32, f16 and bf16 for AMD processors: what the kernels of a Zen 4 and a Zen 5 share. Rows are not
  * repacked.
  *
- * Reached only through lines of kernels_mul_mat.def that need AGK_ZEN4 or AGK_ZEN5; pairs of bf16 need AGK_AVX512_BF16
- * as well. A file includes the lines.h of its core first, and defines one_column(type, block). Not here: the order in
- * which rows are read (zen4/mul_mat_dots.c, zen5/mul_mat_dots.c), packed weights (mul_mat_packed.h). */
+ * Reached only through lines of kernels_mul_mat.def that need AGK_AMD512 or AGK_ZEN5; pairs of bf16 need
+ * AGK_AVX512_BF16 as well. A file includes the lines.h of its core first, and defines one_column(type, block). Not
+ * here: the order in which rows are read (amd512/mul_mat_dots.c, zen5/mul_mat_dots.c), packed weights
+ * (mul_mat_packed.h). */
 #ifndef AGK_AMD_DOTS_H
 #define AGK_AMD_DOTS_H
 

@@ -1,7 +1,7 @@
 """The rope of the queries, the rope of the keys with its rows, and the rows of the values as one.
 
 Here: which three launches become one, and when that is safe: the first two are put off until the
-third. Not here: the rope that writes rows (joined.py), the kernel (rope_and_rows of rope.cu).
+third. Not here: the rope that writes rows (fusion_pair.py), the kernel (rope_and_rows of rope.cu).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda.once import Lowered
 
-__all__ = ["turn_with_rows"]
+__all__ = ["fuse_rope_with_rows"]
 
 #: Kernels that write their first operand and scratch, and read nothing but operands, scratch and
 #: what a word of their aux points to. A rope is put off past these alone.
@@ -29,7 +29,7 @@ _TAIL: Final = 64 + 64 + 24  # op_params, aux, scratch, fault, op
 _Span = tuple[bool, int, int]
 
 
-def turn_with_rows(nodes: Sequence[list[Lowered]]) -> int:
+def fuse_rope_with_rows(nodes: Sequence[list[Lowered]]) -> int:
     """Make one launch of three wherever rows of values are written behind two ropes.
 
     Args:
@@ -90,7 +90,7 @@ def _spans(lowered: Lowered) -> Iterator[_Span]:
 
 
 def _told(lowered: Lowered) -> Iterator[_Span]:
-    """The byte that each word of aux would point to: fused.py puts addresses there."""
+    """The byte that each word of aux would point to: fusion_chain.py puts addresses there."""
     _, args, relative = lowered
     for at in range(len(args) - _TAIL + 64, len(args) - 24, 8):
         (word,) = struct.unpack_from("<Q", args, at)

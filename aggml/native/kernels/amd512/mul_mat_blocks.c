@@ -3,7 +3,7 @@
 #define AGK_BLOCKS_LOADS 0
 #include "kernels/avx512/mul_mat_blocks_floats.h"
 
-void agk_mm_blocks_f32_zen4(const agk_mm_block *block)
+void agk_mm_blocks_f32_amd512(const agk_mm_block *block)
 {
     all_rows(block);
 }

@@ -1,9 +1,9 @@
 /* Products of packed weights with 1 to 8 columns, AVX-512 VNNI, for AMD's processors: the template for types with
  * blocks of 32 and of 256. The sums are those of kernels/avx512/mul_mat_packed.h, which was tuned on Intel's
  * processors; the differences are how weights come from memory, and q2_K from 4 columns on. A file includes the lines.h
- * of its core, then this, and names its types; used only through lines that need AGK_ZEN4 or AGK_ZEN5. */
-#ifndef AGK_ZEN4_PACKED_H
-#define AGK_ZEN4_PACKED_H
+ * of its core, then this, and names its types; used only through lines that need AGK_AMD512 or AGK_ZEN5. */
+#ifndef AGK_AMD512_PACKED_H
+#define AGK_AMD512_PACKED_H
 
 /* Rotations run where products run, other shifts do not. Cycles on a Zen 5 for 64 vpdpbusd and 32 of these: nothing,
  * vpsrlw by a constant, vpsrlvd, vcvtdq2ps, vpternlogd or vpaddb 32; vpshufb, vpermb 35; vprord, vprorvd, vpsrlw by a

@@ -9,7 +9,7 @@
 #include "kernels/inline.h"
 #include "kernels/mul_mat_packed_types.h"
 
-#define AGK_AMD(name) agk_##name##_zen4 /* the name of a kernel of this folder */
+#define AGK_AMD(name) agk_##name##_amd512 /* the name of a kernel of this folder */
 #define AGK_AMD_HINT "prefetcht1"
 
 enum {

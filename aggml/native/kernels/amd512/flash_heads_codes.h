@@ -2,8 +2,8 @@
  * (avx512/flash_codes.h).
  *
  * Not here: keys in f16 or bf16 (flash_heads_halves.h). */
-#ifndef AGK_ZEN4_FLASH_HEADS_CODES_H
-#define AGK_ZEN4_FLASH_HEADS_CODES_H
+#ifndef AGK_AMD512_FLASH_HEADS_CODES_H
+#define AGK_AMD512_FLASH_HEADS_CODES_H
 
 #include "flash_heads.h"
 

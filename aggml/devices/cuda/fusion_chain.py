@@ -1,7 +1,7 @@
 """Chains that one launch computes: a norm with its factors, a product with the sum that follows.
 
 Here: which chains fit, and the words that are added to the launch of the first node. Not here:
-finding chains (aggml/plan/fusion.py), two products or a rope with its rows (joined.py), the
+finding chains (aggml/plan/fusion.py), two products or a rope with its rows (fusion_pair.py), the
 kernels (norm.cu, mul_mat_*.cu).
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.plan import Chain
     from aggml.tensor import Tensor
 
-__all__ = ["beginning", "ending", "fits", "told"]
+__all__ = ["append_words", "beginning", "ending", "fits"]
 
 _NORMS: Final = frozenset(("norm", "rms_norm", "l2_norm"))
 _FEW: Final = 8  # up to this many columns the product kernels take one more operand
@@ -71,17 +71,17 @@ def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launc
     lead = chain.nodes[0]
     if lead.op in _NORMS:
         others = [address(stage.other) for stage in chain.stages[1:] if stage.other is not None]
-        return [told(launch, 1, 0, *others) for launch in launches]
+        return [append_words(launch, 1, 0, *others) for launch in launches]
     (stage,) = chain.stages
     assert stage.other is not None
     words = NUMBERS[stage.node.op], address(stage.other), int(stage.first), stage.other.nb[1]
     return [
-        told(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("few_") else launch
+        append_words(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("few_") else launch
         for launch in launches
     ]
 
 
-def told(launch: Launch, n_src: int, first: int, *words: int) -> Launch:
+def append_words(launch: Launch, n_src: int, first: int, *words: int) -> Launch:
     """A copy of a launch with ``words`` in its aux, from word ``first`` on."""
     at = _AUX + 80 * (n_src - 1) + 8 * first
     new = struct.pack(f"<{len(words)}Q", *words)

@@ -2,8 +2,8 @@
  * lane or a number of a row.
  *
  * Not here: products with keys (flash_heads_halves.h, flash_heads_codes.h), the walk over blocks (flash_heads.c). */
-#ifndef AGK_ZEN4_FLASH_HEADS_H
-#define AGK_ZEN4_FLASH_HEADS_H
+#ifndef AGK_AMD512_FLASH_HEADS_H
+#define AGK_AMD512_FLASH_HEADS_H
 
 #include "kernels/avx512/flash_heads.h"
 

@@ -1,8 +1,8 @@
 """A step of a decoder in fewer launches: ropes with rows of the cache, attention with its combine.
 
 Here: results with the bits of single launches, nodes that must not be joined, counts of launches.
-Not
-here: other chains (test_fused.py), attention of all shapes (tests/devices/cuda/test_large.py).
+Not here: other chains (test_fusion_chain.py), attention of all shapes
+(tests/devices/cuda/test_large.py).
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ AGK_EACH_ROWS(TYPES_OF)
 
 AGK_FIND_PARTS(keys_fn, values_fn)
 
-int64_t agk_flash_heads_zen4(const agk_flash_tile *t, int64_t heads, const agk_flash_rows *x)
+int64_t agk_flash_heads_amd512(const agk_flash_tile *t, int64_t heads, const agk_flash_rows *x)
 {
     const int64_t rows = t->n_rows, n = x->n - x->n % UNIT;
     const bool in_blocks = v_in_blocks(t->k_type);

@@ -2,7 +2,7 @@
  *
  * A vector of weights is 2 k of 16 rows (mul_mat_packed.h: half a panel of tiles). A column is bf16 as it lies; two
  * of its k are broadcast. So nothing is added up across lanes, and weights are one stream, where dots read four rows
- * at a time, twice for 8 columns. Used only through lines that need AGK_AVX512_BF16 and AGK_ZEN4 or
+ * at a time, twice for 8 columns. Used only through lines that need AGK_AVX512_BF16 and AGK_AMD512 or
  * AGK_ZEN5. vdpbf16ps treats subnormals as zero. Not here: types with blocks (mul_mat_packed.h). */
 #ifndef AGK_AMD_PACKED_PAIRS_H
 #define AGK_AMD_PACKED_PAIRS_H
