@@ -1,7 +1,7 @@
 """CallThread: the Python thread on which a stream runs Python functions, in its order.
 
 Here: taking the next call from the native stream and reporting how it ended; refusing waits that
-would never end. Not here: queueing calls (calls.py), the functions of a graph (plan/call.py).
+would never end. Not here: queueing calls (stream.py), the functions of a graph (plan/call.py).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from aggml.tensor.spans import bits_of, span_of
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from aggml.stream.data import DataStream, Runnable
+    from aggml.stream.stream import Runnable, Stream
     from aggml.tensor import Tensor
     from aggml.tensor.inputs import Due, Marks
     from aggml.tensor.placement import Holder
@@ -175,7 +175,7 @@ class Prepared:
 
     def __init__(
         self,
-        stream: DataStream,
+        stream: Stream,
         plan: Runnable,
         scratch: Scratch,
         asked: Asked | None,
