@@ -13,7 +13,7 @@ from support import N, holding, placed, ramp, sum_graph, sum_on, vector
 
 import aggml
 from aggml import Buffer, BufferType, Device, DeviceType, Family, Graph, Stream, ops
-from aggml.backend import BackendBase
+from aggml.backend import Backend
 from aggml.devices.cpu import CPUFamily
 from aggml.devices.sim import SimDevice
 from aggml.native import cpu_mask
@@ -355,7 +355,7 @@ async def test_a_device_made_of_what_is_required(cpu: CPUBackend) -> None:
     assert device.host_buffer_type is None
     assert not device.caps.buffer_from_host
     async with device.backend() as be:
-        assert isinstance(be, BackendBase)
+        assert isinstance(be, Backend)
         s = sum_on(be)
         assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
         a = holding(cpu, ramp(), "a")

@@ -25,8 +25,8 @@ from aggml.tensor import checking
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggml.backend import BackendBase, Device
-    from aggml.backend.base import Array, Sums
+    from aggml.backend import Backend, Device
+    from aggml.backend.backend import Array, Sums
     from aggml.devices.cuda.module import Module, Target
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.graph import Graph
@@ -80,7 +80,7 @@ class CUDABackend(DirectBackend):
             ]
             return self.stream.together(parts, "copy")
 
-    def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
+    def _copy_to(self, src: Tensor, dst: Tensor, other: Backend) -> Future[None]:
         if not isinstance(other, CUDABackend) or other.device is self.device:
             return super()._copy_to(src, dst, other)
         with self.stream.sharing(other.stream):  # from device to device, without the host
@@ -92,7 +92,7 @@ class CUDABackend(DirectBackend):
     def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
         return self.stream.copy_experts(dst, src, ids)
 
-    def _sums(self, members: Sequence[BackendBase]) -> Sums | None:
+    def _sums(self, members: Sequence[Backend]) -> Sums | None:
         found = [member for member in members if isinstance(member, CUDABackend)]
         if len(found) < len(members):
             return None
