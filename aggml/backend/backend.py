@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 
-from aggml.backend.inputs import ask, check_written, reshaped, shapes_of, words_of
+from aggml.backend.inputs import check_written, find_arguments, reshape_results, run_key, shapes_of
 from aggml.backend.params import keywords_of
 from aggml.backend.props import DeviceCaps, DeviceProps, DeviceType
 from aggml.errors import (
@@ -35,7 +35,7 @@ from aggml.errors import (
 from aggml.graph import Graph
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import host_tensor
-from aggml.memory.graph_memory import GraphBuffer, GraphMemory, PlaceRecord, laying_out
+from aggml.memory.graph_memory import GraphBuffer, GraphMemory, PlaceRecord, place_steps
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.native import _native
 from aggml.process.alive import note
@@ -45,7 +45,7 @@ from aggml.stream.admission import Admission
 from aggml.stream.event import Event
 from aggml.stream.future import Future
 from aggml.stream.observe import observers, submit
-from aggml.stream.prepared import Prepared
+from aggml.stream.prepared import PreparedRun
 from aggml.stream.reactor import current_task
 from aggml.stream.slices import ATTEMPTS, IN_SLICES, finish, give_way
 from aggml.tensor import Tensor, checking, same_layout
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from aggml.memory.graph_memory import CompiledGraph, GraphPlans
     from aggml.plan import DevicePlan
     from aggml.stream.batch import Batch
-    from aggml.stream.prepared import Asked
+    from aggml.stream.prepared import RunArguments
     from aggml.stream.slices import Sliced
     from aggml.tensor.placement import BufferUsage, Holder
 
@@ -798,7 +798,7 @@ class Backend(ABC):
         Cancellation: nothing is placed; the memory is given back.
         """
         self._check_open("Backend.alloc_async")
-        return await give_way(self.buffer_type.allocating(tensors, usage))
+        return await give_way(self.buffer_type.alloc_steps(tensors, usage))
 
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
         """Give memory to every tensor of the graph that has none yet.
@@ -825,7 +825,7 @@ class Backend(ABC):
         """
         self._check_open("Backend.alloc_graph")
         for _ in range(ATTEMPTS):
-            layout = finish(laying_out(self, graph))
+            layout = finish(place_steps(self, graph))
             try:
                 block = self.buffer_type.alloc_buffer(layout.size)
             except AllocFailed as error:
@@ -897,7 +897,7 @@ class Backend(ABC):
 
     async def _prepare_memory(self, graph: Graph) -> None:
         for attempt in range(ATTEMPTS):
-            steps = laying_out(self, graph)
+            steps = place_steps(self, graph)
             layout = await give_way(steps) if attempt < IN_SLICES else finish(steps)
             try:
                 block = await self.buffer_type.provide(layout.size)
@@ -914,7 +914,7 @@ class Backend(ABC):
                 steps = self._compile(graph, memory)
                 plan = await give_way(steps) if attempt < IN_SLICES else finish(steps)
             except AggmlError:
-                if then.stands():
+                if then.is_current():
                     raise
                 continue
             found = plans.keep_plan(self, plan, then)
@@ -972,7 +972,7 @@ class Backend(ABC):
             try:
                 plan = finish(self._compile(graph, memory))
             except AggmlError:
-                if then.stands():
+                if then.is_current():
                     raise
                 continue
             found = plans.keep_plan(self, plan, then)
@@ -1019,7 +1019,7 @@ class Backend(ABC):
         Cancellation: abandons the wait, the run goes on; ``abort()`` stops it before the next node.
         """
         plans = graph.plans if type(graph) is Graph else None
-        prepared: Prepared | None = None
+        prepared: PreparedRun | None = None
         if plans is not None and not observers and not self.stream._batches:
             prepared = plans.prepared_for(self, _COMPUTE)
         if prepared is None:
@@ -1044,7 +1044,7 @@ class Backend(ABC):
         marks.note(batch)
         # The leafs have values for good once it is enqueued, so a prepared run does not look again.
         if batch is None and self._direct(plan):
-            prepared = Prepared(
+            prepared = PreparedRun(
                 self.stream, plan, self.memory, None, what, marks=marks, abortable=False
             )
             compiled.keep(_COMPUTE, prepared)
@@ -1106,12 +1106,12 @@ class Backend(ABC):
             `Future.shield`.
         """
         plans = graph.plans if type(graph) is Graph else None
-        words = words_of(outputs, inputs, reuse, shape)
-        prepared: Prepared | None = None
+        key = run_key(outputs, inputs, reuse, shape)
+        prepared: PreparedRun | None = None
         if plans is not None and not observers and not self.stream._batches:
-            prepared = plans.prepared_for(self, words)
+            prepared = plans.prepared_for(self, key)
         if prepared is None:
-            return self._run_first(graph, inputs, outputs, reuse, shape, words)
+            return self._run_first(graph, inputs, outputs, reuse, shape, key)
         try:
             future = prepared.run(inputs)
         except InvalidState:
@@ -1126,7 +1126,7 @@ class Backend(ABC):
         outputs: Tensor | str | Sequence[Any],
         reuse: Reuse,
         shape: object,
-        words: tuple[object, ...],
+        key: tuple[object, ...],
     ) -> Future[Any]:
         """`run` with arguments that were not used before, or that cannot be prepared."""
         what = "Backend.run"
@@ -1136,27 +1136,27 @@ class Backend(ABC):
             plan: Any = compiled.plan
             shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
             arena = self.memory.arena(plan.arena_size)
-            asked = ask(graph, inputs, outputs, reuse, what)
+            asked = find_arguments(graph, inputs, outputs, reuse, what)
             sets = self._checked(asked)
             if not observers and not self.stream._batches and self._direct(plan):
-                prepared = Prepared(
+                prepared = PreparedRun(
                     self.stream, plan, self.memory, asked, what, marks=asked.marks, shapes=shapes
                 )
                 if (
-                    compiled.epoch != PlacementEpoch.value and not compiled.holds()
+                    compiled.epoch != PlacementEpoch.value and not compiled.is_valid()
                 ):  # a thread moved a tensor: the plan has its old place
                     continue
-                compiled.keep(words, prepared)
+                compiled.keep(key, prepared)
                 return self._unit(prepared.run(dict(sets)))
             try:
                 future = self._run_by_hooks(asked, sets, compiled, arena)
             except _Moved:
                 continue
             asked.marks.note(self.stream.open_batch())
-            return self._unit(future if shapes is None else reshaped(future, shapes))
+            return self._unit(future if shapes is None else reshape_results(future, shapes))
         raise _restless(graph, what)
 
-    def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
+    def _checked(self, asked: RunArguments) -> list[tuple[Tensor, Array]]:
         """The inputs with their arrays, after checking that all inputs and outputs are usable."""
         sets = []
         for tensor, x in asked.inputs.items():
@@ -1170,7 +1170,7 @@ class Backend(ABC):
 
     def _run_by_hooks(
         self,
-        asked: Asked,
+        asked: RunArguments,
         sets: list[tuple[Tensor, Array]],
         compiled: CompiledGraph,
         arena: Buffer | None,
@@ -1185,7 +1185,7 @@ class Backend(ABC):
             return future
         with self.stream.unit():
             self._run(future, compiled.plan, arena, sets, reads)
-            if compiled.epoch != PlacementEpoch.value and not compiled.holds():
+            if compiled.epoch != PlacementEpoch.value and not compiled.is_valid():
                 raise _Moved  # so nothing is enqueued
         return future
 

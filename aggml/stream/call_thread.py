@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
+    "BlockedWait",
     "CallThread",
-    "Waiting",
     "calling",
     "check_may_wait",
     "foreign_error",
@@ -70,7 +70,7 @@ def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
     )
 
 
-class Waiting:
+class BlockedWait:
     """A ``with`` block in which a function waits for operations; other functions can see the wait.
 
     Raises:

@@ -17,7 +17,7 @@ from aggml.backend import Backend
 from aggml.devices.cpu import CPUFamily
 from aggml.devices.sim import SimDevice
 from aggml.native import cpu_mask
-from aggml.plan import compiling
+from aggml.plan import compile_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -299,7 +299,7 @@ class PlainBackend(aggml.Backend):
         return self.stream.clear(buffer, value)
 
     def _compile(self, graph: Graph, memory: Any) -> Any:
-        return compiling(graph, memory.locate, memory.scratch_size, cpu_mask("scalar"))
+        return compile_steps(graph, memory.locate, memory.scratch_size, cpu_mask("scalar"))
 
     def _compute(self, plan: aggml.Plan, arena: Buffer | None) -> aggml.Future[None]:
         return self.stream.run_plan(plan, arena)

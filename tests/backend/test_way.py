@@ -45,8 +45,8 @@ def test_the_first_time_climbs_no_more_than_it_did(
 
 
 def test_a_climb_is_seen() -> None:
-    from aggml.backend.inputs import words_of
+    from aggml.backend.inputs import run_key
     from aggml.tensor.checking import integer
 
-    way = way_of(lambda: (integer(1, "n", "test"), words_of((), None)))
+    way = way_of(lambda: (integer(1, "n", "test"), run_key((), None)))
     assert [(a.room, b.room) for a, b in way.climbs] == [("tensor", "backend")]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend, Device
     from aggml.backend.backend import Array, Sums
-    from aggml.devices.cuda.module import Module, Target
+    from aggml.devices.cuda.module import CudaTarget, Module
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
@@ -51,7 +51,9 @@ class CUDABackend(DirectBackend):
 
     memory: _QueueMemory
 
-    def __init__(self, device: Device, target: Target, *, max_queued: int | None = None) -> None:
+    def __init__(
+        self, device: Device, target: CudaTarget, *, max_queued: int | None = None
+    ) -> None:
         stream = Stream(target.name, native=target.native.stream(target.name))
         super().__init__(device, stream, max_queued=max_queued)
         self._target = target
@@ -190,6 +192,6 @@ def _dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous
 
 
-def _fetch_copier(target: Target, name: str) -> None:
+def _fetch_copier(target: CudaTarget, name: str) -> None:
     with contextlib.suppress(Unsupported):  # without NVRTC the driver's own copies are used
         target.native.set_copier(target.image(name))

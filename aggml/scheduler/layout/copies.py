@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aggml.memory.buffer_type import BufferType
     from aggml.tensor import Tensor
 
-__all__ = ["Piece", "Route", "pieces", "route"]
+__all__ = ["CopyPiece", "Route", "pieces", "route"]
 
 # A piece should take much longer than starting it (some us here, 10 us on a device), and there
 # should be enough pieces for the two halves of the route to overlap.
@@ -34,7 +34,7 @@ class Route(Enum):
     STAGED = "staged through host memory"
 
 
-class Piece(NamedTuple):
+class CopyPiece(NamedTuple):
     """Part of a staged copy: ``source`` -> ``staging`` -> ``target``, all of one layout."""
 
     source: Tensor
@@ -54,7 +54,7 @@ def route(source: Device, here: BufferType, target: Device, there: BufferType) -
     return Route.STAGED
 
 
-def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[Piece]:
+def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[CopyPiece]:
     """Cut a staged copy into pieces, each with its own host memory, so that they fail separately.
 
     One piece (a bounce) if the tensor is small or has gaps.
@@ -70,7 +70,7 @@ def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[P
     if count < 2 or not (source.is_contiguous and target.is_contiguous):
         staging = new_like(source, "none", ())
         through.alloc_tensors([staging])
-        return [Piece(source, staging, target)]
+        return [CopyPiece(source, staging, target)]
     found = []
     size = source.dtype.type_size
     for i in range(count):
@@ -78,5 +78,5 @@ def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[P
         staging = new_tensor(source.dtype, ((end - start) * block,), source.name)
         through.alloc_tensors([staging])
         views = [view_1d(t, (end - start) * block, start * size) for t in (source, target)]
-        found.append(Piece(views[0], staging, views[1]))
+        found.append(CopyPiece(views[0], staging, views[1]))
     return found

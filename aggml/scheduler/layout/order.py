@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-__all__ = ["ordering"]
+__all__ = ["order_splits"]
 
 S = TypeVar("S")
 
 
-def ordering(
+def order_splits(
     actions: Sequence[tuple[S, set[Hashable], set[Hashable]]],
     before: Sequence[tuple[S, set[Hashable]]] = (),
 ) -> list[list[S]]:

@@ -14,7 +14,7 @@ from aggml.memory.buffer_type import HOST
 from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Action, Bring, ChooseExperts, Compute, Join, Move
 from aggml.scheduler.layout.copies import Route, pieces, route
-from aggml.scheduler.layout.order import ordering
+from aggml.scheduler.layout.order import order_splits
 from aggml.scheduler.layout.plans import backend_at
 from aggml.tensor import new_like
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Script", "scripting"]
+__all__ = ["Script", "write_script"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Script:
         return "\n".join(lines)
 
 
-def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Sliced[Script]:
+def write_script(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Sliced[Script]:
     """List the actions of a submission, a split in each step.
 
     Args:
@@ -77,12 +77,12 @@ def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) ->
         side: further backends for transfers.
     """
     rewritten = placed.rewritten
-    actions = list(_bringing(placed, side))
+    actions = list(_bring(placed, side))
     for i, plan in enumerate(plans):
         for copy in rewritten.program.splits[i].inputs:
-            actions += _copying(placed, copy, i, side)
+            actions += _copy(placed, copy, i, side)
         if plan is not None:
-            actions.append(_computing(placed, plan, i, side))
+            actions.append(_compute(placed, plan, i, side))
         yield
     homes = _homes(placed)
     touched, written = _touched(placed, actions, homes)
@@ -107,7 +107,7 @@ def _input_side(placed: Placed) -> str:
     return "in" if placed.slot is None else "feed"
 
 
-def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
+def _bring(placed: Placed, side: Side) -> Iterator[Action]:
     """Write the leafs that each run brings and that are read on their own backend."""
     rewritten = placed.rewritten
     program = rewritten.program
@@ -118,7 +118,7 @@ def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
             yield Action(Bring(leaf, target), backend, 0)
 
 
-def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
+def _copy(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
     """The actions that fill one copy."""
     rewritten = placed.rewritten
     program, twins = rewritten.program, rewritten.twins
@@ -129,14 +129,14 @@ def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]
     source = twins[copy.tensor]
     chooser = program.experts.get(copy)
     if chooser is not None:
-        found = _fetching_ids(twins[chooser], program.at(chooser), split, side)
+        found = _fetch_ids(twins[chooser], program.at(chooser), split, side)
         ids = found[-1].task.writes[0] if found else twins[chooser]
         up = side("up", b)
         return [*found, Action(ChooseExperts(source, target, ids), up, split)]
-    return _moving(placed, source, target, (program.at(copy.tensor), b), split, side)
+    return _move(placed, source, target, (program.at(copy.tensor), b), split, side)
 
 
-def _fetching_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
+def _fetch_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
     """Copy the ids of experts to host memory first, if they are not there."""
     if ids.buffer and ids.buffer.is_host:
         return []
@@ -146,7 +146,7 @@ def _fetching_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
     return [Action(Move(ids, staging), down, split)]
 
 
-def _moving(
+def _move(
     placed: Placed,
     source: Tensor,
     target: Tensor,
@@ -177,7 +177,7 @@ def _moving(
     return found
 
 
-def _computing(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Action:
+def _compute(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Action:
     """Run the plan of a split."""
     rewritten = placed.rewritten
     graph, site = rewritten.graphs[split], rewritten.site_of[split]
@@ -214,7 +214,7 @@ def _in_order(placed: Placed, actions: Sequence[Action], side: Side) -> tuple[Ac
             (backend_at(rewritten, i, side).stream.native, {key})
             for i, key in enumerate(placed.scratch)
         ]
-    waits = ordering(rows, before)
+    waits = order_splits(rows, before)
     return tuple(
         [
             Action(task, backend, split, tuple(streams))
