@@ -1,7 +1,7 @@
 """Runs that are requested again in the same words: other arrays, the same checks.
 
-Here: the values that `Prepared` accepts, refuses and releases. Not here: the first run
-(test_compute.py), which functions are entered (test_way.py).
+Here: the values that `PreparedRun` accepts, refuses and releases. Not here: the first run
+(test_compute.py).
 """
 
 from __future__ import annotations
