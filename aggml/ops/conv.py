@@ -77,8 +77,11 @@ def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tens
 def conv_1d_ph(a: Tensor, b: Tensor, s0: int = 1, d0: int = 1) -> Tensor: ...
 @overload
 def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor: ...
-@accept_other_names  # type: ignore[misc]  # it takes both
-def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor:
+# The decorator takes both names.
+@accept_other_names  # type: ignore[misc]
+def conv_1d_ph(  # pyright: ignore[reportInconsistentOverload]
+    a: Tensor, b: Tensor, s: int = 1, d: int = 1
+) -> Tensor:
     """`conv_1d` padded by half of the kernel (``ggml_conv_1d_ph``).
 
     ``s`` is s0 and ``d`` is d0; they may be given by these names.

@@ -113,8 +113,9 @@ def conv_2d_dw_direct(
     dilation0: int = 1,
     dilation1: int = 1,
 ) -> Tensor: ...
-@accept_other_names  # type: ignore[misc]  # it takes both
-def conv_2d_dw_direct(
+# The decorator takes both names.
+@accept_other_names  # type: ignore[misc]
+def conv_2d_dw_direct(  # pyright: ignore[reportInconsistentOverload]
     a: Tensor,
     b: Tensor,
     stride0: int = 1,
@@ -263,8 +264,11 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, s0: int = 1) -> Tensor: ...
 @overload
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor: ...
-@accept_other_names  # type: ignore[misc]  # it takes both
-def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
+# The decorator takes both names.
+@accept_other_names  # type: ignore[misc]
+def conv_transpose_2d_p0(  # pyright: ignore[reportInconsistentOverload]
+    a: Tensor, b: Tensor, stride: int = 1
+) -> Tensor:
     """The transpose of a convolution of images, without padding (``ggml_conv_transpose_2d_p0``).
 
     ggml computes the first image only; this computes all images.
