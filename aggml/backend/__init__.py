@@ -1,14 +1,12 @@
 """Backend: ordered work on one device, from set, run and get to events, batches and closing.
 
-Here: the names. base.py is what a device implements, data.py moves bytes, computing.py places and
-runs graphs, backend.py adds order and the end; direct.py has the hooks for native streams.
+Here: the names. backend.py has the classes, inputs.py the checks of what a run brings and asks for,
+direct.py the hooks for native streams.
 """
 
-from aggml.backend.backend import Backend, Device
-from aggml.backend.base import BackendBase
-from aggml.backend.computing import GraphPlan
+from aggml.backend.backend import Backend, Device, GraphPlan
 
-__all__ = ["Backend", "BackendBase", "Device", "GraphPlan"]
+__all__ = ["Backend", "Device", "GraphPlan"]
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from aggml.backend.backend import Backend
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.backend.base import Array
+    from aggml.backend.backend import Array
     from aggml.memory.buffer import Buffer
     from aggml.stream.future import Future
     from aggml.tensor import Tensor

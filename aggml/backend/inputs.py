@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
 from aggml.ops.table import VIEWS
 from aggml.plan import written_leafs
-from aggml.stream.prepared import Asked
+from aggml.stream.prepared import RunArguments
 from aggml.tensor import Tensor, describe
 from aggml.tensor.checking import check_shape, shape_of
 from aggml.tensor.inputs import Due, Marks
@@ -32,14 +32,14 @@ __all__ = [
     "Inputs",
     "Outputs",
     "Reuse",
+    "RunKey",
     "Shapes",
-    "Words",
-    "ask",
     "check_output",
     "check_written",
-    "reshaped",
+    "find_arguments",
+    "reshape_results",
+    "run_key",
     "shapes_of",
-    "words_of",
 ]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
@@ -49,10 +49,10 @@ Outputs: TypeAlias = "Sequence[Tensor] | list[str] | list[Tensor | str] | tuple[
 Reuse: TypeAlias = "Iterable[Tensor | str]"
 Shapes: TypeAlias = "Sequence[tuple[int, ...] | None]"
 #: The arguments of a submission without its arrays: the key under which it is found again.
-Words: TypeAlias = tuple[object, ...]
+RunKey: TypeAlias = tuple[object, ...]
 
 
-def words_of(outputs: object, inputs: object, reuse: object = (), shape: object = None) -> Words:
+def run_key(outputs: object, inputs: object, reuse: object = (), shape: object = None) -> RunKey:
     """The key of a submission; empty if it cannot be found again by its arguments.
 
     A key is made of tensors, names, and lists, tuples and dictionaries of these; of a shape it
@@ -63,9 +63,9 @@ def words_of(outputs: object, inputs: object, reuse: object = (), shape: object 
     elif type(outputs) is not Tensor and type(outputs) is not tuple and type(outputs) is not str:
         return ()
     if inputs is None:
-        words: Words = (outputs, reuse, shape)
+        key: RunKey = (outputs, reuse, shape)
     elif type(inputs) is dict:
-        words = (outputs, reuse, shape, *inputs)
+        key = (outputs, reuse, shape, *inputs)
     else:
         return ()
     if type(reuse) is not tuple or (shape is not None and type(shape) is not tuple):
@@ -74,21 +74,21 @@ def words_of(outputs: object, inputs: object, reuse: object = (), shape: object 
         if shape is not None and type(shape) is not list and type(shape) is not tuple:
             return ()
         again = tuple(reuse)
-        words = (outputs, again, shape if shape is None else tuple(shape), *words[3:])
+        key = (outputs, again, shape if shape is None else tuple(shape), *key[3:])
     try:
-        hash(words)
+        hash(key)
     except TypeError:  # an argument is no tensor
         return ()
-    return words
+    return key
 
 
-def ask(
+def find_arguments(
     graph: Graph,
     inputs: Inputs | None,
     outputs: object,
     reuse: object,
     what: str,
-) -> Asked:
+) -> RunArguments:
     """Find the tensors that are named, and refuse those that cannot be inputs of this graph.
 
     Args:
@@ -124,7 +124,7 @@ def ask(
     due = _due(graph, given, reuse, what)
     brought = dict.fromkeys([tensor.root for tensor in given])
     marks = Marks([leaf for leaf in brought if leaf._flags & _INPUT], _sorted(graph)[1])
-    return Asked(given, found, single, due, marks)
+    return RunArguments(given, found, single, due, marks)
 
 
 def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes:
@@ -160,7 +160,7 @@ def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes
     return found
 
 
-def reshaped(future: Future[Any], shapes: Shapes) -> Future[Any]:
+def reshape_results(future: Future[Any], shapes: Shapes) -> Future[Any]:
     """Give these shapes to the arrays of a Future that nobody has seen yet; returns the Future."""
     value = future._value
     if isinstance(value, list):

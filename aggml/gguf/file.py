@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.gguf.header import GGUFError, Value, parse
-from aggml.gguf.windows import Windows
+from aggml.gguf.windows import RegisteredWindows
 from aggml.native import _native
 from aggml.process.paths import user_path
 from aggml.tensor import Tensor, cut, new_tensor
@@ -278,7 +278,7 @@ class GGUFFile:
         total = sum(tensor.nbytes for tensor, _ in sources)
         buffer = await backend.alloc_async([tensor for tensor, _ in sources])
         buffer.usage = BufferUsage.WEIGHTS
-        windows = Windows(backend.device, self._bytes, mapped=self._mapped)
+        windows = RegisteredWindows(backend.device, self._bytes, mapped=self._mapped)
         queued: list[tuple[Future[None], int, int]] = []  # bytes, and where they are in the file
         done = 0
         try:

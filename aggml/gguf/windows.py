@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from aggml.backend.backend import Device
     from aggml.stream.future import Future
 
-__all__ = ["Windows"]
+__all__ = ["RegisteredWindows"]
 
 # Bytes, whole pages. A registered window stays in memory, pinned, so windows are small.
 WINDOW: Final = 64 << 20
 
 
-class Windows:
+class RegisteredWindows:
     """The windows that one load has registered with a device.
 
     Registering brings a window into memory and pins it. This may take long, so threads do it. If

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from aggml.process.alive import Named
     from aggml.tensor import Tensor
 
-__all__ = ["Buffer", "Kind", "aligned", "lying", "usage_of"]
+__all__ = ["Buffer", "TypeOfBuffer", "align_up", "lying", "usage_of"]
 
 
 _put = object.__setattr__
 _OF_BUFFER = frozenset({"base", "memory", "size"})
 
 
-class Kind(Protocol):
+class TypeOfBuffer(Protocol):
     """The part of a buffer type that a buffer uses; `aggml.BufferType` is the whole interface."""
 
     @property
@@ -125,7 +125,7 @@ class Buffer:
 
     def __init__(
         self,
-        type: Kind,  # noqa: A002 - named as the attribute
+        type: TypeOfBuffer,  # noqa: A002 - named as the attribute
         size: int,
         base: int,
         memory: object,
@@ -372,7 +372,7 @@ class Buffer:
         return f"<Buffer {self.type.name}, {self.size} bytes, {len(self._tensors)} tensors{state}>"
 
 
-def aligned(size: int, alignment: int) -> int:
+def align_up(size: int, alignment: int) -> int:
     """``size`` rounded up to a multiple of ``alignment``."""
     return -(-size // alignment) * alignment
 

@@ -21,7 +21,7 @@ from aggml.errors import (
     InvalidArgument,
     InvalidHandle,
 )
-from aggml.memory.buffer import Buffer, aligned, usage_of
+from aggml.memory.buffer import Buffer, align_up, usage_of
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.memory.shortage import amount, shortage
 from aggml.native import _native
@@ -128,7 +128,7 @@ class BufferType(ABC):
             raise AllocFailed(f"[{self.name}] no memory for {amount(n)}")
         return n
 
-    def taking(self, size: int) -> Sliced[Buffer]:
+    def take_buffer(self, size: int) -> Sliced[Buffer]:
         """A new buffer, by `provide` if the steps run on an event loop, else by `alloc_buffer`."""
         request = _Request(self, size)
         yield request
@@ -163,9 +163,9 @@ class BufferType(ABC):
             InvalidArgument: ``usage`` is no usage.
             AllocFailed: no memory.
         """
-        return finish(self.allocating(tensors, usage))
+        return finish(self.alloc_steps(tensors, usage))
 
-    def allocating(
+    def alloc_steps(
         self, tensors: Iterable[Tensor], usage: BufferUsage | str | None = None
     ) -> Sliced[Buffer]:
         """`alloc_tensors` in small steps."""
@@ -176,7 +176,7 @@ class BufferType(ABC):
             for group, sizes in _ranges(self, _unplaced(tensors)):
                 size = sum(sizes)
                 try:
-                    buffer = yield from self.taking(size)
+                    buffer = yield from self.take_buffer(size)
                 except AllocFailed as error:
                     told = shortage(error, "alloc", self.name, size, group)
                     raise told from error.__cause__ or error
@@ -261,7 +261,7 @@ def _ranges(buffer_type: BufferType, tensors: list[Tensor]) -> list[tuple[list[T
     ranges: list[tuple[list[Tensor], list[int]]] = [([], [])]
     total = 0
     for tensor in tensors:
-        size = aligned(buffer_type.alloc_size(tensor), buffer_type.alignment)
+        size = align_up(buffer_type.alloc_size(tensor), buffer_type.alignment)
         if total and total + size > buffer_type.max_size:
             ranges.append(([], []))
             total = 0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
-from aggml.memory.allocator import laying_out_scratch
-from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.allocator import scratch_steps
+from aggml.memory.buffer import Buffer, align_up
 from aggml.memory.shortage import shortage
 from aggml.process.locks import new_lock, new_rlock
 from aggml.tensor.placement import PlacementEpoch, placing
@@ -30,12 +30,12 @@ __all__ = [
     "CompiledGraph",
     "GraphBuffer",
     "GraphMemory",
+    "GraphPlaces",
     "GraphPlans",
-    "Held",
-    "Layout",
+    "KeptRun",
     "PlaceRecord",
     "Placer",
-    "laying_out",
+    "place_steps",
     "placements",
 ]
 
@@ -70,7 +70,7 @@ class Compiled(Protocol):
         ...
 
     @property
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether compiling again would give the same plan, provided that no tensor has moved."""
         ...
 
@@ -78,7 +78,8 @@ class Compiled(Protocol):
 class PlaceRecord:
     """Where the tensors of a graph lay at one moment, before work in slices began.
 
-    The work may rest on it if it still `stands` when the work is done. It keeps the memory alive.
+    The work may rest on it if it is still current when the work is done.
+    It keeps the memory alive.
 
     Attributes:
         epoch: the epoch of the placements then.
@@ -93,7 +94,7 @@ class PlaceRecord:
         self._tensors = (*graph.leafs, *graph.nodes)
         self.places = [t.placement for t in self._tensors]
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether each tensor lies where it lay then, or has no memory as it had none then."""
         pairs = zip(self._tensors, self.places, strict=True)
         return all(tensor.placement is place for tensor, place in pairs)
@@ -109,12 +110,12 @@ class GraphMemory:
     def __init__(self, buffer_type: BufferType) -> None:
         self._type = buffer_type
         self._growing = new_rlock()  # reentrant: the garbage collector may run in between
-        self.held: Buffer | None = None
+        self.block: Buffer | None = None
 
     @property
     def size(self) -> int:
         """Bytes of scratch held at present."""
-        return 0 if self.held is None else self.held.size
+        return 0 if self.block is None else self.block.size
 
     def arena(self, size: int) -> Buffer | None:
         """Scratch of at least ``size`` bytes. If it grows, queued runs keep the old arena.
@@ -124,15 +125,15 @@ class GraphMemory:
         Raises:
             AllocFailed: no memory.
         """
-        have = self.held
+        have = self.block
         if size > (0 if have is None else have.size):
             with self._growing:
-                have = self.held
+                have = self.block
                 if size > (0 if have is None else have.size):
                     made = self._type.alloc_buffer(size)
-                    have = self.held  # the allocation may have run code that came here, too
+                    have = self.block  # the allocation may have run code that came here, too
                     if have is None or have.size < made.size:
-                        self.held = have = made
+                        self.block = have = made
         return have
 
 
@@ -140,10 +141,10 @@ class GraphMemory:
 _PREPARED: Final = 8
 
 
-class Held(Protocol):
+class KeptRun(Protocol):
     """The part of a prepared run that this file uses; the whole is in stream/prepared.py."""
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether no tensor that it writes or reads has moved."""
         ...
 
@@ -169,28 +170,28 @@ class CompiledGraph:
         self.gone = gone  # a weak reference with a callback; kept so that the callback is called
         self.plan: Any = plan
         self.epoch = epoch
-        self.prepared: dict[tuple[object, ...], Held] = {}
+        self.prepared: dict[tuple[object, ...], KeptRun] = {}
 
-    def keep(self, words: tuple[object, ...], prepared: Held) -> None:
+    def keep(self, key: tuple[object, ...], prepared: KeptRun) -> None:
         """Keep a prepared run for calls with the same words. With empty words nothing is kept."""
-        if words:
+        if key:
             with _keeping:
-                if words not in self.prepared and len(self.prepared) == _PREPARED:
+                if key not in self.prepared and len(self.prepared) == _PREPARED:
                     del self.prepared[next(iter(self.prepared))]
-                self.prepared[words] = prepared
+                self.prepared[key] = prepared
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether no tensor has moved; prepared runs that are no longer valid are dropped."""
         # Read first, so that the next call notices tensors that move meanwhile.
         epoch = PlacementEpoch.value
         if self.epoch != epoch:
             plan = self.plan
-            if not plan.holds or any(
+            if not plan.is_valid or any(
                 now is not then for now, then in zip(placements(plan), plan.keep, strict=True)
             ):
                 return False
             with _keeping:
-                self.prepared = {w: run for w, run in self.prepared.items() if run.holds()}
+                self.prepared = {w: run for w, run in self.prepared.items() if run.is_valid()}
             self.epoch = epoch
         return True
 
@@ -216,20 +217,20 @@ class GraphPlans:
     def compiled_for(self, backend: Placer) -> CompiledGraph | None:
         """The plan of ``backend`` if no tensor has moved since it was compiled; else None."""
         found = self.compiled.get(id(backend))
-        if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
+        if found is None or (found.epoch != PlacementEpoch.value and not found.is_valid()):
             return None
         return found
 
-    def prepared_for(self, backend: Placer, words: tuple[object, ...]) -> Any:  # noqa: ANN401
+    def prepared_for(self, backend: Placer, key: tuple[object, ...]) -> Any:  # noqa: ANN401
         """The run prepared for ``backend`` under these words if it is still valid; else None.
 
         If there is one, nothing else has to be checked: the graph is placed, by this backend or by
         an allocator, it is compiled, and its memory is within reach.
         """
         found = self.compiled.get(id(backend))
-        if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
+        if found is None or (found.epoch != PlacementEpoch.value and not found.is_valid()):
             return None
-        return found.prepared.get(words)
+        return found.prepared.get(key)
 
     def keep_plan(self, backend: Placer, plan: Compiled, then: PlaceRecord) -> CompiledGraph | None:
         """Keep ``plan`` for this backend: `compiled_for` finds it from now on.
@@ -243,7 +244,7 @@ class GraphPlans:
             None: a tensor has moved since then, so the plan has addresses that are no longer true.
         """
         # As long as the epoch is the same, no tensor has lost its place.
-        if then.epoch != PlacementEpoch.value and not (plan.holds and then.stands()):
+        if then.epoch != PlacementEpoch.value and not (plan.is_valid and then.is_current()):
             return None
         gone = weakref.ref(backend, _forgetting(weakref.ref(self), id(backend)))
         found = self.compiled[id(backend)] = CompiledGraph(gone, plan, then.epoch)
@@ -344,7 +345,7 @@ def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
     return list(lasting), scratch
 
 
-class Layout(NamedTuple):
+class GraphPlaces(NamedTuple):
     """Places for a graph that has none yet: in a block of ``size`` bytes, and in scratch."""
 
     graph: Graph
@@ -366,7 +367,7 @@ class Layout(NamedTuple):
         """
         with placing:
             _check_unplaced(self.graph)
-            if not self.then.stands():
+            if not self.then.is_current():
                 return None
             memory = GraphBuffer(block, self.graph, backend, self.scratch_size)
             try:
@@ -389,7 +390,7 @@ class Layout(NamedTuple):
 _LINGER: Final = 8
 
 
-def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
+def place_steps(backend: Placer, graph: Graph) -> Sliced[GraphPlaces]:
     """Decide where `Backend.alloc_graph` places each tensor, in small steps. Takes no memory."""
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
@@ -400,14 +401,14 @@ def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
     whole = graph.whole  # memory also for nodes that are not computed
     lasting, scratch = _sort(whole)
     yield
-    inside = yield from laying_out_scratch(
+    inside = yield from scratch_steps(
         whole, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size, linger=_LINGER
     )
     offsets, size = [], 0
     for tensor in lasting:
         offsets.append(size)
-        size += aligned(buffer_type.alloc_size(tensor), alignment)
-    return Layout(graph, lasting, offsets, size, inside.offsets, inside.size, then)
+        size += align_up(buffer_type.alloc_size(tensor), alignment)
+    return GraphPlaces(graph, lasting, offsets, size, inside.offsets, inside.size, then)
 
 
 def _check_unplaced(graph: Graph) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import aggml
 from aggml import DType, Graph, Tensor
-from aggml.memory.buffer import aligned
-from aggml.memory.graph_memory import laying_out
+from aggml.memory.buffer import align_up
+from aggml.memory.graph_memory import place_steps
 from aggml.models.decoder.batch import Part, Shape
 from aggml.models.decoder.step import Builder
 from aggml.models.dividing import layer_of
@@ -25,7 +25,7 @@ from aggml.models.kv.caches import CHUNK, Caches
 from aggml.models.speech.listening import heard, memorized
 from aggml.native import _native, cpu_mask
 from aggml.ops.table import PACKS
-from aggml.plan.lowering import compiling
+from aggml.plan.lowering import compile_steps
 from aggml.stream.slices import give_way
 
 if TYPE_CHECKING:
@@ -114,15 +114,15 @@ def _kinds(
 
 async def _bytes_of(graph: Graph, device: Device, known: Iterable[Tensor]) -> tuple[int, int]:
     """Scratch of a graph, and bytes of its inputs and results; ``known`` tensors count nothing."""
-    layout = await give_way(laying_out(device, graph))
+    layout = await give_way(place_steps(device, graph))
     apart = set(known)
     alignment, alloc_size = device.buffer_type.alignment, device.buffer_type.alloc_size
-    size = sum(aligned(alloc_size(t), alignment) for t in layout.lasting if t not in apart)
+    size = sum(align_up(alloc_size(t), alignment) for t in layout.lasting if t not in apart)
     places: dict[Tensor, int] = {}
     at = COLUMN
     for tensor in layout.lasting:
         places[tensor] = at
-        at += aligned(alloc_size(tensor), 4096)
+        at += align_up(alloc_size(tensor), 4096)
 
     def locate(tensor: Tensor) -> tuple[int, bool]:
         offset = layout.scratch.get(tensor)
@@ -132,7 +132,7 @@ async def _bytes_of(graph: Graph, device: Device, known: Iterable[Tensor]) -> tu
     scratch = layout.scratch_size + layout.scratch_size // 16
     if device.buffer_type.is_host:  # kernels have scratch of their own, which the plan knows
         try:
-            plan = await give_way(compiling(graph, locate, scratch, cpu_mask(None)))
+            plan = await give_way(compile_steps(graph, locate, scratch, cpu_mask(None)))
             scratch = max(scratch, plan.arena_size)
         except aggml.Unsupported:
             pass  # `load` says so

@@ -33,10 +33,9 @@ __all__ = [
     "all_tensors",
     "by_name",
     "gaps",
-    "listed",
+    "list_values",
     "member",
     "mismatch",
-    "named",
     "need_dense",
     "need_f32_rows",
     "need_node",
@@ -44,6 +43,7 @@ __all__ = [
     "pack",
     "product_of",
     "refuse_type",
+    "rename_builder",
     "set_param",
     "set_sinks",
     "suffix",
@@ -100,7 +100,7 @@ def by_name(enum: type[E]) -> Mapping[object, E]:
     return table
 
 
-def named(build: Builder, module: str, name: str, told: str) -> Builder:
+def rename_builder(build: Builder, module: str, name: str, told: str) -> Builder:
     """A builder out of a table, with its own name in messages, traces and help."""
     build.__module__, build.__doc__ = module, told
     build.__name__ = build.__qualname__ = name
@@ -187,7 +187,7 @@ def pack(op: str, layout: struct.Struct, *values: object) -> bytes:
     try:
         return layout.pack(*values)
     except (struct.error, OverflowError) as error:
-        raise InvalidArgument(f"[{op}] parameters {listed(values)}: {error}") from None
+        raise InvalidArgument(f"[{op}] parameters {list_values(values)}: {error}") from None
 
 
 def whole(op: str, *values: object) -> tuple[int, ...]:
@@ -199,10 +199,10 @@ def whole(op: str, *values: object) -> tuple[int, ...]:
     try:
         return tuple(map(index, values))  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidHandle(f"[{op}] {listed(values)}: all must be integers") from None
+        raise InvalidHandle(f"[{op}] {list_values(values)}: all must be integers") from None
 
 
-def listed(values: Iterable[object]) -> str:
+def list_values(values: Iterable[object]) -> str:
     """Values for a message."""
     return ", ".join(map(str, values))
 

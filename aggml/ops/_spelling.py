@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Tensor
 
-__all__ = ["FAMILIES", "other_names", "spelled"]
+__all__ = ["FAMILIES", "accept_other_names", "other_names"]
 
 Builder = TypeVar("Builder", bound="Callable[..., Tensor]")
 
@@ -40,7 +40,7 @@ def other_names(builder: Callable[..., Tensor]) -> dict[str, str]:
     return {name: parameter for name, parameter in found.items() if name not in parameters}
 
 
-def spelled(builder: Builder) -> Builder:
+def accept_other_names(builder: Builder) -> Builder:
     """Let parameters be given by their `other_names`, too."""
     others = other_names(builder)
 

@@ -11,9 +11,9 @@ from aggml.ops._common import (
     FLOATS,
     HALF_OR_SINGLE,
     all_tensors,
-    named,
     need_rows,
     refuse_type,
+    rename_builder,
     suffix,
 )
 from aggml.ops.table import with_trait
@@ -51,4 +51,4 @@ def in_place(op: str) -> Unary:
         return unary_node(op, a, True)
 
     told = f"`{op}` in place: the result overwrites ``a`` (``ggml_{op}_inplace``)."
-    return named(build, "aggml.ops.unary", f"{op}_inplace", told)
+    return rename_builder(build, "aggml.ops.unary", f"{op}_inplace", told)

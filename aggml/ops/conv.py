@@ -14,7 +14,7 @@ from aggml.ops._common import (
     refuse_type,
     two_tensors,
 )
-from aggml.ops._spelling import spelled
+from aggml.ops._spelling import accept_other_names
 from aggml.ops.conv_im2col import im2col, im2col_3d
 from aggml.ops.cpy import cont
 from aggml.ops.mul_mat import mul_mat
@@ -42,7 +42,7 @@ def _rows_type(a: Tensor) -> DType:
     return F16 if a.dtype is F16 else F32
 
 
-@spelled
+@accept_other_names
 def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """Convolve lines, all channels with all (``ggml_conv_1d``).
 
@@ -77,8 +77,11 @@ def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tens
 def conv_1d_ph(a: Tensor, b: Tensor, s0: int = 1, d0: int = 1) -> Tensor: ...
 @overload
 def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor: ...
-@spelled  # type: ignore[misc]  # it takes both
-def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor:
+# The decorator takes both names.
+@accept_other_names  # type: ignore[misc]
+def conv_1d_ph(  # pyright: ignore[reportInconsistentOverload]
+    a: Tensor, b: Tensor, s: int = 1, d: int = 1
+) -> Tensor:
     """`conv_1d` padded by half of the kernel (``ggml_conv_1d_ph``).
 
     ``s`` is s0 and ``d`` is d0; they may be given by these names.
@@ -87,7 +90,7 @@ def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor:
     return conv_1d(a, b, s, a.ne[0] // 2, d)
 
 
-@spelled
+@accept_other_names
 def conv_1d_dw(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """Convolve each channel with a kernel of its own (``ggml_conv_1d_dw``).
 
@@ -117,14 +120,14 @@ def conv_1d_dw(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> T
     return reshape_3d(product, product.ne[0], product.ne[2], 1)
 
 
-@spelled
+@accept_other_names
 def conv_1d_dw_ph(a: Tensor, b: Tensor, s0: int = 1, d0: int = 1) -> Tensor:
     """`conv_1d_dw` padded by half of the kernel (``ggml_conv_1d_dw_ph``)."""
     two_tensors("conv_1d_dw_ph", a, b)
     return conv_1d_dw(a, b, s0, a.ne[0] // 2, d0)
 
 
-@spelled
+@accept_other_names
 def conv_2d(
     a: Tensor,
     b: Tensor,
@@ -177,7 +180,7 @@ def conv_2d_s1_ph(a: Tensor, b: Tensor) -> Tensor:
     return conv_2d(a, b, 1, 1, a.ne[0] // 2, a.ne[1] // 2, 1, 1)
 
 
-@spelled
+@accept_other_names
 def conv_2d_dw(
     a: Tensor,
     b: Tensor,
@@ -227,7 +230,7 @@ def conv_2d_dw(
     return reshape_4d(product, out0, out1, channels, batch)
 
 
-@spelled
+@accept_other_names
 def conv_3d(
     a: Tensor,
     b: Tensor,

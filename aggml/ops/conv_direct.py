@@ -21,7 +21,7 @@ from aggml.ops._common import (
     refuse_type,
     whole,
 )
-from aggml.ops._spelling import spelled
+from aggml.ops._spelling import accept_other_names
 from aggml.ops._windows import places
 from aggml.tensor import Tensor, change, new_node
 
@@ -46,7 +46,7 @@ def _check(op: str, a: Tensor, b: Tensor) -> None:
         raise refuse_type(op, "a of f32 or f16, b of f32", a=a, b=b)
 
 
-@spelled
+@accept_other_names
 def conv_2d_direct(
     a: Tensor,
     b: Tensor,
@@ -113,8 +113,9 @@ def conv_2d_dw_direct(
     dilation0: int = 1,
     dilation1: int = 1,
 ) -> Tensor: ...
-@spelled  # type: ignore[misc]  # it takes both
-def conv_2d_dw_direct(
+# The decorator takes both names.
+@accept_other_names  # type: ignore[misc]
+def conv_2d_dw_direct(  # pyright: ignore[reportInconsistentOverload]
     a: Tensor,
     b: Tensor,
     stride0: int = 1,
@@ -160,7 +161,7 @@ def conv_2d_dw_direct(
     return node
 
 
-@spelled
+@accept_other_names
 def conv_3d_direct(
     a: Tensor,
     b: Tensor,
@@ -225,7 +226,7 @@ def conv_3d_direct(
     return new_node("conv_3d", F32, (n0, n1, n2, out_channels * batch), (a, b), params, ndim=4)
 
 
-@spelled
+@accept_other_names
 def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """The transpose of a convolution of lines (``ggml_conv_transpose_1d``).
 
@@ -263,8 +264,11 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, s0: int = 1) -> Tensor: ...
 @overload
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor: ...
-@spelled  # type: ignore[misc]  # it takes both
-def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
+# The decorator takes both names.
+@accept_other_names  # type: ignore[misc]
+def conv_transpose_2d_p0(  # pyright: ignore[reportInconsistentOverload]
+    a: Tensor, b: Tensor, stride: int = 1
+) -> Tensor:
     """The transpose of a convolution of images, without padding (``ggml_conv_transpose_2d_p0``).
 
     ggml computes the first image only; this computes all images.
@@ -300,7 +304,7 @@ def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
     return new_node("conv_transpose_2d", F32, ne, (a, b), pack(op, _THREE, stride, 0, 0), ndim=4)
 
 
-@spelled
+@accept_other_names
 def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
     """Add up columns where they overlap, the end of a transposed convolution (``ggml_col2im_1d``).
 

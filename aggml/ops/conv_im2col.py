@@ -21,7 +21,7 @@ from aggml.ops._common import (
     two_tensors,
     whole,
 )
-from aggml.ops._spelling import spelled
+from aggml.ops._spelling import accept_other_names
 from aggml.ops._windows import places
 from aggml.tensor import Tensor, new_node
 
@@ -36,7 +36,7 @@ _WINDOWS = struct.Struct("<6i?39x")
 _WINDOWS_3D = struct.Struct("<10i24x")
 
 
-@spelled
+@accept_other_names
 def im2col(
     a: Tensor,
     b: Tensor,
@@ -98,7 +98,7 @@ def im2col(
     return new_node("im2col", dtype, ne, (a, b), params, ndim=4 if is_2D else 3)
 
 
-@spelled
+@accept_other_names
 def im2col_back(
     a: Tensor,
     b: Tensor,
@@ -156,7 +156,7 @@ def im2col_back(
     return new_node("im2col_back", F32, (n0, n1, n2, n3), (a, b), params, ndim=4 if is_2D else 3)
 
 
-@spelled
+@accept_other_names
 def im2col_3d(
     a: Tensor,
     b: Tensor,

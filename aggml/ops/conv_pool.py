@@ -21,7 +21,7 @@ from aggml.ops._common import (
     refuse_type,
     whole,
 )
-from aggml.ops._spelling import spelled
+from aggml.ops._spelling import accept_other_names
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["PoolOp", "pool_1d", "pool_2d", "pool_2d_back"]
@@ -52,7 +52,7 @@ def _places(op: str, n: int, k: int, s: int, p: object) -> int:
     return places
 
 
-@spelled
+@accept_other_names
 def pool_1d(a: Tensor, op: PoolOp | str | int, k0: int, s0: int, p0: int = 0) -> Tensor:
     """Take the largest element or the mean of each window of a row (``ggml_pool_1d``).
 
@@ -82,7 +82,7 @@ def pool_1d(a: Tensor, op: PoolOp | str | int, k0: int, s0: int, p0: int = 0) ->
     return new_node("pool_1d", F32, ne, (a,), pack("pool_1d", _LINE, pool, k0, s0, p0))
 
 
-@spelled
+@accept_other_names
 def pool_2d(
     a: Tensor,
     op: PoolOp | str | int,
@@ -127,7 +127,7 @@ def pool_2d(
     return new_node("pool_2d", F32, (width, height, a.ne[2], a.ne[3]), (a,), params)
 
 
-@spelled
+@accept_other_names
 def pool_2d_back(
     a: Tensor,
     af: Tensor,

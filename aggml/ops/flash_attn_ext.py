@@ -81,7 +81,7 @@ def flash_attn_ext(
         )
     if (heads % k_heads if k_heads else heads) or (heads % v_heads if v_heads else heads):
         raise mismatch(op, "q must have a multiple of the heads of k and v", q=q, k=k, v=v)
-    if q.dtype is not F32 or not (_holds(k) and _holds(v)):
+    if q.dtype is not F32 or not (_has_rows_for(k) and _has_rows_for(v)):
         raise refuse_type(op, "q of f32, k and v of floats or quantized types", q=q, k=k, v=v)
     if q.nb[0] != 4 or k.nb[0] != k.dtype.type_size or v.nb[0] != v.dtype.type_size:
         raise gaps(op, q=q, k=k, v=v)
@@ -110,7 +110,7 @@ def flash_attn_ext(
     return new_node(op, F32, (dv, heads, n, batch), src, params, ndim=max(q.ndim, 3))
 
 
-def _holds(a: Tensor) -> bool:
+def _has_rows_for(a: Tensor) -> bool:
     return a.dtype in FLOATS or a.dtype.is_quantized
 
 

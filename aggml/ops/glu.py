@@ -18,9 +18,9 @@ from aggml.ops._common import (
     gaps,
     member,
     mismatch,
-    named,
     pack,
     refuse_type,
+    rename_builder,
     wider,
 )
 from aggml.tensor import Tensor, new_node
@@ -167,7 +167,7 @@ def _swapped(gate: GluOp, what: str) -> Unary:
         return _build(a, None, gate, True)
 
     told = f"`glu` with {what} of the second half (``ggml_{name}_swapped``)."
-    return named(build, __name__, f"{name}_swapped", told)
+    return rename_builder(build, __name__, f"{name}_swapped", told)
 
 
 def _split(gate: GluOp, what: str) -> _OfTwo:
@@ -179,7 +179,7 @@ def _split(gate: GluOp, what: str) -> _OfTwo:
         return _build(a, b, gate, False)
 
     told = f"`glu_split` with {what} of ``a`` (``ggml_{name}_split``)."
-    return named(build, __name__, f"{name}_split", told)
+    return rename_builder(build, __name__, f"{name}_split", told)
 
 
 def reglu(a: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import all_tensors, listed, need_node, set_param, whole
+from aggml.ops._common import all_tensors, list_values, need_node, set_param, whole
 from aggml.ops._precision import ACC_AT, precision, set_acc
 from aggml.tensor import Tensor, describe
 
@@ -27,7 +27,9 @@ def _need_one_of(op: str, a: Tensor, ops: tuple[str, ...]) -> None:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.op not in ops:
-        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}, not from {listed(ops)}")
+        raise InvalidArgument(
+            f"[{op}] {describe(a)} comes from {a.op}, not from {list_values(ops)}"
+        )
     need_node(op, a, a.op)
 
 

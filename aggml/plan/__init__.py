@@ -7,7 +7,7 @@ the step that calls Python. Not here: where tensors lie (memory/), running (the 
 
 from aggml.plan.call import PlanCall
 from aggml.plan.fusion import Chain
-from aggml.plan.lowering import Locate, compile_plan, compiling, node_problem
+from aggml.plan.lowering import Locate, compile_plan, compile_steps, node_problem
 from aggml.plan.plan import DevicePlan, NativePlan, Plan, PlanStep
 from aggml.plan.storages import WHOLE, Storages, written_leafs
 
@@ -22,7 +22,7 @@ __all__ = [
     "PlanStep",
     "Storages",
     "compile_plan",
-    "compiling",
+    "compile_steps",
     "node_problem",
     "written_leafs",
 ]

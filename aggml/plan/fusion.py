@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["NOTHING_FUSED", "Chain", "Fused", "Readers", "Stage", "chaining", "without_last"]
+__all__ = [
+    "NOTHING_FUSED",
+    "Chain",
+    "ChainStage",
+    "Fused",
+    "Readers",
+    "find_chains",
+    "without_last",
+]
 
 #: (whether in the arena, first byte, end) of a tensor
 Span = tuple[bool, int, int]
@@ -40,7 +48,7 @@ _LONGEST_ROW: Final = 32768  # elements: 128 KB; a longer row is better divided 
 _NARROW: Final = 32  # elements; for shorter rows a kernel call costs more than a pass over memory
 
 
-class Stage(NamedTuple):
+class ChainStage(NamedTuple):
     """One node of a chain: its operand besides the value so far, and on which side that is."""
 
     node: Tensor
@@ -55,7 +63,7 @@ class Chain(NamedTuple):
     """
 
     nodes: tuple[Tensor, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[ChainStage, ...]
 
     @property
     def sources(self) -> list[Tensor]:
@@ -131,7 +139,7 @@ class Readers(NamedTuple):
         return None if view._flags & _OUTPUT else self.reader.get(view)
 
 
-def _reading(graph: Graph) -> Sliced[Readers]:
+def _readers_of(graph: Graph) -> Sliced[Readers]:
     """Find the readers of each value, in small steps."""
     reader: dict[Tensor, Tensor | None] = {}
     reads: dict[Tensor, int] = {}
@@ -149,7 +157,7 @@ def _reading(graph: Graph) -> Sliced[Readers]:
     return Readers(reader, viewed, set(graph.ends), order, reads)
 
 
-def chaining(
+def find_chains(
     graph: Graph,
     span: Callable[[Tensor], Span],
     fits: Callable[[Chain], bool] | None = None,
@@ -167,7 +175,7 @@ def chaining(
         fits: whether a chain may be used; None: all may.
         more: finds a chain that begins with a given node and that only this device can fuse.
     """
-    readers = yield from _reading(graph)
+    readers = yield from _readers_of(graph)
     taken: set[Tensor] = set()
     columns: set[Tensor] = set()
     chains: dict[Tensor, Chain] = {}
@@ -200,7 +208,7 @@ def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> Chain | None
     if lead.dtype is not DType.F32 or 0 in lead.ne:
         return None
     product = lead.op == "mul_mat"
-    stages: list[Stage] = []
+    stages: list[ChainStage] = []
     if not product:
         begin = _begin(lead)
         if begin is None:
@@ -215,7 +223,7 @@ def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> Chain | None
         node = readers.next_of(value)
         if node is not None and product and node not in taken and _narrows(node, value):
             nodes.append(node)
-            stages.append(Stage(node, None, False))
+            stages.append(ChainStage(node, None, False))
             break
         if node is None or node in taken or node.op not in _STAGES:
             break
@@ -246,7 +254,7 @@ def without_last(chain: Chain) -> Chain | None:
     return Chain(chain.nodes[:-1], chain.stages[:-1])
 
 
-def _begin(node: Tensor) -> Stage | None:
+def _begin(node: Tensor) -> ChainStage | None:
     """The first stage of a chain of rows."""
     value = node.src[0] if node.op in _BEGINS else None
     if value is None or not _rows(value) or (node.op in _WHOLE_ROWS and node.ne[0] > _LONGEST_ROW):
@@ -254,7 +262,7 @@ def _begin(node: Tensor) -> Stage | None:
     return _stage(node, value)
 
 
-def _stage(node: Tensor, value: Tensor) -> Stage | None:
+def _stage(node: Tensor, value: Tensor) -> ChainStage | None:
     """The stage by which ``node`` continues a chain from ``value``; None if it cannot."""
     if not _rows(node) or node.ne != value.ne:
         return None
@@ -265,18 +273,18 @@ def _stage(node: Tensor, value: Tensor) -> Stage | None:
         if other is None or not _rows(other):
             return None
         fits = other.ne == node.ne if first else _repeats(other, node)
-        return Stage(node, other, first) if fits else None
+        return ChainStage(node, other, first) if fits else None
     if op in _GATED:
         if len(src) < 2 or src[1] is None:
             return None
         first = src[0] is not value
         other = src[0] if first else src[1]
         ok = other is not None and _rows(other) and other.ne == node.ne
-        return Stage(node, other, first) if ok else None
+        return ChainStage(node, other, first) if ok else None
     if op == "soft_max":
         plain = src[0] is value and _source(node, 2) is None and node.op_params[4:8] == bytes(4)
-        return Stage(node, _source(node, 1), False) if plain else None  # no sinks, no ALiBi
-    return Stage(node, None, False) if value in src else None  # its only operand
+        return ChainStage(node, _source(node, 1), False) if plain else None  # no sinks, no ALiBi
+    return ChainStage(node, None, False) if value in src else None  # its only operand
 
 
 def _source(node: Tensor, i: int) -> Tensor | None:

@@ -17,7 +17,7 @@ from aggml.native import _native, cpu_mask
 from aggml.ops.custom import CustomParams
 from aggml.ops.table import IDLE, NUMBERS, PACKS
 from aggml.plan.call import PlanCall
-from aggml.plan.fusion import NOTHING_FUSED, chaining, without_last
+from aggml.plan.fusion import NOTHING_FUSED, find_chains, without_last
 from aggml.plan.plan import Plan
 from aggml.plan.storages import Storages, written_leafs
 from aggml.stream.slices import finish
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Placement
 
-__all__ = ["Locate", "compile_plan", "compiling", "node_problem"]
+__all__ = ["Locate", "compile_plan", "compile_steps", "node_problem"]
 
 # agk_status of native/table/kernels.h
 _STATUS: dict[int, type[AggmlError]] = {
@@ -125,7 +125,7 @@ class _Draft(NamedTuple):
     calls: dict[int, PlanCall]
 
 
-def compiling(
+def compile_steps(
     graph: Graph,
     locate: Locate,
     work_base: int,
@@ -155,7 +155,7 @@ def compiling(
     native = _native.Plan(cpu, work_base)
     operands = _Operands(locate)
     weights = _Weights(written_leafs(graph) if pack else None)
-    fused = (yield from chaining(graph, operands.span)) if fuse and cpu else NOTHING_FUSED
+    fused = (yield from find_chains(graph, operands.span)) if fuse and cpu else NOTHING_FUSED
     draft = _Draft(native, operands, weights, fused.columns, {})
     storages = Storages()
     computed = [node for node in graph.nodes if node.op not in IDLE]
@@ -273,9 +273,9 @@ def compile_plan(
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[compile_plan] {graph!r} is no Graph")
     if addresses is None:
-        return finish(compiling(graph, _where_placed, 0, cpu_mask(isa)))
+        return finish(compile_steps(graph, _where_placed, 0, cpu_mask(isa)))
     address = addresses  # mypy forgets in a lambda that it is not None
-    return finish(compiling(graph, lambda t: (address(t), False), 0, cpu_mask(isa), fuse=False))
+    return finish(compile_steps(graph, lambda t: (address(t), False), 0, cpu_mask(isa), fuse=False))
 
 
 def _where_placed(tensor: Tensor) -> tuple[int, bool]:

@@ -108,7 +108,7 @@ class DevicePlan:
         return graph
 
     @property
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether compiling again would give the same plan, provided that no tensor has moved."""
         return True
 
@@ -169,7 +169,7 @@ class Plan(DevicePlan):
         work: floating point operations of a run, for devices that simulate a speed.
     """
 
-    __slots__ = ("_still_holds", "calls", "native", "work")
+    __slots__ = ("_weights_are_valid", "calls", "native", "work")
 
     def __init__(
         self,
@@ -177,18 +177,18 @@ class Plan(DevicePlan):
         native: _native.Plan,
         storages: Storages,
         calls: Mapping[int, PlanCall],
-        still_holds: Callable[[], bool],
+        weights_are_valid: Callable[[], bool],
     ) -> None:
         super().__init__(graph, arena_size=native.arena_size, storages=storages)
         self.native = native
         self.calls = calls
         self.work = 0
-        self._still_holds = still_holds
+        self._weights_are_valid = weights_are_valid
 
     @property
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the same weights as at compile time may be packed."""
-        return self._still_holds()
+        return self._weights_are_valid()
 
     @property
     def steps(self) -> list[PlanStep]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Named", "living", "note", "there"]
+__all__ = ["Named", "list_alive", "note", "there"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def note(device: object, thing: object) -> None:
     known.add(thing)
 
 
-def living(device: object) -> list[Any]:
+def list_alive(device: object) -> list[Any]:
     """Objects made on ``device`` that still exist; closed ones are left out once they are idle."""
     known: weakref.WeakSet[Any] | None = vars(device).get("_living")
     return [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aggml.backend.props import DeviceType
 from aggml.errors import InvalidArgument, InvalidHandle
-from aggml.registry.joining import is_joined, joined
+from aggml.registry.joining import is_joined, join_devices
 from aggml.registry.loading import discover
 from aggml.registry.table import table
 
@@ -164,7 +164,7 @@ def get_device(
             ):
                 return device
     if name is not None and wanted in (None, DeviceType.META) and is_joined(name):
-        return joined(name)
+        return join_devices(name)
     asked = "" if name is None else f" {name!r}"
     asked += "" if wanted is None else f" of type {wanted.value!r}"
     known = [device.name for device in table.devices]

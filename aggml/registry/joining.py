@@ -18,7 +18,7 @@ from aggml.registry.table import table
 if TYPE_CHECKING:
     from aggml.backend.backend import Device
 
-__all__ = ["is_joined", "joined"]
+__all__ = ["is_joined", "join_devices"]
 
 
 def is_joined(name: str) -> bool:
@@ -26,7 +26,7 @@ def is_joined(name: str) -> bool:
     return re.search(r"[+*?\[]", name) is not None
 
 
-def joined(name: str) -> Device:
+def join_devices(name: str) -> Device:
     """The device made of those that ``name`` means; made and registered if there is none yet.
 
     Raises:

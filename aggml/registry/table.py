@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from aggml.backend.backend import Device
 from aggml.backend.family import API_VERSION, Family
 from aggml.errors import BackendLoadError, InvalidArgument, InvalidHandle, InvalidState
-from aggml.process.alive import living
+from aggml.process.alive import list_alive
 from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
     from aggml.registry.report import LoadResult
 
-__all__ = ["BUILT_IN", "ENTRY_POINT", "EXPLICIT", "Entry", "Table", "table"]
+__all__ = ["BUILT_IN", "ENTRY_POINT", "EXPLICIT", "Entry", "RegistryTable", "table"]
 
 #: The rank of an entry decides its place in enumerations; equal ranks are in order of registration.
 #: Built-in families have their index in candidates.BUILT_IN_NAMES as rank.
@@ -35,7 +35,7 @@ class Entry:
     devices: list[Device] = field(default_factory=list)
 
 
-class Table:
+class RegistryTable:
     """The registered families and devices. All methods may be called from any thread."""
 
     def __init__(self) -> None:
@@ -119,9 +119,9 @@ class Table:
             InvalidState: there are open backends, buffers or events of its devices.
         """
         with self.lock:
-            if any(living(device) for device in entry.devices):
+            if any(list_alive(device) for device in entry.devices):
                 gc.collect()  # some users may be garbage in a cycle
-            used = [thing for device in entry.devices for thing in living(device)]
+            used = [thing for device in entry.devices for thing in list_alive(device)]
             if used:
                 some = ", ".join(map(repr, used[:4])) + (", ..." if len(used) > 4 else "")
                 name = entry.family.name if entry.family else entry.devices[0].name
@@ -146,4 +146,4 @@ class Table:
         self.entries.sort(key=lambda e: e.rank)  # stable: by registration within a rank
 
 
-table = Table()
+table = RegistryTable()

@@ -1,4 +1,4 @@
-"""Given: the checked arguments of a scheduler: backends, types of their buffers, limits.
+"""The checked arguments of a scheduler: backends, types of their buffers, limits.
 
 Not here: using them (planner.py, running/).
 """
@@ -24,14 +24,14 @@ from aggml.tensor import checking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COPIES", "Given"]
+__all__ = ["COPIES", "SchedulerArguments"]
 
 MAX_BACKENDS: Final = 16
 COPIES: Final = 4  # ggml's depth of a pipeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Given:
+class SchedulerArguments:
     """The arguments of a scheduler, checked.
 
     Attributes:
@@ -47,13 +47,13 @@ class Given:
     max_in_flight: int | None
 
     @classmethod
-    def checked(
+    def check(
         cls,
         backends: Sequence[Backend],
         types: Sequence[BufferType] | None,
         parallel: bool | int,
         max_in_flight: int | None,
-    ) -> Given:
+    ) -> SchedulerArguments:
         """Check the arguments of `Scheduler`.
 
         Raises:

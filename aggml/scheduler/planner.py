@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from aggml.errors import AggmlError, AlreadyAllocated, InvalidState
 from aggml.process.locks import new_rlock
 from aggml.scheduler.deciding.assign import Question
-from aggml.scheduler.deciding.match import Ground, comparing, ground, outline, usages
-from aggml.scheduler.deciding.program import building
-from aggml.scheduler.layout.layout import laying_out, placing_for_good
-from aggml.scheduler.layout.memory import Memory
+from aggml.scheduler.deciding.match import OuterFacts, compare_outlines, ground, outline, usages
+from aggml.scheduler.deciding.program import build_split_graph
+from aggml.scheduler.layout.layout import lay_out, place_permanently
+from aggml.scheduler.layout.memory import SharedBuffers
 from aggml.stream.slices import ATTEMPTS, IN_SLICES, finish
 from aggml.tensor.placement import PlacementEpoch
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
-    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.program import SplitGraph
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.layout.plans import Side
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Known", "Moment", "OfGraph", "Planner"]
+__all__ = ["GraphRecord", "PlannedGraph", "Planner", "PlanningFacts"]
 
 T = TypeVar("T")
 
@@ -56,14 +56,14 @@ class _Shared:
         apart: whether there is a layout with memory apart.
     """
 
-    def __init__(self, program: Program, on: Ground) -> None:
+    def __init__(self, program: SplitGraph, on: OuterFacts) -> None:
         self.program = program
         self.layouts: dict[int | None, Layout] = {}
         self.ground = on
         self.compact = False
         self.apart = False
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether no tensor of the program has moved since it was made."""
         program, then = self.program, self.ground.placements
         n = len(then) - len(program.nodes)
@@ -71,11 +71,11 @@ class _Shared:
         return all(t.placement is p for t, p in zip(tensors, then, strict=True))
 
 
-class Moment:
+class PlanningFacts:
     """The facts on which planning rests, as they are before the first slice of it.
 
     Other tasks may change them between two slices, and other threads at any time. So whatever is
-    planned is kept only if it still `stands` afterwards. It keeps the memory of all tensors alive.
+    planned is kept only if it is current afterwards. It keeps the memory of all tensors alive.
 
     Attributes:
         epoch: the epoch of the placements.
@@ -92,16 +92,16 @@ class Moment:
         self._tensors = (*graph.leafs, *graph.nodes)
         self.ground = ground(graph, planner.pins_of(graph))
 
-    def stands(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
+    def is_current(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
         """Whether all facts are the same.
 
         Args:
             graph: the same as before.
             placed: tensors that may have got memory since then.
         """
-        return self._planner.changes == self._changes and self.unmoved(graph, placed)
+        return self._planner.changes == self._changes and self.is_unmoved(graph, placed)
 
-    def unmoved(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
+    def is_unmoved(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
         """Whether all tensors lie where they lay, in buffers of the same use."""
         pairs = zip(self._tensors, self.ground.placements, strict=True)
         if not all(t.placement is then or (then is None and t in placed) for t, then in pairs):
@@ -121,7 +121,7 @@ class Moment:
         return None
 
 
-class Known:
+class PlannedGraph:
     """A graph whose program is known.
 
     Attributes:
@@ -136,7 +136,7 @@ class Known:
         self,
         floating: tuple[Tensor, ...],
         shared: _Shared,
-        then: Moment,
+        then: PlanningFacts,
         twins: dict[Tensor, Tensor] | None = None,
     ) -> None:
         self.floating = floating
@@ -148,16 +148,16 @@ class Known:
         self.then = then
         self._epoch = then.epoch
 
-    def holds(self, graph: Graph) -> bool:
+    def is_valid(self, graph: Graph) -> bool:
         """Whether no tensor has moved."""
         epoch = PlacementEpoch.value  # read first: tensors may move meanwhile
         if self._epoch != epoch:
-            if not self.then.unmoved(graph):
+            if not self.then.is_unmoved(graph):
                 return False
             self._epoch = epoch
         return True
 
-    def remember(self, then: Moment) -> None:
+    def remember(self, then: PlanningFacts) -> None:
         """Record the places that all tensors had then as valid."""
         self.then = then
         self._epoch = then.epoch
@@ -169,7 +169,7 @@ class Known:
         return self.program.found.backend.get(tensor)
 
 
-class OfGraph:
+class GraphRecord:
     """All that is kept of one graph, for as long as it lives.
 
     Attributes:
@@ -182,7 +182,7 @@ class OfGraph:
 
     def __init__(self, gone: weakref.ref[Graph]) -> None:
         self.gone = gone
-        self.known: dict[tuple[Tensor, ...], Known] = {}
+        self.known: dict[tuple[Tensor, ...], PlannedGraph] = {}
         self.prepared: dict[tuple[object, ...], Any] = {}
 
 
@@ -221,16 +221,16 @@ class Planner:
         self._op_offload = op_offload
         self.lock = new_rlock()
         self.side = side
-        self.memory = Memory()
-        self.last: Known | None = None
-        self.graphs: dict[int, OfGraph] = {}
+        self.memory = SharedBuffers()
+        self.last: PlannedGraph | None = None
+        self.graphs: dict[int, GraphRecord] = {}
         self.changes = 0
         # Weak: a tensor that is gone is in no graph, and each step may pin new ones.
         self.pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
         self._remembered: dict[_Shared, tuple[object, ...]] = {}
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
 
-    def guarded(self, steps: Sliced[T]) -> Sliced[T]:
+    def guard(self, steps: Sliced[T]) -> Sliced[T]:
         """The same steps, each with the lock held."""
         try:
             while True:
@@ -276,7 +276,7 @@ class Planner:
         self.graphs.clear()
         self._remembered.clear()
         self.last = None
-        self.memory = Memory()
+        self.memory = SharedBuffers()
         for graph, buffers in list(self._placed.items()):
             for buffer in buffers:
                 buffer.close()
@@ -307,20 +307,22 @@ class Planner:
             ]
         )
 
-    def known_of(self, graph: Graph, floating: tuple[Tensor, ...]) -> Known | None:
+    def known_of(self, graph: Graph, floating: tuple[Tensor, ...]) -> PlannedGraph | None:
         """The program of a graph for runs that bring these leafs, if it still holds."""
         kept = self.graphs.get(graph.uid)
         known = None if kept is None else kept.known.get(floating)
-        return None if known is None or not known.holds(graph) else known
+        return None if known is None or not known.is_valid(graph) else known
 
-    def building(
+    def build_split_graph(
         self, graph: Graph, floating: tuple[Tensor, ...], cuts: Sequence[int] = ()
-    ) -> Sliced[Program]:
+    ) -> Sliced[SplitGraph]:
         """A program that is not kept; ``cuts`` as `splitting` takes them."""
         q = Question(self._backends, self._types, frozenset(floating))
         pins = self.pins_of(graph)
         return (
-            yield from building(graph, q, pins, floating, op_offload=self._op_offload, cuts=cuts)
+            yield from build_split_graph(
+                graph, q, pins, floating, op_offload=self._op_offload, cuts=cuts
+            )
         )
 
     def pins_of(self, graph: Graph) -> dict[Tensor, int]:
@@ -336,7 +338,7 @@ class Planner:
 
     def program(
         self, graph: Graph, floating: tuple[Tensor, ...], *, own: bool = False
-    ) -> Sliced[Known]:
+    ) -> Sliced[PlannedGraph]:
         """The program of a graph, found now if it is not known.
 
         Args:
@@ -347,47 +349,49 @@ class Planner:
         for attempt in range(ATTEMPTS):
             known = self.known_of(graph, floating)
             if known is None or (own and known.twins is not None):
-                then = Moment(self, graph)
+                then = PlanningFacts(self, graph)
                 try:
-                    steps = self._making(graph, floating, then, own=own)
+                    steps = self._make(graph, floating, then, own=own)
                     known = (yield from steps) if attempt < IN_SLICES else finish(steps)
                 except AggmlError:
-                    if then.stands(graph):
+                    if then.is_current(graph):
                         raise
                     continue  # it may have failed only because a tensor moved
-                if not then.stands(graph):
+                if not then.is_current(graph):
                     continue
                 self._keep(graph, known)
             self.last = known
             return known
         raise _restless(graph)
 
-    def _making(
-        self, graph: Graph, floating: tuple[Tensor, ...], then: Moment, *, own: bool
-    ) -> Sliced[Known]:
+    def _make(
+        self, graph: Graph, floating: tuple[Tensor, ...], then: PlanningFacts, *, own: bool
+    ) -> Sliced[PlannedGraph]:
         """The program of a graph, or of one that is like it; nothing is kept."""
         known = None if own else (yield from self._like(graph, floating, then))
         if known is None:
-            program = yield from self.building(graph, floating)
-            known = Known(floating, _Shared(program, then.ground), then)
+            program = yield from self.build_split_graph(graph, floating)
+            known = PlannedGraph(floating, _Shared(program, then.ground), then)
         return known
 
     def _like(
-        self, graph: Graph, floating: tuple[Tensor, ...], then: Moment
-    ) -> Sliced[Known | None]:
+        self, graph: Graph, floating: tuple[Tensor, ...], then: PlanningFacts
+    ) -> Sliced[PlannedGraph | None]:
         key = outline(graph, floating)
         pins = then.ground.pins
         for shared in [s for s, other in list(self._remembered.items()) if other == key]:
-            twins = yield from comparing(graph, floating, pins, shared.program, shared.ground)
+            twins = yield from compare_outlines(
+                graph, floating, pins, shared.program, shared.ground
+            )
             if twins is not None and shared in self._remembered:
-                return Known(floating, shared, then, twins)
+                return PlannedGraph(floating, shared, then, twins)
         return None
 
-    def _keep(self, graph: Graph, known: Known) -> None:
+    def _keep(self, graph: Graph, known: PlannedGraph) -> None:
         uid, graphs = graph.uid, self.graphs
         kept = graphs.get(uid)
         if kept is None:
-            kept = graphs[uid] = OfGraph(weakref.ref(graph, lambda _: graphs.pop(uid, None)))
+            kept = graphs[uid] = GraphRecord(weakref.ref(graph, lambda _: graphs.pop(uid, None)))
         kept.prepared.clear()  # they depend on the earlier program
         kept.known[known.floating] = known
         # Leafs that only this graph has, and their values, must not be another graph's.
@@ -399,32 +403,32 @@ class Planner:
 
     # -- layouts
 
-    def layout(self, graph: Graph, known: Known, slot: int | None) -> Sliced[Layout]:
+    def layout(self, graph: Graph, known: PlannedGraph, slot: int | None) -> Sliced[Layout]:
         """The layout with that memory; None: the compact one."""
         for attempt in range(ATTEMPTS):
             layout = known.layouts.get(slot)
             if layout is not None and layout.is_current(self.memory):
                 return layout
-            if known.twins is not None and not known.shared.stands():
+            if known.twins is not None and not known.shared.is_current():
                 # The equivalent graph was placed by the user meanwhile.
                 self._remembered.pop(known.shared, None)
                 known = yield from self.program(graph, known.floating, own=True)
             then, fixed = known.then, known.program.fixed
             try:
                 if fixed:
-                    placing = placing_for_good(known.program)
+                    placing = place_permanently(known.program)
                     (yield from placing) if attempt < IN_SLICES else finish(placing)
-                if not then.stands(graph, fixed):
+                if not then.is_current(graph, fixed):
                     raise _Outdated
                 if fixed:
-                    then = Moment(self, graph)
-                steps = laying_out(known.program, slot, self.memory, self.side)
+                    then = PlanningFacts(self, graph)
+                steps = lay_out(known.program, slot, self.memory, self.side)
                 layout = (yield from steps) if attempt < IN_SLICES else finish(steps)
-                if not then.stands(graph):
+                if not then.is_current(graph):
                     raise _Outdated
             except (AggmlError, _Outdated) as error:
                 # An error may have no other cause than that a tensor moved.
-                if not isinstance(error, _Outdated) and known.then.stands(graph, fixed):
+                if not isinstance(error, _Outdated) and known.then.is_current(graph, fixed):
                     raise
                 kept = self.graphs.get(graph.uid)
                 if kept is not None and kept.known.get(known.floating) is known:
@@ -439,15 +443,15 @@ class Planner:
 
     def node_by_node(
         self, graph: Graph, floating: tuple[Tensor, ...]
-    ) -> Sliced[tuple[Layout, Moment]]:
+    ) -> Sliced[tuple[Layout, PlanningFacts]]:
         """A layout in which each node is a split of its own, and the places on which it rests."""
         for attempt in range(ATTEMPTS):
-            before = Moment(self, graph)
+            before = PlanningFacts(self, graph)
             steps = self._each_apart(graph, floating, before)
             try:
                 found = (yield from steps) if attempt < IN_SLICES else finish(steps)
             except AggmlError:
-                if before.stands(graph):
+                if before.is_current(graph):
                     raise
                 continue
             if found is not None:
@@ -455,15 +459,15 @@ class Planner:
         raise _restless(graph)
 
     def _each_apart(
-        self, graph: Graph, floating: tuple[Tensor, ...], before: Moment
-    ) -> Sliced[tuple[Layout, Moment] | None]:
-        program = yield from self.building(graph, floating, range(len(graph.nodes)))
-        yield from placing_for_good(program)
-        then = Moment(self, graph)
-        if not before.stands(graph, program.fixed):
+        self, graph: Graph, floating: tuple[Tensor, ...], before: PlanningFacts
+    ) -> Sliced[tuple[Layout, PlanningFacts] | None]:
+        program = yield from self.build_split_graph(graph, floating, range(len(graph.nodes)))
+        yield from place_permanently(program)
+        then = PlanningFacts(self, graph)
+        if not before.is_current(graph, program.fixed):
             return None
-        layout = yield from laying_out(program, None, self.memory, self.side)
-        return (layout, then) if then.stands(graph) else None
+        layout = yield from lay_out(program, None, self.memory, self.side)
+        return (layout, then) if then.is_current(graph) else None
 
     def all(self, graph: Graph, floating: tuple[Tensor, ...]) -> Sliced[Layout]:
         """Program and compact layout."""
@@ -492,7 +496,7 @@ class Planner:
                 f"[Scheduler.alloc_graph] {graph!r} has memory already: call Scheduler.reset first"
             )
         known = finish(self.program(graph, (), own=True))
-        before = Moment(self, graph)
+        before = PlanningFacts(self, graph)
         program = known.program
         groups: dict[int, dict[Tensor, None]] = {}
         for tensor in (*program.fixed, *program.kept):
@@ -502,9 +506,9 @@ class Planner:
         try:
             for b, group in groups.items():
                 buffers.append(self._types[b].alloc_tensors(group))
-            if not before.stands(graph, [t for group in groups.values() for t in group]):
+            if not before.is_current(graph, [t for group in groups.values() for t in group]):
                 raise _restless(graph)
-            known.remember(Moment(self, graph))
+            known.remember(PlanningFacts(self, graph))
             finish(self.layout(graph, known, None))
         except BaseException:
             for buffer in buffers:

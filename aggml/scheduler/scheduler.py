@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import anyio
 import anyio.lowlevel
 
-from aggml.backend.inputs import reshaped, shapes_of
+from aggml.backend.inputs import reshape_results, shapes_of
 from aggml.errors import InvalidHandle, InvalidState
 from aggml.graph import Graph
 from aggml.scheduler.deciding.show import SchedulePlan
-from aggml.scheduler.given import COPIES, Given
+from aggml.scheduler.given import COPIES, SchedulerArguments
 from aggml.scheduler.layout.layout import measure
 from aggml.scheduler.planner import Planner
 from aggml.scheduler.running.job import Job
@@ -83,7 +83,7 @@ class Scheduler:
         op_offload: bool = False,
         max_in_flight: int | None = COPIES,
     ) -> None:
-        given = self._given = Given.checked(backends, types, parallel, max_in_flight)
+        given = self._given = SchedulerArguments.check(backends, types, parallel, max_in_flight)
         self._admission = Admission(given.max_in_flight)
         self._sides = Sides(given.backends, given.types)
         self._runner = Runner(given.backends, self._sides, given.n_copies, self._admission)
@@ -233,7 +233,7 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.reserve_size")
         planner = self._planner
-        return measure(planner.finish(planner.building(graph, planner.floating(graph))))
+        return measure(planner.finish(planner.build_split_graph(graph, planner.floating(graph))))
 
     def reserve(self, graph: Graph) -> None:
         """Make the compute buffers large enough for a graph (``ggml_backend_sched_reserve``).
@@ -274,7 +274,7 @@ class Scheduler:
         """
         self._check_graph(graph, "Scheduler.prepare")
         planner = self._planner
-        await give_way(planner.guarded(planner.all(graph, planner.floating(graph))))
+        await give_way(planner.guard(planner.all(graph, planner.floating(graph))))
 
     # -- running
 
@@ -419,7 +419,7 @@ class Scheduler:
         if shape is None:
             return await self._submitter.submit(graph, inputs, outputs, reuse)
         shapes = shapes_of(graph, outputs, shape, "Scheduler.submit")
-        return reshaped(await self._submitter.submit(graph, inputs, outputs, reuse), shapes)
+        return reshape_results(await self._submitter.submit(graph, inputs, outputs, reuse), shapes)
 
     # -- node by node
 

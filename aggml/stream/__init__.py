@@ -1,13 +1,11 @@
 """Stream: in-order work with futures. Public, so that a device written in Python has them too.
 
-Here: the names. base.py enqueues, data.py moves bytes and runs plans, calls.py calls Python,
-stream.py puts streams in order.
+Here: the name. stream.py has the class, future.py the results, reactor.py wakes event loops.
 """
 
-from aggml.stream.base import StreamBase
 from aggml.stream.stream import Stream
 
-__all__ = ["Stream", "StreamBase"]
+__all__ = ["Stream"]
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """CallThread: the Python thread on which a stream runs Python functions, in its order.
 
 Here: taking the next call from the native stream and reporting how it ended; refusing waits that
-would never end. Not here: queueing calls (calls.py), the functions of a graph (plan/call.py).
+would never end. Not here: queueing calls (stream.py), the functions of a graph (plan/call.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
+    "BlockedWait",
     "CallThread",
-    "Waiting",
     "calling",
     "check_may_wait",
     "foreign_error",
@@ -70,7 +70,7 @@ def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
     )
 
 
-class Waiting:
+class BlockedWait:
     """A ``with`` block in which a function waits for operations; other functions can see the wait.
 
     Raises:

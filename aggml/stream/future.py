@@ -14,7 +14,7 @@ from aggml.errors import InvalidHandle, InvalidState
 from aggml.native import _native
 from aggml.process.foreign import report, show
 from aggml.process.locks import new_rlock
-from aggml.stream.call_thread import Waiting, calling, check_may_wait
+from aggml.stream.call_thread import BlockedWait, calling, check_may_wait
 from aggml.stream.failures import exception_of
 from aggml.stream.observe import learned, observers
 from aggml.stream.parker import post_here
@@ -170,9 +170,9 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             AggmlError: what the operation failed with.
             ExceptionGroup: for a `Backend.synchronize`: the failures that nobody had seen.
         """
-        return self._told(self.exception())
+        return self._value_or_raise(self.exception())
 
-    def _told(self, problem: Exception | None) -> T_co:
+    def _value_or_raise(self, problem: Exception | None) -> T_co:
         """The value, unless there is an exception to raise."""
         if problem is not None:
             try:
@@ -202,7 +202,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             return self.result()
         if not self._abortable:
             yield from wait_op(last)
-            return self._told(self._failure())
+            return self._value_or_raise(self._failure())
         self._enter()
         try:
             yield from wait_op(last)
@@ -213,7 +213,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._leave(cancelled=True)
             raise
         self._leave(cancelled=False)
-        return self._told(self._failure())
+        return self._value_or_raise(self._failure())
 
     def send(self, value: object) -> Any:  # noqa: ANN401 - what event loops pass to each other
         """Run one step of a task that was made from this Future; called by event loops."""
@@ -289,7 +289,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         self._enter()
         try:
             if calling:
-                with Waiting(self._ops or (), self.what):
+                with BlockedWait(self._ops or (), self.what):
                     return last.wait(seconds)
             return last.wait(seconds)
         finally:

@@ -21,17 +21,17 @@ from aggml.tensor.spans import bits_of, span_of
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from aggml.stream.data import DataStream, Runnable
+    from aggml.stream.stream import Runnable, Stream
     from aggml.tensor import Tensor
     from aggml.tensor.inputs import Due, Marks
     from aggml.tensor.placement import Holder
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Asked", "Prepared", "Request", "Scratch"]
+__all__ = ["PreparedRun", "Request", "RunArguments", "Scratch"]
 
 
-class Asked(NamedTuple):
+class RunArguments(NamedTuple):
     """The inputs and outputs of one run as tensors.
 
     Attributes:
@@ -63,7 +63,7 @@ class Request:
 
     __slots__ = ("_bits", "_inputs", "_operation", "_results", "_single", "_what", "due", "marks")
 
-    def __init__(self, asked: Asked, what: str) -> None:
+    def __init__(self, asked: RunArguments, what: str) -> None:
         self._what = what
         self._operation = what.rpartition(".")[2]
         self.due = asked.due
@@ -135,15 +135,15 @@ class Scratch(Protocol):
         held: the present block, if any.
     """
 
-    held: Any  # a Holder, or None
+    block: Any  # a Holder, or None
 
 
-class Prepared:
+class PreparedRun:
     """A run of one plan on one stream, to be enqueued again over other arrays.
 
     It keeps everything that a run would have to look up again. Two facts can change, so each run
     checks them: the scratch, and whether INPUT leafs that are not brought have a value. The owner
-    calls `holds` after any tensor of the process was placed or unplaced.
+    calls `is_valid` after any tensor of the process was placed or unplaced.
 
     Args:
         stream: the stream that runs the plan.
@@ -175,10 +175,10 @@ class Prepared:
 
     def __init__(
         self,
-        stream: DataStream,
+        stream: Stream,
         plan: Runnable,
         scratch: Scratch,
-        asked: Asked | None,
+        asked: RunArguments | None,
         what: str,
         *,
         marks: Marks,
@@ -212,7 +212,7 @@ class Prepared:
         self._shapes = shapes
         self._abortable = abortable
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether no tensor that it writes or reads has moved."""
         return all(root.placement is place for root, place in self._places)
 
@@ -231,7 +231,7 @@ class Prepared:
             place = leaf.placement
             if place is None or not (place.filled == KEPT or (again and place.filled == BROUGHT)):
                 check_due(self._due, self._what)  # says why
-        scratch, keep = self._scratch.held, self._keep
+        scratch, keep = self._scratch.block, self._keep
         if keep[1] is not scratch:  # another thread may do the same: what is used is local
             assert scratch is not None, "an arena never goes"
             assert scratch.size >= self._plan.arena_size, "an arena never shrinks"

@@ -35,7 +35,7 @@ __all__ = [
     "current_task",
     "in_trio",
     "known_reactor",
-    "protected",
+    "protect",
     "reactor_of_asyncio",
     "reactor_of_trio",
     "retire",
@@ -97,7 +97,7 @@ class Reactor:
     def start(self) -> None:
         """Let trio's pump wait for the descriptor, if it rests and any callback waits."""
         if self.resting is not None and self.notifier.waits:
-            protected(_start)(self)
+            protect(_start)(self)
 
     def wake(self) -> None:
         """Make all due callbacks; runs in the loop whenever the descriptor is readable."""
@@ -154,10 +154,10 @@ _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first see
 _ENDING = "ending"  # stands for the reactor of a run that accepts no system task any more
 _lock = new_lock()
 _unpumped = False
-_protected: dict[Any, Any] = {}  # see `protected`
+_protected: dict[Any, Any] = {}  # see `protect`
 
 
-def protected(function: Callable[..., Any]) -> Callable[..., Any]:
+def protect(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, in which Ctrl-C interrupts no task of trio."""
     found = _protected.get(function)
     if found is None:

@@ -16,7 +16,7 @@ from aggml.stream.reactor import (
     anything_unpumped,
     in_trio,
     known_reactor,
-    protected,
+    protect,
     reactor_of_asyncio,
     reactor_of_trio,
     retire,
@@ -110,7 +110,7 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
             yield from _wait_ending(reactor, op)
             break
         if reactor.resting is not None and not reactor.led:
-            yield from protected(_lead)(reactor, op)
+            yield from protect(_lead)(reactor, op)
             owed = False
             continue
         task = trio.lowlevel.current_task()

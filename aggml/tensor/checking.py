@@ -1,7 +1,7 @@
 """Checks arrays that are set or got against their tensors, before anything is queued.
 
 Here: element types, shapes, byte ranges, read-only outputs; each error says what was given and what
-was expected. Not here: moving the bytes (stream/data.py).
+was expected. Not here: moving the bytes (stream/stream.py).
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from aggml.tensor.layout import Extents
     from aggml.tensor.placement import Placement
 
-__all__ = ["CPU_DLPACK", "Shown", "array_over", "dlpack_of", "host_view"]
+__all__ = ["CPU_DLPACK", "Exportable", "array_over", "dlpack_of", "host_view"]
 
 Array = np.ndarray[Any, Any]
 CPU_DLPACK = (1, 0)  # kDLCPU, device 0
 
 
-class Shown(Protocol):
+class Exportable(Protocol):
     """What is known here of a tensor: its layout, and where its storage lies."""
 
     @property
@@ -62,7 +62,7 @@ class Shown(Protocol):
         ...
 
     @property
-    def root(self) -> Shown:
+    def root(self) -> Exportable:
         """The tensor that has the storage."""
         ...
 
@@ -72,7 +72,7 @@ class Shown(Protocol):
         ...
 
 
-def host_view(tensor: Shown, what: str) -> Array:
+def host_view(tensor: Exportable, what: str) -> Array:
     """See `Tensor.host_view`."""
     placement = tensor.root.placement
     if placement is None:
@@ -99,7 +99,7 @@ def host_view(tensor: Shown, what: str) -> Array:
     return array_over(tensor, flat, start)
 
 
-def array_over(tensor: Shown, flat: Array, start: int) -> Array:
+def array_over(tensor: Exportable, flat: Array, start: int) -> Array:
     """``tensor`` as an array over bytes that begin with its first element at ``flat[start]``.
 
     The array has the shape `Tensor.shape` and the strides of the tensor; quantized types are bytes.
@@ -115,7 +115,7 @@ def array_over(tensor: Shown, flat: Array, start: int) -> Array:
     return np.ndarray(shape, element, flat, start, strides)
 
 
-def dlpack_of(tensor: Shown, what: str, **options: Any) -> Any:  # noqa: ANN401 - a capsule
+def dlpack_of(tensor: Exportable, what: str, **options: Any) -> Any:  # noqa: ANN401 - a capsule
     """See `Tensor.__dlpack__`."""
     if tensor.dtype is DType.BF16:
         raise Unsupported(

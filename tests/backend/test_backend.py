@@ -13,11 +13,11 @@ from support import N, holding, placed, ramp, sum_graph, sum_on, vector
 
 import aggml
 from aggml import Buffer, BufferType, Device, DeviceType, Family, Graph, Stream, ops
-from aggml.backend import BackendBase
+from aggml.backend import Backend
 from aggml.devices.cpu import CPUFamily
 from aggml.devices.sim import SimDevice
 from aggml.native import cpu_mask
-from aggml.plan import compiling
+from aggml.plan import compile_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -299,7 +299,7 @@ class PlainBackend(aggml.Backend):
         return self.stream.clear(buffer, value)
 
     def _compile(self, graph: Graph, memory: Any) -> Any:
-        return compiling(graph, memory.locate, memory.scratch_size, cpu_mask("scalar"))
+        return compile_steps(graph, memory.locate, memory.scratch_size, cpu_mask("scalar"))
 
     def _compute(self, plan: aggml.Plan, arena: Buffer | None) -> aggml.Future[None]:
         return self.stream.run_plan(plan, arena)
@@ -355,7 +355,7 @@ async def test_a_device_made_of_what_is_required(cpu: CPUBackend) -> None:
     assert device.host_buffer_type is None
     assert not device.caps.buffer_from_host
     async with device.backend() as be:
-        assert isinstance(be, BackendBase)
+        assert isinstance(be, Backend)
         s = sum_on(be)
         assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
         a = holding(cpu, ramp(), "a")

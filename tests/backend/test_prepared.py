@@ -1,7 +1,7 @@
 """Runs that are requested again in the same words: other arrays, the same checks.
 
-Here: the values that `Prepared` accepts, refuses and releases. Not here: the first run
-(test_compute.py), which functions are entered (test_way.py).
+Here: the values that `PreparedRun` accepts, refuses and releases. Not here: the first run
+(test_compute.py).
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def test_scratch_that_grew_serves_what_was_prepared_before(be: aggml.Backend) ->
     be.alloc_graph(small)
     value = np.full(64, 4, np.float32)
     expected = be.run(small, {"x": value}, "y").get()
-    before = be.memory.held
+    before = be.memory.block
     be.alloc_graph(large)
-    assert be.memory.held is not before
+    assert be.memory.block is not before
     assert (be.run(small, {"x": value}, "y").get() == expected).all()
 
 

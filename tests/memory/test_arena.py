@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggml.memory.allocator.arena import Arena, Chunk
+from aggml.memory.allocator.arena import Arena, ArenaChunk
 
 
 def test_an_arena_takes_the_smallest_hole_that_fits() -> None:
-    arena = Chunk()
+    arena = ArenaChunk()
     a, b, c, d, e = (arena.take(size) for size in (64, 32, 32, 32, 32))
     arena.give(a, 64)
     arena.give(c, 32)
@@ -24,7 +24,7 @@ def test_an_arena_takes_the_smallest_hole_that_fits() -> None:
 
 
 def test_holes_merge_with_both_neighbours_and_with_the_top() -> None:
-    arena = Chunk()
+    arena = ArenaChunk()
     a, b, c, d = (arena.take(32) for _ in range(4))
     arena.give(a, 32)
     arena.give(c, 32)
@@ -36,7 +36,7 @@ def test_holes_merge_with_both_neighbours_and_with_the_top() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
 def test_an_arena_never_gives_a_byte_twice(steps: list[tuple[bool, int]]) -> None:
-    arena: Chunk = Chunk()
+    arena: ArenaChunk = ArenaChunk()
     held: list[tuple[int, int]] = []
     for give, number in steps:
         if give and held:

@@ -66,7 +66,7 @@ def test_an_arena_never_shrinks_whoever_takes_one_in_between(
     meddling(monkeypatch, lambda: taken.append(memory.arena(1 << 20)))
     small = memory.arena(1 << 10)
     assert taken[0].size == 1 << 20
-    assert memory.held is taken[0]
+    assert memory.block is taken[0]
     assert small is taken[0]
 
 

@@ -61,11 +61,13 @@ def stored(rng: random.Random, shape: tuple[int, ...], name: str) -> tuple[Any, 
     """A tensor of this shape: a leaf, or one that is a transposed or sliced view; and its value."""
     kind = rng.choice(["leaf", "transposed", "part"]) if len(shape) > 1 else "leaf"
     if kind == "transposed":
-        of = leaf((*shape[:-2], shape[-1], shape[-2]), name=name)
+        axes = list(shape)
+        of = leaf((*axes[:-2], axes[-1], axes[-2]), name=name)
         array = draw(rng, of.shape)
         return of.mT, of, array
     if kind == "part":
-        of = leaf((*shape[:-1], shape[-1] + 3), name=name)
+        axes = list(shape)
+        of = leaf((*axes[:-1], axes[-1] + 3), name=name)
         array = draw(rng, of.shape)
         return of[..., 1:-2], of, array
     of = leaf(shape, name=name)

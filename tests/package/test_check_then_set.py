@@ -29,16 +29,16 @@ OBSERVER = "observers are called under the lock of stream/observe.py"
 
 #: (file, function, what is set): why no lock is needed.
 REVIEWED = {
-    ("backend/base.py", "_unit", "batch.counted"): OF_THREAD,
+    ("backend/backend.py", "_unit", "batch.counted"): OF_THREAD,
     ("backend/inputs.py", "_sorted", "graph.expected"): BUILT_ANEW,
-    ("backend/inputs.py", "reshaped", "future._value"): ONE_CALL,
+    ("backend/inputs.py", "reshape_results", "future._value"): ONE_CALL,
     ("devices/cpu/roofline.py", "_data", "self._memory"): BUILT_ANEW,
     ("graph.py", "_indexed", "self._index"): BUILT_ANEW,
     ("graph.py", "find", "self._names"): BUILT_ANEW,
     ("graph.py", "members", "self._members"): BUILT_ANEW,
     ("graph.py", "use_count", "self._uses"): BUILT_ANEW,
     ("scheduler/deciding/assign.py", "supports", "self._forms"): ONE_CALL,
-    ("scheduler/deciding/program.py", "building", "found.backend"): ONE_CALL,
+    ("scheduler/deciding/program.py", "build_split_graph", "found.backend"): ONE_CALL,
     ("scheduler/layout/rewrite.py", "_twin", "self.twins"): ONE_CALL,
     ("scheduler/running/evaluate.py", "__anext__", "self._begun"): ONE_LOOP,
     ("scheduler/running/evaluate.py", "next", "self._nodes"): ONE_LOOP,

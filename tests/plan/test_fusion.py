@@ -13,7 +13,7 @@ import pytest
 import aggml
 from aggml import Graph, GraphAllocator, Tensor, new_tensor, ops
 from aggml.plan import compile_plan
-from aggml.plan.fusion import chaining
+from aggml.plan.fusion import find_chains
 from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def chains(*ends: Tensor, at: dict[Tensor, tuple[int, int]] | None = None) -> li
             return True, start, end
         return True, start + tensor.view_offs, start + tensor.view_offs + tensor.nbytes
 
-    found = finish(chaining(graph, span)).chains
+    found = finish(find_chains(graph, span)).chains
     return [[node.op for node in chain.nodes] for chain in found.values()]
 
 
@@ -172,7 +172,7 @@ def test_not_where_a_node_in_between_writes_what_is_read() -> None:
             start, end = at.get(tensor, (id(tensor) << 16, (id(tensor) << 16) + tensor.nbytes))
             return True, start, end
 
-        (chain,) = finish(chaining(Graph(both), span)).chains.values()
+        (chain,) = finish(find_chains(Graph(both), span)).chains.values()
         return chain.nodes[0]
 
     assert lead({}) is one
@@ -289,7 +289,7 @@ def test_columns_are_what_one_product_alone_reads() -> None:
         def span(tensor: Tensor) -> tuple[bool, int, int]:
             return True, id(tensor) << 16, (id(tensor) << 16) + tensor.nbytes
 
-        return {*finish(chaining(Graph(*ends), span)).columns}
+        return {*finish(find_chains(Graph(*ends), span)).columns}
 
     product, total = two()
     weights = leaf(48, 7)

@@ -15,7 +15,7 @@ import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimDevice
 from aggml.scheduler import planner
-from aggml.scheduler.deciding.program import building
+from aggml.scheduler.deciding.program import build_split_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,9 +92,9 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
 
     def counted(*args: Any, **named: Any) -> Any:
         found.planned += 1
-        return building(*args, **named)
+        return build_split_graph(*args, **named)
 
-    monkeypatch.setattr(planner, "building", counted)
+    monkeypatch.setattr(planner, "build_split_graph", counted)
     yield found
     found.sched.close()
 
@@ -108,7 +108,7 @@ async def test_a_graph_built_anew_is_not_planned_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("placed again")
 
-    monkeypatch.setattr(planner, "laying_out", never)
+    monkeypatch.setattr(planner, "lay_out", never)
     for _ in range(5):
         await model.run()
         gc.collect()  # the earlier graphs may go: nothing needs them

@@ -310,7 +310,9 @@ async def test_submissions_of_a_graph_that_is_being_planned_keep_their_order() -
             tg.start_soon(client, 0)
             await anyio.wait_all_tasks_blocked()
             finish(
-                sched._submitter.planning(Job(graph, {x: np.zeros(N, np.float32)}, graph.nodes[-1]))
+                sched._submitter.plan_steps(
+                    Job(graph, {x: np.zeros(N, np.float32)}, graph.nodes[-1])
+                )
             )
             tg.start_soon(client, 1)
             await anyio.wait_all_tasks_blocked()

@@ -371,8 +371,8 @@ async def test_a_graph_seen_before_is_not_planned_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("planned again")
 
-    monkeypatch.setattr(planner, "building", never)
-    monkeypatch.setattr(planner, "laying_out", never)
+    monkeypatch.setattr(planner, "build_split_graph", never)
+    monkeypatch.setattr(planner, "lay_out", never)
     z = await two.sched.run(two.graph, {two.x: x}, two.z)
     assert np.allclose(z, two.expected(x), atol=1e-5)
 

@@ -18,8 +18,8 @@ import aggml
 from aggml import Graph, new_tensor, ops
 from aggml.devices.sim import SimDevice
 from aggml.ops.table import VIEWS
-from aggml.scheduler.deciding.assign import Assignment, Question, assigning
-from aggml.scheduler.deciding.split import Split, splitting
+from aggml.scheduler.deciding.assign import Assignment, Question, assign_backends
+from aggml.scheduler.deciding.split import Split, cut_into_splits
 from aggml.stream.slices import finish
 
 CASES = [pytest.param(raw, id=raw["id"]) for raw in cases()]
@@ -33,8 +33,8 @@ def solve(
     op_offload: bool = False,
 ) -> tuple[Question, Assignment, list[Split]]:
     q = Question(backends, [b.buffer_type for b in backends])
-    found = finish(assigning(graph, q, pins or {}, op_offload=op_offload))
-    return q, found, finish(splitting(graph, q, found))
+    found = finish(assign_backends(graph, q, pins or {}, op_offload=op_offload))
+    return q, found, finish(cut_into_splits(graph, q, found))
 
 
 def overruled(case: Recorded) -> bool:

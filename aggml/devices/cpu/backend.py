@@ -13,7 +13,7 @@ from aggml.backend.direct import DirectBackend
 from aggml.devices.cpu import tuning
 from aggml.errors import InvalidArgument
 from aggml.native import cpu_mask
-from aggml.plan import compiling
+from aggml.plan import compile_steps
 from aggml.stream import Stream
 from aggml.stream.threadpool import ThreadPool, default_pool
 from aggml.tensor.checking import integer
@@ -102,4 +102,4 @@ class CPUBackend(DirectBackend):
         return True
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[Plan]:
-        return compiling(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)
+        return compile_steps(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)

@@ -25,9 +25,9 @@ from aggml.tensor import checking
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggml.backend import BackendBase, Device
-    from aggml.backend.base import Array, Sums
-    from aggml.devices.cuda.module import Module, Target
+    from aggml.backend import Backend, Device
+    from aggml.backend.backend import Array, Sums
+    from aggml.devices.cuda.module import CudaTarget, Module
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
@@ -51,7 +51,9 @@ class CUDABackend(DirectBackend):
 
     memory: _QueueMemory
 
-    def __init__(self, device: Device, target: Target, *, max_queued: int | None = None) -> None:
+    def __init__(
+        self, device: Device, target: CudaTarget, *, max_queued: int | None = None
+    ) -> None:
         stream = Stream(target.name, native=target.native.stream(target.name))
         super().__init__(device, stream, max_queued=max_queued)
         self._target = target
@@ -80,7 +82,7 @@ class CUDABackend(DirectBackend):
             ]
             return self.stream.together(parts, "copy")
 
-    def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
+    def _copy_to(self, src: Tensor, dst: Tensor, other: Backend) -> Future[None]:
         if not isinstance(other, CUDABackend) or other.device is self.device:
             return super()._copy_to(src, dst, other)
         with self.stream.sharing(other.stream):  # from device to device, without the host
@@ -92,7 +94,7 @@ class CUDABackend(DirectBackend):
     def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
         return self.stream.copy_experts(dst, src, ids)
 
-    def _sums(self, members: Sequence[BackendBase]) -> Sums | None:
+    def _sums(self, members: Sequence[Backend]) -> Sums | None:
         found = [member for member in members if isinstance(member, CUDABackend)]
         if len(found) < len(members):
             return None
@@ -190,6 +192,6 @@ def _dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous
 
 
-def _fetch_copier(target: Target, name: str) -> None:
+def _fetch_copier(target: CudaTarget, name: str) -> None:
     with contextlib.suppress(Unsupported):  # without NVRTC the driver's own copies are used
         target.native.set_copier(target.image(name))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from aggml.errors import DeviceError, InvalidArgument, Unsupported
 from aggml.process.extras import install_command
 
-__all__ = ["Compiled", "Cubins", "compile_module", "default_cache", "nvrtc_version", "source"]
+__all__ = ["CompilerOutput", "Cubins", "compile_module", "default_cache", "nvrtc_version", "source"]
 
 _KERNELS = Path(__file__).resolve().parent / "kernels"
 _NATIVE = _KERNELS.parents[2] / "native"
@@ -33,7 +33,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _OPTIONS = re.compile(r"^// options: (.+)$", re.MULTILINE)
 
 
-class Compiled(NamedTuple):
+class CompilerOutput(NamedTuple):
     """A cubin and what the compiler said: warnings, registers and spills of each kernel."""
 
     cubin: bytes
@@ -155,7 +155,7 @@ def _options(options: tuple[str, ...], arch: str) -> list[str]:
     ]
 
 
-def compile_module(module: str, arch: str) -> Compiled:
+def compile_module(module: str, arch: str) -> CompilerOutput:
     """Compile for ``arch`` ("75", "90", "90a") without looking into the cache.
 
     Raises:
@@ -185,7 +185,7 @@ def compile_module(module: str, arch: str) -> Compiled:
         call("nvrtcGetCUBINSize", program, ctypes.byref(size))
         cubin = ctypes.create_string_buffer(size.value)
         call("nvrtcGetCUBIN", program, cubin)
-        return Compiled(cubin.raw, _text(library, program, "ProgramLog"))
+        return CompilerOutput(cubin.raw, _text(library, program, "ProgramLog"))
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

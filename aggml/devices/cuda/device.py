@@ -19,7 +19,7 @@ from aggml.errors import InvalidState
 from aggml.memory.buffer_type import Aside
 from aggml.native import _native
 from aggml.ops import table
-from aggml.stream.base import at_exit
+from aggml.stream.exit import at_exit
 from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:

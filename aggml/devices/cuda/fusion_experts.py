@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.devices.cuda.once import are_sorted
-from aggml.devices.cuda.pack import MISSING, Site, ceil
+from aggml.devices.cuda.pack import MISSING, NodeSite, ceil
 from aggml.dtype import DType
-from aggml.plan.fusion import Chain, Stage
+from aggml.plan.fusion import Chain, ChainStage
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Gpu, Launch
@@ -48,7 +48,11 @@ def _shares(node: Tensor, readers: Readers) -> Chain | None:
     mine = mine and readers.reads[values] == 2 and readers.reads[whole] == 1
     if not mine or readers.is_watched(values) or readers.is_watched(whole):
         return None
-    stages = Stage(total, None, False), Stage(whole, None, False), Stage(node, None, False)
+    stages = (
+        ChainStage(total, None, False),
+        ChainStage(whole, None, False),
+        ChainStage(node, None, False),
+    )
     return Chain((rows, total, whole, node), stages)
 
 
@@ -79,7 +83,7 @@ def _sums(node: Tensor, readers: Readers) -> Chain | None:
         if not all(_is_part(part, k, total, weighed, readers) for part, k in _parts(total, i)):
             return None
         sums.append(total)
-    stages = [Stage(sums[0], None, False)]
+    stages = [ChainStage(sums[0], None, False)]
     for _ in range(_BEHIND):
         added = _behind(sums[-1], readers)
         if added is None:
@@ -122,7 +126,7 @@ def _is_part(part: Tensor | None, i: int, total: Tensor, weighed: Tensor, reader
     return part.ne == (columns, tokens, 1, 1) == total.ne and place and alone
 
 
-def _behind(total: Tensor, readers: Readers) -> Stage | None:
+def _behind(total: Tensor, readers: Readers) -> ChainStage | None:
     """The sum of equal size that directly follows, so no memory is reused in between."""
     node = readers.next_of(total)
     if node is None or node.op != "add" or readers.order[node] != readers.order[total] + 1:
@@ -131,19 +135,19 @@ def _behind(total: Tensor, readers: Readers) -> Stage | None:
     other = node.src[0] if first else node.src[1]
     if other is None or other is total or other.dtype is not DType.F32 or other.nb[0] != 4:
         return None
-    return Stage(node, other, first) if other.ne == node.ne == total.ne else None
+    return ChainStage(node, other, first) if other.ne == node.ne == total.ne else None
 
 
 def launches(chain: Chain, address: Address, scratch: int, gpu: Gpu) -> list[Launch]:
     """One launch, which writes the last node."""
     lead, last = chain.nodes[0], chain.nodes[-1]
-    first = Site(lead, address, scratch, 0, gpu)
+    first = NodeSite(lead, address, scratch, 0, gpu)
     if lead.op == "get_rows":
-        limits = Site(chain.nodes[2], address, scratch, 0, gpu)
+        limits = NodeSite(chain.nodes[2], address, scratch, 0, gpu)
         operands = [limits.operand(last), first.src(0), first.src(1)]
         grid = (min(last.ne[1], _GRID), 1, 1)
         return [limits.launch("rows", "shares", grid, (32, 1, 1), 2, operands=operands)]
-    site = Site(last, address, scratch, 0, gpu)
+    site = NodeSite(last, address, scratch, 0, gpu)
     behind = [site.operand(x.other) for x in chain.stages[1:] if x.other is not None]
     operands = [site.dst, first.src(0), first.src(1), *behind, *[MISSING] * (_BEHIND - len(behind))]
     grid = (ceil(last.ne[0], _THREADS), min(last.ne[1], _GRID), 1)

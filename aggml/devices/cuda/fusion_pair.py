@@ -14,10 +14,10 @@ from aggml.devices.cuda import fusion_experts
 from aggml.devices.cuda.fusion_chain import append_words
 from aggml.devices.cuda.kernels import mul_mat, rope
 from aggml.devices.cuda.kernels.rows import check_ids
-from aggml.devices.cuda.pack import Site
+from aggml.devices.cuda.pack import NodeSite
 from aggml.dtype import DType
 from aggml.ops.table import NUMBERS
-from aggml.plan.fusion import Chain, Stage
+from aggml.plan.fusion import Chain, ChainStage
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Gpu, Launch
@@ -62,7 +62,7 @@ def _pair(node: Tensor, readers: Readers) -> Chain | None:
         return None
     if not mul_mat.pairs(node):
         return None
-    stages = Stage(other, b, False), Stage(unit, None, other is gate)
+    stages = ChainStage(other, b, False), ChainStage(unit, None, other is gate)
     return Chain((node, other, unit), stages)
 
 
@@ -79,7 +79,7 @@ def _to_rows(node: Tensor, readers: Readers) -> Chain | None:
     whole = rows.view_src is node and rows.view_offs == 0 and rows.dtype is DType.F32
     if not whole or not node.is_contiguous or not rows.is_contiguous:
         return None
-    return Chain((node, last), (Stage(last, ids, False),))
+    return Chain((node, last), (ChainStage(last, ids, False),))
 
 
 def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu) -> list[Launch]:
@@ -88,9 +88,9 @@ def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu)
     if fusion_experts.is_of_experts(chain):
         return fusion_experts.launches(chain, address, scratch, gpu)
     if lead.op == "rope":
-        written = Site(last, address, scratch, fault, gpu)
+        written = NodeSite(last, address, scratch, fault, gpu)
         check = check_ids(written, written.src(1), last.ne[1])
-        turned = Site(lead, address, scratch, fault, gpu)
+        turned = NodeSite(lead, address, scratch, fault, gpu)
         operands = [written.dst, *(turned.src(i) for i in range(3)), written.src(1)]
         return [check, rope.launch(turned, "rope_to_rows", operands)]
 
@@ -107,7 +107,7 @@ def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu)
         )
         if each.kernel.startswith(("few_1", "id_few"))
         else each
-        for each in mul_mat.launches(Site(lead, where, scratch, word, gpu))
+        for each in mul_mat.launches(NodeSite(lead, where, scratch, word, gpu))
     ]
 
 

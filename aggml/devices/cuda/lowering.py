@@ -15,7 +15,7 @@ from aggml.devices.cuda import fusion_chain, fusion_pair
 from aggml.devices.cuda.compile import Cubins
 from aggml.devices.cuda.kernels import blas, flash_attn_ext
 from aggml.devices.cuda.launch import Gpu
-from aggml.devices.cuda.pack import Site
+from aggml.devices.cuda.pack import NodeSite
 from aggml.devices.cuda.plain import KERNELS, PLAIN, plain
 from aggml.dtype import TYPES
 from aggml.errors import Unsupported
@@ -131,7 +131,7 @@ class CudaKernels:
         if node.op in IDLE:
             return []
         word = fault if node.op in CHECKS or self.counters(node) else 0
-        site = Site(node, address, scratch, word, self._gpu)
+        site = NodeSite(node, address, scratch, word, self._gpu)
         if node.op in PLAIN:
             return plain(site)
         if node.op not in HOSTS:

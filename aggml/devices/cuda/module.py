@@ -1,4 +1,4 @@
-"""Module: kernels compiled together. Target: the part of a device that plans and backends use.
+"""Module: kernels compiled together. CudaTarget: the part of a device that plans and backends use.
 
 Not here: the device itself (device.py), compiling (compile.py).
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Kernels
     from aggml.memory.buffer_type import Aside
 
-__all__ = ["Module", "Target"]
+__all__ = ["CudaTarget", "Module"]
 
 
 class Module:
@@ -35,7 +35,7 @@ class Module:
             self.native.set_image(self._kernels.module(self._name, self._arch))
 
 
-class Target(Protocol):
+class CudaTarget(Protocol):
     """The part of a CUDA device that plans and backends use; `CUDADevice` is the whole."""
 
     name: str

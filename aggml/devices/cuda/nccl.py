@@ -27,7 +27,7 @@ from aggml.stream.failures import exception_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.devices.cuda.module import Target
+    from aggml.devices.cuda.module import CudaTarget
     from aggml.stream import Stream
     from aggml.stream.future import Future
     from aggml.tensor import Tensor
@@ -44,7 +44,7 @@ _lock = new_lock()
 class _Group:
     """GPUs that NCCL sums over."""
 
-    def __init__(self, targets: Sequence[Target], path: str) -> None:
+    def __init__(self, targets: Sequence[CudaTarget], path: str) -> None:
         self.native = _native.CudaGroup([target.native for target in targets], path)
         self.targets = tuple(targets)
 
@@ -67,7 +67,7 @@ def _in_wheel() -> str | None:
     return None
 
 
-def sums_of(targets: Sequence[Target], streams: Sequence[Stream]) -> NcclSums | None:
+def sums_of(targets: Sequence[CudaTarget], streams: Sequence[Stream]) -> NcclSums | None:
     """What sums over these GPUs; None: they are not all different, or there is no library."""
     path = library()
     if path is None or len(set(targets)) < len(targets):

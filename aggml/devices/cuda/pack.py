@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Extent, Gpu
     from aggml.tensor import Tensor
 
-__all__ = ["MISSING", "Operand", "Site", "ceil", "dense", "merge", "rows_by_columns"]
+__all__ = ["MISSING", "NodeSite", "Operand", "ceil", "dense", "merge", "rows_by_columns"]
 
 _OPERAND = struct.Struct("<Q9q")
 _TAIL = struct.Struct("<8qQQq")
@@ -50,7 +50,7 @@ def ceil(n: int, by: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class NodeSite:
     """A node that is being lowered, with the addresses of its operands."""
 
     node: Tensor

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
 
 __all__ = ["KERNELS", "PLAIN", "Plain", "heads", "plain"]
 
@@ -57,7 +57,7 @@ def heads(folder: Path) -> dict[str, Plain]:
 PLAIN: Final[dict[str, Plain]] = heads(KERNELS)
 
 
-def plain(site: Site) -> list[Launch]:
+def plain(site: NodeSite) -> list[Launch]:
     """The launch of an op that the table has."""
     module, kernel, n_src, each = PLAIN[site.node.op]
     if each == "element":

@@ -15,15 +15,15 @@ from aggml.devices.cuda.fusion_norm import fuse_norm_with_quantize
 from aggml.devices.cuda.fusion_rope import fuse_rope_with_rows
 from aggml.devices.cuda.once import Lowered, Once, spans
 from aggml.errors import Unsupported
-from aggml.memory.buffer import aligned
+from aggml.memory.buffer import align_up
 from aggml.native import _native
 from aggml.ops.table import CHECKS, IDLE
 from aggml.plan import WHOLE, DevicePlan, Storages
-from aggml.plan.fusion import chaining
+from aggml.plan.fusion import find_chains
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.module import Module, Target
+    from aggml.devices.cuda.module import CudaTarget, Module
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Chain, Locate, PlanCall
@@ -97,7 +97,7 @@ class _Lowered:
 
     def __init__(
         self,
-        device: Target,
+        device: CudaTarget,
         node: Tensor,
         chain: Chain | None,
         locate: Locate,
@@ -134,7 +134,7 @@ class _Lowered:
         return struct.pack(layout, *values) + one[8 * words :], found
 
 
-def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPlan]:
+def lowering(device: CudaTarget, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPlan]:
     """Compile in one step per node, so that `prepare` can yield to the event loop in between.
 
     Scratch holds the nodes first, then the memory that the launches of one node share, then the
@@ -157,14 +157,14 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
                 "on another device"
             )
         yield
-    scratch = aligned(memory.scratch_size, 256)
-    counters = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
+    scratch = align_up(memory.scratch_size, 256)
+    counters = scratch + align_up(max([kernels.scratch(node) for node in nodes], default=0), 256)
     words = {node: n for node in nodes if (n := kernels.counters(node))}
-    fault = counters + aligned(4 * max(words.values(), default=0), 256)
+    fault = counters + align_up(4 * max(words.values(), default=0), 256)
     storages = Storages()
     told: list[tuple[str, str, int, list[int]]] = []  # one entry per node, for the native plan
     kept: list[list[Lowered]] = []  # the launches of each node
-    fused = yield from chaining(graph, spans(memory.locate), kernels.fits, kernels.find)
+    fused = yield from find_chains(graph, spans(memory.locate), kernels.fits, kernels.find)
     once = Once(graph)
     for node in nodes:
         leaf = storages.visit(node)
@@ -191,7 +191,7 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
     fuse_norm_with_quantize(kept)
     fuse_rope_with_rows(kept)
     native = _native.CudaPlan(device.native, overlaps=kernels.overlaps)
-    native.zeroes(counters, aligned(4 * max(words.values(), default=0), 256))
+    native.zeroes(counters, align_up(4 * max(words.values(), default=0), 256))
     modules: dict[str, Module] = {}
     for of_node, launches in zip(told, kept, strict=True):
         native.node(*of_node)
@@ -204,7 +204,10 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPl
 
 
 def _issue(
-    device: Target, native: _native.CudaPlan, modules: dict[str, Module], launches: list[Lowered]
+    device: CudaTarget,
+    native: _native.CudaPlan,
+    modules: dict[str, Module],
+    launches: list[Lowered],
 ) -> None:
     """Hand the launches of a node to the native plan."""
     for launch, args, relative in launches:

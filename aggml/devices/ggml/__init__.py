@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aggml.backend.family import Family
 from aggml.devices.ggml.device import GgmlDevice
-from aggml.devices.ggml.finding import Files, files_in, searched
+from aggml.devices.ggml.finding import LibraryFiles, files_in, searched
 from aggml.devices.ggml.library import Library, libraries
 from aggml.errors import BackendLoadError
 from aggml.process.locks import new_lock
@@ -52,7 +52,7 @@ def load(path_or_folder: str | os.PathLike[str] | None = None) -> list[GgmlDevic
     return _load(files).devices
 
 
-def _load(files: Files) -> Library:
+def _load(files: LibraryFiles) -> Library:
     library = Library.open(files)
     library.load(files.backends, named=files.named)
     return library

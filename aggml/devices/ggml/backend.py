@@ -13,7 +13,7 @@ from aggml.devices.ggml.plan import lowering
 from aggml.stream import Stream
 
 if TYPE_CHECKING:
-    from aggml.devices.ggml.plan import GgmlPlan, Target
+    from aggml.devices.ggml.plan import GgmlPlan, GgmlTarget
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.native import _native
@@ -38,7 +38,7 @@ class GgmlBackend(DirectBackend):
         max_queued: int | None,
     ) -> None:
         super().__init__(device, Stream(device.name, native=native), max_queued=max_queued)
-        self._target: Target = device
+        self._target: GgmlTarget = device
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[GgmlPlan]:
         return lowering(self._target, graph, memory)

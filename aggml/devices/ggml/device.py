@@ -22,7 +22,7 @@ from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, Unsupport
 from aggml.memory.buffer import Buffer
 from aggml.native import _native
 from aggml.ops.table import IDLE
-from aggml.stream.base import at_exit
+from aggml.stream.exit import at_exit
 from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from aggml.process.paths import user_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Files", "files_in", "searched"]
+__all__ = ["LibraryFiles", "files_in", "searched"]
 
 _SUFFIX: Final = ".dylib" if sys.platform == "darwin" else ".so"
 #: File names of a library; the plain name is tried before names with a version.
 _LIBRARY: Final = re.compile(rf"libggml(?:-[\w-]+)?{re.escape(_SUFFIX)}(?:\.[\d.]+)?$")
 
 
-class Files(NamedTuple):
+class LibraryFiles(NamedTuple):
     """The files of one build.
 
     Attributes:
@@ -49,7 +49,7 @@ def _named(folder: Path, name: str) -> Path | None:
     return found[0] if found else None
 
 
-def files_in(path_or_folder: str | os.PathLike[str]) -> Files:
+def files_in(path_or_folder: str | os.PathLike[str]) -> LibraryFiles:
     """The files of a build: all backends of a folder, or the one that is named.
 
     Raises:
@@ -71,10 +71,10 @@ def files_in(path_or_folder: str | os.PathLike[str]) -> Files:
         and found.name not in (f"libggml{_SUFFIX}", f"libggml-base{_SUFFIX}")
     ]
     named = path.is_file() and path.resolve() not in (base.resolve(), registry.resolve())
-    return Files(base, registry, (path,) if named else tuple(backends), named)
+    return LibraryFiles(base, registry, (path,) if named else tuple(backends), named)
 
 
-def searched() -> Files:
+def searched() -> LibraryFiles:
     """The files that ``GGML_BACKEND_PATH`` names, else those of an installed llama-cpp-python.
 
     Raises:

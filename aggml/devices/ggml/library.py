@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from aggml.devices.ggml.finding import Files
+    from aggml.devices.ggml.finding import LibraryFiles
 
 __all__ = ["NEWEST", "Library", "check_version", "libraries"]
 
@@ -76,7 +76,7 @@ class Library:
         self._loaded: set[Path] = set()
 
     @classmethod
-    def open(cls, files: Files) -> Library:
+    def open(cls, files: LibraryFiles) -> Library:
         """The library of these files; the same object each time.
 
         Raises:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["GgmlPlan", "Target", "lowering", "question", "refuses"]
+__all__ = ["GgmlPlan", "GgmlTarget", "lowering", "question", "refuses"]
 
 _PARAM: Final = 4  # TensorFlag.PARAM
 #: In-place ops whose ggml builder returns a view. For other in-place ops the result is placed so.
 _OWN_VIEWS: Final = VIEWS | {"cpy", "set_rows", "set", "acc", "opt_step_adamw", "opt_step_sgd"}
 
 
-class Target(Protocol):
+class GgmlTarget(Protocol):
     """The part of a device that this file uses."""
 
     name: str
@@ -136,7 +136,7 @@ def question(device: _native.GgmlDevice, node: Tensor) -> _native.GgmlPlan:
     return native
 
 
-def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[GgmlPlan]:
+def lowering(device: GgmlTarget, graph: Graph, memory: GraphBuffer) -> Sliced[GgmlPlan]:
     """Compile in one step per node, so that `prepare` can yield to the event loop in between.
 
     Returns:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aggml.backend.backend import Device
     from aggml.devices.meta.memory import MetaBuffer
-    from aggml.devices.meta.round import Needed, Sent
+    from aggml.devices.meta.round import DeviceCopy, Needed
     from aggml.errors import AggmlError
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
@@ -50,7 +50,7 @@ Array = np.ndarray[Any, Any]
 class _Planned(NamedTuple):
     """A round: transfers, the plans of all members for each sum, a graph of each member."""
 
-    sent: list[Sent]
+    sent: list[DeviceCopy]
     summed: list[Sequence[DevicePlan]]
     graphs: list[Graph | None]
 

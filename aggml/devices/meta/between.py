@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.memory.buffer import aligned
+from aggml.memory.buffer import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def laid_out(needed: Sequence[Needed], alignment: int) -> tuple[list[int], int]:
     lying: list[tuple[int, int, int]] = []  # begin, end, last round
     for k in sorted(range(len(needed)), key=lambda k: needed[k].first):
         one = needed[k]
-        size = aligned(max(1, *(part.nbytes for part in one.each)), alignment)
+        size = align_up(max(1, *(part.nbytes for part in one.each)), alignment)
         lying = sorted(place for place in lying if place[2] >= one.first)
         at = 0
         for begin, end, _ in lying:

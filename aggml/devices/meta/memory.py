@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.devices.meta.split import Extents, SplitState, check_state, state_by_name
 from aggml.errors import AllocFailed, InvalidArgument, NotAllocated
-from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.buffer import Buffer, align_up
 from aggml.memory.buffer_type import BufferType
 from aggml.process.locks import new_lock
 from aggml.tensor import change, cut, new_tensor
@@ -137,7 +137,7 @@ class MetaBufferType(BufferType):
             raise AllocFailed(f"[{self.name}] no memory for {size} bytes: at most {self.max_size}")
         with self._lock:
             base = self._next
-            self._next += aligned(size, 1 << 12)
+            self._next += align_up(size, 1 << 12)
         return MetaBuffer(self, size, base if size else 0)
 
     def state_of(self, leaf: Tensor) -> SplitState:

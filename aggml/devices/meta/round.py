@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from aggml.devices.meta.memory import Each
     from aggml.tensor import Tensor
 
-__all__ = ["Needed", "Round", "Rounds", "Sent", "Summed"]
+__all__ = ["DeviceCopy", "Needed", "Round", "Rounds", "Summed"]
 
 
-class Sent(NamedTuple):
+class DeviceCopy(NamedTuple):
     """A copy between devices: source device and tensor, target device and tensor."""
 
     source: int
@@ -39,7 +39,7 @@ class Round(NamedTuple):
         nodes: the nodes of each device, in order.
     """
 
-    sent: list[Sent]
+    sent: list[DeviceCopy]
     summed: list[Summed]
     nodes: list[list[Tensor]]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.devices.meta.memory import has_shard, lay_shard, shard_of
 from aggml.devices.meta.parts import slice_of
-from aggml.devices.meta.round import Needed, Round, Rounds, Sent, Summed
+from aggml.devices.meta.round import DeviceCopy, Needed, Round, Rounds, Summed
 from aggml.devices.meta.rules import wanted
 from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, shown
 from aggml.errors import Unsupported
@@ -145,7 +145,7 @@ class _Draft:
                 target = new_tensor(part.dtype, part.ne, cut(f"{part.name} (sent)"))
                 target._frozen = True
                 targets.append(target)
-                self.rounds[-1].sent.append(Sent(j, part, i, target))
+                self.rounds[-1].sent.append(DeviceCopy(j, part, i, target))
             there.append(self._note(tuple(targets)))
         behind = [each, *there]
         return [tuple([behind[(j - i) % self.n][i] for i in range(self.n)]) for j in range(self.n)]

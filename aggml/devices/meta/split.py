@@ -24,9 +24,9 @@ __all__ = [
     "SUM",
     "WHOLE",
     "Extents",
-    "Shown",
     "SplitAxis",
     "SplitState",
+    "SplitView",
     "can_hold",
     "check_state",
     "seen",
@@ -219,7 +219,7 @@ def check_state(leaf: Tensor, state: object, n: int) -> SplitState:
     return state
 
 
-class Shown(NamedTuple):
+class SplitView(NamedTuple):
     """The part of a view that lies on each device.
 
     Attributes:
@@ -231,7 +231,7 @@ class Shown(NamedTuple):
     views: tuple[tuple[Extents, Extents, int], ...]
 
 
-def shown(root: Tensor, state: SplitState, view: Tensor) -> Shown | None:
+def shown(root: Tensor, state: SplitState, view: Tensor) -> SplitView | None:
     """A view of a tensor that is split along an axis, as seen on each device.
 
     Args:
@@ -250,7 +250,7 @@ def seen(
     state: SplitState,
     like: Tensor,
     view: tuple[Extents, Extents, int],
-) -> Shown | None:
+) -> SplitView | None:
     """`shown` for plain extents instead of tensors.
 
     Args:
@@ -310,7 +310,7 @@ def _shown_along(
     view: tuple[Extents, Extents, int],
     lengths: list[list[int]],
     segments: range,
-) -> Shown:
+) -> SplitView:
     ne, nb, offset = view
     span = sum(map(sum, lengths))
     outer, inner = divmod(offset, span)
@@ -337,4 +337,4 @@ def _shown_along(
                 outer * part + begin + inner % unit,
             )
         )
-    return Shown(state, tuple(views))
+    return SplitView(state, tuple(views))

@@ -24,7 +24,7 @@ from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
-from aggml.plan import compiling, node_problem
+from aggml.plan import compile_steps, node_problem
 from aggml.process.alive import there
 from aggml.process.locks import new_rlock
 from aggml.stream import Stream
@@ -207,7 +207,7 @@ class SimBackend(DirectBackend):
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[Plan]:
         for node in graph.nodes:
             self.device._check_op(node)
-        plan = yield from compiling(graph, memory.locate, memory.scratch_size, self.cpu)
+        plan = yield from compile_steps(graph, memory.locate, memory.scratch_size, self.cpu)
         plan.work = sum(operations(node) for node in graph.nodes)
         return plan
 

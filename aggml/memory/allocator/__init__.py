@@ -14,7 +14,7 @@ from aggml.memory.allocator.lifetimes import (
     Slot,
     lay_out_graph,
     lay_out_scratch,
-    laying_out_scratch,
+    scratch_steps,
 )
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Slot",
     "lay_out_graph",
     "lay_out_scratch",
-    "laying_out_scratch",
+    "scratch_steps",
 ]
 
 

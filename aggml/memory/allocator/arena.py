@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Final
 
-__all__ = ["CHUNK_SHIFT", "Arena", "Chunk"]
+__all__ = ["CHUNK_SHIFT", "Arena", "ArenaChunk"]
 
 
-class Chunk:
+class ArenaChunk:
     """A range of memory: holes below ``top``, everything above ``top`` is free."""
 
     __slots__ = ("by_end", "by_start", "free", "high", "top")
@@ -81,7 +81,7 @@ class Arena:
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
-        self.chunks = [Chunk()]
+        self.chunks = [ArenaChunk()]
 
     def take(self, size: int) -> int:
         """An address for ``size`` bytes: the number of a chunk, shifted, plus an offset in it."""
@@ -103,5 +103,5 @@ class Arena:
                 ends.append((max(chunk.top + size - chunk.high, 0), i))
         if holes or ends:
             return min(holes or ends)[1]
-        self.chunks.append(Chunk())
+        self.chunks.append(ArenaChunk())
         return len(self.chunks) - 1

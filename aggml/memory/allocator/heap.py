@@ -14,8 +14,8 @@ from aggml.errors import (
     InvalidArgument,
     InvalidHandle,
 )
-from aggml.memory.allocator.arena import Chunk
-from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.allocator.arena import ArenaChunk
+from aggml.memory.buffer import Buffer, align_up
 from aggml.memory.buffer_type import BufferType
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class HeapAllocator:
         self.type = where.type if isinstance(where, Buffer) else where
         self._start = 0 if self.buffer is None else -self.buffer.base % self.type.alignment
         self._held: dict[Tensor, tuple[int, int]] = {}
-        self._chunk = Chunk()
+        self._chunk = ArenaChunk()
 
     @property
     def measures(self) -> bool:
@@ -73,7 +73,7 @@ class HeapAllocator:
             )
         if tensor.placement is not None or tensor in self._held:
             raise AlreadyAllocated(f"[{what}] {tensor!r} has been placed already")
-        size = aligned(self.type.alloc_size(tensor), self.type.alignment)
+        size = align_up(self.type.alloc_size(tensor), self.type.alignment)
         high = self._chunk.high
         start = self._chunk.take(size) if size else 0
         if self.buffer is not None:
@@ -112,7 +112,7 @@ class HeapAllocator:
         for tensor in self._held:
             self._release(tensor)
         self._held.clear()
-        self._chunk = Chunk()
+        self._chunk = ArenaChunk()
 
     def _release(self, tensor: Tensor) -> None:
         placement = tensor.placement

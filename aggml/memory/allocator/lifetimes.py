@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aggml.errors import InvalidArgument
-from aggml.memory.allocator.arena import CHUNK_SHIFT, Arena, Chunk
+from aggml.memory.allocator.arena import CHUNK_SHIFT, Arena, ArenaChunk
 from aggml.ops.table import OPS
 from aggml.stream.slices import at_once
 from aggml.tensor import MAX_BYTES, Tensor, describe
@@ -31,8 +31,8 @@ __all__ = [
     "kept_storages",
     "lay_out_graph",
     "lay_out_scratch",
-    "laying_out_graph",
-    "laying_out_scratch",
+    "layout_steps",
+    "scratch_steps",
 ]
 
 #: For each op that may work in place: on how many of its first operands the result may lie.
@@ -42,7 +42,7 @@ INPLACE: Final[Mapping[str, int]] = {
 
 _INPUT = 1
 _OUTPUT = 2
-_SMALL: Final = 65536  # bytes; a larger tensor never lingers, see `laying_out_scratch`
+_SMALL: Final = 65536  # bytes; a larger tensor never lingers, see `lay_out_scratch`
 
 
 class Sizing(Protocol):
@@ -99,7 +99,7 @@ class _Home:
     __slots__ = ("alloc_size", "arena", "pad")
 
     def __init__(
-        self, arena: Chunk | Arena, alignment: int, alloc_size: Callable[[Tensor], int]
+        self, arena: ArenaChunk | Arena, alignment: int, alloc_size: Callable[[Tensor], int]
     ) -> None:
         if alignment < 1 or alignment & alignment - 1:
             raise InvalidArgument(f"[allocator] alignment {alignment} is not a power of two")
@@ -168,7 +168,7 @@ def _placing(
         yield
 
     # Memory to release: after which node, in which arena, offset, bytes.
-    dead: deque[tuple[int, Chunk | Arena, int, int]] = deque()
+    dead: deque[tuple[int, ArenaChunk | Arena, int, int]] = deque()
     for i, node in enumerate(graph.nodes):
         yield
         while dead and dead[0][0] <= i:
@@ -244,7 +244,7 @@ def _take_over(
     return False
 
 
-def laying_out_scratch(
+def scratch_steps(
     graph: Graph,
     wanted: Callable[[Tensor], bool] | Collection[Tensor],
     *,
@@ -274,7 +274,7 @@ def laying_out_scratch(
         InvalidArgument: the alignment is no power of two, or ``alloc_size`` says less than
             ``nbytes``.
     """
-    arena = Chunk()
+    arena = ArenaChunk()
     home = _Home(arena, alignment, alloc_size or _nbytes)
     is_wanted = wanted if callable(wanted) else wanted.__contains__
     homes = {
@@ -287,14 +287,14 @@ def laying_out_scratch(
     return ScratchLayout({t: start for t, (start, _) in placed.items()}, arena.high)
 
 
-lay_out_scratch = at_once(laying_out_scratch)
+lay_out_scratch = at_once(scratch_steps)
 
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.nbytes
 
 
-def laying_out_graph(
+def layout_steps(
     graph: Graph,
     node_ids: Sequence[int] | None = None,
     leaf_ids: Sequence[int] | None = None,
@@ -316,7 +316,7 @@ def laying_out_graph(
     Raises:
         InvalidArgument: an id that is no index of ``types``, or not one id for each tensor.
     """
-    arenas: dict[int, Chunk | Arena] = {}
+    arenas: dict[int, ArenaChunk | Arena] = {}
     homes_by_id: list[_Home] = []
     shared: list[bool] = []
     for buffer_type in types:
@@ -324,7 +324,7 @@ def laying_out_graph(
         shared.append(key in arenas)
         if key not in arenas:
             unlimited = buffer_type.max_size >= MAX_BYTES
-            arenas[key] = Chunk() if unlimited else Arena(buffer_type.max_size)
+            arenas[key] = ArenaChunk() if unlimited else Arena(buffer_type.max_size)
             homes_by_id.append(_Home(arenas[key], buffer_type.alignment, buffer_type.alloc_size))
         else:
             homes_by_id.append(
@@ -362,9 +362,9 @@ def laying_out_graph(
     return GraphLayout(slots, chunks)
 
 
-lay_out_graph = at_once(laying_out_graph)
+lay_out_graph = at_once(layout_steps)
 
 
-def _highs(arena: Chunk | Arena) -> tuple[int, ...]:
+def _highs(arena: ArenaChunk | Arena) -> tuple[int, ...]:
     chunks = arena.chunks if isinstance(arena, Arena) else [arena]
     return tuple(chunk.high for chunk in chunks if chunk.high)

@@ -529,8 +529,8 @@ class Followed(Future[npt.NDArray[np.int32]]):
     def __init__(self, future: Future[Any]) -> None:
         super().__init__(future._ops, future._value, future.what, abortable=True)
 
-    def _told(self, problem: Exception | None) -> npt.NDArray[np.int32]:
-        found: Any = super()._told(problem)
+    def _value_or_raise(self, problem: Exception | None) -> npt.NDArray[np.int32]:
+        found: Any = super()._value_or_raise(problem)
         tokens, logits = found
         check_drawable(logits)
         chosen: npt.NDArray[np.int32] = tokens.reshape(-1)

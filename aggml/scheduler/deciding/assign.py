@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Holder
 
-__all__ = ["Assignment", "Question", "assigning"]
+__all__ = ["Assignment", "Question", "assign_backends"]
 
 # The weights of these ops (rope's factors, attention's sinks) are too small to decide where the op
 # runs.
@@ -270,7 +270,7 @@ def _follow_storage(
     found.cause[node] = "4.vsrc"
 
 
-def assigning(
+def assign_backends(
     graph: Graph, q: Question, pins: Mapping[Tensor, int], *, op_offload: bool
 ) -> Sliced[Assignment]:
     """Assign all tensors of a graph, in small steps.

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from aggml.graph import Graph
-    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.program import SplitGraph
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
     from aggml.tensor.placement import BufferUsage, Placement
 
-__all__ = ["Ground", "comparing", "ground", "outline", "usages"]
+__all__ = ["OuterFacts", "compare_outlines", "ground", "outline", "usages"]
 
 
-class Ground(NamedTuple):
+class OuterFacts(NamedTuple):
     """The facts outside of the graph on which a program depends.
 
     Attributes:
@@ -35,10 +35,10 @@ class Ground(NamedTuple):
     pins: dict[Tensor, int]
 
 
-def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
+def ground(graph: Graph, pins: Mapping[Tensor, int]) -> OuterFacts:
     """The present facts about a graph."""
     tensors = (*graph.leafs, *graph.nodes)
-    return Ground(
+    return OuterFacts(
         [t.placement for t in tensors],
         usages(graph),
         {t: pins[t] for t in tensors if t in pins} if pins else {},
@@ -46,7 +46,7 @@ def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
 
 
 def usages(graph: Graph) -> list[tuple[BufferUsage, bool, bool] | None]:
-    """See `Ground.usages`."""
+    """See `OuterFacts.usages`."""
     places = [t.placement for t in graph.leafs]
     return [None if p is None else (p.buffer.usage, p.buffer.exclusive, p.exported) for p in places]
 
@@ -58,12 +58,12 @@ def outline(graph: Graph, floating: Collection[Tensor]) -> tuple[object, ...]:
     return (len(graph.leafs), len(graph.nodes), len(graph.ends), len(floating), *shapes)
 
 
-def comparing(
+def compare_outlines(
     graph: Graph,
     floating: Collection[Tensor],
     pins: Mapping[Tensor, int],
-    program: Program,
-    known: Ground,
+    program: SplitGraph,
+    known: OuterFacts,
 ) -> Sliced[dict[Tensor, Tensor] | None]:
     """The tensor of the program that stands for each tensor of the graph; None: they differ.
 

@@ -1,4 +1,4 @@
-"""Program: one graph's work for several backends, for one choice of leafs that each run brings.
+"""SplitGraph: one graph's work for several backends, for one choice of leafs that each run brings.
 
 Here: building it from assignment and splits, in small steps; which values have to be readable. Not
 here: memory (layout/), running it (running/). A program does not refer to the graph and may outlive
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from aggml.ops.table import IDLE, VIEWS
-from aggml.scheduler.deciding.assign import Question, assigning
-from aggml.scheduler.deciding.split import Copy, splitting
+from aggml.scheduler.deciding.assign import Question, assign_backends
+from aggml.scheduler.deciding.split import Copy, cut_into_splits
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Program", "building"]
+__all__ = ["SplitGraph", "build_split_graph"]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class SplitGraph:
     """A graph assigned and cut.
 
     Attributes:
@@ -78,7 +78,7 @@ class Program:
         return copy.tensor in self.floating
 
 
-def building(
+def build_split_graph(
     graph: Graph,
     q: Question,
     pins: Mapping[Tensor, int],
@@ -86,14 +86,14 @@ def building(
     *,
     op_offload: bool,
     cuts: Collection[int] = (),
-) -> Sliced[Program]:
-    """Assign and cut a graph, in small steps (see `assigning` and `splitting`)."""
-    found = yield from assigning(graph, q, pins, op_offload=op_offload)
+) -> Sliced[SplitGraph]:
+    """Assign and cut a graph, in small steps (see `assign_backends` and `cut_into_splits`)."""
+    found = yield from assign_backends(graph, q, pins, op_offload=op_offload)
     for leaf in graph.leafs:  # leafs that no node reads
         if leaf not in found.backend:
             found.backend[leaf] = q.last
             found.cause[leaf] = "4.any"
-    splits = yield from splitting(graph, q, found, cuts)
+    splits = yield from cut_into_splits(graph, q, found, cuts)
     brought = frozenset(floating)
     leafs = (*graph.leafs, *(n for n in graph.nodes if n.op == "none"))
     kept = {end.root for end in graph.ends}
@@ -102,7 +102,7 @@ def building(
     yield
     touched = yield from _touching(graph, q, splits, brought)
     experts = _find_experts(graph, q, splits, touched.made)
-    return Program(
+    return SplitGraph(
         uid=graph.uid,
         nodes=graph.nodes,
         leafs=leafs,
@@ -127,7 +127,7 @@ def building(
 
 
 class _Touched(NamedTuple):
-    """The effects of the splits of a program on storages; see `Program`."""
+    """The effects of the splits of a program on storages; see `SplitGraph`."""
 
     made: dict[Tensor, int]
     direct: set[Tensor]  # as far as nodes read them

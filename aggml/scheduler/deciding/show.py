@@ -12,7 +12,7 @@ from aggml.ops.table import VIEWS
 from aggml.tensor import describe
 
 if TYPE_CHECKING:
-    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.program import SplitGraph
     from aggml.scheduler.deciding.split import Split
     from aggml.tensor import Tensor
 
@@ -42,7 +42,7 @@ CAUSES: Final = {
 class SchedulePlan:
     """A schedule to ``print``: which backend runs which node. The text ends with its legend."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: SplitGraph) -> None:
         self._program = program
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Copy", "Split", "splitting"]
+__all__ = ["Copy", "Split", "cut_into_splits"]
 
 # ggml's room for inputs of a split; it grows where a single node needs more.
 _CAPACITY: Final = 30
@@ -132,7 +132,7 @@ class _Cutting:
             self._versions[node.view_src] = self._versions.get(node.view_src, 0) + 1
 
 
-def splitting(
+def cut_into_splits(
     graph: Graph, q: Question, found: Assignment, cuts: Collection[int] = ()
 ) -> Sliced[list[Split]]:
     """Cut a graph into splits, in small steps.

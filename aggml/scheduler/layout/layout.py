@@ -1,7 +1,7 @@
 """Layout: a program that can be enqueued: where each value lies, native plans, a list of actions.
 
-Here: the result, and the way to it: `rewriting` -> `placing` -> `compiling_splits` -> `scripting`.
-Not here: enqueuing (running/).
+Here: the result, and the way to it: `rewrite`, `place_twins`, `compile_splits`, `write_script`. Not
+here: enqueuing (running/).
 
 There are two kinds of layout. In the compact layout all values share memory, as in ggml; it serves
 one submission at a time. In the other kind, inputs, results and values that cross devices have
@@ -16,23 +16,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aggml.errors import AlreadyAllocated
-from aggml.scheduler.layout.place import offsetting, placing
-from aggml.scheduler.layout.plans import compiling_splits
-from aggml.scheduler.layout.rewrite import rewriting
-from aggml.scheduler.layout.script import Script, scripting
+from aggml.scheduler.layout.place import assign_offsets, place_twins
+from aggml.scheduler.layout.plans import compile_splits
+from aggml.scheduler.layout.rewrite import rewrite
+from aggml.scheduler.layout.script import Script, write_script
 from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from aggml.memory.buffer import Buffer
-    from aggml.scheduler.deciding.program import Program
-    from aggml.scheduler.layout.memory import Key, Memory
+    from aggml.scheduler.deciding.program import SplitGraph
+    from aggml.scheduler.layout.memory import Key, SharedBuffers
     from aggml.scheduler.layout.plans import Side
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Layout", "laying_out", "measure", "placing_for_good"]
+__all__ = ["Layout", "lay_out", "measure", "place_permanently"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,14 +49,14 @@ class Layout:
             them here because they become invalid together with the layout.
     """
 
-    program: Program
+    program: SplitGraph
     slot: int | None
     script: Script
     twins: Mapping[Tensor, Tensor]
     buffers: Sequence[tuple[Key, list[Buffer]]]
     recordings: dict[Hashable, Any] = field(default_factory=dict)
 
-    def is_current(self, memory: Memory) -> bool:
+    def is_current(self, memory: SharedBuffers) -> bool:
         """Whether its buffers are still those of the scheduler."""
         now = memory.buffers
         for key, have in self.buffers:  # noqa: SIM110 - each run asks
@@ -69,7 +69,9 @@ class Layout:
         return f"layout of graph {self.program.uid}, {where}\n{self.script}"
 
 
-def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -> Sliced[Layout]:
+def lay_out(
+    program: SplitGraph, slot: int | None, memory: SharedBuffers, side: Side
+) -> Sliced[Layout]:
     """Give a program memory and plans, in small steps.
 
     Args:
@@ -81,29 +83,29 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
     Raises:
         AllocFailed: no memory; the earlier buffers are unchanged.
     """
-    yield from placing_for_good(program)
-    rewritten = yield from rewriting(program, apart=slot is not None)
-    placed = yield from placing(rewritten, slot, memory)
+    yield from place_permanently(program)
+    rewritten = yield from rewrite(program, apart=slot is not None)
+    placed = yield from place_twins(rewritten, slot, memory)
     yield
-    plans = yield from compiling_splits(placed, side)
+    plans = yield from compile_splits(placed, side)
     yield
-    script = yield from scripting(placed, plans, side)
+    script = yield from write_script(placed, plans, side)
     return Layout(program, slot, script, rewritten.twins, placed.buffers)
 
 
-def placing_for_good(program: Program) -> Sliced[None]:
+def place_permanently(program: SplitGraph) -> Sliced[None]:
     """Give permanent memory to leafs that have none and that no run brings."""
     for b, buffer_type in enumerate(program.q.types):
         while group := [
             t for t in program.fixed if t.placement is None and program.found.backend[t] == b
         ]:
             with suppress(AlreadyAllocated):  # another task placed one of them first
-                yield from buffer_type.allocating(group)
+                yield from buffer_type.alloc_steps(group)
 
 
-def measure(program: Program) -> tuple[int, ...]:
+def measure(program: SplitGraph) -> tuple[int, ...]:
     """Bytes of the compact layout for each backend; a type that several share counts for each."""
     types = program.q.types
-    rewritten = finish(rewriting(program, apart=False))
-    sizes = finish(offsetting(rewritten, types)).sizes()
+    rewritten = finish(rewrite(program, apart=False))
+    sizes = finish(assign_offsets(rewritten, types)).sizes()
     return tuple([sizes[types.index(buffer_type)] for buffer_type in types])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["SIDE_STREAMS", "Key", "Memory", "Unshared"]
+__all__ = ["SIDE_STREAMS", "Key", "SharedBuffers", "Unshared"]
 
 #: Streams beside its own on which a backend may compute: for so many crossings of a graph there and
 #: back the submissions do not hold each other up.
@@ -30,7 +30,7 @@ SIDE_STREAMS: Final = 3
 Key: TypeAlias = tuple[object, ...]
 
 
-class Memory:
+class SharedBuffers:
     """Buffers that grow, by key.
 
     A layout is current as long as it holds the very lists of ``buffers``: growing replaces them.
@@ -54,7 +54,7 @@ class Memory:
             wanted = [max(n, have[i].size if i < len(have) else 0) for i, n in enumerate(sizes)]
             new: list[Buffer] = []
             for n in wanted:
-                buffer = yield from buffer_type.taking(n)
+                buffer = yield from buffer_type.take_buffer(n)
                 buffer.usage = BufferUsage.COMPUTE
                 new.append(buffer)
             if self.buffers.get(key) is have:  # else another task was first: there may be enough

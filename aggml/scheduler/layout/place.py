@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml.graph import graph_of
-from aggml.memory.allocator.lifetimes import laying_out_graph
-from aggml.memory.buffer import aligned
+from aggml.memory.allocator.lifetimes import layout_steps
+from aggml.memory.buffer import align_up
 from aggml.scheduler.layout.memory import Unshared
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from aggml.memory.allocator.lifetimes import GraphLayout, Sizing
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
-    from aggml.scheduler.layout.memory import Key, Memory
+    from aggml.scheduler.layout.memory import Key, SharedBuffers
     from aggml.scheduler.layout.rewrite import Rewritten
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Placed", "offsetting", "placing"]
+__all__ = ["Placed", "assign_offsets", "place_twins"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +60,7 @@ class _Taken:
         memory: the buffers of the scheduler.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: SharedBuffers) -> None:
         self._memory = memory
         self.buffers: list[tuple[Key, list[Buffer]]] = []
 
@@ -73,7 +73,7 @@ class _Taken:
         return have
 
 
-def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Sliced[Placed]:
+def place_twins(rewritten: Rewritten, slot: int | None, memory: SharedBuffers) -> Sliced[Placed]:
     """Give each new storage an address, and a `Placement` if several actions touch it.
 
     Args:
@@ -86,7 +86,7 @@ def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Sliced[Pl
     """
     taken = _Taken(memory)
     if slot is not None:
-        yield from _placing_apart(rewritten, slot, taken)
+        yield from _place_apart(rewritten, slot, taken)
     buffer_types = [rewritten.program.q.types[site.backend] for site in rewritten.sites]
     alone = _is_alone(rewritten, apart=slot is not None)
     scratch: list[Key] = [
@@ -97,7 +97,7 @@ def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Sliced[Pl
         Unshared(buffer_type) if own else buffer_type
         for buffer_type, own in zip(buffer_types, alone, strict=True)
     ]
-    offsets = yield from offsetting(rewritten, types)
+    offsets = yield from assign_offsets(rewritten, types)
     blocks: list[list[Buffer]] = []
     for i, chunks in enumerate(offsets.chunks):
         first = scratch.index(scratch[i])  # several sites may share memory
@@ -131,7 +131,7 @@ def _is_alone(rewritten: Rewritten, *, apart: bool) -> list[bool]:
     return [site.side > 0 or (apart and is_shared[site.backend]) for site in rewritten.sites]
 
 
-def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Sliced[GraphLayout]:
+def assign_offsets(rewritten: Rewritten, types: Sequence[Sizing]) -> Sliced[GraphLayout]:
     """Offsets of what has no memory yet, as ggml's graph allocator finds them.
 
     Args:
@@ -143,13 +143,11 @@ def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Sliced[GraphLay
     yield
     at = [rewritten.home.get(leaf, 0) for leaf in leafs]
     return (
-        yield from laying_out_graph(
-            graph, rewritten.sites_of_order, at, types=types, reuse_inputs=True
-        )
+        yield from layout_steps(graph, rewritten.sites_of_order, at, types=types, reuse_inputs=True)
     )
 
 
-def _placing_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Sliced[None]:
+def _place_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Sliced[None]:
     """Memory of this submission alone for what other streams than the computing one touch."""
     program, twins, home = rewritten.program, rewritten.twins, rewritten.home
     tensors = [twins[t] for t in program.direct]
@@ -170,7 +168,7 @@ def _placing_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Sliced[Non
         offsets, size = [], 0
         for tensor in group:
             offsets.append(size)
-            size += aligned(buffer_type.alloc_size(tensor), buffer_type.alignment)
+            size += align_up(buffer_type.alloc_size(tensor), buffer_type.alignment)
         (block,) = yield from taken.taking(("slot", slot, b), buffer_type, [size])
         for tensor, offset in zip(group, offsets, strict=True):
             block.place(tensor, offset)

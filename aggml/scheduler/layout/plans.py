@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Side", "SplitMemory", "backend_at", "compiling_splits"]
+__all__ = ["Side", "SplitMemory", "backend_at", "compile_splits"]
 
 #: A further backend of a device, by what it is for and the index of the backend that it helps; see
 #: `aggml.scheduler.running.sides`.
@@ -65,7 +65,7 @@ def backend_at(rewritten: Rewritten, site: int, side: Side) -> Backend:
     return side(f"compute {number}", b) if number else rewritten.program.q.backends[b]
 
 
-def compiling_splits(placed: Placed, side: Side) -> Sliced[list[DevicePlan | None]]:
+def compile_splits(placed: Placed, side: Side) -> Sliced[list[DevicePlan | None]]:
     """A plan for each split, in small steps; None for a split that computes nothing.
 
     Raises:

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.graph import Graph
-    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.program import SplitGraph
     from aggml.scheduler.deciding.split import Copy, Split
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Rewritten", "Site", "rewriting"]
+__all__ = ["ComputeSite", "Rewritten", "rewrite"]
 
 # The site of a node that takes no memory, but keeps its source alive until the node's turn.
 _NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "", 0)
 
 
-class Site(NamedTuple):
+class ComputeSite(NamedTuple):
     """A place where splits compute, with a stream and scratch of its own.
 
     Attributes:
@@ -66,13 +66,13 @@ class Rewritten:
         across: new storages that several sites touch.
     """
 
-    program: Program
+    program: SplitGraph
     twins: Mapping[Tensor, Tensor]
     copies: Mapping[Copy, Tensor]
     graphs: Sequence[Graph]
     order: Sequence[Tensor]
     sites_of_order: Sequence[int]
-    sites: Sequence[Site]
+    sites: Sequence[ComputeSite]
     site_of: Sequence[int]
     home: Mapping[Tensor, int]
     kept: Sequence[Tensor]
@@ -85,7 +85,7 @@ class Rewritten:
         return [t for t in self.twins.values() if t.op == "none"]
 
 
-def rewriting(program: Program, *, apart: bool) -> Sliced[Rewritten]:
+def rewrite(program: SplitGraph, *, apart: bool) -> Sliced[Rewritten]:
     """Rewrite a program, a split in each step.
 
     Args:
@@ -100,7 +100,7 @@ def rewriting(program: Program, *, apart: bool) -> Sliced[Rewritten]:
     return draft.done()
 
 
-def _sites(program: Program, *, apart: bool) -> tuple[list[Site], list[int]]:
+def _sites(program: SplitGraph, *, apart: bool) -> tuple[list[ComputeSite], list[int]]:
     """The sites of all splits, without repetition, and for each split the index of its own.
 
     A stream runs in order, so a split that waits for another device holds up all later splits, of
@@ -108,7 +108,7 @@ def _sites(program: Program, *, apart: bool) -> tuple[list[Site], list[int]]:
     several streams. The last split is on the backend's own stream: work that the user enqueues
     there comes after all splits.
     """
-    sites = [Site(b, 0) for b in range(len(program.q.backends))]
+    sites = [ComputeSite(b, 0) for b in range(len(program.q.backends))]
     site_of: list[int] = []
     total = [0] * len(sites)
     for split in program.splits:
@@ -118,7 +118,7 @@ def _sites(program: Program, *, apart: bool) -> tuple[list[Site], list[int]]:
         b = split.backend
         seen[b] += 1
         on_own = seen[b] == total[b] or not apart
-        site = Site(b, 0 if on_own else 1 + (seen[b] - 1) % SIDE_STREAMS)
+        site = ComputeSite(b, 0 if on_own else 1 + (seen[b] - 1) % SIDE_STREAMS)
         if site not in sites:
             sites.append(site)
         site_of.append(sites.index(site))
@@ -128,7 +128,7 @@ def _sites(program: Program, *, apart: bool) -> tuple[list[Site], list[int]]:
 class _Draft:
     """A `Rewritten` that is being filled, split after split; its attributes are explained there."""
 
-    def __init__(self, program: Program, *, apart: bool) -> None:
+    def __init__(self, program: SplitGraph, *, apart: bool) -> None:
         self.program = program
         self.twins: dict[Tensor, Tensor] = {}
         self.copies: dict[Copy, Tensor] = {}

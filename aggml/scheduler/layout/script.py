@@ -1,27 +1,29 @@
 """The third step of a layout: its actions in order, and what each of them waits for.
 
-Here: which actions there are, on which stream, and what they touch of memory that the user placed.
-Not here: the order that follows from what they read and write (order.py), the way of a copy
-(copies.py), enqueuing (running/).
+Here: which actions there are, on which stream, and what they touch of memory that the user placed;
+by which route bytes get from one backend to another; the order that follows from what actions read
+and write. Not here: which tensors are copied (deciding/split.py), enqueuing (running/).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aggml.memory.buffer_type import HOST
+from aggml.ops import view_1d
 from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Action, Bring, ChooseExperts, Compute, Join, Move
-from aggml.scheduler.layout.copies import Route, pieces, route
-from aggml.scheduler.layout.order import ordering
 from aggml.scheduler.layout.plans import backend_at
-from aggml.tensor import new_like
+from aggml.tensor import new_like, new_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from aggml.backend import Backend
+    from aggml.backend.backend import Device
+    from aggml.memory.buffer_type import BufferType
     from aggml.native import _native
     from aggml.plan import DevicePlan
     from aggml.scheduler.deciding.split import Copy
@@ -31,7 +33,14 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
-__all__ = ["Script", "scripting"]
+__all__ = ["CopyPiece", "Route", "Script", "pieces", "route", "waits_of_actions", "write_script"]
+
+S = TypeVar("S")
+
+# A piece should take much longer than starting it (some us here, 10 us on a device), and there
+# should be enough pieces for the two halves of the route to overlap.
+PIECE_BYTES: Final = 256 << 10
+MAX_PIECES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +77,7 @@ class Script:
         return "\n".join(lines)
 
 
-def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Sliced[Script]:
+def write_script(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Sliced[Script]:
     """List the actions of a submission, a split in each step.
 
     Args:
@@ -77,12 +86,12 @@ def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) ->
         side: further backends for transfers.
     """
     rewritten = placed.rewritten
-    actions = list(_bringing(placed, side))
+    actions = list(_bring(placed, side))
     for i, plan in enumerate(plans):
         for copy in rewritten.program.splits[i].inputs:
-            actions += _copying(placed, copy, i, side)
+            actions += _copy(placed, copy, i, side)
         if plan is not None:
-            actions.append(_computing(placed, plan, i, side))
+            actions.append(_compute(placed, plan, i, side))
         yield
     homes = _homes(placed)
     touched, written = _touched(placed, actions, homes)
@@ -107,7 +116,7 @@ def _input_side(placed: Placed) -> str:
     return "in" if placed.slot is None else "feed"
 
 
-def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
+def _bring(placed: Placed, side: Side) -> Iterator[Action]:
     """Write the leafs that each run brings and that are read on their own backend."""
     rewritten = placed.rewritten
     program = rewritten.program
@@ -118,7 +127,7 @@ def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
             yield Action(Bring(leaf, target), backend, 0)
 
 
-def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
+def _copy(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
     """The actions that fill one copy."""
     rewritten = placed.rewritten
     program, twins = rewritten.program, rewritten.twins
@@ -129,14 +138,14 @@ def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]
     source = twins[copy.tensor]
     chooser = program.experts.get(copy)
     if chooser is not None:
-        found = _fetching_ids(twins[chooser], program.at(chooser), split, side)
+        found = _fetch_ids(twins[chooser], program.at(chooser), split, side)
         ids = found[-1].task.writes[0] if found else twins[chooser]
         up = side("up", b)
         return [*found, Action(ChooseExperts(source, target, ids), up, split)]
-    return _moving(placed, source, target, (program.at(copy.tensor), b), split, side)
+    return _move(placed, source, target, (program.at(copy.tensor), b), split, side)
 
 
-def _fetching_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
+def _fetch_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
     """Copy the ids of experts to host memory first, if they are not there."""
     if ids.buffer and ids.buffer.is_host:
         return []
@@ -146,7 +155,7 @@ def _fetching_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
     return [Action(Move(ids, staging), down, split)]
 
 
-def _moving(
+def _move(
     placed: Placed,
     source: Tensor,
     target: Tensor,
@@ -177,7 +186,7 @@ def _moving(
     return found
 
 
-def _computing(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Action:
+def _compute(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Action:
     """Run the plan of a split."""
     rewritten = placed.rewritten
     graph, site = rewritten.graphs[split], rewritten.site_of[split]
@@ -214,7 +223,7 @@ def _in_order(placed: Placed, actions: Sequence[Action], side: Side) -> tuple[Ac
             (backend_at(rewritten, i, side).stream.native, {key})
             for i, key in enumerate(placed.scratch)
         ]
-    waits = ordering(rows, before)
+    waits = waits_of_actions(rows, before)
     return tuple(
         [
             Action(task, backend, split, tuple(streams))
@@ -311,3 +320,117 @@ def _sharers(placed: Placed, homes: Mapping[Tensor, int]) -> dict[int, tuple[Bac
         )
         for b, found in types_at.items()
     }
+
+
+# -- routes of copies
+
+
+class Route(Enum):
+    """A way by which a value crosses from one device to another."""
+
+    PULL = "pulled by the target"  # it reads the source's memory
+    PUSH = "pushed by the source"  # it writes the target's memory
+    STAGED = "staged through host memory"
+
+
+class CopyPiece(NamedTuple):
+    """Part of a staged copy: ``source`` -> ``staging`` -> ``target``, all of one layout."""
+
+    source: Tensor
+    staging: Tensor
+    target: Tensor
+
+
+def route(source: Device, here: BufferType, target: Device, there: BufferType) -> Route:
+    """The shortest way from memory ``here`` of one device to memory ``there`` of another.
+
+    If both are possible, it is pushed: the source's stream knows when the transfer may begin.
+    """
+    if there.is_host or source.supports_buffer_type(there):
+        return Route.PUSH
+    if here.is_host or target.supports_buffer_type(here):
+        return Route.PULL
+    return Route.STAGED
+
+
+def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[CopyPiece]:
+    """Cut a staged copy into pieces, each with its own host memory, so that they fail separately.
+
+    One piece (a bounce) if the tensor is small or has gaps.
+
+    Args:
+        source: placed.
+        target: of the same layout.
+        through: pinned host memory if the device has any.
+    """
+    block = source.dtype.blck_size
+    n = source.nelements // block
+    count = min(source.nbytes // PIECE_BYTES, MAX_PIECES, n)
+    if count < 2 or not (source.is_contiguous and target.is_contiguous):
+        staging = new_like(source, "none", ())
+        through.alloc_tensors([staging])
+        return [CopyPiece(source, staging, target)]
+    found = []
+    size = source.dtype.type_size
+    for i in range(count):
+        start, end = n * i // count, n * (i + 1) // count
+        staging = new_tensor(source.dtype, ((end - start) * block,), source.name)
+        through.alloc_tensors([staging])
+        views = [view_1d(t, (end - start) * block, start * size) for t in (source, target)]
+        found.append(CopyPiece(views[0], staging, views[1]))
+    return found
+
+
+# -- order
+
+
+def waits_of_actions(
+    actions: Sequence[tuple[S, set[Hashable], set[Hashable]]],
+    before: Sequence[tuple[S, set[Hashable]]] = (),
+) -> list[list[S]]:
+    """For each action, the streams that its own stream has to wait for, as few as possible.
+
+    A wait covers all work enqueued on the other stream so far, and all work for which that stream
+    had waited (vector clocks). So actions have to be enqueued in the order given.
+
+    Args:
+        actions: (stream, resources read, resources written); resources are compared by equality.
+        before: (stream, resources) that may still be written when the first action comes.
+    """
+    last_write: dict[Hashable, tuple[S, int]] = {}
+    readers: dict[Hashable, dict[S, int]] = {}
+    known: dict[S, dict[S, int]] = {}  # what each stream comes after
+    latest: dict[S, int] = {}
+    for stream, writes in before:
+        for resource in writes:
+            last_write[resource] = (stream, 0)
+        latest[stream] = 0
+    waits: list[list[S]] = []
+    for i, (stream, reads, writes) in enumerate(actions, 1):
+        clock = known.setdefault(stream, {})
+        needed: dict[S, int] = {}
+        for resource in (*reads, *writes):
+            if resource in last_write:
+                other, at = last_write[resource]
+                if at > needed.get(other, -1):
+                    needed[other] = at
+        for resource in writes:
+            for other, at in readers.pop(resource, {}).items():
+                if at > needed.get(other, -1):
+                    needed[other] = at
+        mine = []
+        for other, at in sorted(needed.items(), key=lambda item: -item[1]):
+            if other == stream or clock.get(other, -1) >= at:
+                continue
+            mine.append(other)
+            for s, n in known.get(other, {}).items():
+                if n > clock.get(s, -1):
+                    clock[s] = n
+            clock[other] = latest[other]
+        waits.append(mine)
+        for resource in writes:
+            last_write[resource] = (stream, i)
+        for resource in reads:
+            readers.setdefault(resource, {})[stream] = i
+        latest[stream] = i
+    return waits

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.planner import Moment, Planner
+    from aggml.scheduler.planner import Planner, PlanningFacts
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.run import Runner
     from aggml.stream.fifo import FifoLock
@@ -52,7 +52,7 @@ class _Walk:
         self.runner = runner
         self.job = job
         self.layout: Layout | None = None
-        self.then: Moment
+        self.then: PlanningFacts
         self.first = True
         self._nodes: Iterator[tuple[int, Tensor]] | None = None
         self._begun = -1  # the latest split
@@ -61,7 +61,7 @@ class _Walk:
     async def prepare(self) -> None:
         """Plan the graph with each node as a split of its own."""
         planner, job = self.planner, self.job
-        steps = planner.guarded(planner.node_by_node(job.graph, job.floating))
+        steps = planner.guard(planner.node_by_node(job.graph, job.floating))
         layout, self.then = await give_way(steps)
         self.layout = layout
         self.outputs = job.outputs_of(layout)
@@ -198,7 +198,7 @@ class Evaluation:
         job: Job,
         wanted: Callable[[Tensor], bool] | Iterable[Tensor] | None,
     ) -> None:
-        self._holds = False  # first: __del__ looks at it
+        self._has_turn = False  # first: __del__ looks at it
         self._turn = turn
         self._walk = _Walk(planner, runner, job)
         if wanted is None:
@@ -226,7 +226,7 @@ class Evaluation:
         try:
             if not self._begun:
                 await self._turn.acquire()
-                self._holds = self._begun = True
+                self._has_turn = self._begun = True
                 await self._walk.prepare()
             found = await self._walk.next(self._ask)
         except BaseException:
@@ -241,8 +241,8 @@ class Evaluation:
 
     def _end(self) -> None:
         self._done = True
-        if self._holds:
-            self._holds = False
+        if self._has_turn:
+            self._has_turn = False
             self._turn.release()
 
     async def aclose(self) -> None:

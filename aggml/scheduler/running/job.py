@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from aggml.backend.inputs import ask
+from aggml.backend.inputs import find_arguments
 from aggml.errors import InvalidArgument, NotAllocated
 from aggml.scheduler.running.unit import Output
 from aggml.stream.prepared import Request
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.graph import Graph
-    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.program import SplitGraph
     from aggml.scheduler.layout.layout import Layout
     from aggml.tensor import Tensor
 
@@ -67,7 +67,7 @@ class Job:
     ) -> None:
         what = "Scheduler.run"
         self.graph = graph
-        asked = ask(graph, inputs, outputs, reuse, what)
+        asked = find_arguments(graph, inputs, outputs, reuse, what)
         self.request = Request(asked, what)
         self.request.check(brought)
         self.wanted = asked.outputs
@@ -137,7 +137,7 @@ class Job:
             found.append(Output(twin, view, split, program.at(root)))
         return found
 
-    def placed_at(self, program: Program) -> list[tuple[int, Tensor, Array]]:
+    def placed_at(self, program: SplitGraph) -> list[tuple[int, Tensor, Array]]:
         """Inputs that lie in memory of the user, each with the index of the backend.
 
         Raises:

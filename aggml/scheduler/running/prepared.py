@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.backend.inputs import Words
+    from aggml.backend.inputs import RunKey
     from aggml.memory.buffer import Buffer
     from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.planner import Known
+    from aggml.scheduler.planner import PlannedGraph
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.unit import Output, Unit
     from aggml.stream.future import Future
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Prepared", "Recording", "prepare", "record"]
+__all__ = ["PreparedSubmission", "RecordedSubmission", "prepare", "record"]
 
 # Prepared submissions of one graph. Each combination of outputs, and each order of the inputs, is
 # one of them.
 _MOST: Final = 8
 
 
-class Recording:
+class RecordedSubmission:
     """The operations of a submission, without its arrays.
 
     Args:
@@ -70,12 +70,12 @@ class Recording:
         self._brought = brought
         self._used = used
 
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether hooks would enqueue the same again, and no batch is open on the streams."""
         for backend, token, arena in self._used:
             if (
                 backend.stream._batches
-                or backend.memory.held is not arena
+                or backend.memory.block is not arena
                 or backend._repeats() != token
             ):
                 return False
@@ -107,11 +107,11 @@ class _Recorded(NamedTuple):
     """
 
     layout: Layout
-    recording: Recording
+    recording: RecordedSubmission
     order: list[int] | None
 
 
-class Prepared:
+class PreparedSubmission:
     """A submission that was asked for before, in the same words.
 
     Args:
@@ -126,13 +126,13 @@ class Prepared:
 
     __slots__ = ("_inputs", "by_slot", "known", "request")
 
-    def __init__(self, job: Job, known: Known) -> None:
+    def __init__(self, job: Job, known: PlannedGraph) -> None:
         self.request = job.request
         self.known = known
         self._inputs = tuple(job.inputs)
         self.by_slot: dict[int | None, _Recorded] = {}
 
-    def learn(self, layout: Layout, recording: Recording, job: Job) -> None:
+    def learn(self, layout: Layout, recording: RecordedSubmission, job: Job) -> None:
         """Have ``recording``, made for ``job``, stand for submissions with this layout."""
         have = self.by_slot.get(layout.slot)
         if have is not None and have.layout is layout and have.recording is recording:
@@ -145,16 +145,18 @@ class Prepared:
         self.by_slot[layout.slot] = _Recorded(layout, recording, None if is_same else order)
 
 
-def prepare(table: dict[Words, Prepared], words: Words, job: Job, known: Known) -> None:
+def prepare(
+    table: dict[RunKey, PreparedSubmission], key: RunKey, job: Job, known: PlannedGraph
+) -> None:
     """Keep the recording of a job that was just enqueued, if any, for requests in the same words.
 
     Args:
         table: of what was prepared for the graph.
-        words: that the user used.
+        key: that of the user's arguments.
         job: as it was enqueued.
         known: what was planned for it.
     """
-    prepared = table.get(words)
+    prepared = table.get(key)
     for layout in known.layouts.values():
         recording = layout.recordings.get(job.form)
         if recording is None:
@@ -162,18 +164,20 @@ def prepare(table: dict[Words, Prepared], words: Words, job: Job, known: Known) 
         if prepared is None:
             if len(table) >= _MOST:
                 del table[next(iter(table))]
-            prepared = table[words] = Prepared(job, known)
+            prepared = table[key] = PreparedSubmission(job, known)
         prepared.learn(layout, recording, job)
 
 
-def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) -> Recording | None:
+def record(
+    unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use
+) -> RecordedSubmission | None:
     """Record the operations that are about to be enqueued; None if they may differ the next time.
 
     Args:
         unit: not sent yet.
         job: what it is for.
         outputs: of the job.
-        use: see `Recording`.
+        use: see `RecordedSubmission`.
     """
     if unit.calls or None in unit.sources:
         return None
@@ -181,7 +185,7 @@ def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) ->
     for backend, token in unit.backends.items():
         if token is None or backend._repeats() != token:
             return None
-        used.append((backend, token, backend.memory.held))
+        used.append((backend, token, backend.memory.block))
     leafs = tuple(job.values)
     inputs = {leaf: i for i, leaf in enumerate(leafs)}
     n = len(leafs)
@@ -193,4 +197,6 @@ def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) ->
     ]
     brought = [(i, inputs[job.wanted[i]]) for i, o in enumerate(outputs) if o.split == -2]
     streams = tuple(dict.fromkeys([stream for stream, _ in unit.groups]))
-    return Recording(_native.Script(unit.groups, which), use, leafs, brought, used, streams)
+    return RecordedSubmission(
+        _native.Script(unit.groups, which), use, leafs, brought, used, streams
+    )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.layout.actions import Action
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.running.job import Job
-    from aggml.scheduler.running.prepared import Recording
+    from aggml.scheduler.running.prepared import RecordedSubmission
     from aggml.scheduler.running.sides import Sides
     from aggml.scheduler.running.unit import Output, Source
     from aggml.stream.admission import Admission
@@ -85,8 +85,10 @@ class Runner:
             NotAllocated: an output cannot be read.
             InvalidArgument: a leaf that lies in memory is not of this graph.
         """
-        recording: Recording | None = None if observers else layout.recordings.get(job.form)
-        if recording is not None and recording.holds():
+        recording: RecordedSubmission | None = (
+            None if observers else layout.recordings.get(job.form)
+        )
+        if recording is not None and recording.is_valid():
             return self.repeat(recording, job.request, job.arrays_for(recording.leafs))
         future: Future[Any] = Future(None, None, "run", abortable=True)
         outputs = job.outputs_of(layout)
@@ -113,8 +115,10 @@ class Runner:
             layout.recordings[job.form] = kept
         return future
 
-    def repeat(self, recording: Recording, request: Request, arrays: list[Array]) -> Future[Any]:
-        """Enqueue a recorded submission; arguments as of `Recording.run`."""
+    def repeat(
+        self, recording: RecordedSubmission, request: Request, arrays: list[Array]
+    ) -> Future[Any]:
+        """Enqueue a recorded submission; arguments as of `RecordedSubmission.run`."""
         if self._limit is not None:
             self._hold_back(recording.streams)
         future = recording.run(self.line, request, arrays)

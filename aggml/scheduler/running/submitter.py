@@ -9,11 +9,11 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aggml.backend.inputs import check_written, reshaped, words_of
+from aggml.backend.inputs import check_written, reshape_results, run_key
 from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
-from aggml.scheduler.running.prepared import Prepared, prepare
+from aggml.scheduler.running.prepared import PreparedSubmission, prepare
 from aggml.scheduler.running.unit import check_no_batch
 from aggml.stream import Stream
 from aggml.stream.deferred import DeferredFuture
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from aggml.backend.inputs import Shapes, Words
+    from aggml.backend.inputs import RunKey, Shapes
     from aggml.graph import Graph
     from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.planner import Known, Planner
+    from aggml.scheduler.planner import PlannedGraph, Planner
     from aggml.scheduler.running.evaluate import EvalCallback
     from aggml.scheduler.running.run import Runner
     from aggml.stream.admission import Admission
@@ -46,7 +46,7 @@ __all__ = ["Submitter"]
 class _Ready(NamedTuple):
     """A program and its layout, with which a job can be enqueued at once."""
 
-    known: Known
+    known: PlannedGraph
     layout: Layout
 
 
@@ -96,9 +96,9 @@ class Submitter:
         shapes: Shapes | None,
     ) -> Future[Any]:
         """See `Scheduler.run`."""
-        words = words_of(outputs, inputs, reuse)
+        key = run_key(outputs, inputs, reuse)
         kept = self.planner.graphs.get(graph.uid)
-        prepared: Prepared | None = None if kept is None else kept.prepared.get(words)
+        prepared: PreparedSubmission | None = None if kept is None else kept.prepared.get(key)
         self._check_batches("Scheduler.run")
         if prepared is None:
             job = Job(graph, inputs, outputs, reuse, brought=self.brought)
@@ -110,16 +110,16 @@ class Submitter:
             with self._lock:
                 future = self._again(graph, prepared, arrays)
             if future is not None:
-                return future if shapes is None else reshaped(future, shapes)
+                return future if shapes is None else reshape_results(future, shapes)
             job = Job(graph, request.by_tensor(arrays), outputs, reuse, brought=self.brought)
         with self._lock:
             if self.eval_callback is not None or not self._may_go():
-                return self._later(job, words, shapes)
+                return self._later(job, key, shapes)
             planner = self.planner
             while (ready := self._found(job, planning=True)) is None:
-                planner.finish(self.planning(job))
-            future = self._enqueue(job, ready, words)
-        return future if shapes is None else reshaped(future, shapes)
+                planner.finish(self.plan_steps(job))
+            future = self._enqueue(job, ready, key)
+        return future if shapes is None else reshape_results(future, shapes)
 
     def _check_batches(self, what: str) -> None:
         for backend in self.runner.backends:
@@ -130,15 +130,15 @@ class Submitter:
         """Whether no evaluation is under way, and no earlier submission waits for one."""
         return bool(self.turn.free) and (self._waits is None or self._waits.done())
 
-    def _later(self, job: Job, words: Words, shapes: Shapes | None) -> Future[Any]:
+    def _later(self, job: Job, key: RunKey, shapes: Shapes | None) -> Future[Any]:
         """The Future of a submission that a task queues when all before it are done."""
         before = self._waits
 
         async def work() -> Future[Any]:
             if before is not None:
                 await before.settled()
-            future = await self._in_turn(job, words)
-            return future if shapes is None else reshaped(future, shapes)
+            future = await self._in_turn(job, key)
+            return future if shapes is None else reshape_results(future, shapes)
 
         pool = self.runner.joined.pool
         self._waits = DeferredFuture(work, Stream("scheduler run", pool=pool), "run")
@@ -154,9 +154,9 @@ class Submitter:
         reuse: Iterable[Tensor | str],
     ) -> Future[Any]:
         """See `Scheduler.submit`."""
-        words = words_of(outputs, inputs, reuse)
+        key = run_key(outputs, inputs, reuse)
         kept = self.planner.graphs.get(graph.uid)
-        prepared: Prepared | None = None if kept is None else kept.prepared.get(words)
+        prepared: PreparedSubmission | None = None if kept is None else kept.prepared.get(key)
         self._check_batches("Scheduler.submit")
         if prepared is None:
             job = Job(graph, inputs, outputs, reuse, brought=self.brought)
@@ -176,7 +176,7 @@ class Submitter:
         self._check_batches("Scheduler.submit")
         admitted = await self._admission.admit()
         try:
-            future = await self._in_turn(job, words)
+            future = await self._in_turn(job, key)
         except BaseException:
             self._admission.give_up(admitted)
             raise
@@ -184,7 +184,7 @@ class Submitter:
             self._admission.used()
         return future
 
-    async def _in_turn(self, job: Job, words: Words) -> Future[Any]:
+    async def _in_turn(self, job: Job, key: RunKey) -> Future[Any]:
         """Plan a submission in slices, and enqueue it when no evaluation is under way."""
         if self.eval_callback is not None:
             return await self._evaluate(job, self.eval_callback)
@@ -192,14 +192,14 @@ class Submitter:
         while True:
             ready = await self.ready(job)
             with self._lock:  # another thread may have begun an evaluation, or moved a tensor
-                if self.turn.free and ready.known.holds(graph):
-                    return self._enqueue(job, ready, words)
+                if self.turn.free and ready.known.is_valid(graph):
+                    return self._enqueue(job, ready, key)
             if not self.turn.free:
                 async with self.turn:
                     ready = await self.ready(job)
                     with self._lock:
-                        if ready.known.holds(graph):
-                            return self._enqueue(job, ready, words)
+                        if ready.known.is_valid(graph):
+                            return self._enqueue(job, ready, key)
 
     async def _evaluate(self, job: Job, callback: EvalCallback) -> Future[Any]:
         """Run node by node, with a callback in between."""
@@ -236,18 +236,20 @@ class Submitter:
         future._value = None
         return future
 
-    def _again(self, graph: Graph, prepared: Prepared, arrays: list[Array]) -> Future[Any] | None:
+    def _again(
+        self, graph: Graph, prepared: PreparedSubmission, arrays: list[Array]
+    ) -> Future[Any] | None:
         """Enqueue a prepared submission; None if the request has to be checked again."""
         known = prepared.known
         if observers or self.eval_callback is not None or not self._may_go():
             return None
-        if not known.holds(graph):
+        if not known.is_valid(graph):
             return None
         slot = self._slot(known)
         found = prepared.by_slot.get(slot)
         if found is None or found.layout is not known.layouts.get(slot):
             return None
-        if not found.layout.is_current(self.planner.memory) or not found.recording.holds():
+        if not found.layout.is_current(self.planner.memory) or not found.recording.is_valid():
             return None
         self.planner.last = known
         request = prepared.request
@@ -259,7 +261,7 @@ class Submitter:
         request.marks.note()
         return future
 
-    def _enqueue(self, job: Job, ready: _Ready, words: Words) -> Future[Any]:
+    def _enqueue(self, job: Job, ready: _Ready, key: RunKey) -> Future[Any]:
         known, layout = ready
         # When this submission came, a `set` had written the leaf. Another submission may have
         # brought a value since then, which this one must not read.
@@ -271,13 +273,13 @@ class Submitter:
             known.brought = True
             self.brought.update(job.floating)
         kept = self.planner.graphs.get(job.graph.uid)
-        if words and not observers and kept is not None:
-            prepare(kept.prepared, words, spoken, known)
+        if key and not observers and kept is not None:
+            prepare(kept.prepared, key, spoken, known)
         return future
 
     # -- planning
 
-    def _slot(self, known: Known) -> int | None:
+    def _slot(self, known: PlannedGraph) -> int | None:
         """The memory that the next submission of this program is to have."""
         if self._n_copies == 1 or known.shared.compact:
             return None
@@ -299,7 +301,7 @@ class Submitter:
         try:
             async with self.plans:
                 while (found := self._find_now(job)) is None:
-                    await give_way(self.planner.guarded(self.planning(job)))
+                    await give_way(self.planner.guard(self.plan_steps(job)))
         finally:
             self._planned_for.remove(job.graph.uid)
         return found
@@ -332,7 +334,7 @@ class Submitter:
         planner.last = known
         return _Ready(known, layout)
 
-    def planning(self, job: Job) -> Sliced[None]:
+    def plan_steps(self, job: Job) -> Sliced[None]:
         """Plan what a job needs, in small steps.
 
         Raises:

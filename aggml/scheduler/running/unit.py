@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.stream import Stream, StreamBase
+    from aggml.stream import Stream
     from aggml.stream.future import Future
     from aggml.tensor import Tensor
 
@@ -87,7 +87,7 @@ class Unit(Batch):
         self.source: Source = None
         self.sources: list[Source] = []
         self.backends: dict[Backend, object] = {}
-        self._shared: list[StreamBase] = []
+        self._shared: list[Stream] = []
         self._place: tuple[_native.Lineup, _native.Use] | None = None
 
     @property

@@ -12,7 +12,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
 
 __all__ = ["OPS", "launches"]
 
@@ -20,7 +20,7 @@ __all__ = ["OPS", "launches"]
 OPS = in_group("binary")
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch."""
     node = site.node
     a, b = site.src(0), site.src(1)

@@ -25,7 +25,7 @@ from aggml.dtype import DType
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.devices.cuda.pack import NodeSite, Operand
     from aggml.tensor import Tensor
 
 __all__ = ["fits", "instead", "library", "scratch"]
@@ -204,7 +204,7 @@ def _alignment(address: int) -> int:
 
 
 def _calls(
-    site: Site, a: Operand, b: Operand, products: list[_Product], first: int, *, tf32: bool
+    site: NodeSite, a: Operand, b: Operand, products: list[_Product], first: int, *, tf32: bool
 ) -> Iterator[Launch]:
     """The calls for ``a``, the rows from ``first`` on of the node's matrix."""
     d = replace(site.dst, data=site.dst.data + 4 * first)
@@ -227,7 +227,7 @@ def _calls(
         )  # fmt: skip
 
 
-def instead(site: Site, kernels: list[Launch], *, tf32: bool = False) -> list[Launch]:
+def instead(site: NodeSite, kernels: list[Launch], *, tf32: bool = False) -> list[Launch]:
     """The launches of a node that `fits`: calls of the library, and ``kernels`` if it fails.
 
     Args:

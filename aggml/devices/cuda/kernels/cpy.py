@@ -12,7 +12,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.devices.cuda.pack import NodeSite, Operand
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "convert", "copy", "launches", "refuses"]
@@ -33,7 +33,7 @@ def refuses(node: Tensor) -> bool:
     )
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch."""
     dst, src = site.dst, site.src(0)
     if dst.type == src.type:
@@ -47,7 +47,7 @@ def launches(site: Site) -> list[Launch]:
     return convert(site, dst, src)
 
 
-def convert(site: Site, dst: Operand, src: Operand) -> list[Launch]:
+def convert(site: NodeSite, dst: Operand, src: Operand) -> list[Launch]:
     """Convert elements of a plain type to another plain type."""
     pair = _in_one_shape(dst, src, DType(dst.type).type_size, DType(src.type).type_size)
     if pair is None:
@@ -93,7 +93,7 @@ def _largest_word(operands: list[Operand], size: int) -> int:
     return 1
 
 
-def copy(site: Site, dst: Operand, src: Operand) -> list[Launch]:
+def copy(site: NodeSite, dst: Operand, src: Operand) -> list[Launch]:
     """Copy elements of one type in words as large as possible; ``src`` may repeat."""
     element = DType(dst.type)
     size = element.type_size

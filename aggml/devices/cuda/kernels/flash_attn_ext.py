@@ -16,7 +16,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "counters_on", "launches", "modules", "refuses", "scratch_on"]
@@ -120,7 +120,7 @@ def counters_on(node: Tensor, gpu: Gpu) -> int:
     return ceil(q.ne[2] // k.ne[2] * q.ne[1], plan.rows) * k.ne[2] * q.ne[3]
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch. If keys are split, the last block of a tile of rows combines the parts."""
     q, k, v = _operands(site.node)
     plan = _plan(site.node, site.gpu)

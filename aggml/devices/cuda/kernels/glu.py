@@ -10,7 +10,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
 
 __all__ = ["OPS", "launches"]
 
@@ -18,7 +18,7 @@ __all__ = ["OPS", "launches"]
 OPS = in_group("glu")
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch."""
     dst, x, g = site.dst, site.src(0), site.src(1)
     if g == MISSING:  # the halves of each row of a

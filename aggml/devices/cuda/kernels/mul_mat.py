@@ -20,7 +20,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Gpu, Launch
-    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.devices.cuda.pack import NodeSite, Operand
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "launches", "of_pair", "pairs", "refuses", "scratch_on"]
@@ -130,7 +130,7 @@ def scratch_on(node: Tensor, gpu: Gpu) -> int:
     return at + size if size else _table(a, ids) + _acts(node)
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """Quantize the columns if the matrix is quantized, then multiply."""
     a, _, ids = _operands(site.node)
     found: list[Launch] = []
@@ -155,7 +155,7 @@ def of_pair(kernel: str) -> str:
     return kernel.replace("few_1", "pair_1").replace("id_few", "id_pair")
 
 
-def _columns(site: Site, b: Operand, offset: int) -> Launch:
+def _columns(site: NodeSite, b: Operand, offset: int) -> Launch:
     n = b.ne[0] // 32 * b.ne[1] * b.ne[2] * b.ne[3]
     grid = (min(ceil(n, 8), 1 << 20), 1, 1)
     operands = [site.dst, b]
@@ -182,7 +182,7 @@ def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
     return apart if ceil(m, apart) * batches >= _BLOCKS or a.ne[0] <= 1024 else rows
 
 
-def _aligned(site: Site) -> int:
+def _aligned(site: NodeSite) -> int:
     """Whether rows of a and b begin at multiples of 16 bytes."""
     operands = (site.src(0), site.src(1))
     return int(
@@ -194,7 +194,7 @@ def _aligned(site: Site) -> int:
     )
 
 
-def _plain(site: Site) -> list[Launch]:
+def _plain(site: NodeSite) -> list[Launch]:
     node = site.node
     a, _, _ = _operands(node)
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
@@ -222,7 +222,7 @@ def _plain(site: Site) -> list[Launch]:
     return found
 
 
-def _by_expert(site: Site) -> list[Launch]:
+def _by_expert(site: NodeSite) -> list[Launch]:
     a, _, ids = _operands(site.node)
     assert ids is not None
     m, slots, aligned = site.node.ne[0], ids.nelements, _aligned(site)

@@ -9,7 +9,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
 
 __all__ = ["OPS", "launches"]
 
@@ -17,7 +17,7 @@ __all__ = ["OPS", "launches"]
 OPS = in_group("group_norm")
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """A block for each group."""
     node = site.node
     size = ceil(node.ne[2], int.from_bytes(node.op_params[:4], "little", signed=True))

@@ -9,7 +9,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
 
 __all__ = ["OPS", "launches"]
 
@@ -17,7 +17,7 @@ __all__ = ["OPS", "launches"]
 OPS = in_group("out_prod")
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch."""
     ne = site.node.ne
     grid = (ceil(ne[0], 32), min(ceil(ne[1], 32), 65535), min(ne[2] * ne[3], 65535))

@@ -12,7 +12,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.devices.cuda.pack import NodeSite, Operand
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "launches", "refuses"]
@@ -40,7 +40,7 @@ def refuses(node: Tensor) -> bool:
     return False
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One or two launches."""
     dst, a, b = site.dst, site.src(0), site.src(1)
     found = [] if dst.data == a.data else copy(site, dst, a)

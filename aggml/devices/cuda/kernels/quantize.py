@@ -8,7 +8,7 @@ from aggml.devices.cuda.pack import ceil
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
     from aggml.dtype import DType
 
 __all__ = ["add", "cpy", "set_rows"]
@@ -18,7 +18,7 @@ def _module(dtype: DType) -> str:
     return f"quantize[TYPE={dtype.name}]"
 
 
-def add(site: Site) -> list[Launch]:
+def add(site: NodeSite) -> list[Launch]:
     """A thread for each block of a."""
     a = site.node.src[0]
     assert a is not None
@@ -26,14 +26,14 @@ def add(site: Site) -> list[Launch]:
     return [site.launch(_module(a.dtype), "add", grid, (64, 1, 1), 2)]
 
 
-def cpy(site: Site) -> list[Launch]:
+def cpy(site: NodeSite) -> list[Launch]:
     """A thread for each block of the result."""
     dtype = site.node.dtype
     grid = (min(ceil(site.node.nelements // dtype.blck_size, 64), 1 << 20), 1, 1)
     return [site.launch(_module(dtype), "cpy", grid, (64, 1, 1), 1)]
 
 
-def set_rows(site: Site) -> list[Launch]:
+def set_rows(site: NodeSite) -> list[Launch]:
     """A block for each row of b; the indices are good."""
     b = site.node.src[0]
     assert b is not None

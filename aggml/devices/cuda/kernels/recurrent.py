@@ -10,7 +10,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "launches", "refuses"]
@@ -42,7 +42,7 @@ def refuses(node: Tensor) -> bool:
             return _source(node, 0).is_empty
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch; for ssm_scan, another one before it that checks the indices."""
     node = site.node
 

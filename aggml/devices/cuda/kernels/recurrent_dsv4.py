@@ -9,7 +9,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "launches", "refuses"]
@@ -27,7 +27,7 @@ def refuses(node: Tensor) -> bool:
     return node.op == "lightning_indexer" and q.ne[0] > _WIDEST
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch."""
     node = site.node
     if node.op == "dsv4_hc_comb":

@@ -8,7 +8,7 @@ from aggml.devices.cuda.pack import ceil
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "launches", "scratch"]
@@ -32,7 +32,7 @@ def scratch(node: Tensor) -> int:
     return 8 * _parts(node)
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """Two launches."""
     node = site.node
     a = node.src[0]

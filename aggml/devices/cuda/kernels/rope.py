@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.devices.cuda.pack import NodeSite, Operand
 
 __all__ = ["OPS", "launch", "launches"]
 
@@ -26,12 +26,12 @@ def _pair_of_turns(n_dims: int, n_ctx: int, turns: float, base: float) -> float:
     return n_dims * math.log(n_ctx / (turns * 2.0 * math.pi)) / (2.0 * math.log(base))
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One launch."""
     return [launch(site, f"rope_{site.node.dtype.type_name}")]
 
 
-def launch(site: Site, kernel: str, operands: Sequence[Operand] | None = None) -> Launch:
+def launch(site: NodeSite, kernel: str, operands: Sequence[Operand] | None = None) -> Launch:
     """One launch: blocks of 32 pairs and 8 heads.
 
     Args:

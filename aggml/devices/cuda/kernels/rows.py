@@ -9,7 +9,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.devices.cuda.pack import NodeSite, Operand
 
 __all__ = ["OPS", "check_ids", "launches"]
 
@@ -17,7 +17,7 @@ __all__ = ["OPS", "check_ids", "launches"]
 OPS = (*in_group("rows"), *in_group("rows_back"), *in_group("add_id"))
 
 
-def check_ids(site: Site, ids: Operand, rows: int, *, none: bool = False) -> Launch:
+def check_ids(site: NodeSite, ids: Operand, rows: int, *, none: bool = False) -> Launch:
     """The launch that reports a fault if an index is not within 0 and ``rows`` - 1.
 
     With ``none``, indices may be negative.
@@ -28,7 +28,7 @@ def check_ids(site: Site, ids: Operand, rows: int, *, none: bool = False) -> Lau
     )
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """Two launches."""
     node = site.node
     a, b = node.src[0], node.src[1]

@@ -11,7 +11,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
 
 __all__ = ["OPS", "launches"]
 
@@ -19,7 +19,7 @@ __all__ = ["OPS", "launches"]
 OPS = (*in_group("shape"), "repeat")
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """One copy for repeat, two for concat."""
     dst, a, b = site.dst, site.src(0), site.src(1)
     if site.node.op == "repeat":

@@ -12,7 +12,7 @@ from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Extent, Launch
-    from aggml.devices.cuda.pack import Site
+    from aggml.devices.cuda.pack import NodeSite
     from aggml.tensor import Tensor
 
 __all__ = ["OPS", "launches", "scratch"]
@@ -65,7 +65,7 @@ def scratch(node: Tensor) -> int:
     return 4 * _words(node)[0] * _at_once(node)
 
 
-def launches(site: Site) -> list[Launch]:
+def launches(site: NodeSite) -> list[Launch]:
     """Short rows: a block for each. Long rows: several launches for as many as fill the GPU."""
     a = _source(site.node)
     width = a.ne[0]
@@ -89,7 +89,7 @@ def _down(node: Tensor) -> int:
     return int(node.op == "top_k" or int.from_bytes(node.op_params[:4], "little", signed=True) != 0)
 
 
-def _long(site: Site, first: int, rows: int) -> list[Launch]:
+def _long(site: NodeSite, first: int, rows: int) -> list[Launch]:
     node = site.node
     k, parts = node.ne[0], _parts(node)
     words, head = _words(node)
