@@ -34,7 +34,8 @@ from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
 from aggml.models.ranking import Ranked, ranked
 from aggml.models.site import computing
-from aggml.models.speech import Segment, Span
+from aggml.models.speech import Segment, Span, Word
+from aggml.models.speech.sounds import read_sound
 from aggml.models.speech.waves import read_wav
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
@@ -47,9 +48,10 @@ __all__ = [
     "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
     "ModelStatus", "NotFiniteError", "Ranked", "Segment", "Span", "SpeechModel", "TextModel",
-    "Token", "TokenStream", "TooLongError", "Usage", "VoiceModel", "blocking", "caller",
+    "Token", "TokenStream", "TooLongError", "Usage", "VoiceModel", "Word", "blocking", "caller",
     "computing", "convert", "fit",
-    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
+    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_sound",
+    "read_wav",
     "register_architecture",
 ]  # fmt: skip
 

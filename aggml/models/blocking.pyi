@@ -72,7 +72,10 @@ class BlockingModel(BlockingObject):
         self, messages: Sequence[Mapping[str, Any] | ChatMessage], **options: Any
     ) -> BlockingChatStream: ...
     def transcribe(
-        self, samples: npt.ArrayLike, rate: int = 16000, **options: Any
+        self,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
+        **options: Any,
     ) -> BlockingStream[Segment]: ...
     def listen(
         self,
@@ -227,9 +230,10 @@ class BlockingSpeechModel(BlockingModel):
     def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
     def transcribe(  # type: ignore[override]
         self,
-        samples: npt.ArrayLike,
-        rate: int = ...,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
         *,
+        words: bool = False,
         language: str | None = None,
         task: Literal["transcribe", "translate"] = "transcribe",
         timestamps: bool = True,
@@ -239,7 +243,7 @@ class BlockingSpeechModel(BlockingModel):
         seed: int | None = None,
     ) -> BlockingStream[Segment]: ...
     def transcribe_all(
-        self, recordings: Sequence[npt.ArrayLike], rate: int = ..., **options: Any
+        self, recordings: Sequence[npt.ArrayLike], rate: int | None = None, **options: Any
     ) -> list[list[Segment]]: ...
 
 class BlockingVoiceModel(BlockingModel):

@@ -8,17 +8,30 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
+import anyio.to_thread
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, number, one_text, recordings_of, shown, urgency_of
+from aggml.models.arguments import (
+    file_path,
+    flag,
+    integer,
+    number,
+    one_text,
+    recordings_of,
+    shown,
+    urgency_of,
+)
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
 from aggml.models.speech.listening import Listener
 from aggml.models.speech.segments import Recording, Segment, segments
+from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE
 from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
@@ -108,9 +121,10 @@ class SpeechModel(Model):
 
     def transcribe(  # type: ignore[override]  # its options by name
         self,
-        samples: npt.ArrayLike,
-        rate: int = RATE,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
         *,
+        words: bool = False,
         language: str | None = None,
         task: Literal["transcribe", "translate"] = "transcribe",
         timestamps: bool = True,
@@ -123,7 +137,10 @@ class SpeechModel(Model):
 
         Args:
             samples: floats from -1 to 1 or integers; if (samples, channels), channels are averaged.
-            rate: samples a second.
+                Or the path of a sound file: WAV, or with ``aggml[audio]`` mp3, ogg, m4a, flac,
+                webm and whatever else FFmpeg reads.
+            rate: samples a second; None: 16,000. A file has its own.
+            words: whether segments have their words, each with the time at which it is said.
             language: the code of the language, such as "de"; None: the model detects it in the
                 first window.
             task: "translate" writes English, whatever language is spoken.
@@ -140,7 +157,8 @@ class SpeechModel(Model):
         Raises:
             InvalidArgument: an unknown language or task, an argument of another type or out of its
                 range. By the first segment: ``samples`` is no audio.
-            ModelError: the file has no vocabulary.
+            ModelError: the file has no vocabulary. By the first segment: the sound file cannot be
+                read.
             InvalidState: the model is closed.
 
         Cancellation, and closing the generator: aborts the window that is being decoded.
@@ -148,13 +166,21 @@ class SpeechModel(Model):
         place = "transcribe"
         self._check_open(place)
         asked = self._asked(language, task, timestamps, temperature, seed)
-        if isinstance(samples, (str, bytes, os.PathLike)):
-            raise InvalidArgument(
-                f"[{place}] samples is {shown(samples)}, expected an array: read_wav(bytes of a "
-                "file) gives samples and rate"
-            )
-        if (hertz := integer(place, "rate", rate, -(1 << 63))) < 1:
+        asked = replace(asked, words=flag(place, "words", words))
+        hertz = RATE if rate is None else integer(place, "rate", rate, -(1 << 63))
+        if hertz < 1:
             raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
+        if isinstance(samples, bytes):
+            raise InvalidArgument(
+                f"[{place}] samples is {shown(samples)}, expected an array or a path: "
+                "read_sound(bytes of a file) gives samples and rate"
+            )
+        if isinstance(samples, (str, os.PathLike)):
+            if rate is not None:
+                raise InvalidArgument(
+                    f"[{place}] rate is {hertz}, but samples is a path: a file has its own rate"
+                )
+            samples = file_path(place, "samples", samples)
         return self._segments(
             samples, hertz, asked,
             one_text(place, "prompt", prompt), flag(place, "previous", previous),
@@ -163,14 +189,14 @@ class SpeechModel(Model):
     async def transcribe_all(
         self,
         recordings: Sequence[npt.ArrayLike],
-        rate: int = RATE,
+        rate: int | None = None,
         **options: Any,  # noqa: ANN401 those of `transcribe`
     ) -> list[list[Segment]]:
         """Write what is said in each of several recordings; ``slots`` windows are decoded together.
 
         Args:
             recordings: the samples of each recording.
-            rate: samples a second.
+            rate: samples a second; None: 16,000.
             options: those of `transcribe`.
 
         Raises:
@@ -215,7 +241,7 @@ class SpeechModel(Model):
 
     async def _segments(
         self,
-        samples: npt.ArrayLike,
+        samples: npt.ArrayLike | Path,
         rate: int,
         asked: Asked,
         prompt: str,
@@ -223,7 +249,12 @@ class SpeechModel(Model):
     ) -> AsyncGenerator[Segment]:
         words = self.tokenizer
         length = self._listener.frames
-        recording = await Recording.of(samples, rate, self._model.bands, length)
+        heard: npt.ArrayLike
+        if isinstance(samples, Path):
+            heard, rate = await anyio.to_thread.run_sync(read_sound_file, samples)
+        else:
+            heard = samples
+        recording = await Recording.of(heard, rate, self._model.bands, length)
         before = words.encode(" " + prompt.strip(), special=False) if prompt.strip() else ()
         found = segments(
             self._one, recording, asked, words, Special.of(self.vocabulary_size), length=length,

@@ -42,7 +42,8 @@ async def spans_of(vad: Any, chunks: Any, rate: int = 16000, **options: Any) -> 
 
 
 def in_pieces(sound: Any, *sizes: int) -> list[Any]:
-    found, at = [], 0
+    found: list[Any] = []
+    at = 0
     while at < len(sound):
         size = sizes[len(found) % len(sizes)]
         found.append(sound[at : at + size])

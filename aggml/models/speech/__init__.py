@@ -12,10 +12,11 @@ from aggml.models.speech.segments import Segment
 from aggml.models.speech.spans import Span
 from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt, srt_of, vtt_of
 from aggml.models.speech.waves import mono, resampled
+from aggml.models.speech.words import Word
 
 __all__ = [
-    "Segment", "Span", "as_objects", "as_srt", "as_text", "as_vtt", "mono", "resampled", "srt_of",
-    "vtt_of",
+    "Segment", "Span", "Word", "as_objects", "as_srt", "as_text", "as_vtt", "mono", "resampled",
+    "srt_of", "vtt_of",
 ]  # fmt: skip
 
 
