@@ -17,6 +17,7 @@ from aggml.models.memory import Memory
 from aggml.models.model import F32, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
+from aggml.models.speech.live import Partial
 from aggml.models.speech.spans import Span
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
@@ -245,6 +246,15 @@ class BlockingSpeechModel(BlockingModel):
     def transcribe_all(
         self, recordings: Sequence[npt.ArrayLike], rate: int | None = None, **options: Any
     ) -> list[list[Segment]]: ...
+    def listen(  # type: ignore[override]
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = ...,
+        *,
+        language: str | None = None,
+        prompt: str = "",
+        step: float = 1.0,
+    ) -> BlockingStream[Partial]: ...
 
 class BlockingVoiceModel(BlockingModel):
     architecture: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,15 +30,18 @@ from aggml.models.arguments import (
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
+from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.listening import Listener
+from aggml.models.speech.live import Agreement, LiveSound, Partial, context_of
 from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE
 from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
+from aggml.models.speech.words import Word
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 
     import numpy.typing as npt
 
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeechModel"]
 
+SLOWER: Final = 1.2  # sound between transcriptions, as a share of the time that one takes
 MOST_WAITING: Final = 1 << 16  # windows of tasks that wait at a time; more are refused
 
 
@@ -225,6 +230,97 @@ class SpeechModel(Model):
         if failed:
             raise failed[0]
         return found
+
+    def listen(  # type: ignore[override]  # its options by name
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = RATE,
+        *,
+        language: str | None = None,
+        prompt: str = "",
+        step: float = 1.0,
+    ) -> AsyncGenerator[Partial]:
+        """Write what is said in a sound that still goes on.
+
+        ``async for partial in model.listen(chunks): print(partial.text, partial.final)``
+
+        Args:
+            chunks: pieces of the sound, of any length, as they come: floats from -1 to 1 or
+                integers; if (samples, channels), channels are averaged. An async generator is
+                closed at the end.
+            rate: samples a second.
+            language: the code of the language; None: the model detects it, and keeps to it from
+                the first final piece on.
+            prompt: a text as if it had been said before, which shows names and spelling.
+            step: seconds of sound from one transcription to the next. Where a transcription takes
+                longer than that, the next one comes later.
+
+        Yields:
+            Final pieces, and behind them the piece that may still change, whenever it did.
+
+        Raises:
+            InvalidArgument: an argument of another type or out of its range. By the first piece: a
+                chunk is no audio.
+            ModelError: the file has no vocabulary.
+            InvalidState: the model is closed.
+
+        Cancellation, and closing the generator: aborts the window that is being decoded.
+        """
+        place = "listen"
+        self._check_open(place)
+        # drawn texts would not agree with each other
+        asked = self._asked(language, "transcribe", True, 0.0, None)
+        hertz = integer(place, "rate", rate, 1, 1 << 24)
+        seconds = number(place, "step", step, 0, above=True)
+        before = one_text(place, "prompt", prompt)
+        pieces = heard_chunks(place, chunks, hertz)
+        return self._live(pieces, replace(asked, words=True), before, seconds)
+
+    async def _live(
+        self, pieces: AsyncGenerator[F32], asked: Asked, prompt: str, step: float
+    ) -> AsyncGenerator[Partial]:
+        sound, agreement = LiveSound(), Agreement()
+        language = asked.language or "en"
+        shown, missing, took = "", 0.0, 0.0  # missing: seconds that were not transcribed yet
+
+        async def transcribe_again() -> list[Word]:
+            nonlocal asked, language, missing, took
+            begin = time.monotonic()
+            before = f"{prompt} {context_of(agreement, sound.begin)}"
+            words: list[Word] = []
+            found = self._segments(sound.samples, RATE, asked, before, previous=True)
+            async with contextlib.aclosing(found):
+                async for segment in found:
+                    language = segment.language
+                    words += [
+                        Word(x.start + sound.begin, x.end + sound.begin, x.text)
+                        for x in segment.words
+                    ]
+            missing, took = 0.0, time.monotonic() - begin
+            final = agreement.hear(words)
+            if final and asked.language is None:
+                asked = replace(asked, language=language)
+            return final + sound.trim(agreement)
+
+        try:
+            async for piece in pieces:
+                sound.add(piece)
+                missing += len(piece) / RATE
+                if missing < max(step, SLOWER * took):
+                    continue
+                final = await transcribe_again()
+                if final:
+                    yield Partial.of(final, language, final=True)
+                text = "".join(x.text for x in agreement.open)
+                if text and (final or text != shown):
+                    yield Partial.of(agreement.open, language, final=False)
+                shown = text
+        finally:
+            await pieces.aclose()
+        final = await transcribe_again() if missing and len(sound.samples) else []
+        final += agreement.close()
+        if final:
+            yield Partial.of(final, language, final=True)
 
     async def _say(self, windows: list[Window]) -> list[Said]:
         """Decode windows together.

@@ -8,6 +8,7 @@ the public object (../speech_model.py), the layers (../architectures/whisper.py)
 
 from __future__ import annotations
 
+from aggml.models.speech.live import Partial
 from aggml.models.speech.segments import Segment
 from aggml.models.speech.spans import Span
 from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt, srt_of, vtt_of
@@ -15,8 +16,8 @@ from aggml.models.speech.waves import mono, resampled
 from aggml.models.speech.words import Word
 
 __all__ = [
-    "Segment", "Span", "Word", "as_objects", "as_srt", "as_text", "as_vtt", "mono", "resampled",
-    "srt_of", "vtt_of",
+    "Partial", "Segment", "Span", "Word", "as_objects", "as_srt", "as_text", "as_vtt", "mono",
+    "resampled", "srt_of", "vtt_of",
 ]  # fmt: skip
 
 
