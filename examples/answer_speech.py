@@ -43,7 +43,7 @@ async def main() -> None:
 
         async def write(span: Span) -> str | None:
             text = "".join(
-                [x.text async for x in whisper.transcribe(span.samples, temperature=0.0)]
+                [x.text async for x in whisper.transcribe(span.samples, temperature=(0.0, 0.4))]
             )
             return text.strip() or None  # nothing was said: the item is dropped
 

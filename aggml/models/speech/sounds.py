@@ -76,6 +76,7 @@ def _has_av() -> bool:
 def _decoded(data: bytes) -> F32:
     """What FFmpeg makes of a file: mono, 16,000 samples a second."""
     import av
+    import av.error
 
     pieces: list[Any] = []
     try:
