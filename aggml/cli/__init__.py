@@ -17,7 +17,7 @@ from aggml.cli.gguf import gguf
 from aggml.cli.ops import ops
 from aggml.cli.serve import serve
 from aggml.cli.shared import Program
-from aggml.cli.speech import transcribe
+from aggml.cli.speech import listen, transcribe
 from aggml.cli.text import embed, generate, rerank
 from aggml.cli.trace import trace
 
@@ -34,16 +34,17 @@ __all__ = ["main"]
 def main(context: click.Context) -> None:
     """Run and serve models, convert and check their files, list devices.
 
-    Every command has --help. With --json it prints one JSON value for programs; chat and serve
-    print a line with a JSON object for each event. Exit status: 0 after success, 1 if the command
-    failed, 2 if the arguments are wrong, 130 after Ctrl-C.
+    Every command has --help. With --json it prints one JSON value for programs; chat, listen and
+    serve print a line with a JSON object for each event. Exit status: 0 after success, 1 if the
+    command failed, 2 if the arguments are wrong, 130 after Ctrl-C.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 for command in (
-    devices, generate, chat, embed, rerank, transcribe, serve, fit, gguf, bench, trace, ops,
+    devices, generate, chat, embed, rerank, transcribe, listen, serve, fit, gguf, bench, trace,
+    ops,
 ):  # fmt: skip
     main.add_command(command)
 

@@ -1,4 +1,4 @@
-"""``aggml transcribe``: prints the speech in a WAV file as text, subtitles or JSON.
+"""``aggml transcribe`` and ``aggml listen``: the speech in a file, and in a sound that goes on.
 
 Not here: decoding (aggml.models.speech), loading (shared.py).
 """
@@ -6,19 +6,55 @@ Not here: decoding (aggml.models.speech), loading (shared.py).
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
+import anyio.to_thread
 import click
+import numpy as np
 
-from aggml.cli.shared import UserPath, awaited, model_options, opened, show
+from aggml.cli.shared import UserPath, awaited, model_options, opened, show, tell
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from aggml.models import Segment
 
-__all__ = ["transcribe"]
+__all__ = ["listen", "transcribe"]
+
+#: Samples of raw sound by the names that FFmpeg and ALSA have for them.
+ELEMENTS: Final = {"s16le": "<i2", "s32le": "<i4", "f32le": "<f4"}
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def raw_options(command: F) -> F:
+    """The options that say what raw samples on standard input are."""
+    for option in (
+        click.option(
+            "--channels", type=click.IntRange(1, 64), default=1, show_default=True,
+            help="Channels of raw samples.",
+        ),
+        click.option(
+            "--rate", type=click.IntRange(1, 1 << 24), default=16000, show_default=True,
+            help="Raw samples a second.",
+        ),
+        click.option(
+            "--samples", type=click.Choice([*ELEMENTS]), default="s16le", show_default=True,
+            help="What raw samples are.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _samples(data: bytes, samples: str, channels: int) -> npt.NDArray[Any]:
+    """Raw samples as an array; a part of a sample at the end is left out."""
+    element = np.dtype(ELEMENTS[samples])
+    whole = len(data) // (element.itemsize * channels) * element.itemsize * channels
+    return np.frombuffer(data[:whole], element).reshape(-1, channels)
 
 
 @click.command
@@ -36,6 +72,9 @@ __all__ = ["transcribe"]
 @click.option("--srt", "form", flag_value="srt", help="Print subtitles in the format SRT.")
 @click.option("--vtt", "form", flag_value="vtt", help="Print subtitles in the format WebVTT.")
 @click.option("--json", "form", flag_value="json", help="Print one JSON object: text, segments.")
+@click.option("--words", is_flag=True, help="Print each word with its start and end.")
+@click.option("--raw", is_flag=True, help="Standard input has raw samples, and no file.")
+@raw_options
 @awaited
 async def transcribe(
     model: Path,
@@ -48,25 +87,38 @@ async def transcribe(
     translate: bool,
     prompt: str,
     form: str | None,
+    words: bool,
+    raw: bool,
+    rate: int,
+    channels: int,
+    samples: str,
 ) -> None:
-    """Print what is said in AUDIO, a WAV file, segment by segment.
+    """Print what is said in AUDIO, a sound file, segment by segment.
 
-    MODEL is a file of Whisper: OpenAI's .pt, ggml's .bin, GGUF, or a folder of Hugging Face. If
-    AUDIO is "-", standard input is read.
+    MODEL is a file of Whisper: OpenAI's .pt, ggml's .bin, GGUF, or a folder of Hugging Face. AUDIO
+    is a WAV file, or with aggml[audio] of any format. If it is "-", standard input is read: a file,
+    or with --raw samples.
     """
-    from aggml.models import read_wav
+    from aggml.models import read_sound
     from aggml.models.speech import as_objects, as_text, srt_of, vtt_of
 
     if audio == "-":
-        data = sys.stdin.buffer.read()
+        data = await anyio.to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
+    elif raw:
+        raise click.UsageError("--raw is for standard input: give - for AUDIO")
     else:
         data = await anyio.Path(audio).read_bytes()
-    samples, rate = read_wav(data)
+    heard: Any
+    if raw:
+        heard = _samples(data, samples, channels)
+    else:
+        heard, rate = await anyio.to_thread.run_sync(read_sound, data)
     found: list[Segment] = []
     options: dict[str, Any] = {"language": language, "prompt": prompt}
     options["task"] = "translate" if translate else "transcribe"
+    options["words"] = words
     async with opened(model, device, threads, ctx, cache) as loaded:
-        segments = loaded.transcribe(samples, rate, **options)
+        segments = loaded.transcribe(heard, rate, **options)
         if form == "vtt":
             click.echo("WEBVTT\n")
         async for segment in segments:
@@ -75,6 +127,9 @@ async def transcribe(
                 click.echo(srt_of(len(found), segment), nl=False)
             elif form == "vtt":
                 click.echo(vtt_of(segment), nl=False)
+            elif form is None and words:
+                for word in segment.words:
+                    click.echo(f"{word.start:.2f} {word.end:.2f} {word.text.strip()}")
             elif form is None:
                 click.echo(segment.text.strip())
     if form == "json":
@@ -82,7 +137,82 @@ async def transcribe(
             {
                 "text": as_text(found),
                 "language": found[0].language if found else language,
-                "duration": len(samples) / rate,
+                "duration": len(heard) / rate,
                 "segments": as_objects(found),
             }
         )
+
+
+@click.command
+@model_options
+@click.option(
+    "--language", metavar="CODE", help="Language that is spoken, as de or en. [default: detected]"
+)
+@click.option(
+    "--prompt",
+    default="",
+    help="Text that could come before the sound; it helps with names. [default: none]",
+)
+@raw_options
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object a line, partial ones too."
+)
+@awaited
+async def listen(
+    model: Path,
+    device: tuple[str, ...],
+    threads: int | None,
+    ctx: int | None,
+    cache: str,
+    language: str | None,
+    prompt: str,
+    rate: int,
+    channels: int,
+    samples: str,
+    as_json: bool,
+) -> None:
+    """Print what is said in the raw samples on standard input, while they come.
+
+    MODEL is a file of Whisper, or Silero's detector of speech (.safetensors), which prints when
+    somebody speaks. For example: arecord -q -t raw -f S16_LE -r 16000 | aggml listen MODEL
+    """
+    from aggml.models import VoiceModel
+
+    async with opened(model, device, threads, ctx, cache) as loaded:
+        chunks = _standard_input(samples, channels, rate)
+        if isinstance(loaded, VoiceModel):
+            async for span in loaded.listen(chunks, rate):
+                if as_json:
+                    tell({"start": span.start, "end": span.end})
+                else:
+                    click.echo(f"{span.start:.2f} {span.end:.2f}")
+            return
+        async for piece in loaded.listen(chunks, rate, language=language, prompt=prompt):
+            if as_json:
+                tell(
+                    {
+                        "text": piece.text, "final": piece.final, "start": piece.start,
+                        "end": piece.end, "language": piece.language,
+                    }
+                )  # fmt: skip
+            elif piece.final:
+                click.echo(piece.text.strip())
+
+
+async def _standard_input(
+    samples: str, channels: int, rate: int
+) -> AsyncGenerator[npt.NDArray[Any]]:
+    """What comes, in pieces of at most a quarter of a second; a thread waits for it."""
+    frame = np.dtype(ELEMENTS[samples]).itemsize * channels
+    most = max(1, rate // 4) * frame
+    stdin: Any = sys.stdin.buffer  # read1 returns what is there, and does not wait for more
+    rest = b""
+    while True:
+        data = await anyio.to_thread.run_sync(stdin.read1, most, abandon_on_cancel=True)
+        if not data:
+            return
+        rest += data
+        whole = len(rest) // frame * frame
+        if whole:
+            yield _samples(rest[:whole], samples, channels)
+            rest = rest[whole:]

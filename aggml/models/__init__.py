@@ -34,7 +34,8 @@ from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
 from aggml.models.ranking import Ranked, ranked
 from aggml.models.site import computing
-from aggml.models.speech import Segment, Span
+from aggml.models.speech import Partial, Segment, Span, Word
+from aggml.models.speech.sounds import read_sound
 from aggml.models.speech.waves import read_wav
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
@@ -46,10 +47,11 @@ __all__ = [
     "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
     "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
     "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
-    "ModelStatus", "NotFiniteError", "Ranked", "Segment", "Span", "SpeechModel", "TextModel",
-    "Token", "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage", "VoiceModel",
-    "blocking", "caller", "computing", "convert", "fit",
-    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_wav",
+    "ModelStatus", "NotFiniteError", "Partial", "Ranked", "Segment", "Span", "SpeechModel",
+    "TextModel", "Token", "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage",
+    "VoiceModel", "Word", "blocking", "caller", "computing", "convert", "fit",
+    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_sound",
+    "read_wav",
     "register_architecture",
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from aggml.models.memory import Memory
 from aggml.models.model import F32, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
+from aggml.models.speech.live import Partial
 from aggml.models.speech.spans import Span
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
@@ -84,7 +85,10 @@ class BlockingModel(BlockingObject):
         self, messages: Sequence[Mapping[str, Any] | ChatMessage], **options: Any
     ) -> BlockingChatStream: ...
     def transcribe(
-        self, samples: npt.ArrayLike, rate: int = 16000, **options: Any
+        self,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
+        **options: Any,
     ) -> BlockingStream[Segment]: ...
     def listen(
         self,
@@ -297,9 +301,10 @@ class BlockingSpeechModel(BlockingModel):
     def embed_ids(self, sequences: Sequence[TokenIds]) -> F32: ...
     def transcribe(  # type: ignore[override]
         self,
-        samples: npt.ArrayLike,
-        rate: int = ...,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
         *,
+        words: bool = False,
         language: str | None = None,
         task: Literal["transcribe", "translate"] = "transcribe",
         timestamps: bool = True,
@@ -309,8 +314,17 @@ class BlockingSpeechModel(BlockingModel):
         seed: int | None = None,
     ) -> BlockingStream[Segment]: ...
     def transcribe_all(
-        self, recordings: Sequence[npt.ArrayLike], rate: int = ..., **options: Any
+        self, recordings: Sequence[npt.ArrayLike], rate: int | None = None, **options: Any
     ) -> list[list[Segment]]: ...
+    def listen(  # type: ignore[override]
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = ...,
+        *,
+        language: str | None = None,
+        prompt: str = "",
+        step: float = 1.0,
+    ) -> BlockingStream[Partial]: ...
 
 class BlockingModelUse(BlockingObject):
     def __enter__(self) -> BlockingModel: ...

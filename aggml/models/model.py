@@ -171,8 +171,8 @@ class Model(ABC):
 
     def transcribe(
         self,
-        samples: npt.ArrayLike,
-        rate: int = 16000,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
         **options: Any,  # noqa: ANN401
     ) -> AsyncGenerator[Segment]:
         """Write what is said; the options are those of `SpeechModel.transcribe`.

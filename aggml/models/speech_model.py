@@ -7,24 +7,41 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
+import anyio.to_thread
 
 from aggml import InvalidArgument
-from aggml.models.arguments import flag, integer, number, one_text, recordings_of, shown, urgency_of
+from aggml.models.arguments import (
+    file_path,
+    flag,
+    integer,
+    number,
+    one_text,
+    recordings_of,
+    shown,
+    urgency_of,
+)
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import Model
+from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.listening import Listener
+from aggml.models.speech.live import Agreement, LiveSound, Partial, context_of
 from aggml.models.speech.segments import Recording, Segment, segments
+from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE
 from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
+from aggml.models.speech.words import Word
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 
     import numpy.typing as npt
 
@@ -35,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeechModel"]
 
+SLOWER: Final = 1.2  # sound between transcriptions, as a share of the time that one takes
 MOST_WAITING: Final = 1 << 16  # windows of tasks that wait at a time; more are refused
 
 
@@ -108,9 +126,10 @@ class SpeechModel(Model):
 
     def transcribe(  # type: ignore[override]  # its options by name
         self,
-        samples: npt.ArrayLike,
-        rate: int = RATE,
+        samples: npt.ArrayLike | str | os.PathLike[str],
+        rate: int | None = None,
         *,
+        words: bool = False,
         language: str | None = None,
         task: Literal["transcribe", "translate"] = "transcribe",
         timestamps: bool = True,
@@ -123,7 +142,10 @@ class SpeechModel(Model):
 
         Args:
             samples: floats from -1 to 1 or integers; if (samples, channels), channels are averaged.
-            rate: samples a second.
+                Or the path of a sound file: WAV, or with ``aggml[audio]`` mp3, ogg, m4a, flac,
+                webm and whatever else FFmpeg reads.
+            rate: samples a second; None: 16,000. A file has its own.
+            words: whether segments have their words, each with the time at which it is said.
             language: the code of the language, such as "de"; None: the model detects it in the
                 first window.
             task: "translate" writes English, whatever language is spoken.
@@ -140,7 +162,8 @@ class SpeechModel(Model):
         Raises:
             InvalidArgument: an unknown language or task, an argument of another type or out of its
                 range. By the first segment: ``samples`` is no audio.
-            ModelError: the file has no vocabulary.
+            ModelError: the file has no vocabulary. By the first segment: the sound file cannot be
+                read.
             InvalidState: the model is closed.
 
         Cancellation, and closing the generator: aborts the window that is being decoded.
@@ -148,13 +171,21 @@ class SpeechModel(Model):
         place = "transcribe"
         self._check_open(place)
         asked = self._asked(language, task, timestamps, temperature, seed)
-        if isinstance(samples, (str, bytes, os.PathLike)):
-            raise InvalidArgument(
-                f"[{place}] samples is {shown(samples)}, expected an array: read_wav(bytes of a "
-                "file) gives samples and rate"
-            )
-        if (hertz := integer(place, "rate", rate, -(1 << 63))) < 1:
+        asked = replace(asked, words=flag(place, "words", words))
+        hertz = RATE if rate is None else integer(place, "rate", rate, -(1 << 63))
+        if hertz < 1:
             raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
+        if isinstance(samples, bytes):
+            raise InvalidArgument(
+                f"[{place}] samples is {shown(samples)}, expected an array or a path: "
+                "read_sound(bytes of a file) gives samples and rate"
+            )
+        if isinstance(samples, (str, os.PathLike)):
+            if rate is not None:
+                raise InvalidArgument(
+                    f"[{place}] rate is {hertz}, but samples is a path: a file has its own rate"
+                )
+            samples = file_path(place, "samples", samples)
         return self._segments(
             samples, hertz, asked,
             one_text(place, "prompt", prompt), flag(place, "previous", previous),
@@ -163,14 +194,14 @@ class SpeechModel(Model):
     async def transcribe_all(
         self,
         recordings: Sequence[npt.ArrayLike],
-        rate: int = RATE,
+        rate: int | None = None,
         **options: Any,  # noqa: ANN401 those of `transcribe`
     ) -> list[list[Segment]]:
         """Write what is said in each of several recordings; ``slots`` windows are decoded together.
 
         Args:
             recordings: the samples of each recording.
-            rate: samples a second.
+            rate: samples a second; None: 16,000.
             options: those of `transcribe`.
 
         Raises:
@@ -200,6 +231,97 @@ class SpeechModel(Model):
             raise failed[0]
         return found
 
+    def listen(  # type: ignore[override]  # its options by name
+        self,
+        chunks: Iterable[npt.ArrayLike] | AsyncIterable[npt.ArrayLike],
+        rate: int = RATE,
+        *,
+        language: str | None = None,
+        prompt: str = "",
+        step: float = 1.0,
+    ) -> AsyncGenerator[Partial]:
+        """Write what is said in a sound that still goes on.
+
+        ``async for partial in model.listen(chunks): print(partial.text, partial.final)``
+
+        Args:
+            chunks: pieces of the sound, of any length, as they come: floats from -1 to 1 or
+                integers; if (samples, channels), channels are averaged. An async generator is
+                closed at the end.
+            rate: samples a second.
+            language: the code of the language; None: the model detects it, and keeps to it from
+                the first final piece on.
+            prompt: a text as if it had been said before, which shows names and spelling.
+            step: seconds of sound from one transcription to the next. Where a transcription takes
+                longer than that, the next one comes later.
+
+        Yields:
+            Final pieces, and behind them the piece that may still change, whenever it did.
+
+        Raises:
+            InvalidArgument: an argument of another type or out of its range. By the first piece: a
+                chunk is no audio.
+            ModelError: the file has no vocabulary.
+            InvalidState: the model is closed.
+
+        Cancellation, and closing the generator: aborts the window that is being decoded.
+        """
+        place = "listen"
+        self._check_open(place)
+        # drawn texts would not agree with each other
+        asked = self._asked(language, "transcribe", True, 0.0, None)
+        hertz = integer(place, "rate", rate, 1, 1 << 24)
+        seconds = number(place, "step", step, 0, above=True)
+        before = one_text(place, "prompt", prompt)
+        pieces = heard_chunks(place, chunks, hertz)
+        return self._live(pieces, replace(asked, words=True), before, seconds)
+
+    async def _live(
+        self, pieces: AsyncGenerator[F32], asked: Asked, prompt: str, step: float
+    ) -> AsyncGenerator[Partial]:
+        sound, agreement = LiveSound(), Agreement()
+        language = asked.language or "en"
+        shown, missing, took = "", 0.0, 0.0  # missing: seconds that were not transcribed yet
+
+        async def transcribe_again() -> list[Word]:
+            nonlocal asked, language, missing, took
+            begin = time.monotonic()
+            before = f"{prompt} {context_of(agreement, sound.begin)}"
+            words: list[Word] = []
+            found = self._segments(sound.samples, RATE, asked, before, previous=True)
+            async with contextlib.aclosing(found):
+                async for segment in found:
+                    language = segment.language
+                    words += [
+                        Word(x.start + sound.begin, x.end + sound.begin, x.text)
+                        for x in segment.words
+                    ]
+            missing, took = 0.0, time.monotonic() - begin
+            final = agreement.hear(words)
+            if final and asked.language is None:
+                asked = replace(asked, language=language)
+            return final + sound.trim(agreement)
+
+        try:
+            async for piece in pieces:
+                sound.add(piece)
+                missing += len(piece) / RATE
+                if missing < max(step, SLOWER * took):
+                    continue
+                final = await transcribe_again()
+                if final:
+                    yield Partial.of(final, language, final=True)
+                text = "".join(x.text for x in agreement.open)
+                if text and (final or text != shown):
+                    yield Partial.of(agreement.open, language, final=False)
+                shown = text
+        finally:
+            await pieces.aclose()
+        final = await transcribe_again() if missing and len(sound.samples) else []
+        final += agreement.close()
+        if final:
+            yield Partial.of(final, language, final=True)
+
     async def _say(self, windows: list[Window]) -> list[Said]:
         """Decode windows together.
 
@@ -215,7 +337,7 @@ class SpeechModel(Model):
 
     async def _segments(
         self,
-        samples: npt.ArrayLike,
+        samples: npt.ArrayLike | Path,
         rate: int,
         asked: Asked,
         prompt: str,
@@ -223,7 +345,12 @@ class SpeechModel(Model):
     ) -> AsyncGenerator[Segment]:
         words = self.tokenizer
         length = self._listener.frames
-        recording = await Recording.of(samples, rate, self._model.bands, length)
+        heard: npt.ArrayLike
+        if isinstance(samples, Path):
+            heard, rate = await anyio.to_thread.run_sync(read_sound_file, samples)
+        else:
+            heard = samples
+        recording = await Recording.of(heard, rate, self._model.bands, length)
         before = words.encode(" " + prompt.strip(), special=False) if prompt.strip() else ()
         found = segments(
             self._one, recording, asked, words, Special.of(self.vocabulary_size), length=length,

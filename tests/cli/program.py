@@ -21,10 +21,10 @@ PROGRAM = [sys.executable, "-W", "error", "-m", "aggml"]
 _APART = {"chat", "serve"}
 
 
-def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
+def run(*arguments: object, status: int = 0, given: str | bytes = "") -> tuple[str, str]:
     """Run the command in this process. Returns what it printed on stdout and on stderr."""
     if arguments[0] in _APART:
-        return run_apart(*arguments, status=status, given=given)
+        return run_apart(*arguments, status=status, given=str(given))
     found: list[Result] = []
 
     def command() -> None:

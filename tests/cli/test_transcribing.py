@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from cli.program import run
-from models import speech_file, weights
+from models import speech_file, voice_file, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,10 +68,48 @@ def test_what_is_wrong_is_told_in_one_line(
 def test_files_that_are_no_sound_are_told_in_one_line(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "a.mp3"
     other.write_bytes(b"ID3" + bytes(100))
-    for path, message in ((other, "no WAV file"), (tmp_path / "none.wav", "No such file")):
+    for path, message in ((other, "audio|sound file"), (tmp_path / "none.wav", "No such file")):
         out, err = run("transcribe", model, path, status=1)
         assert (out, err.count("\n")) == ("", 1)
-        assert message in err
+        assert re.search(message, err)
+
+
+def test_raw_samples_of_standard_input_are_heard(model: Path) -> None:
+    samples = np.repeat(speech_file.sound(1)[:, None], 2, axis=1)
+    options = ["--raw", "--rate", "8000", "--channels", "2", "--language", "en", "--json"]
+    for name, data in (
+        ("s16le", (samples * 32767).astype("<i2")), ("f32le", samples.astype("<f4")),
+    ):  # fmt: skip
+        out, _ = run(
+            "transcribe", model, "-", *options, "--samples", name, given=data.tobytes() + b"x"
+        )
+        assert json.loads(out)["duration"] == 2.0
+    _, err = run("transcribe", model, "a.wav", "--raw", status=2)
+    assert "standard input" in err
+
+
+def test_words_are_printed_with_their_times(model: Path, audio: Path) -> None:
+    out, _ = run("transcribe", model, audio, "--words", "--language", "en")
+    assert all(re.match(r"\d+\.\d\d \d+\.\d\d \S", line) for line in out.splitlines())
+    segments = json.loads(
+        run("transcribe", model, audio, "--words", "--language", "en", "--json")[0]
+    )["segments"]
+    assert segments
+    assert any(x.get("words") for x in segments) == bool(out)
+
+
+def test_a_sound_that_goes_on_is_listened_to(model: Path, tmp_path: Path) -> None:
+    samples = (speech_file.sound(3) * 32767).astype("<i2").tobytes()
+    out, _ = run("listen", model, "--language", "en", "--json", given=samples)
+    for line in out.splitlines():
+        assert set(json.loads(line)) == {"text", "final", "start", "end", "language"}
+    detector = voice_file.write(tmp_path / "vad.safetensors")
+    data = voice_file.sound().astype("<f4").tobytes()
+    out, _ = run("listen", detector, "--samples", "f32le", given=data)
+    assert out
+    assert all(re.fullmatch(r"\d+\.\d\d \d+\.\d\d", line) for line in out.splitlines())
+    out, _ = run("listen", detector, "--samples", "f32le", "--json", given=data)
+    assert set(json.loads(out.splitlines()[0])) == {"start", "end"}
 
 
 def test_trained_weights_give_subtitles() -> None:

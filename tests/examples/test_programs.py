@@ -46,6 +46,8 @@ SHORT = {
     "shared_memory": ["same memory: True", r"result: \[0\.  0\.5 1\.  1\.5\]", "again: True"],
 }
 LONG = {
+    "answer_documents",
+    "answer_speech",
     "ask",
     "embed",
     "generate",

@@ -130,6 +130,13 @@ def fails(part: Part, item: Any) -> bool:
     return bool(part.fails) and mix(item, part.number + 1) % part.fails == 0
 
 
+def breaks(part: Part, item: Any) -> bool:
+    """Whether a generator fails after its results; then it must not be called again."""
+    if part.kind != "many" or part.number % 4 or fails(part, item):
+        return False
+    return mix(item, part.number + 3) % 5 == 0 and bool(results_of(part, item))
+
+
 def _fails_for_good(part: Part, item: Any) -> bool:
     return fails(part, item) and part.tries == 0
 
@@ -230,6 +237,8 @@ class Bench:
                     yield found
                     if not part.stuck:
                         await checkpoint()
+                if breaks(part, item):
+                    raise Wrong(item)
             finally:
                 self.calls -= 1
 
@@ -297,6 +306,7 @@ async def check(program: Program) -> Counter[str]:
     ended = "cancel"  # until something else is known
     stats: dict[str, Any] = {}
     cause: BaseException | None = None
+    failed: Any = None
     with anyio.fail_after(60):
         try:
             async with anyio.create_task_group() as tasks:
@@ -328,7 +338,7 @@ async def check(program: Program) -> Counter[str]:
                         ended = "to the end"
                 except StageError as error:
                     assert not program.handled
-                    ended, cause = "error", error.__cause__
+                    ended, cause, failed = "error", error.__cause__, error.item
                 except Left:
                     assert ended == "raise"
                 scope.cancel()
@@ -338,6 +348,9 @@ async def check(program: Program) -> Counter[str]:
     assert not bench.calls, f"{bench.calls} calls are left"
     assert not bench.sources, "the source is open"
     assert _tasks() == before, "tasks are left"
+    if program.ordered and failed is not None and not isinstance(failed, list):
+        last = next(_flat(failed))
+        assert all(next(_flat(x)) <= last for x in got), f"behind the failed item {failed}: {got}"
     wanted = expected(program)
     _compare(program, ended, got, wanted)
     if ended == "to the end":
@@ -379,7 +392,8 @@ def _failing(program: Program) -> list[Any]:
 def _failing_in(part: Part, item: Any) -> list[Any]:
     if part.kind == "fan":
         return [x for branch in part.branches for x in _failing_in(branch, item)]
-    return [item] if part.kind != "batch" and _fails_for_good(part, item) else []
+    bad = breaks(part, item) or (part.kind != "batch" and _fails_for_good(part, item))
+    return [item] if bad else []
 
 
 def _check_errors(program: Program, errors: list[StageError]) -> None:

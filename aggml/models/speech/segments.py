@@ -6,7 +6,7 @@ the begin of the next window, the text that it gets as context. Not here: decodi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
@@ -15,7 +15,8 @@ from anyio.lowlevel import checkpoint
 
 from aggml.models.speech.features import HOP, spectrogram
 from aggml.models.speech.waves import RATE, mono, resampled
-from aggml.models.speech.windows import Asked, Said, Window
+from aggml.models.speech.windows import Window
+from aggml.models.speech.words import Word, words_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.speech.special import Special
+    from aggml.models.speech.windows import Asked, Said
     from aggml.models.tokenizers import Vocabulary
 
     F32 = npt.NDArray[np.float32]
@@ -47,6 +49,7 @@ class Segment:
         logprob: mean logarithm of the probabilities of the tokens of its window.
         compression: how many times shorter zlib makes the text of its window.
         no_speech: the probability that nobody speaks in its window.
+        words: with their times, if they were asked for.
     """
 
     start: float
@@ -58,6 +61,7 @@ class Segment:
     logprob: float
     compression: float
     no_speech: float
+    words: list[Word] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +125,24 @@ async def segments(
     at = 0
     while at < recording.frames:
         size = min(length, recording.frames - at)
-        said = await say(Window(recording.window(at, length), asked, tuple(told)))
-        asked = Asked(
-            said.language, asked.translate, asked.times, asked.temperatures, asked.seed
-        )  # fmt: skip
+        said = await say(Window(recording.window(at, length), asked, tuple(told), size))
+        asked = replace(asked, language=said.language)
         if said.silent:
             at += size
             continue
         found, step = _parts(said, special, size)
+        count = 0  # tokens of the segments before
         for start, end, tokens in found:
             begin = at * HOP / RATE
-            text = words.decode([x for x in tokens if x < special.end])
+            spoken = [x for x in tokens if x < special.end]
+            text = words.decode(spoken)
+            times = [begin + x for x in said.begins[count : count + len(spoken) + 1]]
+            count += len(spoken)
             if start != end and text.strip():
                 yield Segment(
                     round(begin + start, 2), round(begin + end, 2), text, tokens, said.language,
                     said.temperature, said.logprob, said.compression, said.no_speech,
+                    words_of(spoken, times, words.decode, said.language) if times else [],
                 )  # fmt: skip
                 told += tokens
         if not previous or said.temperature > HOT:

@@ -57,6 +57,9 @@ def as_objects(segments: Sequence[Segment]) -> list[dict[str, Any]]:
             "id": i, "start": x.start, "end": x.end, "text": x.text, "tokens": x.tokens,
             "temperature": x.temperature, "avg_logprob": x.logprob,
             "compression_ratio": x.compression, "no_speech_prob": x.no_speech,
+            **({"words": [
+                {"word": w.text.strip(), "start": w.start, "end": w.end} for w in x.words
+            ]} if x.words else {}),
         }
         for i, x in enumerate(segments)
     ]  # fmt: skip

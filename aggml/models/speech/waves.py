@@ -1,7 +1,7 @@
 """Waves: samples of a WAV file, and samples at another rate.
 
-Here: RIFF and RF64 files with integers of 8 to 32 bits or floats, a polyphase filter. Not here:
-other formats than WAV, which ffmpeg can convert to WAV.
+Here: RIFF and RF64 files with integers of 8 to 32 bits or floats, a polyphase filter, also for a
+sound that comes in chunks. Not here: files of other formats (sounds.py).
 """
 
 from __future__ import annotations

@@ -6,15 +6,18 @@ repeats itself. Not here: which token may come (deciding.py), which windows ther
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import anyio.to_thread
 import numpy as np
 from numpy.random import default_rng
 
 from aggml.models.decoder.sampling import without_nan
+from aggml.models.speech.aligning import Aligner
 from aggml.models.speech.deciding import Rules, compression, log_softmax, suppressed
 from aggml.models.speech.special import LANGUAGES
+from aggml.models.speech.words import token_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +50,7 @@ class Asked:
         times: whether the text has times.
         temperatures: tried in turn, until a text is believed.
         seed: of the draws at temperatures above 0.
+        words: whether the times of words are wanted.
     """
 
     language: str | None = None
@@ -54,6 +58,7 @@ class Asked:
     times: bool = True
     temperatures: tuple[float, ...] = TEMPERATURES
     seed: int | None = None
+    words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,13 @@ class Window:
         mel: (bands, frames).
         asked: what the caller wants.
         before: tokens of the text before this window.
+        frames: how many belong to the recording; None: all.
     """
 
     mel: F32
     asked: Asked
     before: Sequence[int] = ()
+    frames: int | None = None
 
     def __len__(self) -> int:
         return 1
@@ -85,6 +92,8 @@ class Said:
         logprob: mean logarithm of the probabilities of its tokens.
         compression: how many times shorter zlib makes the text.
         no_speech: the probability that nobody speaks.
+        begins: when each token that is no time begins, and when the last one ends, in seconds of
+            the window; empty: not asked for.
     """
 
     tokens: list[int]
@@ -93,6 +102,7 @@ class Said:
     logprob: float
     compression: float
     no_speech: float
+    begins: tuple[float, ...] = ()
 
     @property
     def silent(self) -> bool:
@@ -156,6 +166,7 @@ class Windows:
         self._listener, self._decoder = listener, decoder
         self._words, self.special = words, special
         self.most = context // 2  # the most tokens of a window's text; one fewer of the text before
+        self._aligner = Aligner(decoder, multilingual=special.multilingual)
         self._never = suppressed(words, special)
         blank = [*words.encode(" ", special=False), special.end]
         self._blank = np.array(blank, np.int64)
@@ -182,7 +193,25 @@ class Windows:
             said = await self._try(tried, windows, languages, i)
             found.update(said)
             open_ = [k for k in tried if not said[k].believed]
+        for i, window in enumerate(windows):
+            if window.asked.words and not found[i].silent:
+                found[i] = await self._timed(i, window, found[i])
         return [found[i] for i in range(len(windows))]
+
+    async def _timed(self, slot: int, window: Window, said: Said) -> Said:
+        """What is said with the times of its tokens."""
+        special = self.special
+        text = [x for x in said.tokens if x < special.end]
+        first = [special.begin]
+        if special.multilingual:
+            task = special.translate if window.asked.translate else special.transcribe
+            first += [special.language(said.language), task]
+        first.append(special.no_times)
+        attention = await self._aligner.attention(slot, [*first, *text, special.end])
+        frames = (window.mel.shape[1] if window.frames is None else window.frames) // 2
+        steps = attention[:, len(first) - 1 : -1]
+        begins = await anyio.to_thread.run_sync(token_times, steps, frames)
+        return replace(said, begins=tuple(float(x) for x in begins))
 
     async def _language(self, slot: int, asked: Asked) -> str:
         """The language that was asked for, or the most probable one."""

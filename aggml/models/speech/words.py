@@ -1,0 +1,187 @@
+"""Words: when each word of a window is said, from the attention of its tokens to the audio.
+
+While the decoder writes a token, some of its heads attend to the frames in which that token is
+said. A path through these weights that only goes forward (dynamic time warping) gives each token a
+frame. Here: plain functions on arrays. Not here: the weights of attention (aligning.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["Word", "token_times", "words_of"]
+
+FRAME: Final = 0.02  # seconds of a frame of the encoder's output
+SMOOTHED: Final = 7  # frames of the median filter
+#: Languages that are written without spaces: each character is a word.
+UNSPACED: Final = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+OPENING: Final = "\"'“¿([{-"  # belong to the word behind them
+CLOSING: Final = "\"'.。,，!！?？:：”)]}、-"  # noqa: RUF001 belong to the word before them
+PAUSES: Final = ".。,，!！?？:：;"  # noqa: RUF001 people pause behind them
+USUAL: Final = 0.7  # seconds of a word, at most
+LEAST: Final = 0.4  # seconds; shorter words are not shortened
+UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"  # a part of a character
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word and when it is said.
+
+    Attributes:
+        start, end: seconds from the beginning of the recording.
+        text: begins with a space if the language has spaces; ends with its punctuation.
+    """
+
+    start: float
+    end: float
+    text: str
+
+
+def token_times(attention: F32, frames: int) -> F32:
+    """When the tokens of a window begin, and when the last one ends; seconds.
+
+    Args:
+        attention: weights (heads, tokens + 1, frames of the window): of the steps that write the
+            tokens, and of the step that ends the text.
+        frames: how many of the window belong to the recording.
+
+    Returns:
+        (tokens + 1,), never falling.
+    """
+    weights = attention[:, :, : max(frames, 1)].astype(np.float64)
+    mean, spread = weights.mean(axis=1, keepdims=True), weights.std(axis=1, keepdims=True)
+    cost = -_smoothed((weights - mean) / np.maximum(spread, 1e-12)).mean(axis=0)
+    rows, columns = _path(cost)
+    first = np.searchsorted(rows, np.arange(len(cost)))  # where the path enters each row
+    found: F32 = (columns[first] * FRAME).astype(np.float32)
+    return found
+
+
+def _smoothed(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The median of `SMOOTHED` frames around each frame."""
+    half = SMOOTHED // 2
+    if x.shape[-1] <= half:
+        return x
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)], mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED, axis=-1)
+    found: npt.NDArray[np.float64] = np.median(windows, axis=-1)
+    return found
+
+
+def _path(cost: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The cheapest path from the first to the last corner: a row, a column or both on each step."""
+    n, m = cost.shape
+    total = np.full((n + 1, m + 1), np.inf)
+    total[0, 0] = 0
+    for diagonal in range(2, n + m + 1):  # its elements do not depend on each other
+        i = np.arange(max(1, diagonal - m), min(n, diagonal - 1) + 1)
+        j = diagonal - i
+        before = np.minimum(np.minimum(total[i - 1, j - 1], total[i - 1, j]), total[i, j - 1])
+        total[i, j] = cost[i - 1, j - 1] + before
+    rows, columns = [], []
+    i, j = n, m
+    while i > 0 and j > 0:
+        rows.append(i - 1)
+        columns.append(j - 1)
+        both, up, left = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        if both <= up and both <= left:
+            i, j = i - 1, j - 1
+        elif up <= left:
+            i -= 1
+        else:
+            j -= 1
+    return np.array(rows[::-1], np.intp), np.array(columns[::-1], np.intp)
+
+
+def words_of(
+    tokens: Sequence[int],
+    times: Sequence[float],
+    decode: Callable[[Sequence[int]], str],
+    language: str,
+) -> list[Word]:
+    """The words of some tokens.
+
+    Args:
+        tokens: without special ones.
+        times: when each begins, and when the last one ends.
+        decode: tokens to text.
+        language: its code.
+    """
+    characters = _characters(tokens, decode)
+    groups: list[tuple[str, int, int]] = []  # text, first and last token
+    for text, first, last in characters:
+        begins = (
+            not groups
+            or language in UNSPACED
+            or text.startswith(" ")
+            or (not text.strip() and not groups[-1][0].strip())
+        )
+        if begins:
+            groups.append((text, first, last))
+        else:
+            before = groups[-1]
+            groups[-1] = (before[0] + text, before[1], last)
+    found: list[Word] = []
+    carried, since = "", 0  # opening signs, which wait for the word behind them
+    for text, first, last in groups:
+        bare = text.strip()
+        start = since if carried else first
+        if found and bare and all(x in CLOSING for x in bare) and not text.startswith(" "):
+            word = found[-1]
+            found[-1] = Word(word.start, word.end, word.text + text)
+        elif bare and all(x in OPENING for x in bare) and text.startswith(" "):
+            carried, since = carried + text, start
+        elif bare:
+            whole = carried + (text.lstrip() if carried else text)
+            found.append(Word(float(times[start]), float(times[last + 1]), whole))
+            carried = ""
+    if carried and found:
+        word = found[-1]
+        found[-1] = Word(word.start, word.end, word.text + carried)
+    return _shortened(found)
+
+
+def _shortened(words: list[Word]) -> list[Word]:
+    """Take pauses off the words beside them.
+
+    The path through a pause belongs to the word before or behind it. So a word that is far longer
+    than the others ends early if it ends a part of a sentence, and begins late if it begins one.
+    """
+    spoken = [x.end - x.start for x in words if x.end > x.start]
+    if not spoken:
+        return words
+    most = max(2 * min(float(np.median(spoken)), USUAL), LEAST)
+    found: list[Word] = []
+    for i, word in enumerate(words):
+        start, end = word.start, word.end
+        if end - start > most:
+            if i == 0 or words[i - 1].text[-1] in PAUSES:
+                start = end - most
+            elif word.text[-1] in PAUSES:
+                end = start + most
+        found.append(Word(round(start, 2), round(end, 2), word.text))
+    return found
+
+
+def _characters(
+    tokens: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> list[tuple[str, int, int]]:
+    """Pieces of text that are whole characters: the text, its first and its last token."""
+    found = []
+    first = 0
+    for last in range(len(tokens)):
+        text = decode(tokens[first : last + 1])
+        if UNKNOWN not in text or last + 1 == len(tokens):
+            found.append((text, first, last))
+            first = last + 1
+    return found
