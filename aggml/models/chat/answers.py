@@ -24,7 +24,7 @@ from aggml.models.chat.thoughts import wishes
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.engine.constraints import Thinking
-from aggml.models.engine.grammars import Grammar
+from aggml.models.engine.grammars import Grammar, inline_json
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ class ChatStream:
         if offer is not None and binds:
             named = [
                 (f"tools[{i}].function.parameters", Grammar("schema", json.dumps(x.parameters)))
-                for i, x in enumerate(offer.tools) if x in offer.callable
+                for i, x in enumerate(offer.tools)
+                if x in offer.callable
             ]
             await self._model._compile(self._place, named)
         elif wanted.form is None:
@@ -298,13 +299,14 @@ class ChatStream:
                 return wanted.form, form
             begin = json.dumps("<|channel|>final<|message|>") if harmony else ""
             parts.append("answer")
-            rules.append(f"answer: {begin} %json {wanted.form.text}")
+            rules.append(f"answer: {begin} {inline_json(json.loads(wanted.form.text))}")
         start = " | ".join(parts)
         if harmony:
             rules.append(
                 'before[suffix="<|end|>"]: /<\\|channel\\|>analysis<\\|message\\|>(?s:.*)/'
             )
-            start = f'(before "<|start|>assistant")? ({start})'
+            if wanted.think is not False:
+                start = f'(before "<|start|>assistant")? ({start})'
         return Grammar("lark", "\n".join([f"start: {start}", *rules])), form
 
     def _mark(self, text: str) -> str:
@@ -371,7 +373,7 @@ def _harmony_calls(tools: Sequence[Tool]) -> tuple[str, str]:
     rules = []
     for i, tool in enumerate(tools):
         head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
-        rules.append(f"call_{i}: {json.dumps(head)} %json {json.dumps(tool.parameters)}")
+        rules.append(f"call_{i}: {json.dumps(head)} {inline_json(tool.parameters)}")
     return " | ".join(f"call_{i}" for i in range(len(tools))), "\n".join(rules)
 
 
