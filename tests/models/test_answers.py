@@ -380,6 +380,19 @@ async def test_a_schema_binds_after_thoughts_alone(file: Path) -> None:
         assert forced.reasoning
 
 
+async def test_a_call_and_thoughts_may_begin_with_the_same_character(file: Path) -> None:
+    template = HERMES + "{# <think> #}"
+    async with await load(file, template) as model:
+        assert model.think_format == "think"
+        answer = await model.chat(
+            HELLO, tools=SMALL, tool_choice="pick", max_tokens=300, parallel_tool_calls=False,
+            logit_bias={model.tokenizer.ids["<"]: 9.0},
+        )  # fmt: skip
+        assert [x.name for x in answer.tool_calls] == ["pick"]
+        plain = await model.chat(HELLO, response_format={"enum": ["<thin", "<x"]}, max_tokens=60)
+        assert json.loads(plain.content) in ("<thin", "<x")
+
+
 async def test_thoughts_of_earlier_answers_reach_the_template(file: Path) -> None:
     messages = [*HELLO, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."},
                 *HELLO]  # fmt: skip

@@ -250,6 +250,8 @@ class ChatStream:
             budget = think
         elif think is False and is_open:
             budget = 0
+        elif think is False:
+            return None  # the prompt has ended the thoughts
         restricted = any(options.get(x) is not None for x in RESTRICTIONS)
         if thoughts is None or thoughts.name == "harmony" or (budget is None and not restricted):
             return None

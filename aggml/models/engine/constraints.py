@@ -241,14 +241,14 @@ class Constraint:
         self._tail += self._bytes_of(token)
         if self._thinks is None:
             begun = self._tail.lstrip()
-            if not begun:
+            if not begun and self._matcher is None:
                 return None
             if begun.startswith(about.opener):
                 self._thinks = True
                 self._tail = begun[len(about.opener) :]
-            elif about.opener.startswith(begun):
+            elif about.opener.startswith(begun) and self._matcher is None:
                 return None
-            else:
+            else:  # of an opener that takes several tokens the grammar allows none
                 self._thinks = False
                 return self._tail if self._matcher is not None else None
         if self._left is not None:
