@@ -76,7 +76,7 @@ class Answering(Conversing, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """What is asked of an answer beside the conversation; see `TextModel.chat`."""
 
     offer: ToolOffer | None
@@ -102,7 +102,7 @@ class ChatStream:
         model: Answering,
         place: str,
         messages: list[dict[str, Any]],
-        wanted: Wanted,
+        wanted: _Wanted,
         options: Mapping[str, Any],
     ) -> None:
         self._model = model
@@ -131,7 +131,7 @@ class ChatStream:
 
         Cancellation: ends the answer.
         """
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             if self._tokens is None:
                 self._tokens = await self._begin()
             await self._tokens.start()
@@ -150,7 +150,7 @@ class ChatStream:
         if self._ended:
             await CHECKPOINT
             raise StopAsyncIteration
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             return await self._next()
 
     async def _next(self) -> ChatDelta:
@@ -353,7 +353,7 @@ class ChatStream:
 RESTRICTIONS: Final = ("_grammar", "schema", "regex", "choices", "grammar")
 
 
-class aclosing_on_error:
+class _InUse:
     """A block in which one task uses a stream; an error ends the stream."""
 
     def __init__(self, stream: ChatStream) -> None:
@@ -364,9 +364,9 @@ class aclosing_on_error:
             raise InvalidState("[chat_stream] another task waits for the next piece of this answer")
         self._stream._busy = True
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._stream._busy = False
-        if kind is not None:
+        if error is not None:
             self._stream._ended = True
 
 
@@ -472,7 +472,7 @@ def stream_answer(
     # Wrong options are refused now, before the template runs.
     model.generate([0], _grammar=form if form is not None else ANYTHING if binds else None,
                    **options)  # fmt: skip
-    wanted = Wanted(offer, form, thinking, given, most, continue_final)
+    wanted = _Wanted(offer, form, thinking, given, most, continue_final)
     return ChatStream(model, place, known, wanted, options)
 
 
