@@ -24,7 +24,7 @@ from aggml.models.chat.thoughts import wishes
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.engine.constraints import Thinking
-from aggml.models.engine.grammars import Grammar
+from aggml.models.engine.grammars import Grammar, inline_json
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Answering(Conversing, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """What is asked of an answer beside the conversation; see `TextModel.chat`."""
 
     offer: ToolOffer | None
@@ -102,7 +102,7 @@ class ChatStream:
         model: Answering,
         place: str,
         messages: list[dict[str, Any]],
-        wanted: Wanted,
+        wanted: _Wanted,
         options: Mapping[str, Any],
     ) -> None:
         self._model = model
@@ -131,7 +131,7 @@ class ChatStream:
 
         Cancellation: ends the answer.
         """
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             if self._tokens is None:
                 self._tokens = await self._begin()
             await self._tokens.start()
@@ -150,7 +150,7 @@ class ChatStream:
         if self._ended:
             await CHECKPOINT
             raise StopAsyncIteration
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             return await self._next()
 
     async def _next(self) -> ChatDelta:
@@ -250,6 +250,8 @@ class ChatStream:
             budget = think
         elif think is False and is_open:
             budget = 0
+        elif think is False:
+            return None  # the prompt has ended the thoughts
         restricted = any(options.get(x) is not None for x in RESTRICTIONS)
         if thoughts is None or thoughts.name == "harmony" or (budget is None and not restricted):
             return None
@@ -269,8 +271,9 @@ class ChatStream:
         binds = offer is not None and offer.choice == "required"
         if offer is not None and binds:
             named = [
-                (f"tools: {x.name}: parameters", Grammar("schema", json.dumps(x.parameters)))
-                for x in offer.callable
+                (f"tools[{i}].function.parameters", Grammar("schema", json.dumps(x.parameters)))
+                for i, x in enumerate(offer.tools)
+                if x in offer.callable
             ]
             await self._model._compile(self._place, named)
         elif wanted.form is None:
@@ -298,13 +301,14 @@ class ChatStream:
                 return wanted.form, form
             begin = json.dumps("<|channel|>final<|message|>") if harmony else ""
             parts.append("answer")
-            rules.append(f"answer: {begin} %json {wanted.form.text}")
+            rules.append(f"answer: {begin} {inline_json(json.loads(wanted.form.text))}")
         start = " | ".join(parts)
         if harmony:
             rules.append(
                 'before[suffix="<|end|>"]: /<\\|channel\\|>analysis<\\|message\\|>(?s:.*)/'
             )
-            start = f'(before "<|start|>assistant")? ({start})'
+            if wanted.think is not False:
+                start = f'(before "<|start|>assistant")? ({start})'
         return Grammar("lark", "\n".join([f"start: {start}", *rules])), form
 
     def _mark(self, text: str) -> str:
@@ -349,7 +353,7 @@ class ChatStream:
 RESTRICTIONS: Final = ("_grammar", "schema", "regex", "choices", "grammar")
 
 
-class aclosing_on_error:
+class _InUse:
     """A block in which one task uses a stream; an error ends the stream."""
 
     def __init__(self, stream: ChatStream) -> None:
@@ -360,9 +364,9 @@ class aclosing_on_error:
             raise InvalidState("[chat_stream] another task waits for the next piece of this answer")
         self._stream._busy = True
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._stream._busy = False
-        if kind is not None:
+        if error is not None:
             self._stream._ended = True
 
 
@@ -371,7 +375,7 @@ def _harmony_calls(tools: Sequence[Tool]) -> tuple[str, str]:
     rules = []
     for i, tool in enumerate(tools):
         head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
-        rules.append(f"call_{i}: {json.dumps(head)} %json {json.dumps(tool.parameters)}")
+        rules.append(f"call_{i}: {json.dumps(head)} {inline_json(tool.parameters)}")
     return " | ".join(f"call_{i}" for i in range(len(tools))), "\n".join(rules)
 
 
@@ -468,7 +472,7 @@ def stream_answer(
     # Wrong options are refused now, before the template runs.
     model.generate([0], _grammar=form if form is not None else ANYTHING if binds else None,
                    **options)  # fmt: skip
-    wanted = Wanted(offer, form, thinking, given, most, continue_final)
+    wanted = _Wanted(offer, form, thinking, given, most, continue_final)
     return ChatStream(model, place, known, wanted, options)
 
 
