@@ -261,8 +261,8 @@ class TokenStream(AsyncGenerator[Token, None]):
         if n > model.ctx:
             raise TooLongError(
                 f"{n} tokens do not fit into a context of {model.ctx}: load with a larger ctx",
-                "prompt",
-            )
+                "prompt", n, model.ctx,
+            )  # fmt: skip
         most = min(options.max_tokens - len(self.made), model.ctx - n + 1)
         if most < 1 or self._text.stopped:
             return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 100  # seconds: less than the watch of a process (watch.py), to fail alone
-SMALL = "small-random-llama"
+SMALL = "small"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 

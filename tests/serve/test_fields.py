@@ -119,20 +119,20 @@ def test_the_documentation_has_every_field() -> None:
         (Completion, {"best_of": 2}, "best_of"),
         (Completion, {"logprobs": 21}, "logprobs"),
         (Completion, {"logprobs": True}, "logprobs"),
-        (Completion, {"stop": ["a"] * 17}, "stop"),
-        (Completion, {"stop": "a" * 257}, "stop"),
-        (Completion, {"stream_options": {"else": 1}}, "stream_options"),
+        (Completion, {"stop": ["a"] * 65}, "stop"),
+        (Completion, {"stop": "a" * 1001}, "stop"),
+        (Completion, {"stream_options": {"include_usage": 5}}, "stream_options"),
         (Completion, {"timeout": 0}, "timeout"),
         (Chat, {"top_logprobs": 2}, "top_logprobs"),
         (Chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        (Chat, {"logprobs": 1}, "logprobs"),
+        (Chat, {"logprobs": 5}, "logprobs"),
         (Chat, {"messages": [{"role": "tool", "tool_call_id": "x", "content": "a"}]}, "messages"),
         (Chat, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages"),
         (Chat, {"messages": []}, "messages"),
         (Chat, {"messages": None}, "messages"),
         (Embeddings, {"dimensions": 385}, "dimensions"),
         (Embeddings, {"dimensions": 0}, "dimensions"),
-        (Embeddings, {"input": [[1, 2]]}, "input"),
+        (Embeddings, {"input": [[1, 200000]]}, "input"),
         (Embeddings, {"input": None}, "input"),
         (Embeddings, {"encoding_format": "hex"}, "encoding_format"),
         (Rerank, {"query": ""}, "query"),
@@ -142,7 +142,7 @@ def test_the_documentation_has_every_field() -> None:
         (Rerank, {"documents": "a"}, "documents"),
         (Rerank, {"documents": [5]}, "documents"),
         (Rerank, {"documents": [{"title": "a"}]}, "documents"),
-        (Rerank, {"documents": ["a"] * 1001}, "documents"),
+        (Rerank, {"documents": ["a"] * 2049}, "documents"),
         (Rerank, {"documents": ["a", "b " * 600]}, "documents"),
         (Rerank, {"documents": None}, "documents"),
         (Rerank, {"top_n": 0}, "top_n"),
@@ -168,7 +168,7 @@ async def test_models_that_are_not_served_are_not_found(
 ) -> None:
     async with serving(models=[file, minilm, ranker]) as (_, client):
         for form, path in PATHS.items():
-            wrong = SMALL if form is Embeddings else "all-MiniLM-L6-v2"
+            wrong = "ranker" if form in (Completion, Chat) else SMALL if form is Rerank else "gpt"
             for name in ("gpt-9", wrong, ""):
                 answer = await client.post(f"/v1/{path}", json=LEAST[form] | {"model": name})
                 assert answer.status_code == 404

@@ -15,6 +15,8 @@ from aggml.models.arguments import flag, integer
 from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
 from aggml.models.chat.prompt import Conversing, encode_messages, read_template_args
+from aggml.models.engine.text import AnswerText
+from aggml.models.token_stream import Token
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ class ChatStream:
     Leaving the loop early ends the answer, as it does for a `TokenStream`.
 
     Attributes:
-        finish_reason: why the answer ended, "stop" or "length"; None before.
+        finish_reason: why the answer ended, "stop", "length" or "tool_calls"; None before.
         usage: how many tokens there were so far; 0 before the first piece.
+        tokens: the tokens of the answer; None before the prompt is made.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class ChatStream:
         template_args: Mapping[str, Any],
         max_tokens: int | None,
         options: Mapping[str, Any],
+        before: Sequence[int] = (),
     ) -> None:
         self._model = model
         self._messages = messages
@@ -74,7 +78,8 @@ class ChatStream:
         self._max_tokens = max_tokens
         self._options = dict(options)
         self._began = time.monotonic()
-        self._tokens: TokenStream | None = None
+        self._before = list(before)  # tokens that were made elsewhere
+        self.tokens: TokenStream | None = None
         self._busy = False
         self._ended = False
         self.finish_reason: ChatFinish | None = None
@@ -106,15 +111,42 @@ class ChatStream:
         finally:
             self._busy = False
 
+    async def open(self) -> None:
+        """Make the prompt now; the first piece does it otherwise.
+
+        So a conversation that the template refuses, or that is too long, is known before a piece is
+        waited for.
+
+        Raises:
+            ModelError: the template refuses the conversation.
+            TooLongError: the prompt does not fit into the context.
+        """
+        if self.tokens is None:
+            self.tokens = await self._begin()
+
     async def _next(self) -> ChatDelta:
-        if self._tokens is None:
-            self._tokens = await self._begin()
-        async for token in self._tokens:
+        if self.tokens is None:
+            self.tokens = await self._begin()
+        if self._before:
+            # Their text comes again, for those who know what was sent of it.
+            before, self._before = self._before, []
+            text = AnswerText(self._model.tokenizer.bytes_of, *self._stops())
+            said = "".join([text.add(token) for token in before])
+            if said:
+                return ChatDelta(said, tokens=[Token(x, "") for x in before])
+        taken: list[Token] = []
+        async for token in self.tokens:
+            taken.append(token)
             if token.text:
-                return ChatDelta(token.text)
+                return ChatDelta(token.text, tokens=taken)
         self._ended = True
-        self.finish_reason = self._tokens.finish_reason
-        return ChatDelta(finish_reason=self.finish_reason)
+        self.finish_reason = self.tokens.finish_reason
+        return ChatDelta(finish_reason=self.finish_reason, tokens=taken)
+
+    def _stops(self) -> tuple[list[str], int]:
+        stop = self._options.get("stop", [])
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        return stops, self._options.get("min_tokens", 0)
 
     async def _begin(self) -> TokenStream:
         model = self._model
@@ -126,12 +158,14 @@ class ChatStream:
         if options.get("deadline") is not None:  # it counts from the call
             passed = time.monotonic() - self._began
             options = {**options, "deadline": max(0.0, options["deadline"] - passed)}
-        return model.generate(ids, max_tokens=most, **options)
+        tokens = model.generate(ids, max_tokens=most, **options, _continue=self._before)
+        tokens.prepare(ids)  # raises if the prompt is too long
+        return tokens
 
     @property
     def usage(self) -> Usage:
         """How many tokens there were so far; 0 before the first piece."""
-        tokens = self._tokens
+        tokens = self.tokens
         if tokens is None:
             return Usage()
         return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens)
@@ -144,31 +178,46 @@ class ChatStream:
                 "task"
             )
         self._ended = True
-        if self._tokens is None:
+        if self.tokens is None:
             await CHECKPOINT
         else:
-            await self._tokens.aclose()
+            await self.tokens.aclose()
 
 
 async def encode_chat(
     model: Conversing,
     messages: Sequence[Mapping[str, Any] | ChatMessage],
     *,
+    tools: Any = None,  # noqa: ANN401 each argument is whatever was given until it is checked
+    tool_choice: Any = "auto",  # noqa: ANN401
+    think: Any = None,  # noqa: ANN401
     template_args: Mapping[str, Any] | None = None,
+    continue_final: bool = False,
 ) -> list[int]:
     """Token ids of a conversation, up to where the model's answer begins.
 
     Args:
         model: would answer.
         messages: of the conversation.
+        tools: as of `TextModel.chat`.
+        tool_choice: as of `TextModel.chat`.
+        think: as of `TextModel.chat`.
         template_args: further names for the template.
+        continue_final: as of `TextModel.chat`.
 
     Raises:
         InvalidArgument: something is no message, as ``messages[3].content``.
         ModelError: the template refuses the conversation.
     """
-    known = read_messages("encode_chat", messages)
-    given = read_template_args("encode_chat", template_args)
+    place = "encode_chat"
+    known = read_messages(place, messages)
+    given = read_template_args(place, template_args)
+    for name, value in (
+        ("tools", read_tools(place, tools, tool_choice)), ("think", read_think(place, think)),
+        ("continue_final", flag(place, "continue_final", continue_final) or None),
+    ):  # fmt: skip
+        if value is not None:
+            raise Unsupported(f"[{place}] {name} is not built yet")
     return await encode_messages(model, known, given)
 
 
@@ -185,6 +234,7 @@ def stream_answer(
     max_tokens: int | None,
     continue_final: bool,
     parallel_tool_calls: bool,
+    _continue: Sequence[int] = (),
     **options: Any,  # noqa: ANN401 those of `TextModel.generate`
 ) -> ChatStream:
     """The answer to a conversation, after all arguments were checked.
@@ -220,7 +270,7 @@ def stream_answer(
             raise Unsupported(f"[{place}] {name} is not built yet")
     most = None if max_tokens is None else integer(place, "max_tokens", max_tokens, 0)
     model.generate([0], **options)  # refuses wrong options now, before the template runs
-    return ChatStream(model, known, given, most, options)
+    return ChatStream(model, known, given, most, options, _continue)
 
 
 async def answer_messages(stream: ChatStream) -> ChatMessage:

@@ -30,11 +30,13 @@ class Usage:
         prompt_tokens: of the conversation before the answer.
         completion_tokens: of the answer.
         cached_tokens: how many of ``prompt_tokens`` had been computed for an earlier request.
+        reasoning_tokens: how many of ``completion_tokens`` were thoughts.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class ToolCall(NamedTuple):
@@ -100,12 +102,14 @@ class ChatDelta:
         reasoning: the same of its thoughts; None: this piece has none.
         tool_calls: pieces of calls.
         finish_reason: of the last piece: why the answer ended; None for the others.
+        tokens: those that were taken for this piece, also such as add no text.
     """
 
     content: str = ""
     reasoning: str | None = None
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
     finish_reason: ChatFinish | None = None
+    tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
 
 
 def read_messages(place: str, messages: Any) -> list[dict[str, str]]:  # noqa: ANN401
