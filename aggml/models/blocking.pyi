@@ -10,6 +10,7 @@ import numpy.typing as npt
 from aggml import Backend, DType, Scheduler
 from aggml.models.chat.messages import ChatDelta, ChatFinish, ChatMessage, Usage
 from aggml.models.chat.template import ChatTemplate
+from aggml.models.engine.constraints import Thinking
 from aggml.models.engine.interface import TextEngine
 from aggml.models.engine.requests import TextRequest
 from aggml.models.fitting import Fit
@@ -137,6 +138,8 @@ class BlockingTextModel(BlockingModel):
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
+        _thinking: Thinking | None = None,
+        _shown: frozenset[int] = ...,
     ) -> BlockingTokenStream: ...
     def check(self, streams: Iterable[TokenStream]) -> None: ...
     def chat(

@@ -23,6 +23,7 @@ from aggml.models.arguments import (
 )  # fmt: skip
 from aggml.models.chat.answers import answer_messages, stream_answer
 from aggml.models.chat.template import ChatTemplate
+from aggml.models.engine.constraints import Grammars
 from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
@@ -31,12 +32,14 @@ from aggml.models.model import Model
 from aggml.models.token_stream import TokenStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
     from aggml.models.decoder.decoder import F32
+    from aggml.models.engine.constraints import Constraint, Thinking
     from aggml.models.engine.interface import TextEngine
+    from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import Result
     from aggml.models.model import Closing, TokenIds
     from aggml.models.tokenizers import Vocabulary
@@ -80,6 +83,7 @@ class TextModel(Model):
         self._decoder = decoder
         self._template_source = template
         self._template: ChatTemplate | None = None
+        self._grammars: Grammars | None = None
 
     @property
     def template(self) -> ChatTemplate:
@@ -174,6 +178,8 @@ class TextModel(Model):
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
         _continue: Sequence[int] = (),
+        _thinking: Thinking | None = None,
+        _shown: frozenset[int] = frozenset(),
     ) -> TokenStream:
         """Continue a prompt, token by token: ``async for token in model.generate(...)``.
 
@@ -277,15 +283,43 @@ class TextModel(Model):
             dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exponent, mirostat=mirostat,
             mirostat_tau=mirostat_tau, mirostat_eta=mirostat_eta, samplers=samplers,
         )  # fmt: skip
-        if options.chain is not None or options.grammar is not None:
-            what = "the samplers" if options.grammar is None else options.grammar.kind
-            raise Unsupported(f"[generate] {what}: not built yet")
+        if options.grammar is not None:
+            self._known_grammars.check(place)
         if options.stop:
             # A control token adds no text, in which a stop text could be found.
             named = (self.tokenizer.special_token(stop) for stop in options.stop)
             ends = options.ends | {token for token in named if token is not None}
             options = replace(options, ends=ends)
-        return TokenStream(self, given, options, list(_continue))
+        bytes_of = None
+        if _shown:
+            words = self.tokenizer
+            names = {token: words.pieces[token].encode() for token in _shown}
+
+            def bytes_of(token: int) -> bytes:
+                return names.get(token) or words.bytes_of(token)
+
+        return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
+
+    @property
+    def _known_grammars(self) -> Grammars:
+        if self._grammars is None:
+            self._grammars = Grammars(self.tokenizer, self.vocabulary_size)
+        return self._grammars
+
+    async def _constrain(
+        self,
+        options: RequestOptions,
+        thinking: Thinking | None,
+        bytes_of: Callable[[int], bytes],
+    ) -> Constraint:
+        """What restricts an answer; compiling a grammar may take seconds, so it is in a thread."""
+        grammars, grammar = self._known_grammars, options.grammar
+        name = "" if grammar is None else grammar.name
+
+        def constrain() -> Constraint:
+            return grammars.constrain("generate", name, grammar, options.ends, thinking, bytes_of)
+
+        return await anyio.to_thread.run_sync(constrain, abandon_on_cancel=True)
 
     def check(self, streams: Iterable[TokenStream]) -> None:
         """Raise now what the first tokens of these streams would raise for lack of room or time.

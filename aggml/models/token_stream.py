@@ -17,9 +17,10 @@ from aggml.models.errors import TooLongError
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from aggml.models.engine.constraints import Constraint, Thinking
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import TextRequest
@@ -69,6 +70,15 @@ class EngineOwner(Protocol):
         """The prompt's token ids."""
         ...
 
+    async def _constrain(
+        self,
+        options: RequestOptions,
+        thinking: Thinking | None,
+        bytes_of: Callable[[int], bytes],
+    ) -> Constraint:
+        """What restricts an answer."""
+        ...
+
     def _bytes_of(self, token: int) -> bytes:
         """The bytes of a token's text."""
         ...
@@ -100,13 +110,17 @@ class TokenStream(AsyncGenerator[Token, None]):
         prompt: str | list[int],
         options: RequestOptions,
         before: list[int],
+        thinking: Thinking | None = None,
+        bytes_of: Callable[[int], bytes] | None = None,
     ) -> None:
         self._model = model
         self._prompt = prompt
         self._options = options
+        self._thinking = thinking
         self._prepared: TextRequest | None = None  # it is not submitted yet
         self._request: TextRequest | None = None
-        self._text = AnswerText(model._bytes_of, options.stop, options.min_tokens)
+        self._text_bytes = bytes_of or model._bytes_of
+        self._text = AnswerText(self._text_bytes, options.stop, options.min_tokens)
         self._news: list[int] = []  # tokens that have come and were not returned, the next one last
         self._ready: deque[Token] = deque()
         self._held: Token | None = None  # the token after which some text is held back
@@ -232,6 +246,10 @@ class TokenStream(AsyncGenerator[Token, None]):
         if request is None:
             self._finish("stop" if self._text.stopped else "length")
             return False
+        if self._options.grammar is not None or self._thinking is not None:
+            request.constraint = await self._model._constrain(
+                self._options, self._thinking, self._text_bytes
+            )
         await self._model.engine.fetch(request)
         self._model.engine.submit(request)
         self._request = request
@@ -266,7 +284,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         most = min(options.max_tokens - len(self.made), model.ctx - n + 1)
         if most < 1 or self._text.stopped:
             return None
-        self._prepared = options.request(ids, self.made, most)
+        self._prepared = options.request(ids, self.made, most, model._bytes_of)
         return self._prepared
 
     def _end(self) -> None:

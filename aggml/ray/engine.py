@@ -57,6 +57,9 @@ class PipelineEngine:
         """
         self._check(request, 1)
         self._requests[request] = None
+        if request.constraint is not None:
+            before = request.tokens[request.prompt - request.drawn :]
+            request.constraint.begin(lambda: None, before)
 
     def _check(self, request: TextRequest, more: int) -> None:
         if request.limit - 1 > self.decoder.ctx:
@@ -107,7 +110,7 @@ class PipelineEngine:
             request.arrays.append(await compute(request.tokens, slot))
             request.reason = "length"
         else:
-            whole = request.logprobs is not None or request.adjuster is not None
+            whole = request.needs_logits or request.adjuster is not None
             sampler = request.sampler
             assert sampler is not None
             need = sampler.looks_at(decoder.vocabulary)
@@ -129,8 +132,15 @@ class PipelineEngine:
                     "numbers overflow, or its file is damaged"
                 )
             else:
-                (token,) = choose_tokens([(request, 0)], best)
-                self.counters.tokens += request.take(token, best, 0)
+                if request.constraint is not None:
+                    await request.constraint.settled()
+                    request.look_at_mask()
+                if not request.over:
+                    (token,) = choose_tokens([(request, 0)], best)
+                    if token is None:
+                        request.error = EngineError("no token that is allowed can be chosen")
+                    else:
+                        self.counters.tokens += request.take(token, best, 0)
         if request.over:
             self._leave(request)
 

@@ -103,18 +103,53 @@ class Adjuster:
             self._count[at] += 1
             self._seen[at] = True
 
-    def changed(self, row: F32) -> tuple[Ids, F32]:
-        """Tokens whose logits may change, and their new logits; ``row``: logits of all tokens."""
+    def changed(self, row: F32, *, penalties: bool = True) -> tuple[Ids, F32]:
+        """Tokens whose logits may change, and their new logits.
+
+        Args:
+            row: logits of all tokens.
+            penalties: whether these are among the changes.
+        """
         rules, n = self._rules, len(self._place)
         ids, count = self._ids[:n], self._count[:n]
         logits = row[ids]
-        if rules.repetition != 1.0:
-            factor = np.where(logits > 0, 1 / rules.repetition, rules.repetition)
-            logits = np.where(self._seen[:n], logits * factor.astype(np.float32), logits)
-        logits = logits + self._bias[:n] - rules.frequency * count - rules.presence * (count > 0)
+        if not penalties:
+            logits = logits + self._bias[:n]
+        else:
+            if rules.repetition != 1.0:
+                factor = np.where(logits > 0, 1 / rules.repetition, rules.repetition)
+                logits = np.where(self._seen[:n], logits * factor.astype(np.float32), logits)
+            logits = (
+                logits + self._bias[:n] - rules.frequency * count - rules.presence * (count > 0)
+            )
         if self._made < rules.least:
             logits[self._ends] = -np.inf
         return ids, logits.astype(np.float32)
+
+    def penalized(
+        self, at: npt.NDArray[np.int64], value: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """The logits of some tokens after the penalties alone.
+
+        Args:
+            at: the tokens.
+            value: their logits.
+        """
+        rules, n = self._rules, len(self._place)
+        if not self._counts or not n:
+            return value
+        order = np.argsort(self._ids[:n])
+        ids = self._ids[:n][order]
+        place = np.minimum(np.searchsorted(ids, at), n - 1)
+        known = ids[place] == at
+        count = np.where(known, self._count[:n][order][place], 0.0)
+        seen = known & self._seen[:n][order][place]
+        factor = np.where(value > 0, 1 / rules.repetition, rules.repetition)
+        found = np.where(seen, value * factor, value)
+        result: npt.NDArray[np.float64] = (
+            found - rules.frequency * count - rules.presence * (count > 0)
+        )
+        return result
 
     def numbers(self, n: int) -> tuple[Ids, F32]:
         """The arguments of `ops.penalize` by which the device makes the changes of `changed`.

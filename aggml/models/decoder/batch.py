@@ -229,6 +229,11 @@ class Best:
     logits: F32
     every: F32 | None = None
 
+    def row(self, at: int) -> Best:
+        """A copy of one row."""
+        every = None if self.every is None else self.every[at : at + 1].copy()
+        return Best(self.ids[at : at + 1].copy(), self.logits[at : at + 1].copy(), every)
+
 
 def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str = "Decoder") -> None:
     """Refuse tokens that a sequence cannot process at ``start``."""

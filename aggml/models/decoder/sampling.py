@@ -20,6 +20,9 @@ from aggml.models.errors import NotFiniteError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aggml.models.decoder.adjusting import Adjuster
+    from aggml.models.decoder.chain import ChainDraw
+
 __all__ = ["Report", "Sampler", "check_drawable", "choose", "report", "without_nan"]
 
 
@@ -49,6 +52,7 @@ class Sampler:
         top_p: draw among the best tokens whose probabilities add up to this.
         seed: of the generator.
         min_p: draw among tokens whose probability is at least this times that of the best token.
+        chain: other steps, or another order of them; None: these, in llama.cpp's order.
     """
 
     temperature: float = 0.8
@@ -56,6 +60,48 @@ class Sampler:
     top_p: float = 0.95
     seed: int | None = None
     min_p: float = 0.0
+    chain: ChainDraw | None = None
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether tokens are drawn on the host, from all logits."""
+        return self.chain is not None
+
+    def draw_by_chain(
+        self,
+        logits: npt.NDArray[np.float32],
+        adjuster: Adjuster | None,
+        tokens: Sequence[int],
+        token: int,
+    ) -> int | None:
+        """The next token by the steps of `chain`; None: all logits are NaN or -inf.
+
+        Args:
+            logits: of all tokens.
+            adjuster: has biases and penalties.
+            tokens: of prompt and answer so far.
+            token: its index in the answer.
+        """
+        assert self.chain is not None
+        numbers = self.temperature, self.top_k, self.top_p, self.min_p
+        greedy = self.temperature <= 0
+        one = 0.0 if greedy else self.number_of(token)
+        return self.chain.draw(logits, adjuster, tokens, numbers, one, self._another(token))
+
+    def _another(self, token: int) -> float:
+        """A random number for the token of that index, beside that with which it is drawn."""
+        missing = token + 1 - len(self._others)
+        if missing > 0:
+            self._others += self._more_random.random(missing).tolist()
+        return self._others[token]
+
+    @cached_property
+    def _others(self) -> list[float]:
+        return []
+
+    @cached_property
+    def _more_random(self) -> Generator:
+        return default_rng(None if self.seed is None else [self.seed, 1])
 
     @cached_property
     def random(self) -> Generator:
@@ -89,8 +135,8 @@ class Sampler:
         return self.temperature, self.top_k, self.top_p, self.min_p, one
 
     def looks_at(self, k: int) -> int:
-        """How many of ``k`` tokens, the best ones, may be drawn."""
-        return 1 if self.temperature <= 0 else min(self.top_k or k, k)
+        """How many of ``k`` tokens, the best ones, may be drawn; a chain looks at all logits."""
+        return 1 if self.temperature <= 0 or self.chain is not None else min(self.top_k or k, k)
 
     def __call__(self, logits: npt.NDArray[np.float32]) -> int:
         """The next token, from all logits; at temperature 0 the first of equal logits wins.

@@ -23,7 +23,7 @@ import numpy as np
 import aggml
 from aggml.models.decoder.batch import CHAINED, Batch, Best
 from aggml.models.engine import policy, steps
-from aggml.models.engine.requests import Counters, PageUsage, choose_tokens, draws_of
+from aggml.models.engine.requests import BEST, Counters, PageUsage, choose_tokens, draws_of
 from aggml.models.errors import (
     DeadlineError,
     EngineError,
@@ -54,7 +54,6 @@ __all__ = ["STAGED", "Engine", "staged_slots"]
 
 _log = logging.getLogger("aggml")
 
-BEST: Final = 64  # tokens are drawn among so many, unless a request asks for more
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
 AHEAD: Final = 2  # steps that are queued on the device at a time
 IDLE: Final = 10_000  # turns in which nothing happens, until that is an error
@@ -62,6 +61,11 @@ IN_A_TURN: Final = 0.0003  # seconds for giving memory back in one turn
 NO_TOKEN: Final = (
     "no token can be chosen, because all logits are NaN or -inf: the model's numbers overflow, or "
     "its file is damaged"
+)
+
+
+NOT_ALLOWED: Final = (
+    "no token can be chosen: the grammar allows some, and logit_bias or min_tokens none of these"
 )
 
 
@@ -198,6 +202,9 @@ class Engine:
         """
         self.check([request])
         request.number = next(self._numbers)
+        if request.constraint is not None:
+            before = request.tokens[request.prompt - request.drawn :]
+            request.constraint.begin(self._wake_resting, before)
         self._arriving.append(request)
 
     async def fetch(self, request: TextRequest) -> None:
@@ -306,8 +313,8 @@ class Engine:
         parker = Parker()
         self._resting.append(parker)
         try:
-            # First in, then look: who ends a turn wakes those who rest afterwards.
-            if self._turning.locked() or not self._building:
+            # First in, then look: who ends a turn, or has computed a mask, wakes those who rest.
+            if self._turning.locked() or not self._building or self._only_masks_missing():
                 await parker.park()
                 return False
         finally:
@@ -317,6 +324,13 @@ class Engine:
             return False
         await CHECKPOINT
         return not self._give_backs
+
+    def _only_masks_missing(self) -> bool:
+        """Whether nothing can go on before a mask is known."""
+        if self._flights or self._give_backs or self.decoder.is_moving:
+            return False
+        late = [x for x in list(self._active.values()) if x.late is not None and not x.over]
+        return bool(late) and all(x.awaits_mask for x in late)
 
     def _wake_resting(self) -> None:
         for parker in list(self._resting):
@@ -542,6 +556,7 @@ class Engine:
             self._shares.enter(one.caller)
             self._waiting.append(one)
         self._land()
+        self._choose_late()
         if not self._building:
             return  # the plan that is being made ready must stay as it is
         self._plan = self._pending = None
@@ -582,7 +597,7 @@ class Engine:
 
     def _next(self) -> _StepDraft | None:
         """The next step if none is under way."""
-        going = [x for x in self._active.values() if not x.over]
+        going = [x for x in self._active.values() if not x.over and x.late is None]
         arrays = [x for x in going if x.result != "tokens"]
         text = [x for x in going if x.result == "tokens"]
         running = [x for x in text if x.decodes]
@@ -1065,9 +1080,18 @@ class Engine:
             self._measure(plan, took)
         best: Best | None = None
         rows = [row for _, row in plan.follows]
+        late: set[int] = set()
+        tokens: list[int | None]
         if plan.shape.every:
             best = self._best_of(result, plan.shape.best)
-            tokens = choose_tokens(plan.follows, best)
+            for one, _ in plan.follows:
+                one.look_at_mask()
+            late = {id(x) for x, _ in plan.follows if x.awaits_mask}
+            known = [i for i, (x, _) in enumerate(plan.follows) if id(x) not in late]
+            tokens = [None] * len(rows)
+            chosen = choose_tokens([plan.follows[i] for i in known], best)
+            for i, token in zip(known, chosen, strict=True):
+                tokens[i] = token
             logits = np.fmax.reduce(best.logits[rows], axis=1).tolist()
         else:
             ids, chosen = result
@@ -1085,12 +1109,35 @@ class Engine:
             if id(one) not in again:
                 self._took_in(one, len(piece.ids))
         for (one, row), token in zip(plan.follows, tokens, strict=True):
-            if not one.over and id(one) not in none | again:
-                if one.first_token is None:
-                    one.first_token = time.monotonic()
-                    self.counters.waited(one.first_token - one.arrived)
-                self.counters.tokens += one.take(token, best, row)
+            if one.over or id(one) in none | again:
                 self._notify(one)
+            elif id(one) in late and best is not None:
+                one.late = best.row(row)
+            else:
+                self._give(one, token, best, row)
+
+    def _give(self, one: TextRequest, token: int | None, best: Best | None, row: int) -> None:
+        """Give a request its next token; None: there is none that it may have."""
+        if token is None:
+            self._fail([one], EngineError(NOT_ALLOWED))
+            return
+        if one.first_token is None:
+            one.first_token = time.monotonic()
+            self.counters.waited(one.first_token - one.arrived)
+        self.counters.tokens += one.take(token, best, row)
+        self._notify(one)
+
+    def _choose_late(self) -> None:
+        """Choose the tokens of requests whose masks were not known when their steps ended."""
+        for one in (*self._active.values(), *self._waiting):
+            if one.late is None or one.over or one.awaits_mask:
+                continue
+            best, one.late = one.late, None
+            one.look_at_mask()
+            if one.over:
+                self._notify(one)
+            else:
+                self._give(one, choose_tokens([(one, 0)], best)[0], best, 0)
 
     def _check_loads(self, one: TextRequest) -> None:
         """Fail a request that went on from keys, values or states that could not be loaded."""
@@ -1193,7 +1240,7 @@ class Engine:
 def _stays_on_device(running: Sequence[TextRequest]) -> bool:
     """Whether the next tokens can be drawn without the host knowing the ones before."""
     return all(
-        x.logprobs is None and (x.adjuster is None or x.adjuster.is_constant) for x in running
+        not x.needs_logits and (x.adjuster is None or x.adjuster.is_constant) for x in running
     )
 
 

@@ -36,6 +36,11 @@ class Grammar:
     kind: GrammarKind
     text: str
 
+    @property
+    def name(self) -> str:
+        """The argument of `generate` that gives such a text."""
+        return "grammar" if self.kind in ("gbnf", "lark") else self.kind
+
 
 def grammar_of(place: str, name: str, value: Any) -> Grammar:
     """The argument ``name``, one of schema, regex, choices and grammar, checked.

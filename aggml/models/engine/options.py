@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aggml import InvalidArgument
 from aggml.models.arguments import flag, integer, number, one_text, shown, stop_ids_of, text_list
 from aggml.models.decoder.adjusting import Adjuster, Rules
-from aggml.models.decoder.chain import BREAKERS, STEPS, Chain
+from aggml.models.decoder.chain import BREAKERS, STEPS, Chain, ChainDraw
 from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.grammars import Grammar, grammar_of
 from aggml.models.engine.requests import TextRequest, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["LOGPROBS", "RequestOptions", "options_of"]
 
@@ -53,19 +53,27 @@ class RequestOptions:
     chain: Chain | None  # None: the device draws with the five numbers above
     grammar: Grammar | None
 
-    def request(self, prompt: Sequence[int], before: Sequence[int], max_tokens: int) -> TextRequest:
+    def request(
+        self,
+        prompt: Sequence[int],
+        before: Sequence[int],
+        max_tokens: int,
+        bytes_of: Callable[[int], bytes],
+    ) -> TextRequest:
         """The request to continue a prompt.
 
         Args:
             prompt: its token ids.
             before: tokens of the answer that were made elsewhere.
             max_tokens: the most tokens that are still to be made.
+            bytes_of: the bytes of a token.
         """
         adjuster = Adjuster(self.rules, prompt, self.ends) if self.rules else None
         if adjuster is not None:
             for token in before:
                 adjuster.take(token)
-        sampler = Sampler(self.temperature, self.top_k, self.top_p, self.seed, self.min_p)
+        chain = None if self.chain is None else ChainDraw(self.chain, bytes_of)
+        sampler = Sampler(self.temperature, self.top_k, self.top_p, self.seed, self.min_p, chain)
         return TextRequest(
             [*prompt, *before], max_tokens, sampler, self.ends, adjuster, self.logprobs,
             priority=self.priority, deadline=self.deadline, caller=caller.get(), drawn=len(before),

@@ -9,26 +9,34 @@ from __future__ import annotations
 import contextvars
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import numpy as np
 
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
 from aggml.models.engine.policy import AGING
+from aggml.models.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
     from aggml import Future
     from aggml.models.decoder import Best
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import F32
     from aggml.models.decoder.sampling import Sampler
+    from aggml.models.engine.constraints import Constraint
     from aggml.models.kv.snapshots import Snapshot
 
 __all__ = ["Counters", "PageUsage", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
 
 FinishReason = Literal["stop", "length"]
 Result = Literal["tokens", "logits", "hidden"]
+
+BEST: Final = 64  # tokens are drawn among so many, unless a request asks for more
 
 #: Whose requests those of the present task are. Callers of one priority share the engine fairly.
 caller: contextvars.ContextVar[object] = contextvars.ContextVar("caller", default=None)
@@ -82,6 +90,8 @@ class TextRequest:
     snapshot: Snapshot | None = None  # of its slot, while it is preempted
     loads: Sequence[Future[None]] = ()  # writes of a snapshot, not known to have succeeded
     first_token: float | None = None  # when it came
+    constraint: Constraint | None = None  # which tokens it may get
+    late: Best | None = None  # logits of its next token, whose mask is not known yet
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)
     reason: FinishReason | None = None
@@ -118,6 +128,18 @@ class TextRequest:
     def decodes(self) -> bool:
         """Whether it has a slot, and only its last token is still to be computed."""
         return self.made > 0 and self.computed == len(self.tokens) - 1
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the host chooses its tokens, among all logits."""
+        if self.constraint is not None and not self.constraint.is_idle:
+            return True
+        return self.logprobs is not None or (self.sampler is not None and self.sampler.is_chain)
+
+    @property
+    def awaits_mask(self) -> bool:
+        """Whether it is not known yet which tokens may come next."""
+        return self.constraint is not None and not self.constraint.ready
 
     @property
     def standing(self) -> int:
@@ -159,7 +181,19 @@ class TextRequest:
         self.tokens.append(token)
         if self.made == self.max_tokens:
             self.reason = "length"
+        if self.constraint is not None:
+            self.constraint.take(token)
         return 1
+
+    def look_at_mask(self) -> None:
+        """End it if its grammar is complete, or cannot go on."""
+        constraint = self.constraint
+        if constraint is None or self.over:
+            return
+        if constraint.error is not None:
+            self.error = EngineError(f"the grammar cannot go on: {constraint.error}")
+        elif constraint.stopped:
+            self.reason = "stop"
 
 
 class PageUsage(NamedTuple):
@@ -206,15 +240,79 @@ def draws_of(
     return Draws.of(samplers, among, adjusters, tokens)
 
 
-def choose_tokens(follows: Sequence[tuple[TextRequest, int]], best: Best) -> list[int]:
-    """The next token of each request; ``follows`` has the row of its best logits."""
-    rows = [row for _, row in follows]
+def choose_tokens(follows: Sequence[tuple[TextRequest, int]], best: Best) -> list[int | None]:
+    """The next token of each request; ``follows`` has the row of its best logits.
+
+    None for a request that may have none of the tokens that are left.
+    """
+    free = [(i, x, row) for i, (x, row) in enumerate(follows) if not _is_special(x)]
+    rows = [row for _, _, row in free]
     ids, logits = best.ids[rows], best.logits[rows]  # copies
     samplers = []
-    for i, (request, row) in enumerate(follows):
+    for i, (_, request, row) in enumerate(free):
         assert request.sampler is not None
         samplers.append(request.sampler)
         if request.adjuster is not None and best.every is not None:
             need = request.sampler.looks_at(ids.shape[1])
             ids[i], logits[i] = request.adjuster.best(best.every[row], ids[i], logits[i], need)
-    return choose(samplers, ids, logits, [x.drawn + x.made for x, _ in follows])
+    found: list[int | None] = [None] * len(follows)
+    if free:
+        chosen = choose(samplers, ids, logits, [x.drawn + x.made for _, x, _ in free])
+        for (i, _, _), token in zip(free, chosen, strict=True):
+            found[i] = token
+    for i, (request, row) in enumerate(follows):
+        if _is_special(request):
+            found[i] = _choose_special(request, best, row)
+    return found
+
+
+def _is_special(request: TextRequest) -> bool:
+    """Whether its tokens are not chosen as those of most requests."""
+    assert request.sampler is not None
+    mask = None if request.constraint is None else request.constraint.mask
+    return mask is not None or request.sampler.is_chain
+
+
+def _choose_special(request: TextRequest, best: Best, row: int) -> int | None:
+    """The next token of a request with a mask, or with other steps between logits and draw."""
+    sampler, adjuster = request.sampler, request.adjuster
+    assert sampler is not None
+    assert best.every is not None
+    mask = None if request.constraint is None else request.constraint.mask
+    every = best.every[row]
+    at = request.drawn + request.made
+    if mask is not None and mask.only is not None:
+        return mask.only
+    if sampler.is_chain:
+        logits = every if mask is None else mask.applied(every)
+        return sampler.draw_by_chain(logits, adjuster, request.tokens, at)
+    assert mask is not None
+    k = min(max(BEST, sampler.looks_at(len(every))), len(every))
+    need = sampler.looks_at(k)
+    if adjuster is None:
+        # Most tokens that a model finds probable are allowed: then the others are not looked at.
+        ids = best.ids[row]
+        allowed = mask.allows(ids)
+        if np.count_nonzero(allowed & (best.logits[row] > -np.inf)) >= min(need, len(ids)):
+            logits = np.where(allowed, best.logits[row], np.float32(-np.inf))
+            return choose([sampler], ids[None], logits[None], [at])[0]
+        value = mask.applied(every)
+    else:
+        other, new = adjuster.changed(every)
+        value = every.copy()
+        value[other] = new
+        value = mask.applied(value)
+    value = np.where(np.isnan(value), np.float32(-np.inf), value)
+    found = np.argpartition(value, len(value) - k)[len(value) - k :].astype(np.int32)
+    found = _with_equals(value, found)
+    if not value[found].max() > -np.inf:
+        return None
+    return choose([sampler], found[None], value[found][None], [at])[0]
+
+
+def _with_equals(value: F32, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Tokens, with those whose logits are equal to their best one: the first of them counts."""
+    best = value[ids].max()
+    if not best > -np.inf:
+        return ids
+    return np.union1d(ids, np.flatnonzero(value == best)).astype(np.int32)

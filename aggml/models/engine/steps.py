@@ -244,7 +244,7 @@ def planned(
         last = np.arange(beside + n, dtype=np.int32)
         last[beside:] = beside
         last[beside : beside + len(ends)] = [beside + at for _, at in ends]
-    every = any(x.logprobs is not None for x, _ in follows)
+    every = any(x.needs_logits for x, _ in follows)
     return Intake(Batch(tuple(groups), last, staged), follows, every)
 
 

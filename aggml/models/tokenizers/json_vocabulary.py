@@ -153,6 +153,7 @@ class JsonVocabulary(Vocabulary):
         steps = [x["type"] for x in parts_of(json.loads(self._text).get("decoder"))]
         self._by_letters = steps == ["ByteLevel"]
         self._by_bytes = "ByteFallback" in steps
+        self.is_wordwise = type(self._tokenizer.model).__name__ in ("WordPiece", "WordLevel")
         self._letters = bytes_of_letters()
         self._known: dict[int, bytes] = {}
         #: A token in the middle of a text, before which another one's text is looked at.

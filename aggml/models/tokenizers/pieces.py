@@ -50,6 +50,7 @@ class WordPiece(LibraryPieces):
     Every text begins and ends with a token, whatever the file says, as in llama.cpp.
     """
 
+    is_wordwise = True
     USUAL: ClassVar = {"bos": 101, "unknown": 100}
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:

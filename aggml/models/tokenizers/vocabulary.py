@@ -83,6 +83,8 @@ class Vocabulary(ABC):
         by_text: whether tokens that are known by their text end an answer, too.
     """
 
+    #: Whether texts are cut into words, so that tokens have no bytes of their own.
+    is_wordwise: bool = False
     #: Ids of special tokens for files that do not name them.
     USUAL: ClassVar[Mapping[str, int]] = {}
 
