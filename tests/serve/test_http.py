@@ -254,10 +254,26 @@ async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
 
 
 async def test_two_models_of_one_name_are_refused(file: Path) -> None:
-    app = application(Options(models=[file, file]))
-    with pytest.raises(ModelError, match="two models have the name 'small'"):
-        async with app.state.service.opened():
-            pass
+    with pytest.raises(ModelError, match="two models have the name 'small'.*--alias"):
+        application(Options(models=[file, file]))
+
+
+async def test_models_have_the_names_that_they_are_given(file: Path, tmp_path: Path) -> None:
+    """Two files of one name are told apart by their aliases; the first alias is the one told."""
+    other = tmp_path / file.name
+    other.write_bytes(file.read_bytes())
+    aliases = ["gpt-4o", "chat", f"second={other}"]
+    async with serving(models=[file, other], aliases=aliases) as (_, client):
+        listed = [x["id"] for x in (await client.get("/v1/models")).json()["data"]]
+        assert listed == ["gpt-4o", "chat", "small", "second"]
+        for name, told in ((None, "gpt-4o"), ("chat", "chat"), ("second", "second")):
+            given = {"prompt": "a", "max_tokens": 1, "model": name}
+            answer = await client.post("/v1/completions", json=given)
+            assert answer.json()["model"] == told
+        missing = await client.post("/v1/completions", json={"prompt": "a", "model": "gpt-9"})
+        assert missing.status_code == 404
+        for name in listed:  # a client that guessed can see what there is
+            assert repr(name) in missing.json()["error"]["message"]
 
 
 # -- real servers

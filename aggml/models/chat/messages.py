@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown
+
+if TYPE_CHECKING:
+    from aggml.models.token_stream import Token
 
 __all__ = [
     "ROLES", "ChatDelta", "ChatMessage", "ToolCall", "ToolCallDelta", "Usage", "read_messages",

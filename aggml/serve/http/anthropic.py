@@ -227,7 +227,7 @@ class _Messages(Writer):
 
     def begin(self) -> bytes:
         """The message without its content."""
-        message = {
+        message: dict[str, Any] = {
             **self._head, "content": [], "stop_reason": None, "stop_sequence": None,
             "usage": {**self._usage(), "output_tokens": 0},
         }  # fmt: skip
@@ -244,7 +244,12 @@ class _Messages(Writer):
             found += self._begin("text", {"type": "text", "text": ""})
             found += self._delta({"type": "text_delta", "text": piece.content})
         for call in piece.calls:
-            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+            block: dict[str, Any] = {
+                "type": "tool_use",
+                "id": call.id,
+                "name": call.name,
+                "input": {},
+            }
             found += self._begin(f"call {call.index}", block)
             if call.arguments:
                 found += self._delta({"type": "input_json_delta", "partial_json": call.arguments})

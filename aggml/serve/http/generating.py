@@ -190,11 +190,12 @@ def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
     """
     found = []
     for i, message in enumerate(given):
-        content = message.content
-        if isinstance(content, list):
+        content: Any = message.content
+        if isinstance(message.content, list):
             at = f"messages[{i}].content"
             content = [
-                {"type": "text", "text": part_text(x, f"{at}[{j}]")} for j, x in enumerate(content)
+                {"type": "text", "text": part_text(x, f"{at}[{j}]")}
+                for j, x in enumerate(message.content)
             ]
         one: dict[str, Any] = {"role": message.role, "content": "" if content is None else content}
         if message.name is not None:

@@ -35,7 +35,7 @@ def read_keys(path: Path) -> list[tuple[str, str]]:
         InvalidArgument: a line has more than two words; there is no key.
         OSError: the file cannot be read.
     """
-    found = []
+    found: list[tuple[str, str]] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):

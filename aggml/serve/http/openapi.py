@@ -186,3 +186,12 @@ def documentation(endpoints: Sequence[Endpoint]) -> str:
         parts.append("<tr>" + "".join(f"<td>{html.escape(x)}" for x in cells) + "</tr>")
     parts.append("</table></body></html>")
     return "\n".join(parts)
+
+
+if __name__ == "__main__":  # writes the table of docs/serve.md
+    from pathlib import Path
+
+    path = Path(__file__).parents[3] / "docs" / "serve.md"
+    text = path.read_text()
+    begin = text.index("| field | state |")
+    path.write_text(text[:begin] + table() + text[text.index("\n\n", begin) + 1 :])

@@ -422,14 +422,19 @@ def _entries(options: Options) -> list[Entry]:
     aliases: list[list[str]] = [[] for _ in paths]
     for given in options.aliases:
         name, _, of = given.partition("=")
-        if not name or (of and of not in stems):
+        meant = [i for i, x in enumerate(paths) if of in (stems[i], x.name, str(x))] if of else [0]
+        if not name or not meant:
             known = ", ".join(map(repr, stems))
             raise InvalidArgument(
                 f"[serve] the alias {given!r} names no model, expected NAME or NAME=MODEL with one "
                 f"of {known}"
             )
-        aliases[stems.index(of) if of else 0].append(name)
-    found = [Entry(path, [*aliases[i], stems[i]]) for i, path in enumerate(paths)]
+        aliases[meant[0]].append(name)
+    found = []
+    for path, stem, others in zip(paths, stems, aliases, strict=True):
+        # Files of one name are told apart by their aliases.
+        names = [*others, stem] if stems.count(stem) == 1 or not others else others
+        found.append(Entry(path, names))
     seen: set[str] = set()
     for entry in found:
         for name in entry.names:

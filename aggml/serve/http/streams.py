@@ -6,7 +6,7 @@ Not here: the events themselves (forms.py).
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from aggml.serve.http.resuming import NOTE, so_far_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -92,7 +92,7 @@ async def _parts(request: Request, seconds: float) -> AsyncGenerator[bytes]:
 
 @asynccontextmanager
 async def hung_up_cancels(
-    receive: Receive, beside: Callable[[], Awaitable[None]] | None = None
+    receive: Receive, beside: Callable[[], Coroutine[Any, Any, None]] | None = None
 ) -> AsyncIterator[None]:
     """Cancel the block once the client has gone; the request's body must have been read before.
 
