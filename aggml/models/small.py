@@ -32,9 +32,22 @@ def tokens() -> tuple[list[str], list[int]]:
 
 
 def write_small(
-    path: Path, *, context: int = 4096, seed: int = 0, name: str = "small-random-llama"
+    path: Path,
+    *,
+    context: int = 4096,
+    seed: int = 0,
+    name: str = "small-random-llama",
+    metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the model; 4 layers of width 256, f32."""
+    """Write the model; 4 layers of width 256, f32.
+
+    Args:
+        path: of the file.
+        context: positions of a sequence.
+        seed: of the weights.
+        name: of the model.
+        metadata: further keys of the file.
+    """
     random = np.random.default_rng(seed)
     names, kinds = tokens()
     with aggml.GGUFWriter(path) as writer:
@@ -60,6 +73,9 @@ def write_small(
             "eos_token_id": 2,
         }.items():
             writer.add(f"tokenizer.ggml.{key}", of_tokens)
+
+        for key, value in (metadata or {}).items():
+            writer.add(key, value)
 
         def add(name: str, *shape: int) -> None:
             values = random.standard_normal(shape).astype(np.float32)

@@ -30,7 +30,8 @@ SMALL = "small"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
-LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache")
+LOOPS = ("uvicorn", "hypercorn")
+LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template")
 
 
 def engine_of(app: Starlette) -> Engine:

@@ -39,7 +39,7 @@ def connection_class(seconds: float) -> type[asyncio.Protocol]:
     except ModuleNotFoundError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as base
 
-    class Connection(base):
+    class Connection(base):  # type: ignore[misc]  # one of two classes
         """A connection."""
 
         _head: asyncio.TimerHandle | None = None

@@ -147,6 +147,10 @@ class Failure:
         """The error as the whole answer, in the form of a protocol; None: OpenAI's."""
         return as_json((form or openai_error)(self), self.status, self.headers)
 
+    def event(self) -> bytes:
+        """The error as an event of OpenAI's streams: the status is already sent."""
+        return event_of(openai_error(self))
+
 
 def _without_place(message: str) -> str:
     """The message of an error without the call that raised it, which is not the client's."""

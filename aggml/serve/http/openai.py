@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from aggml.models import EngineError, TextModel, ranked
 from aggml.serve.http.choice import ChatChoice, Choice, TextChoice, Told
 from aggml.serve.http.exchange import Endpoint, Exchange
-from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of, openai_error
+from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
     begin_text,
     effort_of,
@@ -95,6 +95,7 @@ class _OpenAI(Writer):
     """
 
     chat = False
+    resumes = True
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class _OpenAI(Writer):
 
     def failure(self, failure: Failure) -> bytes:
         """An event with the error."""
-        return event_of(openai_error(failure))
+        return failure.event()
 
     def _event(
         self,
@@ -652,7 +653,7 @@ async def _heard(exchange: Exchange, *, translate: bool) -> Response:
             except Exception as error:
                 if isinstance(first_of(error), HungUpError):
                     raise
-                await write(event_of(openai_error(Failure(error))))
+                await write(Failure(error).event())
 
         return exchange.stream(produce)
     with anyio.fail_after(seconds):

@@ -41,9 +41,11 @@ class Writer(ABC):
 
     Attributes:
         media: the type of an answer that is sent piece by piece.
+        resumes: whether another service can go on with the answer (resuming.py).
     """
 
     media = EVENTS
+    resumes = False
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         self.choices = choices
@@ -134,7 +136,7 @@ async def respond(
 
             async def produce(write: Write) -> None:
                 with span:
-                    await _send(writer, write, seconds, span)
+                    await _send(writer, write if writer.resumes else _plain(write), seconds, span)
 
             return exchange.stream(produce, writer.media)
     except BaseException as error:
@@ -146,6 +148,15 @@ async def respond(
                 tasks.start_soon(choice.run)
         span.tell(*writer.counts)
     return as_json(writer.whole())
+
+
+def _plain(write: Write) -> Write:
+    """Writes without notes, so that no other service goes on."""
+
+    async def without(data: bytes, note: Note | None = None) -> None:
+        await write(data)
+
+    return without
 
 
 async def _send(writer: Writer, write: Write, seconds: float, span: Span) -> None:
