@@ -8,9 +8,10 @@ from typing import Any, Literal, Self
 import numpy.typing as npt
 
 from aggml import Backend, DType, Scheduler
-from aggml.models.chat.messages import ChatDelta, ChatFinish, ChatMessage, Usage
+from aggml.models.chat.messages import ChatDelta, ChatFinish, ChatMessage, ToolCall, Usage
 from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.constraints import Thinking
+from aggml.models.engine.grammars import Grammar
 from aggml.models.engine.interface import TextEngine
 from aggml.models.engine.requests import TextRequest
 from aggml.models.fitting import Fit
@@ -41,14 +42,18 @@ class BlockingTokenStream(BlockingStream[Token]):
     def stop_text(self) -> str | None: ...
     @property
     def cached_tokens(self) -> int: ...
+    def start(self) -> None: ...
     def ids(self, tokenizer: Vocabulary) -> list[int]: ...
     def prepare(self, ids: list[int]) -> TextRequest | None: ...
     def close(self) -> None: ...
 
 class BlockingChatStream(BlockingStream[ChatDelta]):
     finish_reason: ChatFinish | None
+    def start(self) -> None: ...
     @property
     def usage(self) -> Usage: ...
+    @property
+    def calls(self) -> list[ToolCall]: ...
     def close(self) -> None: ...
 
 class BlockingModel(BlockingObject):
@@ -140,7 +145,12 @@ class BlockingTextModel(BlockingModel):
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,
+        _grammar: Grammar | None = None,
     ) -> BlockingTokenStream: ...
+    @property
+    def tool_format(self) -> str | None: ...
+    @property
+    def think_format(self) -> str | None: ...
     def check(self, streams: Iterable[TokenStream]) -> None: ...
     def chat(
         self,
@@ -282,6 +292,8 @@ def load(
     prefix_cache: int | None = None,
     prefix_folder: str | os.PathLike[str] | None = None,
     dtype: str | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
+    tool_format: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(

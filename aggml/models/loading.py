@@ -11,12 +11,14 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+import anyio
 import anyio.to_thread
 
 import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
 from aggml.models.arguments import file_path, integer, shown
-from aggml.models.chat.template import sources_of
+from aggml.models.chat.template import DEFAULT, sources_of
+from aggml.models.chat.tools import FORMATS, format_called
 from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from aggml.models.chat.tools import ToolFormat
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
@@ -66,6 +69,8 @@ def load(
     prefix_cache: int | None = None,
     prefix_folder: str | os.PathLike[str] | None = None,
     dtype: str | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
+    tool_format: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.
@@ -99,6 +104,10 @@ def load(
         dtype: what the matrices of an encoder become when they are loaded: f32, f16, bf16, "q8_0"
             (the matrices that matter most stay bf16), "q8_0 throughout" (faster, and further from
             exact), "q8_0 row scales" (still faster, and further). None: as the file has them.
+        chat_template: the text of a template for conversations, or the path of a file with one, in
+            place of the file's own; None: that.
+        tool_format: how the model writes calls of functions, one of the names in
+            docs/answers.md; None: as the family does whose template this is.
         progress: called with bytes loaded so far and bytes in all.
 
     Returns:
@@ -136,7 +145,25 @@ def load(
         site_of(backend)  # raises if it is neither a Backend nor a Scheduler
     if progress is not None and not callable(progress):
         raise InvalidArgument(f"[{place}] progress is {shown(progress)}, expected a function")
-    return Loading(_load(where, backend, asked, sequences, element, limits, dtype, progress))
+    form = None
+    if tool_format is not None:
+        form = format_called(tool_format)
+        if form is None:
+            names = ", ".join(sorted(x.name for x in FORMATS))
+            raise InvalidArgument(
+                f"[{place}] tool_format is {shown(tool_format)}, not one of {names}"
+            )
+    template = None if chat_template is None else _template_text(place, chat_template)
+    return Loading(
+        _load(where, backend, asked, sequences, element, limits, dtype, template, form, progress)
+    )
+
+
+def _template_text(place: str, given: Any) -> str | Path:  # noqa: ANN401 whatever was given
+    """The text of a template, or the path of its file."""
+    if isinstance(given, str) and ("{" in given or "\n" in given):
+        return given
+    return file_path(place, "chat_template", given)
 
 
 def _cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
@@ -203,6 +230,8 @@ async def _load(
     element: DType,
     limits: EngineLimits,
     dtype: str | None,
+    given: str | Path | None,
+    form: ToolFormat | None,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -213,6 +242,8 @@ async def _load(
     try:
         with await open_model(path) as file:
             template = sources_of(file.metadata)
+            if given is not None:
+                template = {DEFAULT: await _read_template(given)}
             model = await described(file)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
@@ -240,13 +271,27 @@ async def _load(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    text = TextModel(engine, tokenizer, owned=own, template=template)
+    text = TextModel(engine, tokenizer, owned=own, template=template, tool_format=form)
     text.asked_ctx = ctx
     if ctx is not None and ctx != text.ctx:
         logging.getLogger("aggml").warning(
             "[load] ctx=%d was rounded up to %d, a multiple of 256", ctx, text.ctx
         )
     return text
+
+
+async def _read_template(given: str | Path) -> str:
+    """The text of a template.
+
+    Raises:
+        ModelError: its file cannot be read.
+    """
+    if isinstance(given, str):
+        return given
+    try:
+        return await anyio.Path(given).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"the chat template {str(given)!r} cannot be read: {error}") from error
 
 
 async def _load_encoder(

@@ -5,13 +5,14 @@ Not here: real models; any llama, qwen2 or qwen3 GGUF will do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 import aggml
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = ["tokens", "write_small"]

@@ -23,6 +23,8 @@ from aggml.models.arguments import (
 )  # fmt: skip
 from aggml.models.chat.answers import answer_messages, stream_answer
 from aggml.models.chat.template import ChatTemplate
+from aggml.models.chat.thoughts import thoughts_of
+from aggml.models.chat.tools import format_of
 from aggml.models.engine.constraints import Grammars
 from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
@@ -36,8 +38,11 @@ if TYPE_CHECKING:
 
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
+    from aggml.models.chat.thoughts import Thoughts
+    from aggml.models.chat.tools import ToolFormat
     from aggml.models.decoder.decoder import F32
     from aggml.models.engine.constraints import Constraint, Thinking
+    from aggml.models.engine.grammars import Grammar
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import Result
@@ -73,6 +78,7 @@ class TextModel(Model):
         *,
         owned: Closing | None = None,
         template: Mapping[str, str] | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> None:
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
@@ -84,6 +90,7 @@ class TextModel(Model):
         self._template_source = template
         self._template: ChatTemplate | None = None
         self._grammars: Grammars | None = None
+        self._asked_form = tool_format
 
     @property
     def template(self) -> ChatTemplate:
@@ -180,6 +187,7 @@ class TextModel(Model):
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = frozenset(),
+        _grammar: Grammar | None = None,
     ) -> TokenStream:
         """Continue a prompt, token by token: ``async for token in model.generate(...)``.
 
@@ -283,6 +291,8 @@ class TextModel(Model):
             dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exponent, mirostat=mirostat,
             mirostat_tau=mirostat_tau, mirostat_eta=mirostat_eta, samplers=samplers,
         )  # fmt: skip
+        if _grammar is not None:
+            options = replace(options, grammar=_grammar)
         if options.grammar is not None:
             self._known_grammars.check(place)
         if options.stop:
@@ -299,6 +309,38 @@ class TextModel(Model):
                 return names.get(token) or words.bytes_of(token)
 
         return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
+
+    @property
+    def tool_format(self) -> str | None:
+        """How the model writes calls of functions, by its template; None: it is not known."""
+        form = self._tool_form
+        return None if form is None else form.name
+
+    @property
+    def think_format(self) -> str | None:
+        """How the model shows its thoughts, by its template; None: it is not known to think."""
+        thoughts = self._thoughts
+        return None if thoughts is None else thoughts.name
+
+    @property
+    def _tool_form(self) -> ToolFormat | None:
+        if self._asked_form is not None:
+            return self._asked_form
+        return format_of(self.template.whole_source)
+
+    @property
+    def _thoughts(self) -> Thoughts | None:
+        return thoughts_of(self.template.whole_source)
+
+    async def _compile(self, place: str, named: Sequence[tuple[str, Grammar]]) -> None:
+        """Compile grammars, so that their errors name the arguments they come from."""
+        grammars = self._known_grammars
+
+        def compile_all() -> None:
+            for name, grammar in named:
+                grammars.compile(place, name, grammar)
+
+        await anyio.to_thread.run_sync(compile_all, abandon_on_cancel=True)
 
     @property
     def _known_grammars(self) -> Grammars:

@@ -102,6 +102,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         prompt_tokens: tokens of the prompt; 0 before the first token.
         cached_tokens: of these, how many did not have to be computed.
         made: ids of the tokens so far, those that another stream has begun with included.
+        before: the certain text of the tokens that another stream has begun with.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._ended = False
         self._before = len(before)
         self.made: list[int] = before
+        self.before = ""
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int = 0
 
@@ -176,7 +178,34 @@ class TokenStream(AsyncGenerator[Token, None]):
             raise StopAsyncIteration
         return token
 
+    async def start(self) -> None:
+        """Do all that can be refused, up to queueing the request. The first token does it, too.
+
+        Raises:
+            InvalidArgument: a schema or a grammar cannot be served.
+            FullError, TooLongError, DeadlineError: see `TextModel.generate`.
+            InvalidState: another task uses this stream; the model is closed.
+
+        Cancellation: ends the stream.
+        """
+        if self._ended or self._request is not None or self.finish_reason is not None:
+            await CHECKPOINT
+            return
+        if self._busy:
+            raise InvalidState(f"[{PLACE}] another task waits for the next token of this stream")
+        self._busy = True
+        try:
+            with self._model._open(PLACE):
+                await self._begin()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._busy = False
+
     async def _next(self) -> Token | None:
+        if self.finish_reason is not None and self._request is None:
+            return None
         if self._request is None and not await self._begin():
             return None
         request = self._request
@@ -274,7 +303,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         model, options = self._model, self._options
         self.prompt_tokens = len(ids)
         for token in self.made[len(self._text.begins) :]:
-            self._text.add(token)
+            self.before += self._text.add(token)
         n = len(ids) + len(self.made)
         if n > model.ctx:
             raise TooLongError(

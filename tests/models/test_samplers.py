@@ -149,7 +149,8 @@ def test_xtc_leaves_out_the_most_probable_tokens_as_often_as_it_says(threshold: 
     chain = Chain(xtc_probability=0.4, xtc_threshold=threshold)
     draw = ChainDraw(chain, lambda _: b"")
     random = np.random.default_rng(1)
-    with_it, without = [], []
+    with_it: list[int] = []
+    without: list[int] = []
     for one, another in random.random((DRAWS, 2)).tolist():
         token = draw.draw(logits, None, [], (1.0, 0, 1.0, 0.0), one, another)
         assert token is not None

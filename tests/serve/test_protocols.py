@@ -251,7 +251,11 @@ async def test_conversations_of_every_protocol_may_have_calls_and_results(file: 
     chat = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "2"}]  # fmt: skip
     use = {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": 1}}
-    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "2"}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "text", "text": "2"}],
+    }
     blocks = [*MESSAGES, {"role": "assistant", "content": [use]},
               {"role": "user", "content": [result]}]  # fmt: skip
     items = [{"role": "user", "content": "hello"},
@@ -301,5 +305,3 @@ def test_the_answers_that_are_kept_are_bounded_and_their_owner_s() -> None:
     assert len(store) == 1
     store.delete("big", "ann")
     assert len(store) == 0
-
-

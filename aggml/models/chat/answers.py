@@ -1,40 +1,49 @@
 """ChatStream: the answer to a conversation, piece by piece; `answer_messages`: the whole of it.
 
 Here: from messages to a prompt, from tokens to pieces and to a message. Not here: checks of
-messages (messages.py), the tokens of a prompt (prompt.py), generating (aggml.models.TextModel).
+messages (messages.py), the tokens of a prompt (prompt.py), dividing the text of an answer
+(reading.py), generating (aggml.models.TextModel).
 """
 
 from __future__ import annotations
 
+import json
 import time
+from collections import deque
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from aggml import InvalidState, Unsupported
+from aggml import InvalidArgument, InvalidState
 from aggml.models.arguments import flag, integer
 from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
-from aggml.models.chat.prompt import Conversing, encode_messages, read_template_args
-from aggml.models.engine.text import AnswerText
+from aggml.models.chat.prompt import Conversing, encode_messages, knows_tools, read_template_args
+from aggml.models.chat.reading import AnswerReader
+from aggml.models.chat.thoughts import wishes
+from aggml.models.chat.tools.harmony import Harmony
+from aggml.models.chat.tools.hermes import Hermes
+from aggml.models.engine.constraints import Thinking
+from aggml.models.engine.grammars import Grammar
 from aggml.models.token_stream import Token
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from aggml.models.chat.messages import ChatFinish
+    from aggml.models.chat.asking import Tool, ToolOffer
+    from aggml.models.chat.messages import ChatFinish, ToolCall
+    from aggml.models.chat.thoughts import Thoughts
+    from aggml.models.chat.tools.format import ToolFormat
     from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "ANSWER",
-    "Answering",
-    "ChatStream",
-    "answer_messages",
-    "encode_chat",
-    "stream_answer",
-]
+    "ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "stream_answer",
+]  # fmt: skip
 
 ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
+GENERIC: Final = Hermes()
+HARMONY: Final = Harmony()
 
 
 class Answering(Conversing, Protocol):
@@ -51,6 +60,33 @@ class Answering(Conversing, Protocol):
         """Continues a prompt."""
         ...
 
+    @property
+    def _tool_form(self) -> ToolFormat | None:
+        """How the model writes calls."""
+        ...
+
+    @property
+    def _thoughts(self) -> Thoughts | None:
+        """How the model shows that it thinks."""
+        ...
+
+    @property
+    def _compile(self) -> Callable[[str, Sequence[tuple[str, Grammar]]], Awaitable[None]]:
+        """Compiles grammars, so that their errors name the arguments they come from."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of an answer beside the conversation; see `TextModel.chat`."""
+
+    offer: ToolOffer | None
+    form: Grammar | None
+    think: bool | int | str | None
+    template_args: Mapping[str, Any]
+    max_tokens: int | None
+    continue_final: bool
+
 
 class ChatStream:
     """The pieces of one answer: ``async for delta in model.chat_stream(messages): ...``.
@@ -66,32 +102,66 @@ class ChatStream:
     def __init__(
         self,
         model: Answering,
-        messages: list[dict[str, str]],
-        template_args: Mapping[str, Any],
-        max_tokens: int | None,
+        place: str,
+        messages: list[dict[str, Any]],
+        wanted: Wanted,
         options: Mapping[str, Any],
         before: Sequence[int] = (),
     ) -> None:
         self._model = model
+        self._place = place
         self._messages = messages
-        self._template_args = template_args
-        self._max_tokens = max_tokens
+        self._wanted = wanted
         self._options = dict(options)
         self._began = time.monotonic()
-        self._before = list(before)  # tokens that were made elsewhere
         self.tokens: TokenStream | None = None
+        self._reader: AnswerReader | None = None
+        self._ready: deque[ChatDelta] = deque()
+        self._before = list(before)  # tokens that were made elsewhere
+        self._taken: list[Token] = []  # tokens that are in no piece yet
+        self._thought = 0  # tokens in pieces of thoughts
         self._busy = False
         self._ended = False
+        self._read = False  # all of the text
         self.finish_reason: ChatFinish | None = None
 
     def __aiter__(self) -> Self:
         return self
+
+    async def open(self) -> None:
+        """Make the prompt: render it, compile what restricts the answer. The first piece does it, too.
+
+        Raises:
+            InvalidArgument: a schema or a grammar cannot be served.
+            ModelError: the template refuses the conversation.
+            TooLongError: the prompt does not fit into the context.
+
+        Cancellation: ends the answer.
+        """
+        async with aclosing_on_error(self):
+            if self.tokens is None:
+                self.tokens = await self._begin()
+
+    async def start(self) -> None:
+        """Do all that can be refused: render, compile, queue. The first piece does it, too.
+
+        Raises:
+            InvalidArgument: a schema or a grammar cannot be served.
+            ModelError: the template refuses the conversation; as `TokenStream`.
+
+        Cancellation: ends the answer.
+        """
+        async with aclosing_on_error(self):
+            if self.tokens is None:
+                self.tokens = await self._begin()
+            await self.tokens.start()
 
     async def __anext__(self) -> ChatDelta:
         """The next piece.
 
         Raises:
             StopAsyncIteration: the answer has ended.
+            InvalidArgument: a schema or a grammar cannot be served.
             ModelError: the template refuses the conversation; as `TokenStream`.
             InvalidState: another task waits for a piece of this answer; the model is closed.
 
@@ -100,67 +170,192 @@ class ChatStream:
         if self._ended:
             await CHECKPOINT
             raise StopAsyncIteration
-        if self._busy:
-            raise InvalidState("[chat_stream] another task waits for the next piece of this answer")
-        self._busy = True
-        try:
+        async with aclosing_on_error(self):
             return await self._next()
-        except BaseException:
-            self._ended = True
-            raise
-        finally:
-            self._busy = False
-
-    async def open(self) -> None:
-        """Make the prompt now; the first piece does it otherwise.
-
-        So a conversation that the template refuses, or that is too long, is known before a piece is
-        waited for.
-
-        Raises:
-            ModelError: the template refuses the conversation.
-            TooLongError: the prompt does not fit into the context.
-        """
-        if self.tokens is None:
-            self.tokens = await self._begin()
 
     async def _next(self) -> ChatDelta:
         if self.tokens is None:
             self.tokens = await self._begin()
-        if self._before:
-            # Their text comes again, for those who know what was sent of it.
-            before, self._before = self._before, []
-            text = AnswerText(self._model.tokenizer.bytes_of, *self._stops())
-            said = "".join([text.add(token) for token in before])
-            if said:
-                return ChatDelta(said, tokens=[Token(x, "") for x in before])
-        taken: list[Token] = []
-        async for token in self.tokens:
-            taken.append(token)
-            if token.text:
-                return ChatDelta(token.text, tokens=taken)
+        waited = False
+        while not self._ready and not self._read:
+            waited = True
+            await self._more(self.tokens)
+        if not waited:
+            await CHECKPOINT
+        if self._ready:
+            return self._ready.popleft()
         self._ended = True
-        self.finish_reason = self.tokens.finish_reason
-        return ChatDelta(finish_reason=self.finish_reason, tokens=taken)
+        reader = self._reader
+        assert reader is not None
+        reason: ChatFinish | None = self.tokens.finish_reason
+        if reader.calls and reason != "length":
+            reason = "tool_calls"
+        self.finish_reason = reason
+        return ChatDelta(finish_reason=reason, tokens=self._taken)
 
-    def _stops(self) -> tuple[list[str], int]:
-        stop = self._options.get("stop", [])
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        return stops, self._options.get("min_tokens", 0)
+    async def _more(self, tokens: TokenStream) -> None:
+        """Read the next token."""
+        reader = self._reader
+        assert reader is not None
+        try:
+            token = await anext(tokens)
+        except StopAsyncIteration:
+            self._give(reader.end())
+            self._read = True
+            return
+        self._taken.append(token)
+        self._give(reader.feed(token.text))
+        offer = self._wanted.offer
+        if offer is not None and not offer.parallel and reader.calls:
+            await tokens.aclose()  # one call is all that is wanted
+            self._read = True
+
+    def _give(self, deltas: list[ChatDelta]) -> None:
+        """Have pieces ready; the first one has the tokens that were taken for them."""
+        if not deltas:
+            return
+        taken, self._taken = self._taken, []
+        if deltas[0].reasoning is not None:
+            self._thought += len(taken)
+        self._ready.append(replace(deltas[0], tokens=taken))
+        self._ready += deltas[1:]
 
     async def _begin(self) -> TokenStream:
-        model = self._model
-        ids = await encode_messages(model, self._messages, self._template_args)
-        most = self._max_tokens
+        model, wanted = self._model, self._wanted
+        offer = wanted.offer if wanted.offer is None or wanted.offer.callable else None
+        own = model._tool_form
+        form = GENERIC if own is None else own
+        template = model.template.whole_source
+        if not knows_tools(template):
+            form = GENERIC
+        given = {**wishes(template, wanted.think), **wanted.template_args}
+        prompt = await encode_messages(
+            model, self._messages, given, wanted.offer, form, continue_final=wanted.continue_final
+        )
+        thoughts = model._thoughts
+        is_open = thoughts is not None and thoughts.is_open(prompt.text)
+        options = dict(self._options)
+        if offer is not None or wanted.form is not None:
+            grammar, form = await self._grammar(offer, form, thoughts)
+            if grammar is not None:
+                options["_grammar"] = grammar
+        lead = getattr(form, "leads", "") if offer is not None else ""
+        if lead and not prompt.text.endswith(lead):
+            lead = ""
+        self._reader = AnswerReader(
+            thoughts, None if offer is None else form,
+            {} if offer is None else {x.name: x for x in offer.callable},
+            is_open=is_open, several=offer is None or offer.parallel, lead=lead,
+        )  # fmt: skip
+        options["_shown"] = self._shown(thoughts, None if offer is None else form)
+        options["_thinking"] = self._thinking(thoughts, options, is_open=is_open)
+        most = wanted.max_tokens
         if most is None:
-            most = max(1, min(ANSWER, model.ctx - len(ids)))
-        options = self._options
+            most = max(1, min(ANSWER, model.ctx - len(prompt.ids)))
         if options.get("deadline") is not None:  # it counts from the call
             passed = time.monotonic() - self._began
-            options = {**options, "deadline": max(0.0, options["deadline"] - passed)}
-        tokens = model.generate(ids, max_tokens=most, **options, _continue=self._before)
-        tokens.prepare(ids)  # raises if the prompt is too long
+            options["deadline"] = max(0.0, options["deadline"] - passed)
+        tokens = model.generate(
+            prompt.ids, max_tokens=most, **options, _continue=list(self._before)
+        )
+        tokens.prepare(prompt.ids)  # raises if the prompt is too long
+        if self._before:
+            # Their text comes again, for those who know what was sent of it.
+            self._taken = [Token(x, "") for x in self._before]
+            self._give(self._reader.feed(tokens.before))
         return tokens
+
+    def _shown(self, thoughts: Thoughts | None, form: ToolFormat | None) -> frozenset[int]:
+        """The control tokens whose names are read as text, because they mark thoughts or calls."""
+        words = self._model.tokenizer
+        names = [] if form is None else list(form.names)
+        if thoughts is not None:
+            names += [thoughts.opener, thoughts.closer]
+            if thoughts.name == "harmony":
+                names += HARMONY.names
+        return frozenset(
+            token for name in words.control_names()
+            if any(name in x for x in names) and (token := words.ids.get(name)) is not None
+            and token not in words.ends
+        )  # fmt: skip
+
+    def _thinking(
+        self, thoughts: Thoughts | None, options: Mapping[str, Any], *, is_open: bool
+    ) -> Thinking | None:
+        """What the engine knows of thoughts; None: it does not have to know."""
+        think = self._wanted.think
+        budget: int | None = None
+        if not isinstance(think, (bool, str)):
+            budget = think
+        elif think is False and is_open:
+            budget = 0
+        restricted = any(options.get(x) is not None for x in RESTRICTIONS)
+        if thoughts is None or thoughts.name == "harmony" or (budget is None and not restricted):
+            return None
+        words = self._model.tokenizer
+        ids = words.encode(thoughts.opener, special=False)
+        return Thinking(
+            thoughts.opener.encode(), thoughts.closer.encode(), is_open, budget,
+            tuple(words.encode(f"\n{thoughts.closer}\n\n", special=False)),
+            ids[0] if len(ids) == 1 else None,
+        )  # fmt: skip
+
+    async def _grammar(
+        self, offer: ToolOffer | None, form: ToolFormat, thoughts: Thoughts | None
+    ) -> tuple[Grammar | None, ToolFormat]:
+        """What restricts the answer, and how calls are written in it."""
+        wanted = self._wanted
+        binds = offer is not None and offer.choice == "required"
+        if offer is not None and binds:
+            named = [
+                (f"tools: {x.name}: parameters", Grammar("schema", json.dumps(x.parameters)))
+                for x in offer.callable
+            ]
+            await self._model._compile(self._place, named)
+        elif wanted.form is None:
+            return None, form
+        else:
+            await self._model._compile(self._place, [("response_format", wanted.form)])
+        mark = self._mark
+        harmony = thoughts is not None and thoughts.name == "harmony"
+        rules: list[str] = []
+        parts: list[str] = []
+        if offer is not None and (binds or wanted.form is not None):
+            right = None
+            if not harmony:
+                right = form.grammar(offer.callable, mark, several=offer.parallel)
+                if right is None:
+                    form = GENERIC
+                    right = form.grammar(offer.callable, mark, several=offer.parallel)
+            else:
+                right = _harmony_calls(offer.callable)
+            assert right is not None
+            parts.append("calls")
+            rules += [f"calls: {right[0]}", right[1]]
+        if wanted.form is not None and not binds:
+            if offer is None and not harmony:
+                return wanted.form, form
+            begin = json.dumps("<|channel|>final<|message|>") if harmony else ""
+            parts.append("answer")
+            rules.append(f"answer: {begin} %json {wanted.form.text}")
+        start = " | ".join(parts)
+        if harmony:
+            rules.append(
+                'before[suffix="<|end|>"]: /<\\|channel\\|>analysis<\\|message\\|>(?s:.*)/'
+            )
+            start = f'(before "<|start|>assistant")? ({start})'
+        return Grammar("lark", "\n".join([f"start: {start}", *rules])), form
+
+    def _mark(self, text: str) -> str:
+        """A text in Lark; names of control tokens in it are these tokens."""
+        words = self._model.tokenizer
+        parts = [x for x in words.control_parts(text) if x != ""]
+        return " ".join(
+            f"<[{x}]>" if isinstance(x, int) and not words.bytes_of(x)
+            else json.dumps(words.bytes_of(x).decode() if isinstance(x, int) else x,
+                            ensure_ascii=False)
+            for x in parts
+        )  # fmt: skip
 
     @property
     def usage(self) -> Usage:
@@ -168,7 +363,12 @@ class ChatStream:
         tokens = self.tokens
         if tokens is None:
             return Usage()
-        return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens)
+        return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens, self._thought)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls that are complete."""
+        return [] if self._reader is None else list(self._reader.calls)
 
     async def aclose(self) -> None:
         """End the answer, and free what it uses."""
@@ -184,14 +384,44 @@ class ChatStream:
             await self.tokens.aclose()
 
 
+#: Options by which the engine restricts an answer.
+RESTRICTIONS: Final = ("_grammar", "schema", "regex", "choices", "grammar")
+
+
+class aclosing_on_error:
+    """A block in which one task uses a stream; an error ends the stream."""
+
+    def __init__(self, stream: ChatStream) -> None:
+        self._stream = stream
+
+    async def __aenter__(self) -> None:
+        if self._stream._busy:
+            raise InvalidState("[chat_stream] another task waits for the next piece of this answer")
+        self._stream._busy = True
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stream._busy = False
+        if kind is not None:
+            self._stream._ended = True
+
+
+def _harmony_calls(tools: Sequence[Tool]) -> tuple[str, str]:
+    """The rules of calls of gpt-oss."""
+    rules = []
+    for i, tool in enumerate(tools):
+        head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
+        rules.append(f"call_{i}: {json.dumps(head)} %json {json.dumps(tool.parameters)}")
+    return " | ".join(f"call_{i}" for i in range(len(tools))), "\n".join(rules)
+
+
 async def encode_chat(
-    model: Conversing,
+    model: Answering,
     messages: Sequence[Mapping[str, Any] | ChatMessage],
     *,
-    tools: Any = None,  # noqa: ANN401 each argument is whatever was given until it is checked
-    tool_choice: Any = "auto",  # noqa: ANN401
-    think: Any = None,  # noqa: ANN401
     template_args: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = "auto",
+    think: bool | int | str | None = None,
     continue_final: bool = False,
 ) -> list[int]:
     """Token ids of a conversation, up to where the model's answer begins.
@@ -199,26 +429,34 @@ async def encode_chat(
     Args:
         model: would answer.
         messages: of the conversation.
-        tools: as of `TextModel.chat`.
+        template_args: further names for the template.
+        tools: functions that the model is told of.
         tool_choice: as of `TextModel.chat`.
         think: as of `TextModel.chat`.
-        template_args: further names for the template.
-        continue_final: as of `TextModel.chat`.
+        continue_final: end within the last message, which is the assistant's.
 
     Raises:
         InvalidArgument: something is no message, as ``messages[3].content``.
         ModelError: the template refuses the conversation.
     """
-    place = "encode_chat"
-    known = read_messages(place, messages)
-    given = read_template_args(place, template_args)
-    for name, value in (
-        ("tools", read_tools(place, tools, tool_choice)), ("think", read_think(place, think)),
-        ("continue_final", flag(place, "continue_final", continue_final) or None),
-    ):  # fmt: skip
-        if value is not None:
-            raise Unsupported(f"[{place}] {name} is not built yet")
-    return await encode_messages(model, known, given)
+    known = read_messages("encode_chat", messages)
+    given = read_template_args("encode_chat", template_args)
+    offer = read_tools("encode_chat", tools, tool_choice)
+    given = {**wishes(model.template.whole_source, read_think("encode_chat", think)), **given}
+    if continue_final:
+        _check_final("encode_chat", known)
+    prompt = await encode_messages(model, known, given, offer, continue_final=continue_final)
+    return prompt.ids
+
+
+def _check_final(place: str, messages: list[dict[str, Any]]) -> None:
+    last = messages[-1]
+    if last["role"] != "assistant" or "tool_calls" in last:
+        raise InvalidArgument(
+            f"[{place}] continue_final needs a last message of the assistant without calls, "
+            f"messages[{len(messages) - 1}] has the role {last['role']!r}"
+            + (" and calls" if "tool_calls" in last else "")
+        )
 
 
 def stream_answer(
@@ -247,10 +485,10 @@ def stream_answer(
         tool_choice: as of `TextModel.chat`.
         response_format: as of `TextModel.chat`.
         think: as of `TextModel.chat`.
-        continue_final: as of `TextModel.chat`.
-        parallel_tool_calls: as of `TextModel.chat`.
         template_args: further names for the template.
         max_tokens: the most tokens; None: `ANSWER`, or as many as the context has room for.
+        continue_final: as of `TextModel.chat`.
+        parallel_tool_calls: as of `TextModel.chat`.
         options: of `TextModel.generate`.
 
     Raises:
@@ -258,19 +496,29 @@ def stream_answer(
     """
     known = read_messages(place, messages)
     given = read_template_args(place, template_args)
-    wanted = read_format(place, response_format)
+    several = flag(place, "parallel_tool_calls", parallel_tool_calls)
+    offer = read_tools(place, tools, tool_choice, parallel=several)
+    form = read_format(place, response_format)
     thinking = read_think(place, think)
-    offered = read_tools(place, tools, tool_choice)
-    flag(place, "parallel_tool_calls", parallel_tool_calls)
-    for name, value in (
-        ("tools", offered), ("response_format", wanted), ("think", thinking),
-        ("continue_final", flag(place, "continue_final", continue_final) or None),
-    ):  # fmt: skip
-        if value is not None:
-            raise Unsupported(f"[{place}] {name} is not built yet")
+    if flag(place, "continue_final", continue_final):
+        _check_final(place, known)
     most = None if max_tokens is None else integer(place, "max_tokens", max_tokens, 0)
-    model.generate([0], **options)  # refuses wrong options now, before the template runs
-    return ChatStream(model, known, given, most, options, _continue)
+    bound = [x for x in RESTRICTIONS if options.get(x) is not None]
+    binds = offer is not None and offer.choice == "required"
+    if bound and (form is not None or binds):
+        other = "response_format" if form is not None else "tool_choice"
+        raise InvalidArgument(
+            f"[{place}] {bound[0]} and {other} are given: one of them can restrict an answer"
+        )
+    # Wrong options are refused now, before the template runs.
+    model.generate([0], _grammar=form if form is not None else ANYTHING if binds else None,
+                   **options)  # fmt: skip
+    wanted = Wanted(offer, form, thinking, given, most, continue_final)
+    return ChatStream(model, place, known, wanted, options, _continue)
+
+
+#: A grammar that stands for one that is not made yet.
+ANYTHING: Final = Grammar("schema", "{}")
 
 
 async def answer_messages(stream: ChatStream) -> ChatMessage:
@@ -278,6 +526,14 @@ async def answer_messages(stream: ChatStream) -> ChatMessage:
 
     Cancellation: ends the answer.
     """
+    content: list[str] = []
+    reasoning: list[str] = []
     async with aclosing(stream):
-        text = "".join([delta.content async for delta in stream])
-    return ChatMessage(text, finish_reason=stream.finish_reason, usage=stream.usage)
+        async for delta in stream:
+            content.append(delta.content)
+            if delta.reasoning is not None:
+                reasoning.append(delta.reasoning)
+    return ChatMessage(
+        "".join(content), "".join(reasoning) or None, stream.calls, stream.finish_reason,
+        stream.usage,
+    )  # fmt: skip

@@ -6,6 +6,7 @@ tokens (prompt.py).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -22,7 +23,11 @@ __all__ = [
 
 ChatFinish = Literal["stop", "length", "tool_calls"]
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-KEYS: Final = ("role", "content", "name")
+KEYS: Final = (
+    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content",
+)  # fmt: skip
+#: Keys that OpenAI's answers have; they may be there if they say nothing.
+NOTHING: Final = ("refusal", "audio", "annotations", "function_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,8 @@ class ChatDelta:
     tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
 
 
-def read_messages(place: str, messages: Any) -> list[dict[str, str]]:  # noqa: ANN401
-    """The messages of a conversation with their roles, texts and names.
+def read_messages(place: str, messages: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    """The messages of a conversation with their roles, texts, names and calls.
 
     Raises:
         InvalidArgument: something is no message; the error names it, as ``messages[3].content``.
@@ -135,30 +140,95 @@ def read_messages(place: str, messages: Any) -> list[dict[str, str]]:  # noqa: A
     return [_read_message(place, f"messages[{i}]", x) for i, x in enumerate(messages)]
 
 
-def _read_message(place: str, name: str, message: Any) -> dict[str, str]:  # noqa: ANN401
+def _read_message(place: str, name: str, message: Any) -> dict[str, Any]:  # noqa: ANN401
     if isinstance(message, ChatMessage):
-        return {"role": message.role, "content": message.content}
+        return _answer_of(message)
     if not isinstance(message, Mapping):
         raise InvalidArgument(
             f"[{place}] {name} is {shown(message)}, expected a message: "
             "{'role': 'user', 'content': text}"
         )
     for key in message:
-        if key not in KEYS:
+        if key not in KEYS and not (key in NOTHING and not message[key]):
             raise InvalidArgument(
                 f"[{place}] {name} has the key {shown(key)}, expected {', '.join(KEYS)}"
             )
-    for key in KEYS[:2]:
-        if key not in message:
-            raise InvalidArgument(f"[{place}] {name}.{key} is missing")
-    role = message["role"]
+    role = message.get("role")
+    if "role" not in message:
+        raise InvalidArgument(f"[{place}] {name}.role is missing")
     if not isinstance(role, str) or role not in ROLES:
         raise InvalidArgument(
             f"[{place}] {name}.role is {shown(role)}, expected one of {', '.join(ROLES)}"
         )
-    found = {"role": role, "content": _read_content(place, f"{name}.content", message["content"])}
-    if message.get("name") is not None:
-        found["name"] = one_text(place, f"{name}.name", message["name"])
+    found: dict[str, Any] = {"role": role}
+    calls = message.get("tool_calls")
+    told = message.get("reasoning", message.get("reasoning_content"))
+    if role != "assistant" and (calls or told):
+        key = "tool_calls" if calls else "reasoning"
+        raise InvalidArgument(f"[{place}] {name}.{key} is there, but only the assistant has that")
+    if calls:
+        found["tool_calls"] = _read_calls(place, f"{name}.tool_calls", calls)
+    if told:
+        found["reasoning"] = one_text(place, f"{name}.reasoning", told)
+    content = message.get("content")
+    if content is None and (calls or told):
+        content = ""
+    elif "content" not in message:
+        raise InvalidArgument(f"[{place}] {name}.content is missing")
+    found["content"] = _read_content(place, f"{name}.content", content)
+    for key in ("name", "tool_call_id"):
+        if message.get(key) is not None:
+            found[key] = one_text(place, f"{name}.{key}", message[key])
+    return found
+
+
+def _answer_of(message: ChatMessage) -> dict[str, Any]:
+    """An answer of an earlier call."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"id": x.id, "type": "function", "function": {"name": x.name, "arguments": x.arguments}}
+            for x in message.tool_calls
+        ]
+    if message.reasoning:
+        found["reasoning"] = message.reasoning
+    return found
+
+
+def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    """Calls of an assistant's message, in OpenAI's form, with the arguments as a dict."""
+    if not isinstance(calls, (list, tuple)):
+        raise InvalidArgument(f"[{place}] {name} is {shown(calls)}, expected a list of calls")
+    found = []
+    for i, call in enumerate(calls):
+        at = f"{name}[{i}]"
+        if isinstance(call, ToolCall):
+            call = {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+            raise InvalidArgument(
+                f"[{place}] {at} is {shown(call)}, expected {{'id': ..., 'type': 'function', "
+                "'function': {'name': ..., 'arguments': ...}}"
+            )
+        if "name" not in function:
+            raise InvalidArgument(f"[{place}] {at}.function.name is missing")
+        title = one_text(place, f"{at}.function.name", function["name"])
+        given = function.get("arguments")
+        if isinstance(given, str) and given.strip():
+            try:
+                given = json.loads(one_text(place, f"{at}.function.arguments", given))
+            except (ValueError, RecursionError):
+                raise InvalidArgument(
+                    f"[{place}] {at}.function.arguments is {shown(given)}, expected JSON"
+                ) from None
+        given = given or {}
+        if not isinstance(given, Mapping):
+            raise InvalidArgument(
+                f"[{place}] {at}.function.arguments is {shown(given)}, expected an object"
+            )
+        number = one_text(place, f"{at}.id", call.get("id") or f"call_{i}")
+        about = {"name": title, "arguments": dict(given)}
+        found.append({"id": number, "type": "function", "function": about})
     return found
 
 

@@ -9,19 +9,36 @@ templates (template.py), tokens of a text (../tokenizers).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio.to_thread
 
 from aggml import InvalidArgument
 from aggml.models.arguments import shown
+from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
+    from aggml.models.chat.asking import ToolOffer
     from aggml.models.chat.template import ChatTemplate
+    from aggml.models.chat.tools.format import ToolFormat
     from aggml.models.tokenizers import Vocabulary
+    from aggml.models.tokenizers.quotes import Quotes
 
-__all__ = ["Conversing", "encode_messages", "read_template_args"]
+__all__ = ["Conversing", "Prompt", "encode_messages", "knows_tools", "read_template_args"]
+
+_KNOWS_TOOLS: Final = re.compile(r"\btools\b")
+
+
+def knows_tools(template: str) -> bool:
+    """Whether a template writes the functions that a model may call."""
+    return _KNOWS_TOOLS.search(template) is not None
+
 
 #: Names of a template that `template_args` may not replace.
 OURS: Final = frozenset(
@@ -67,10 +84,29 @@ class Conversing(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt of an answer.
+
+    Attributes:
+        ids: its tokens.
+        text: its text.
+    """
+
+    ids: list[int]
+    text: str
+
+
 async def encode_messages(
-    model: Conversing, messages: list[dict[str, str]], template_args: Mapping[str, Any]
-) -> list[int]:
-    """Token ids of a conversation, with one BOS if the model expects it.
+    model: Conversing,
+    messages: list[dict[str, Any]],
+    template_args: Mapping[str, Any],
+    offer: ToolOffer | None = None,
+    form: ToolFormat | None = None,
+    *,
+    continue_final: bool = False,
+) -> Prompt:
+    """The prompt of a conversation, with one BOS if the model expects it.
 
     In a thread: reading a template takes 20 ms the first time, and one of a few lines may compute
     for 2 s before it is stopped.
@@ -79,20 +115,164 @@ async def encode_messages(
         model: has the template.
         messages: as `read_messages` gives them.
         template_args: as `read_template_args` gives them.
+        offer: the functions that the model may call; None: none.
+        form: how the model writes calls.
+        continue_final: end within the last message, which is the assistant's.
 
     Raises:
         ModelError: the template refuses the conversation, or fails.
     """
 
-    def encode() -> list[int]:
+    def encode() -> Prompt:
         template, vocabulary = model.template, model.tokenizer
         known = messages
+        more: dict[str, Any] = dict(template_args)
+        source = template.whole_source
         if "developer" not in template.source:
-            known = [x | {"role": "system"} if x["role"] == "developer" else x for x in messages]
-        quotes = vocabulary.quotes([text for x in known for text in x.values()])
+            known = [x | {"role": "system"} if x["role"] == "developer" else x for x in known]
+        tools = [] if offer is None or offer.choice == "none" else list(offer.tools)
+        given = [{"type": "function", "function": x.given} for x in tools]
+        quotes = vocabulary.quotes([*_texts(known), *_texts(given)])
         if quotes:
-            known = [{key: quotes.quote(text) for key, text in x.items()} for x in known]
-        text = template.render(known, **template_args)
-        return vocabulary.encode_quoted(text, quotes) if quotes else vocabulary.encode_prompt(text)
+            known, given = _quoted(known, quotes), _quoted(given, quotes)
+        if knows_tools(source):
+            if given:
+                more["tools"] = given
+            known = _with_calls(template, known)
+        else:
+            known = _told_in_text(known, given)
+        known = _with_thoughts(known)
+        end = ""
+        if continue_final:
+            end = "Z" + secrets.token_hex(8) + "Z"
+            known = [*known[:-1], known[-1] | {"content": known[-1]["content"] + end}]
+        try:
+            text = template.render(known, add_generation_prompt=not continue_final, **more)
+        except ModelError:  # some templates take no message of the system
+            if not given or knows_tools(source) or len(known) < 2 or known[0]["role"] != "system":
+                raise
+            first, second, *rest = known
+            joined = f"{first['content']}\n\n{second['content']}"
+            known = [second | {"content": joined}, *rest]
+            text = template.render(known, add_generation_prompt=not continue_final, **more)
+        if continue_final:
+            at = text.rfind(end)
+            if at < 0:
+                raise ModelError("the chat template does not write the message that is continued")
+            text = text[:at]
+        ids = vocabulary.encode_quoted(text, quotes) if quotes else vocabulary.encode_prompt(text)
+        return Prompt(ids, text)
 
     return await anyio.to_thread.run_sync(encode)
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 JSON
+    """All texts in messages or tools, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _texts(key)
+            yield from _texts(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _texts(one)
+
+
+def _quoted(value: Any, quotes: Quotes) -> Any:  # noqa: ANN401 JSON
+    """The same with names of control tokens in quotes."""
+    if isinstance(value, str):
+        return quotes.quote(value)
+    if isinstance(value, Mapping):
+        return {_quoted(key, quotes): _quoted(one, quotes) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_quoted(one, quotes) for one in value]
+    return value
+
+
+def _with_calls(template: ChatTemplate, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with calls in the form that a template takes: arguments as a dict, or as JSON."""
+    if not any("tool_calls" in x or x["role"] == "tool" for x in messages):
+        return messages
+    nine = "length != 9" in template.whole_source  # of Mistral: ids of nine letters and digits
+    as_text = any("tool_calls" in x for x in messages) and template.takes_json_arguments
+    found = []
+    for message in messages:
+        known = dict(message)
+        if "tool_calls" in known:
+            known["tool_calls"] = [
+                _call_for(x, as_text=as_text, nine=nine) for x in known["tool_calls"]
+            ]
+        if nine and "tool_call_id" in known:
+            known["tool_call_id"] = _nine(known["tool_call_id"])
+        found.append(known)
+    # A result names its function by its call's id; some templates want the name.
+    names = {
+        call["id"]: call["function"]["name"] for x in found for call in x.get("tool_calls", ())
+    }
+    return [
+        x if x["role"] != "tool" or "name" in x or x.get("tool_call_id") not in names
+        else x | {"name": names[x["tool_call_id"]]}
+        for x in found
+    ]  # fmt: skip
+
+
+def _call_for(call: dict[str, Any], *, as_text: bool, nine: bool) -> dict[str, Any]:
+    function = dict(call["function"])
+    if as_text:
+        function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "id": _nine(call["id"]) if nine else call["id"], "function": function}
+
+
+def _nine(given: str) -> str:
+    """An id of nine letters and digits."""
+    if len(given) == 9 and given.isalnum() and given.isascii():
+        return given
+    return hashlib.sha256(given.encode()).hexdigest()[:9]
+
+
+def _with_thoughts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with thoughts under all the names by which templates look for them."""
+    return [
+        x if "reasoning" not in x
+        else {**x, "reasoning_content": x["reasoning"], "thinking": x["reasoning"]}
+        for x in messages
+    ]  # fmt: skip
+
+
+TOLD: Final = """You may call these functions, each given with the JSON schema of its arguments:
+{tools}
+To call one, write nothing but its name and its arguments, in JSON between tags:
+<tool_call>
+{{"name": <name>, "arguments": <arguments>}}
+</tool_call>"""
+
+
+def _told_in_text(
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """For templates that know no tools: functions, calls and results as texts of messages."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        known = {k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")}
+        if "tool_calls" in message:
+            calls = "\n".join(
+                f"<tool_call>\n{json.dumps(x['function'], ensure_ascii=False)}\n</tool_call>"
+                for x in message["tool_calls"]
+            )
+            known["content"] = f"{known['content']}\n{calls}".strip()
+        if message["role"] == "tool":
+            text = f"<tool_response>\n{known['content']}\n</tool_response>"
+            known = {"role": "user", "content": text}
+            if found and found[-1].get("content", "").endswith("</tool_response>"):
+                found[-1]["content"] += "\n" + text
+                continue
+        found.append(known)
+    if tools:
+        lines = "\n".join(json.dumps(x["function"], ensure_ascii=False) for x in tools)
+        told = TOLD.format(tools=lines)
+        if found and found[0]["role"] == "system":
+            found[0] = found[0] | {"content": f"{found[0]['content']}\n\n{told}"}
+        else:
+            found.insert(0, {"role": "system", "content": told})
+    return found

@@ -6,6 +6,7 @@ Here: the templates of a model file, what they get, their errors. Not here: what
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -74,6 +75,8 @@ class ChatTemplate:
         environment.add_filter("tojson", _json)
         self.names = tuple(given)
         self.source = given.get(DEFAULT, "")
+        #: All templates in one text, to look for what they know.
+        self.whole_source = "\n".join(given.values())
         self._tokens = dict(tokens)
         self._limits = limits
         self._templates = {}
@@ -123,6 +126,31 @@ class ChatTemplate:
         except Exception as error:  # of any class: the code of a template may do what it likes
             raise ModelError(f"the chat template refuses the messages: {_why(error)}") from error
         return str(text)
+
+    @functools.cached_property
+    def takes_json_arguments(self) -> bool:
+        """Whether the template writes the arguments of calls as they are, so they must be JSON.
+
+        Others write a dict as JSON. A short conversation is rendered to see which it is.
+        """
+        dict_, text = {"aggml": "probe"}, '{"aggml": "probe"}'
+        for arguments in (dict_, text):
+            function = {"name": "f", "arguments": arguments}
+            call = {"id": "a23456789", "type": "function", "function": function}
+            messages: list[dict[str, Any]] = [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "content": "y", "name": "f", "tool_call_id": "a23456789"},
+            ]  # fmt: skip
+            told = [{"type": "function", "function": {"name": "f", "description": "", "parameters":
+                     {"type": "object", "properties": {}}}}]  # fmt: skip
+            try:
+                found = self.render(messages, tools=told)
+            except ModelError:
+                continue
+            if "probe" in found and "{'aggml'" not in found and '\\"aggml' not in found:
+                return arguments is text
+        return False
 
     def _template(self, *, tools: bool) -> Template:
         for name in (TOOLS,) * tools + (DEFAULT,):

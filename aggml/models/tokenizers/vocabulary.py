@@ -202,6 +202,14 @@ class Vocabulary(ABC):
             named["fim_mid"], *text(begun),
         ]  # fmt: skip
 
+    def control_names(self) -> list[str]:
+        """Names of control tokens."""
+        return self._controls[0]
+
+    def control_parts(self, text: str) -> list[str | int]:
+        """Control tokens, by their names in a text, and the texts between them."""
+        return self._control_parts(text)
+
     def quotes(self, texts: Iterable[str]) -> Quotes | None:
         """Quotes for names of control tokens in somebody's texts; None if there are none."""
         return quotes_of(*self._controls, texts)

@@ -129,6 +129,10 @@ class Choice(ABC):
     async def open(self) -> None:  # noqa: B027 a text has its prompt already
         """Make the prompt, so that its errors come before the status is sent."""
 
+    @abstractmethod
+    async def start(self) -> None:
+        """Queue the request, so that its errors come before the status is sent."""
+
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
@@ -258,6 +262,11 @@ class TextChoice(Choice):
             return "length"
         return None if self._stream is None else self._stream.finish_reason
 
+    async def start(self) -> None:
+        """Queue the request, so that its errors come before the status is sent."""
+        if self._stream is not None:
+            await self._stream.start()
+
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Yield the text as it comes, with reports of the tokens that begin in it."""
         stream = self._stream
@@ -357,6 +366,10 @@ class ChatChoice(Choice):
             await self._stream.open()
         except TooLongError as error:  # of a prompt, which is made of messages here
             raise TooLongError(str(error), "messages", error.tokens, error.most) from error
+
+    async def start(self) -> None:
+        """Queue the request, so that its errors come before the status is sent."""
+        await self._stream.start()
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Yield the answer as it comes."""

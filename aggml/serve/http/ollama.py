@@ -246,9 +246,7 @@ async def generate(exchange: Exchange) -> Response:
     options = _options(given, model, exchange, chat=False)
     words = model.tokenizer
     if given.suffix and not words.fills:
-        raise RequestError(
-            400, "suffix: the model has no tokens for filling a gap", field="suffix"
-        )
+        raise RequestError(400, "suffix: the model has no tokens for filling a gap", field="suffix")
     if given.suffix:
         ids = await encode(lambda x, y: words.encode_gap(x, y), given.prompt, given.suffix)
         ids = await encode_prompt(model, ids, "prompt")

@@ -395,9 +395,7 @@ async def _gap(model: TextModel, before: str | list[int], after: str) -> list[in
     """The prompt that fills the gap between two texts."""
     words = model.tokenizer
     if not words.fills:
-        raise RequestError(
-            400, "suffix: the model has no tokens for filling a gap", field="suffix"
-        )
+        raise RequestError(400, "suffix: the model has no tokens for filling a gap", field="suffix")
     text = before if isinstance(before, str) else words.decode(before)
     return await encode_prompt(
         model, await encode(lambda x, y: words.encode_gap(x, y), text, after), "prompt"

@@ -131,7 +131,10 @@ async def respond(
     try:
         for choice in choices:
             await choice.open()
-        model.check([x.tokens for x in choices if x.tokens is not None and not x.ended])
+        waiting = [x for x in choices if not x.ended]
+        model.check([x.tokens for x in waiting if x.tokens is not None])
+        for choice in waiting:
+            await choice.start()
         if stream:
 
             async def produce(write: Write) -> None:

@@ -1,0 +1,217 @@
+"""ToolFormat: how models of a family write calls of functions. Each family is a module beside this.
+
+Not here: reading an answer while it comes (../reading.py), telling a model of tools (../prompt.py).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from aggml.models.chat.tools.json_text import CallText, Section, read_call, read_calls, skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aggml.models.chat.asking import Tool
+
+__all__ = ["JsonFormat", "ToolFormat", "call_of", "marked", "typed"]
+
+
+FENCE: Final = "```json"
+
+
+class ToolFormat(ABC):
+    """How models of a family write calls.
+
+    Attributes:
+        name: as `TextModel.tool_format` tells it.
+        signs: the template of the family has all the texts of one of these rows.
+        begins: texts with which calls begin.
+        marks: further names of control tokens that belong to calls.
+        bare: calls may also begin the answer, without a mark, with one of these texts.
+    """
+
+    name: ClassVar[str]
+    signs: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    begins: ClassVar[tuple[str, ...]] = ()
+    marks: ClassVar[tuple[str, ...]] = ()
+    bare: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def read(self, text: str, tools: Mapping[str, Tool], *, final: bool) -> Section:
+        """Read calls from the beginning of a text, where one of ``begins`` or ``bare`` stands.
+
+        It depends on nothing else. What it tells of a text it also tells of a longer one.
+
+        Args:
+            text: as far as it has come.
+            tools: that may be called, by name.
+            final: nothing more comes.
+        """
+
+    def grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> tuple[str, str] | None:
+        """The rules of Lark for calls; None: they cannot be said, and are written in JSON.
+
+        Args:
+            tools: that may be called.
+            mark: writes a text in Lark, in which control tokens may stand.
+            several: whether there may be several calls.
+
+        Returns:
+            The right side of the rule, and further rules.
+        """
+        return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All texts that may be control tokens."""
+        return (*self.begins, *self.marks)
+
+
+class JsonFormat(ToolFormat):
+    """Calls in JSON between marks.
+
+    Attributes:
+        ends: texts with which calls end, if the model writes one.
+        is_list: one list of calls; else one call after each mark.
+        key: of the arguments.
+        title: the key of the name.
+    """
+
+    ends: ClassVar[tuple[str, ...]] = ()
+    is_list: ClassVar[bool] = False
+    title: ClassVar[str] = "name"
+    key: ClassVar[str] = "arguments"
+    after: ClassVar[tuple[str, str]] = ("", "")  # blanks after the first, before the last mark
+
+    def read(self, text: str, tools: Mapping[str, Tool], *, final: bool) -> Section:
+        """JSON after a mark; without one also within a fence."""
+        if text.startswith(FENCE):
+            found = self._read_marked(text, len(FENCE), final=final, ends=("```",))
+            if any(x.name not in tools for x in found.calls):
+                found.is_bad = True
+            return found
+        at = next((len(x) for x in self.begins if text.startswith(x)), 0)
+        return self._read_marked(text, at, final=final)
+
+    def _read_marked(
+        self, text: str, at: int, *, final: bool, ends: tuple[str, ...] | None = None
+    ) -> Section:
+        """The call, or the list of calls, at a place, and the mark after it."""
+        at = skip(text, at)
+        if at >= len(text):
+            return Section(is_bad=final)
+        names = tuple(dict.fromkeys((self.title, "name", "tool_name")))
+        keys = tuple(dict.fromkeys((self.key, "arguments", "parameters")))
+        read = read_calls if text[at] == "[" else read_call
+        found = read(text, at, final=final, names=names, arguments=keys)
+        if found.end is not None and at > 0:
+            marks = self.ends if ends is None else ends
+            found.end = marked(text, found.end, marks, final=final)
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All texts that may be control tokens."""
+        return (*self.begins, *self.ends, *self.marks)
+
+    def grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> tuple[str, str] | None:
+        """Calls in JSON, each with the schema of its function."""
+        rules = []
+        for i, tool in enumerate(tools):
+            head = f"{{{json.dumps(self.title)}: {json.dumps(tool.name)}, {json.dumps(self.key)}: "
+            schema = json.dumps(tool.parameters)
+            rules.append(f"call_{i}: {mark(head)} %json {schema} {mark('}')}")
+        one = " | ".join(f"call_{i}" for i in range(len(tools)))
+        rules.append(f"call: {one}")
+        begin = self.begins[0] if self.begins else ""
+        end = self.ends[0] if self.ends else ""
+        if self.is_list:
+            more = f"({mark(', ')} call)*" if several else ""
+            right = f"{mark(begin + '[')} call {more} {mark(']' + end)}"
+        else:
+            rules.append(f"whole: {mark(begin + self.after[0])} call {mark(self.after[1] + end)}")
+            right = f"whole ({mark(chr(10))} whole)*" if several and begin else "whole"
+        return right, "\n".join(rules)
+
+
+def marked(text: str, at: int, marks: Sequence[str], *, final: bool) -> int | None:
+    """The place after one of the marks, or after calls without one; None: more must come."""
+    if not marks:
+        return at
+    after = skip(text, at)
+    rest = text[after:]
+    for mark in marks:
+        if rest.startswith(mark):
+            return after + len(mark)
+    if not final and any(mark.startswith(rest) for mark in marks):
+        return None
+    return at
+
+
+def typed(value: str, schema: Any) -> Any:  # noqa: ANN401 JSON
+    """A value that was written without quotes, as its schema wants it."""
+    kinds = _kinds(schema)
+    stripped = value.strip()
+    if "string" in kinds and not (kinds - {"string"}):
+        return value
+    try:
+        read = json.loads(stripped)
+    except (ValueError, RecursionError):
+        low = stripped.lower()
+        if low in ("true", "false") and (not kinds or "boolean" in kinds):
+            return low == "true"
+        if low in ("none", "null") and (not kinds or "null" in kinds):
+            return None
+        return value
+    if not kinds or _is_of(read, kinds):
+        return read
+    return value
+
+
+def _kinds(schema: Any) -> set[str]:  # noqa: ANN401 JSON
+    """The types that a schema names; none: any."""
+    if not isinstance(schema, dict):
+        return set()
+    told = schema.get("type")
+    if isinstance(told, str):
+        return {told}
+    if isinstance(told, list):
+        return {x for x in told if isinstance(x, str)}
+    if "enum" in schema and all(isinstance(x, str) for x in schema["enum"]):
+        return {"string"}
+    if isinstance(schema.get("const"), str):
+        return {"string"}
+    parts = schema.get("anyOf") or schema.get("oneOf") or ()
+    found: set[str] = set()
+    for part in parts if isinstance(parts, list) else ():
+        kinds = _kinds(part)
+        if not kinds:
+            return set()
+        found |= kinds
+    return found
+
+
+def _is_of(value: Any, kinds: set[str]) -> bool:  # noqa: ANN401 JSON
+    if value is None:
+        return "null" in kinds
+    if isinstance(value, bool):
+        return "boolean" in kinds
+    if isinstance(value, int):
+        return bool(kinds & {"integer", "number"})
+    if isinstance(value, float):
+        return "number" in kinds or ("integer" in kinds and value.is_integer())
+    if isinstance(value, str):
+        return "string" in kinds
+    return ("array" if isinstance(value, list) else "object") in kinds
+
+
+def call_of(name: str, arguments: Mapping[str, Any]) -> CallText:
+    """A complete call."""
+    return CallText(name, json.dumps(arguments, ensure_ascii=False), True)
