@@ -130,7 +130,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._ended = False
         self._before = len(before)
         self.made: list[int] = before
-        self.before = ""
+        self.before: str = ""
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int = 0
 

@@ -5,6 +5,8 @@ Not here: tools and schemas (test_protocols.py), fields (test_fields.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ from aggml.models.small import write_small
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Closing = Callable[[Any], Any]
 HELLO: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -27,16 +30,37 @@ def address(
         yield url
 
 
-def test_openai_s_responses(address: str) -> None:
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends with the test."""
+    with ExitStack() as found:
+        yield found
+
+
+@pytest.fixture
+def closing(stack: ExitStack) -> Closing:
+    """A function that has clients closed at the end of the test."""
+
+    def add(client: Any) -> Any:
+        stack.callback(client.close)
+        return client
+
+    return add
+
+
+def test_openai_s_responses(address: str, closing: Closing) -> None:
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", timeout=PATIENCE)
+    client = closing(openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", timeout=PATIENCE))
     given = {"model": SMALL, "input": "hi", "max_output_tokens": 6, "temperature": 0}
     whole = client.responses.create(**given, instructions="Be short.")
     assert whole.status in ("completed", "incomplete")
     assert whole.usage.output_tokens == 6
     with client.responses.stream(**given, instructions="Be short.") as stream:
         events = list(stream)
-        assert stream.get_final_response().output_text == whole.output_text
+    assert events[-1].type == f"response.{whole.status}"
+    assert events[-1].response.output[0].content[0].text == whole.output_text
+    deltas = [x.delta for x in events if x.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text
     numbers = [x.sequence_number for x in events if hasattr(x, "sequence_number")]
     assert numbers == [*range(len(numbers))]
     # An answer that follows another one has its conversation, and counts its tokens.
@@ -51,9 +75,9 @@ def test_openai_s_responses(address: str) -> None:
     assert caught.value.code == "previous_response_not_found"
 
 
-def test_openai_s_streams_end_with_the_usage(address: str) -> None:
+def test_openai_s_streams_end_with_the_usage(address: str, closing: Closing) -> None:
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", timeout=PATIENCE)
+    client = closing(openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", timeout=PATIENCE))
     stream = client.chat.completions.create(
         model=SMALL, messages=HELLO, max_tokens=5, stream=True,
         stream_options={"include_usage": True},
@@ -70,17 +94,18 @@ def test_openai_s_streams_end_with_the_usage(address: str) -> None:
     tokens = client.embeddings.create(model=SMALL, input=[[300, 301], [302]])
     assert len(tokens.data) == 2
     with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=f"{address}/v1", api_key="wrong").models.list()
+        closing(openai.OpenAI(base_url=f"{address}/v1", api_key="wrong")).models.list()
 
 
-def test_anthropic_s_messages(address: str) -> None:
+def test_anthropic_s_messages(address: str, closing: Closing) -> None:
     anthropic = pytest.importorskip("anthropic")
-    client = anthropic.Anthropic(base_url=address, api_key="s3cret", timeout=PATIENCE)
+    client = closing(anthropic.Anthropic(base_url=address, api_key="s3cret", timeout=PATIENCE))
     system = [
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=abc"},
         {"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}},
     ]
-    given = {"model": SMALL, "messages": HELLO, "max_tokens": 6, "temperature": 0}
+    given = {"model": SMALL, "messages": HELLO, "max_tokens": 6,
+             "extra_body": {"temperature": 0}}  # fmt: skip
     whole = client.messages.create(**given, system=system)
     assert whole.stop_reason == "max_tokens"
     (block,) = whole.content
@@ -99,15 +124,17 @@ def test_anthropic_s_messages(address: str) -> None:
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop)
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(**(given | {"model": "claude"}))
-    with pytest.raises(anthropic.BadRequestError, match="prompt is too long: .* > 512 maximum"):
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: .* > 512 maximum"):
         client.messages.create(**(given | {"messages": [{"role": "user", "content": "a " * 900}]}))
+    wrong = closing(anthropic.Anthropic(base_url=address, api_key="wrong"))
     with pytest.raises(anthropic.AuthenticationError):
-        anthropic.Anthropic(base_url=address, api_key="wrong").messages.create(**given)
+        wrong.messages.create(**given)
 
 
-def test_ollama_s_client(address: str) -> None:
+def test_ollama_s_client(address: str, stack: ExitStack) -> None:
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(host=address, headers={"Authorization": "Bearer s3cret"})
+    stack.callback(client._client.close)
     options = {"num_predict": 5, "temperature": 0}
     whole = client.chat(model="small:latest", messages=HELLO, options=options)
     assert (whole.done, whole.done_reason, whole.eval_count) == (True, "length", 5)

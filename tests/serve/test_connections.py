@@ -19,7 +19,6 @@ from aggml.models.small import write_small
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SHORT = ["--header-timeout", "1", "--body-timeout", "1", "--ctx", "4096", "--ping", "0.2"]
 

@@ -254,14 +254,13 @@ async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
 
 
 async def test_two_models_of_one_name_are_refused(file: Path) -> None:
-    with pytest.raises(ModelError, match="two models have the name 'small'.*--alias"):
+    with pytest.raises(ModelError, match=r"two models have the name 'small'.*--alias"):
         application(Options(models=[file, file]))
 
 
 async def test_models_have_the_names_that_they_are_given(file: Path, tmp_path: Path) -> None:
     """Two files of one name are told apart by their aliases; the first alias is the one told."""
-    other = tmp_path / file.name
-    other.write_bytes(file.read_bytes())
+    other = write_small(tmp_path / file.name)
     aliases = ["gpt-4o", "chat", f"second={other}"]
     async with serving(models=[file, other], aliases=aliases) as (_, client):
         listed = [x["id"] for x in (await client.get("/v1/models")).json()["data"]]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
+    from starlette.applications import Starlette
+
+    from aggml.models.tokenizers import Vocabulary
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -129,7 +132,8 @@ async def test_prompts_of_llama_server_in_all_their_forms(file: Path) -> None:
         assert few == {"content": text["content"], "n_predict": 4}
         none = await ask(client, "/completion", prompt="ab", **given | {"n_predict": 0})
         assert (none["content"], none["tokens_predicted"]) == ("", 0)
-        for bias in ([["q", 1e6]], [[260 + ord("q") - 33, 1e6]], {"q": 1e6}):
+        q = 260 + ord("q") - 33
+        for bias in ([[q, 1e6]], {str(q): 1e6}, [["q", 1e6], [259, False]]):  # a text, by tokens
             biased = await ask(client, "/completion", prompt="ab", **given, logit_bias=bias)
             assert biased["content"] == "qqqq"
         banned = [[x, False] for x in set(text["content"])]
@@ -142,7 +146,7 @@ async def test_prompts_of_llama_server_in_all_their_forms(file: Path) -> None:
 async def test_tokens_and_their_text(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         tokens = (await ask(client, "/tokenize", content="hello é"))["tokens"]
-        assert (await ask(client, "/detokenize", tokens=tokens))["content"] == " hello é"
+        assert (await ask(client, "/detokenize", tokens=tokens))["content"] == "hello é"
         begun = (await ask(client, "/tokenize", content="hello", add_special=True))["tokens"]
         assert begun[0] == 1
         pieces = (await ask(client, "/tokenize", content="é", with_pieces=True))["tokens"]
@@ -160,7 +164,7 @@ async def test_a_gap_is_filled_by_the_tokens_of_the_file(tmp_path: Path, named: 
     metadata = {f"tokenizer.ggml.{name}_token_id": 5 + i for i, name in enumerate(names)}
     path = filling_file(tmp_path / "fill.gguf", metadata)
     given = {"input_prefix": "a", "input_suffix": "b", "n_predict": 3, "temperature": 0}
-    async with serving(models=[path]) as (_, client):
+    async with serving(models=[path]) as (app, client):
         answer = await client.post("/infill", json=given)
         other = await client.post(
             "/v1/completions", json={"prompt": "a", "suffix": "b", "max_tokens": 3, **GREEDY}
@@ -169,7 +173,7 @@ async def test_a_gap_is_filled_by_the_tokens_of_the_file(tmp_path: Path, named: 
             assert (answer.status_code, other.status_code) == (501, 400)
             assert other.json()["error"]["param"] == "suffix"
             return
-        words = next(iter(client._transport.app.state.service.completers.values())).tokenizer  # type: ignore[attr-defined]
+        words = engine_words(app)
         a, b, c = (words.encode(x, special=False, literal=True) for x in "abc")
         assert words.encode_gap("a", "b", begun="c") == [1, 5, *a, 6, *b, 7, *c]
         files = words.encode_gap("a", "b", files=[("f.py", "c")])
@@ -184,10 +188,18 @@ async def test_a_gap_is_filled_by_the_tokens_of_the_file(tmp_path: Path, named: 
         body = {"input_extra": [{"filename": "f", "text": "c"}], "prompt": "x", "n_indent": 0,
                 "t_max_prompt_ms": 500, "t_max_predict_ms": 1000, "stream": False,
                 "samplers": ["top_k", "top_p", "infill"], "top_k": 40, "top_p": 0.9,
-                "cache_prompt": True, "response_fields": ["content", "timings/predicted_n"]}  # fmt: skip
+                "cache_prompt": True,
+                "response_fields": ["content", "timings/predicted_n"]}  # fmt: skip
         vim = await client.post("/infill", json=given | body)
         assert sorted(vim.json()) == ["content", "predicted_n"]
         assert vim.headers["x-aggml-ignored"] == "samplers[infill]"
+
+
+def engine_words(app: Starlette) -> Vocabulary:
+    """The vocabulary of the only model."""
+    (model,) = app.state.service.completers.values()
+    words: Vocabulary = model.tokenizer
+    return words
 
 
 def filling_file(path: Path, metadata: dict[str, Any]) -> Path:
@@ -261,8 +273,8 @@ async def test_conversations_of_every_protocol_may_have_calls_and_results(file: 
     items = [{"role": "user", "content": "hello"},
              {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'},
              {"type": "function_call_output", "call_id": "c1", "output": "2"}]  # fmt: skip
-    ollama = [*MESSAGES,
-              {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]},
+    plain = {"function": {"name": "f", "arguments": {"x": 1}}}
+    ollama = [*MESSAGES, {"role": "assistant", "tool_calls": [plain]},
               {"role": "tool", "tool_name": "f", "content": "2"}]  # fmt: skip
     async with serving(models=[file]) as (_, client):
         found = [
@@ -301,7 +313,7 @@ def test_the_answers_that_are_kept_are_bounded_and_their_owner_s() -> None:
             store.find(name, owner)
     store.add("large", "ann", [{"x": "y" * 2000}], {})
     assert len(store) == 3  # too large to be kept at all
-    store.add("big", "ann", [{"x": "y" * 900}], {})
-    assert len(store) == 1
+    store.add("big", "ann", [{"x": "y" * 985}], {})
+    assert len(store) == 1  # the older ones made room
     store.delete("big", "ann")
     assert len(store) == 0

@@ -18,7 +18,13 @@ from aggml import InvalidArgument, InvalidState
 from aggml.models.arguments import flag, integer
 from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
-from aggml.models.chat.prompt import Conversing, encode_messages, knows_tools, read_template_args
+from aggml.models.chat.prompt import (
+    Conversing,
+    Prompt,
+    encode_messages,
+    knows_tools,
+    read_template_args,
+)
 from aggml.models.chat.reading import AnswerReader
 from aggml.models.chat.thoughts import wishes
 from aggml.models.chat.tools.harmony import Harmony
@@ -38,7 +44,8 @@ if TYPE_CHECKING:
     from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "stream_answer",
+    "ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "render_chat",
+    "stream_answer",
 ]  # fmt: skip
 
 ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
@@ -129,7 +136,7 @@ class ChatStream:
         return self
 
     async def open(self) -> None:
-        """Make the prompt: render it, compile what restricts the answer. The first piece does it, too.
+        """Make the prompt: render it, compile what restricts the answer. The first piece does it.
 
         Raises:
             InvalidArgument: a schema or a grammar cannot be served.
@@ -439,14 +446,58 @@ async def encode_chat(
         InvalidArgument: something is no message, as ``messages[3].content``.
         ModelError: the template refuses the conversation.
     """
-    known = read_messages("encode_chat", messages)
-    given = read_template_args("encode_chat", template_args)
-    offer = read_tools("encode_chat", tools, tool_choice)
-    given = {**wishes(model.template.whole_source, read_think("encode_chat", think)), **given}
-    if continue_final:
-        _check_final("encode_chat", known)
-    prompt = await encode_messages(model, known, given, offer, continue_final=continue_final)
+    prompt = await _prompt(
+        "encode_chat", model, messages, template_args, tools, tool_choice, think,
+        continue_final=continue_final,
+    )  # fmt: skip
     return prompt.ids
+
+
+async def render_chat(
+    model: Answering,
+    messages: Sequence[Mapping[str, Any] | ChatMessage],
+    *,
+    template_args: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = "auto",
+    think: bool | int | str | None = None,
+    continue_final: bool = False,
+) -> str:
+    """The text of a conversation, up to where the model's answer begins; as `encode_chat`.
+
+    Names of control tokens in messages cannot be told from control tokens in it.
+
+    Raises:
+        InvalidArgument: something is no message, as ``messages[3].content``.
+        ModelError: the template refuses the conversation.
+    """
+    prompt = await _prompt(
+        "render_chat", model, messages, template_args, tools, tool_choice, think,
+        continue_final=continue_final,
+    )  # fmt: skip
+    return prompt.plain
+
+
+async def _prompt(
+    place: str,
+    model: Answering,
+    messages: Sequence[Mapping[str, Any] | ChatMessage],
+    template_args: Mapping[str, Any] | None,
+    tools: Sequence[Mapping[str, Any]] | None,
+    tool_choice: str | Mapping[str, Any],
+    think: bool | int | str | None,
+    *,
+    continue_final: bool,
+) -> Prompt:
+    """The prompt of a conversation, after all arguments were checked."""
+    known = read_messages(place, messages)
+    given = read_template_args(place, template_args)
+    offer = read_tools(place, tools, tool_choice)
+    wanted = read_think(place, think)
+    if flag(place, "continue_final", continue_final):
+        _check_final(place, known)
+    given = {**wishes(model.template.whole_source, wanted), **given}
+    return await encode_messages(model, known, given, offer, continue_final=continue_final)
 
 
 def _check_final(place: str, messages: list[dict[str, Any]]) -> None:

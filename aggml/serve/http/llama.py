@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from aggml.models import TextModel
-from aggml.models.chat import encode_chat
+from aggml.models.chat import encode_chat, render_chat
 from aggml.serve.http.choice import Choice, TextChoice, Told
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import Failure, as_json, event_of, llama_error
@@ -364,10 +364,7 @@ async def apply_template(exchange: Exchange) -> Response:
     tools = tools_of(given.tools)
     if tools:
         arguments["tools"] = tools
-    ids = await encode_chat(model, messages, **arguments)
-    words = model.tokenizer
-    spelt = b"".join(words.bytes_of(x) or words.pieces[x].encode() for x in ids)
-    return as_json({"prompt": spelt.decode("utf-8", "replace")})
+    return as_json({"prompt": await render_chat(model, messages, **arguments)})
 
 
 # -- the server
