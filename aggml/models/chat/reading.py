@@ -122,6 +122,8 @@ class _ToolReader:
         self._inside = False
         self._at_begin = True  # only white space has come
         self._after_call = False
+        self._mark = 0  # characters of the mark with which calls began
+        self._blanks = ""  # before that mark: no part of the content, unless these are no calls
 
     def feed(self, text: str, to: _Pieces, *, final: bool = False) -> None:
         """Read more text; with ``final`` nothing comes after it."""
@@ -143,21 +145,23 @@ class _ToolReader:
                 mark = self._mark
                 text, self._held, at = self._held[mark:], self._held[:mark], 0
 
-    _mark = 0
-
     def _look(self, to: _Pieces, *, final: bool) -> bool:
         """Outside calls: give the text before the first mark; whether there is one."""
         held = self._held.lstrip() if self._after_call else self._held
         if self._at_begin and self._form.bare:
             stripped = held.lstrip()
-            if any(stripped.startswith(x) for x in self._form.bare):
-                self._held, self._inside, self._mark = stripped, True, 1
-                return True
+            for mark in self._form.bare:
+                if stripped.startswith(mark):
+                    self._blanks = held[: len(held) - len(stripped)]
+                    self._held, self._inside, self._mark = stripped, True, len(mark)
+                    return True
             if not final and any(x.startswith(stripped) for x in self._form.bare):
                 return False
         first, mark = _first_of(held, self._form.begins)
         if first >= 0:
-            self._give(held[:first].rstrip(), to)
+            before = held[:first].rstrip()
+            self._blanks = held[len(before) : first]
+            self._give(before, to)
             self._held, self._inside, self._mark = held[first:], True, len(mark)
             return True
         keep = 0 if final else _may_begin(held, self._form.begins)
@@ -187,12 +191,11 @@ class _ToolReader:
             rest = self._held[end:]
             self._after_call = bool(section.calls)
         elif self._calls.has_given:
-            self._give(self._held, to)
+            self._give(self._blanks + self._held, to)
             rest = ""
         else:
-            bad = max(1, self._mark)
-            self._give(self._held[:bad], to)
-            rest = self._held[bad:]
+            self._give(self._blanks + self._held[: self._mark], to)
+            rest = self._held[self._mark :]
         self._at_begin = False
         self._calls.close()
         self._held, self._inside = rest, False
@@ -241,6 +244,9 @@ class _HarmonyReader:
 
     def _step(self, to: _Pieces, *, final: bool) -> bool:
         if self._header is not None:
+            if self._held and not _looks_like_header(self._held):
+                self._kind, self._header = "content", None
+                return True
             at = self._held.find(MESSAGE)
             if at < 0:
                 if final and self._held:
@@ -250,9 +256,6 @@ class _HarmonyReader:
                     if plain == self._held:  # no header at all
                         to.add(plain)
                     self._held = ""
-                elif self._held and not _looks_like_header(self._held):
-                    self._kind, self._header = "content", None
-                    return True
                 return False
             header, self._held = self._held[:at], self._held[at + len(MESSAGE) :]
             self._head = header + MESSAGE
@@ -308,7 +311,7 @@ class _HarmonyReader:
 
 def _looks_like_header(text: str) -> bool:
     """Whether a text may be the beginning of a message's header."""
-    marks = (CHANNEL, START, " to=", "assistant", *ENDS)
+    marks = (CHANNEL, START, MESSAGE, " to=", "assistant", *ENDS)
     return any(text.startswith(x) or x.startswith(text) for x in marks)
 
 

@@ -85,7 +85,7 @@ class _Tagged(ToolFormat):
     def _between(self, found: Section, text: str, at: int, *, final: bool) -> Section:
         """Where neither a call nor the end of all of them stands."""
         rest = text[at:]
-        literal = re.split(r"\(\?P<|\[", self.call)[0].replace("\\", "")
+        literal = _literal(self.call)
         open_ = literal.startswith(rest) or self.wraps[1].startswith(rest)
         open_ = open_ or (rest.startswith(literal) and len(rest) < 256 and self._may_go_on(rest))
         if open_ and not final:
@@ -113,7 +113,7 @@ class _Tagged(ToolFormat):
                 return found, at + len(self.call_end)
             begin = part.match(text, at)
             if begin is None:
-                literal = re.split(r"\(\?P<|\[", self.part)[0].replace("\\", "")
+                literal = _literal(self.part)
                 open_ = self.call_end.startswith(rest) or literal.startswith(rest)
                 open_ = open_ or (rest.startswith(literal) and len(rest) < 512)
                 return (found, None) if open_ else None
@@ -130,6 +130,11 @@ class _Tagged(ToolFormat):
 
     def _value(self, value: str, schema: Any, begin: re.Match[str]) -> Any:  # noqa: ANN401
         return typed(value, schema)
+
+
+def _literal(pattern: str) -> str:
+    """The text with which a regular expression begins."""
+    return re.split(r"\(\?P<|\[|\"\?", pattern)[0]
 
 
 def _call_text(name: str, arguments: dict[str, Any], *, complete: bool) -> CallText:

@@ -1,0 +1,160 @@
+"""Calls in answers: read in every family's format, in every division of the text; asked of models.
+
+Not here: schemas and grammars alone (test_constraints.py), messages (test_chat.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from models.transcripts import TOOLS, TRANSCRIPTS, Transcript, long_ones
+
+from aggml.models.chat.asking import read_tools
+from aggml.models.chat.reading import AnswerReader
+from aggml.models.chat.thoughts import FAMILIES
+from aggml.models.chat.tools import FORMATS, format_called
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aggml.models import ChatDelta
+
+EVERY = TRANSCRIPTS | long_ones()
+
+
+def reader_of(one: Transcript, *, several: bool = True) -> AnswerReader:
+    offer = read_tools("test", TOOLS, "auto")
+    assert offer is not None
+    thoughts = next((x for x in FAMILIES if x.name == one.thoughts), None)
+    return AnswerReader(
+        thoughts, format_called(one.form), {x.name: x for x in offer.tools}, is_open=one.is_open,
+        several=several,
+    )  # fmt: skip
+
+
+def read(one: Transcript, pieces: Iterable[str]) -> tuple[list[ChatDelta], AnswerReader]:
+    reader = reader_of(one)
+    deltas = [delta for piece in pieces for delta in reader.feed(piece)]
+    return deltas + reader.end(), reader
+
+
+def meaning(
+    deltas: list[ChatDelta],
+) -> tuple[str, str, list[tuple[str, str]], list[tuple[int, str | None]]]:
+    """Content, thoughts, and names with joined arguments by index; what the first pieces had."""
+    calls: dict[int, list[str]] = {}
+    first = []
+    for delta in deltas:
+        for piece in delta.tool_calls:
+            if piece.index not in calls:
+                assert piece.id is not None
+                assert len(piece.id) == len("call_") + 24
+                assert piece.name
+                assert piece.index == len(calls)
+                calls[piece.index] = [piece.name, piece.arguments]
+                first.append((piece.index, piece.name))
+            else:
+                assert piece.id is None
+                assert piece.name is None
+                calls[piece.index][1] += piece.arguments
+    return (
+        "".join(x.content for x in deltas), "".join(x.reasoning or "" for x in deltas),
+        [(a, b) for a, b in calls.values()], first,
+    )  # fmt: skip
+
+
+def check(one: Transcript, pieces: Iterable[str]) -> None:
+    deltas, reader = read(one, pieces)
+    content, reasoning, calls, _ = meaning(deltas)
+    assert [(name, json.loads(text)) for name, text in calls] == one.calls
+    assert [(x.name, x.arguments) for x in reader.calls] == one.calls
+    assert [x.text for x in reader.calls] == [text for _, text in calls]
+    assert content == one.content
+    assert (reasoning or None) == one.reasoning
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_answer_means_the_same_in_every_division(name: str) -> None:
+    one = EVERY[name]
+    text = one.text
+    check(one, [text])
+    check(one, text)  # character by character
+    for at in range(1, len(text)) if len(text) < 600 else range(1, len(text), 7):
+        check(one, [text[:at], text[at:]])
+    chosen = random.Random(name)
+    for _ in range(30):
+        cuts = sorted(chosen.sample(range(len(text) + 1), min(len(text), 5)))
+        check(one, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_pieces_do_not_depend_on_the_division(name: str) -> None:
+    one = EVERY[name]
+    wanted = meaning(read(one, [one.text])[0])
+    assert meaning(read(one, one.text)[0]) == wanted
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_answer_that_is_cut_anywhere_raises_nothing_and_loses_nothing(name: str) -> None:
+    one = EVERY[name]
+    step = 1 if len(one.text) < 600 else 11
+    for at in range(0, len(one.text), step):
+        deltas, reader = read(one, [one.text[:at]])
+        content, reasoning, calls, _ = meaning(deltas)
+        for call in reader.calls:
+            assert (call.name, call.arguments) in one.calls
+        if not calls and "<|channel|>" not in one.text:  # what is no call is told as it is
+            told = "".join((reasoning + content).split())
+            given = "".join(one.text[:at].split())
+            for mark in ("<think>", "</think>", "[THINK]", "[/THINK]", ">>>all", ">>>"):
+                given, told = given.replace(mark, ""), told.replace(mark, "")
+            if one.thoughts in (None, "think"):
+                assert told == given
+
+
+def test_long_arguments_come_in_pieces_and_the_name_first() -> None:
+    for one in long_ones().values():
+        reader = reader_of(one)
+        names = pieces = 0
+        for sign in one.text:
+            for delta in reader.feed(sign):
+                for piece in delta.tool_calls:
+                    if piece.name:
+                        assert not pieces
+                        names += 1
+                    pieces += bool(piece.arguments)
+        assert names == 1
+        assert pieces > (10 if one.form != "qwen_coder" else 0)
+
+
+@pytest.mark.parametrize("name", [x for x, one in EVERY.items() if len(one.calls) > 1])
+def test_without_parallel_calls_the_first_one_is_given(name: str) -> None:
+    one = EVERY[name]
+    reader = reader_of(one, several=False)
+    deltas = [x for sign in one.text for x in reader.feed(sign)] + reader.end()
+    assert [(x.name, x.arguments) for x in reader.calls] == one.calls[:1]
+    assert len(meaning(deltas)[2]) == 1
+
+
+def test_random_texts_full_of_marks_raise_nothing_and_mean_the_same_in_any_division() -> None:
+    chosen = random.Random(7)
+    for form in FORMATS:
+        marks = [*form.names, '{"name": "now", "arguments": {}}', "[", "]", "now()", "weather",
+                 '{"name": "weather", "arguments": {"city": "', '"}}', "\n", " ", "x", "<", "{",
+                 *[x.text for x in EVERY.values() if x.form == form.name]]  # fmt: skip
+        for _ in range(60):
+            text = "".join(chosen.choices(marks, k=chosen.randint(1, 6)))
+            one = Transcript(form.name, text)
+            wanted = meaning(read(one, [text])[0])
+            assert meaning(read(one, text)[0]) == wanted, (form.name, text)
+            at = chosen.randint(0, len(text))
+            assert meaning(read(one, [text[:at], text[at:]])[0]) == wanted, (form.name, text)
+
+
+def test_every_format_has_a_transcript_and_a_name_of_its_own() -> None:
+    names = [x.name for x in FORMATS]
+    assert len(set(names)) == len(names)
+    assert {x.form for x in TRANSCRIPTS.values()} == set(names)
