@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,6 @@ from aggml.models import ranked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["embed", "generate", "rerank", "sampling_options"]
 
@@ -102,6 +102,86 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
                 "--deadline", type=click.FloatRange(0), metavar="S",
                 help="Seconds until the answer must be complete. [default: none]",
             ),
+            click.option(
+                "--schema", metavar="JSON", callback=_text_or_file,
+                help="The answer is JSON that this schema allows; @FILE reads it. [default: none]",
+            ),
+            click.option(
+                "--regex", metavar="TEXT", callback=_text_or_file,
+                help="The answer matches this regular expression. [default: none]",
+            ),
+            click.option(
+                "--choice", "choices", multiple=True, metavar="TEXT", callback=_listed,
+                help="The answer is this text; may be given several times. [default: none]",
+            ),
+            click.option(
+                "--grammar", metavar="TEXT", callback=_text_or_file,
+                help="The answer is a sentence of this grammar, in GBNF or Lark; @FILE reads it. "
+                "[default: none]",
+            ),
+            click.option(
+                "--typical-p", type=click.FloatRange(0, 1, min_open=True), default=1.0,
+                show_default=True,
+                help="Draw from the tokens whose surprise is nearest to what is expected.",
+            ),
+            click.option(
+                "--top-n-sigma", type=float, default=0.0, show_default=True,
+                help="Draw from tokens so many standard deviations below the best; 0: from all.",
+            ),
+            click.option(
+                "--xtc-probability", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+                help="How often the most probable tokens are left out.",
+            ),
+            click.option(
+                "--xtc-threshold", type=click.FloatRange(0, 1), default=0.1, show_default=True,
+                help="From which probability on.",
+            ),
+            click.option(
+                "--dry-multiplier", type=click.FloatRange(0), default=0.0, show_default=True,
+                help="The penalty for tokens with which a text would come again.",
+            ),
+            click.option(
+                "--dry-base", type=click.FloatRange(1), default=1.75, show_default=True,
+                help="That penalty grows by this factor with each token of the text.",
+            ),
+            click.option(
+                "--dry-allowed-length", type=click.IntRange(1), default=2, show_default=True,
+                help="Texts of fewer tokens may come again.",
+            ),
+            click.option(
+                "--dry-range", type=click.IntRange(-1), metavar="N",
+                help="How many last tokens are looked at. [default: all]",
+            ),
+            click.option(
+                "--dry-breaker", "dry_breakers", multiple=True, metavar="TEXT", callback=_listed,
+                help="No repetition reaches over this text; may be given several times. "
+                "[default: line feed, colon, quote, star]",
+            ),
+            click.option(
+                "--dynatemp-range", type=click.FloatRange(0), default=0.0, show_default=True,
+                help="The temperature differs by so much, as the next token is certain or not.",
+            ),
+            click.option(
+                "--dynatemp-exponent", type=click.FloatRange(0), default=1.0, show_default=True,
+                help="How.",
+            ),
+            click.option(
+                "--mirostat", type=click.IntRange(0, 2), default=0, show_default=True,
+                help="1 or 2: keep the surprise of tokens near --mirostat-tau.",
+            ),
+            click.option(
+                "--mirostat-tau", type=click.FloatRange(0), default=5.0, show_default=True,
+                help="That surprise, in bits.",
+            ),
+            click.option(
+                "--mirostat-eta", type=click.FloatRange(0), default=0.1, show_default=True,
+                help="How fast it adapts.",
+            ),
+            click.option(
+                "--sampler", "samplers", multiple=True, metavar="NAME", callback=_listed,
+                help="A step between logits and draw; may be given several times, in order. "
+                "[default: all of them, as llama.cpp has them]",
+            ),
         )):  # fmt: skip
             function = option(function)
         return function
@@ -110,10 +190,22 @@ def sampling_options(*, max_tokens: int, temperature: float) -> Callable[[Any], 
 
 
 def _listed(
-    _context: click.Context, _option: click.Parameter, given: tuple[int, ...]
-) -> tuple[int, ...] | None:
+    _context: click.Context, _option: click.Parameter, given: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """The values of an option that may be given several times; None if it was not given."""
     return given or None
+
+
+def _text_or_file(
+    _context: click.Context, _option: click.Parameter, given: str | None
+) -> str | None:
+    """A text, or that of the file after an at sign."""
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{given[1:]!r} cannot be read: {error}") from error
 
 
 def _biases(

@@ -85,7 +85,8 @@ def test_an_answer_ends_where_a_search_of_the_whole_text_finds_the_first_stop_te
 def test_bytes_that_are_no_utf8_are_replaced_as_in_the_whole_text(
     pieces: list[bytes], stops: list[str]
 ) -> None:
-    text = text_of(b"".join(pieces), ())  # bytes at the end that are no whole character are left out
+    # Bytes at the end that are no whole character are left out.
+    text = text_of(b"".join(pieces), ())
     expected = end_and_begin(text, stops, 0)
     answer = AnswerText(pieces.__getitem__, stops)
     given = "".join([answer.add(i) for i in range(len(pieces))]) + answer.end()

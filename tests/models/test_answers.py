@@ -4,6 +4,8 @@ Random weights take any template: what is forced must come, whatever they prefer
 recorded answers (test_tools.py), grammars (test_constraints.py).
 """
 
+# ruff: noqa: E501 templates are written as families write them
+
 from __future__ import annotations
 
 import json
@@ -123,6 +125,7 @@ async def test_a_required_call_can_be_read_in_the_format_of_every_family(
         answer = await model.chat(
             HELLO, tools=SMALL[:1], tool_choice="required", parallel_tool_calls=False,
             temperature=1.0, seed=2, max_tokens=300, logit_bias={model.tokenizer.ids["}"]: 5.0},
+            think=False,
         )  # fmt: skip
         assert answer.finish_reason == "tool_calls", answer
         jsonschema.validate(answer.tool_calls[0].arguments, SMALL[0]["parameters"])
@@ -351,7 +354,8 @@ async def test_thoughts_end_after_as_many_tokens_as_they_may_have(file: Path) ->
     async with await load(file, THINKING) as model:
         closing = len(model.tokenizer.encode("\n</think>\n\n", special=False))
         for budget in (0, 1, 7):
-            for more in ({}, {"temperature": 1.0, "seed": 3}):
+            several: list[dict[str, Any]] = [{}, {"temperature": 1.0, "seed": 3}]
+            for more in several:
                 answer = await model.chat(
                     HELLO, think=budget, max_tokens=budget + closing + 5, ignore_eos=True, **more
                 )
@@ -376,6 +380,19 @@ async def test_a_schema_binds_after_thoughts_alone(file: Path) -> None:
         assert forced.reasoning
 
 
+async def test_a_call_and_thoughts_may_begin_with_the_same_character(file: Path) -> None:
+    template = HERMES + "{# <think> #}"
+    async with await load(file, template) as model:
+        assert model.think_format == "think"
+        answer = await model.chat(
+            HELLO, tools=SMALL, tool_choice="pick", max_tokens=300, parallel_tool_calls=False,
+            logit_bias={model.tokenizer.ids["<"]: 9.0},
+        )  # fmt: skip
+        assert [x.name for x in answer.tool_calls] == ["pick"]
+        plain = await model.chat(HELLO, response_format={"enum": ["<thin", "<x"]}, max_tokens=60)
+        assert json.loads(plain.content) in ("<thin", "<x")
+
+
 async def test_thoughts_of_earlier_answers_reach_the_template(file: Path) -> None:
     messages = [*HELLO, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."},
                 *HELLO]  # fmt: skip
@@ -396,7 +413,8 @@ async def test_the_last_message_is_continued(file: Path) -> None:
         assert answer.content == "".join(wanted)
         parts = [{"type": "text", "text": "One, "}, {"type": "text", "text": "two, "}]
         asked[-1]["content"] = parts
-        assert await model.chat(asked, continue_final=True, max_tokens=6, ignore_eos=True) == answer
+        again = await model.chat(asked, continue_final=True, max_tokens=6, ignore_eos=True)
+        assert again.content == answer.content
 
 
 # -- options of load
@@ -408,7 +426,7 @@ async def test_a_template_may_come_from_a_text_or_from_a_file(file: Path, tmp_pa
     for given in ("{{ messages[0].content }}!", path, str(path)):
         async with await aggml.models.load(file, ctx=256, chat_template=given) as model:
             assert model.template.render(HELLO) == "Hi!!"
-    with pytest.raises(ModelError, match="the chat template .* cannot be read"):
+    with pytest.raises(ModelError, match=r"the chat template .* cannot be read"):
         await aggml.models.load(file, ctx=256, chat_template=tmp_path / "none")
     with pytest.raises(InvalidArgument, match=r"tool_format is 'x', not one of .*hermes"):
         aggml.models.load(file, tool_format="x")

@@ -57,7 +57,28 @@ RIGHT = {
     "ignore_eos": {"True", "np.bool"},
     "priority": {"-1"},
     "deadline": {"None", "2.5", "huge"},
+    "typical_p": set(),
+    "top_n_sigma": set(NUMBERS),
+    "xtc_probability": set(),
+    "xtc_threshold": set(),
+    "dry_multiplier": {"2.5", "huge"},
+    "dry_base": {"2.5", "huge"},
+    "dry_allowed_length": {"huge"},
+    "dry_range": {"None", "-1", "huge"},
+    "dry_breakers": {"None"},
+    "dynatemp_range": {"2.5", "huge"},
+    "dynatemp_exponent": {"2.5", "huge"},
+    "mirostat": set(),
+    "mirostat_tau": {"2.5", "huge"},
+    "mirostat_eta": {"2.5", "huge"},
+    "samplers": {"None"},
+    "regex": {"None"},
+    "choices": {"None"},
+    "grammar": {"None"},
+    "schema": {"None"},
 }
+#: With these a model without a vocabulary cannot be asked.
+NEED_VOCABULARY = {"regex": {"text"}, "grammar": {"text"}, "schema": {"dict", "True"}}
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +104,7 @@ def test_the_table_has_every_option_of_generate() -> None:
     assert set(RIGHT) == set(inspect.signature(TextModel.generate).parameters) - {
         "self",
         "prompt",
-        "_continue",
-    }
+    } - {x for x in inspect.signature(TextModel.generate).parameters if x.startswith("_")}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -92,6 +112,10 @@ async def test_odd_options_of_generate(model: Model, name: str) -> None:
     for what, value in ODD.items():
         if what in RIGHT[name]:
             assert [t async for t in model.generate([1], **{"max_tokens": 2, name: value})]
+            continue
+        if what in NEED_VOCABULARY.get(name, ()):
+            with pytest.raises(ModelError, match="vocabulary"):
+                model.generate([1], **{name: value})
             continue
         with pytest.raises(aggml.InvalidArgument, match=rf"^\[generate\] {name}\W"):
             model.generate([1], **{name: value})

@@ -30,7 +30,7 @@ from aggml.models.chat.thoughts import wishes
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.engine.constraints import Thinking
-from aggml.models.engine.grammars import Grammar
+from aggml.models.engine.grammars import Grammar, inline_json
 from aggml.models.token_stream import Token
 from aggml.stream.waits import CHECKPOINT
 
@@ -296,6 +296,8 @@ class ChatStream:
             budget = think
         elif think is False and is_open:
             budget = 0
+        elif think is False:
+            return None  # the prompt has ended the thoughts
         restricted = any(options.get(x) is not None for x in RESTRICTIONS)
         if thoughts is None or thoughts.name == "harmony" or (budget is None and not restricted):
             return None
@@ -316,7 +318,8 @@ class ChatStream:
         if offer is not None and binds:
             named = [
                 (f"tools[{i}].function.parameters", Grammar("schema", json.dumps(x.parameters)))
-                for i, x in enumerate(offer.tools) if x in offer.callable
+                for i, x in enumerate(offer.tools)
+                if x in offer.callable
             ]
             await self._model._compile(self._place, named)
         elif wanted.form is None:
@@ -344,13 +347,14 @@ class ChatStream:
                 return wanted.form, form
             begin = json.dumps("<|channel|>final<|message|>") if harmony else ""
             parts.append("answer")
-            rules.append(f"answer: {begin} %json {wanted.form.text}")
+            rules.append(f"answer: {begin} {inline_json(json.loads(wanted.form.text))}")
         start = " | ".join(parts)
         if harmony:
             rules.append(
                 'before[suffix="<|end|>"]: /<\\|channel\\|>analysis<\\|message\\|>(?s:.*)/'
             )
-            start = f'(before "<|start|>assistant")? ({start})'
+            if wanted.think is not False:
+                start = f'(before "<|start|>assistant")? ({start})'
         return Grammar("lark", "\n".join([f"start: {start}", *rules])), form
 
     def _mark(self, text: str) -> str:
@@ -417,7 +421,7 @@ def _harmony_calls(tools: Sequence[Tool]) -> tuple[str, str]:
     rules = []
     for i, tool in enumerate(tools):
         head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
-        rules.append(f"call_{i}: {json.dumps(head)} %json {json.dumps(tool.parameters)}")
+        rules.append(f"call_{i}: {json.dumps(head)} {inline_json(tool.parameters)}")
     return " | ".join(f"call_{i}" for i in range(len(tools))), "\n".join(rules)
 
 

@@ -10,7 +10,6 @@ choosing among allowed tokens (requests.py).
 from __future__ import annotations
 
 import json
-import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import numpy as np
 
 from aggml import InvalidArgument
 from aggml.models.engine.gbnf import GbnfError, lark_of
+from aggml.models.engine.grammars import JSON_FORM, ascii_classes, with_ascii_classes
 from aggml.models.errors import ModelError
 from aggml.process.extras import install_command
 from aggml.process.locks import in_child, new_lock
@@ -38,10 +38,6 @@ __all__ = ["Constraint", "Grammars", "Mask", "Thinking"]
 
 KEPT: Final = 64  # compiled grammars
 WORKERS: Final = 2  # threads that compute masks
-#: JSON as `json.dumps` writes it. Any number of blanks would let a model write them for ever.
-JSON_FORM: Final = {
-    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
-}  # fmt: skip
 
 
 class _Workers:
@@ -245,14 +241,14 @@ class Constraint:
         self._tail += self._bytes_of(token)
         if self._thinks is None:
             begun = self._tail.lstrip()
-            if not begun:
+            if not begun and self._matcher is None:
                 return None
             if begun.startswith(about.opener):
                 self._thinks = True
                 self._tail = begun[len(about.opener) :]
-            elif about.opener.startswith(begun):
+            elif about.opener.startswith(begun) and self._matcher is None:
                 return None
-            else:
+            else:  # of an opener that takes several tokens the grammar allows none
                 self._thinks = False
                 return self._tail if self._matcher is not None else None
         if self._left is not None:
@@ -507,60 +503,15 @@ def _source(module: Any, grammar: Grammar) -> str:  # noqa: ANN401 a module
     matcher = module.LLMatcher
     if grammar.kind == "schema":
         schema = json.loads(grammar.text)
-        schema = {} if schema is True else _with_ascii_classes(schema)
+        schema = {} if schema is True else with_ascii_classes(schema)
         return str(matcher.grammar_from_json_schema(schema, overrides=JSON_FORM))
     if grammar.kind == "regex":
-        return str(matcher.grammar_from_regex(_ascii_classes(grammar.text)))
+        return str(matcher.grammar_from_regex(ascii_classes(grammar.text)))
     if grammar.kind == "choices":
         texts = sorted(set(json.loads(grammar.text)))
         return str(matcher.grammar_from_lark("start: " + " | ".join(map(_quoted, texts))))
     text = grammar.text if grammar.kind == "lark" else lark_of(grammar.text)
     return str(matcher.grammar_from_lark(text))
-
-
-_PIECES: Final = re.compile(r"\\.|\[\^?\]?|\]", re.DOTALL)
-
-
-def _ascii_classes(regex: str) -> str:
-    r"""A regular expression in which ``\d`` and ``\w`` are digits and letters of ASCII alone.
-
-    So they are in ECMAScript, whose expressions JSON schemas have. In llguidance they are those of
-    all scripts, some of which validators do not know.
-    """
-    inside = False
-
-    def one(found: re.Match[str]) -> str:
-        nonlocal inside
-        text = found[0]
-        if text[0] == "[":
-            inside = True
-        elif text == "]":
-            inside = False
-        known = {"\\d": "0-9", "\\w": "0-9A-Za-z_"}.get(text)
-        if known is None:
-            return text
-        return known if inside else f"[{known}]"
-
-    return _PIECES.sub(one, regex)
-
-
-def _with_ascii_classes(schema: Any) -> Any:  # noqa: ANN401 JSON
-    """A schema whose patterns are `_ascii_classes`."""
-    if isinstance(schema, list):
-        return [_with_ascii_classes(x) for x in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "pattern" and isinstance(value, str):
-            found[key] = _ascii_classes(value)
-        elif key == "patternProperties" and isinstance(value, dict):
-            found[key] = {_ascii_classes(k): _with_ascii_classes(v) for k, v in value.items()}
-        elif key in ("enum", "const", "default", "examples"):
-            found[key] = value
-        else:
-            found[key] = _with_ascii_classes(value)
-    return found
 
 
 def _quoted(text: str) -> str:

@@ -8,6 +8,7 @@ and what they allow at each token (constraints.py).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -15,7 +16,10 @@ from typing import Any, Final, Literal
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown, text_list
 
-__all__ = ["Grammar", "GrammarKind", "grammar_of", "schema_text"]
+__all__ = [
+    "JSON_FORM", "Grammar", "GrammarKind", "ascii_classes", "grammar_of", "inline_json",
+    "schema_text", "with_ascii_classes",
+]  # fmt: skip
 
 GrammarKind = Literal["schema", "regex", "choices", "gbnf", "lark"]
 
@@ -119,3 +123,58 @@ def _check_depth(place: str, name: str, value: Any, depth: int) -> None:
     elif isinstance(value, (list, tuple)):
         for one in value:
             _check_depth(place, name, one, depth + 1)
+
+
+#: JSON as `json.dumps` writes it. Any number of blanks would let a model write them for ever.
+JSON_FORM: Final = {
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+}  # fmt: skip
+_PIECES: Final = re.compile(r"\\.|\[\^?\]?|\]", re.DOTALL)
+
+
+def ascii_classes(regex: str) -> str:
+    r"""A regular expression in which ``\d`` and ``\w`` are digits and letters of ASCII alone.
+
+    So they are in ECMAScript, whose expressions JSON schemas have. In llguidance they are those of
+    all scripts, some of which validators do not know.
+    """
+    inside = False
+
+    def one(found: re.Match[str]) -> str:
+        nonlocal inside
+        text = found[0]
+        if text[0] == "[":
+            inside = True
+        elif text == "]":
+            inside = False
+        known = {"\\d": "0-9", "\\w": "0-9A-Za-z_"}.get(text)
+        if known is None:
+            return text
+        return known if inside else f"[{known}]"
+
+    return _PIECES.sub(one, regex)
+
+
+def with_ascii_classes(schema: Any) -> Any:
+    """A schema whose patterns are `ascii_classes`."""
+    if isinstance(schema, list):
+        return [with_ascii_classes(x) for x in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "pattern" and isinstance(value, str):
+            found[key] = ascii_classes(value)
+        elif key == "patternProperties" and isinstance(value, dict):
+            found[key] = {ascii_classes(k): with_ascii_classes(v) for k, v in value.items()}
+        elif key in ("enum", "const", "default", "examples"):
+            found[key] = value
+        else:
+            found[key] = with_ascii_classes(value)
+    return found
+
+
+def inline_json(schema: Any) -> str:
+    """JSON of a schema, as it may stand in a grammar of Lark."""
+    given = {} if schema is True else with_ascii_classes(schema)
+    return f"%json {json.dumps({**given, 'x-guidance': JSON_FORM}, ensure_ascii=False)}"

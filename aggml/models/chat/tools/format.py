@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml.models.chat.tools.json_text import CallText, Section, read_call, read_calls, skip
+from aggml.models.engine.grammars import inline_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,8 +127,7 @@ class JsonFormat(ToolFormat):
         rules = []
         for i, tool in enumerate(tools):
             head = f"{{{json.dumps(self.title)}: {json.dumps(tool.name)}, {json.dumps(self.key)}: "
-            schema = json.dumps(tool.parameters)
-            rules.append(f"call_{i}: {mark(head)} %json {schema} {mark('}')}")
+            rules.append(f"call_{i}: {mark(head)} {inline_json(tool.parameters)} {mark('}')}")
         one = " | ".join(f"call_{i}" for i in range(len(tools)))
         rules.append(f"call: {one}")
         begin = self.begins[0] if self.begins else ""

@@ -17,6 +17,7 @@ __all__ = ["CallText", "JsonScan", "Section", "as_json", "read_call", "read_call
 
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
+_WHOLE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 _WORD: Final = re.compile(r"[-+.0-9A-Za-z]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -170,19 +171,12 @@ def as_json(text: str) -> str:
     """
     if _CONTROL.search(text) is None:
         return text
-    found, inside, escaped = [], False, False
-    for sign in text:
-        if inside and sign < " ":
-            found.append(json.dumps(sign)[1:-1])
-            continue
-        if escaped:
-            escaped = False
-        elif inside and sign == "\\":
-            escaped = True
-        elif sign == '"':
-            inside = not inside
-        found.append(sign)
-    return "".join(found)
+    return _WHOLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A string, or its beginning, with control characters escaped."""
+    return _CONTROL.sub(lambda x: json.dumps(x[0])[1:-1], found[0])
 
 
 def read_call(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aggml.models.chat.tools.format import JsonFormat, ToolFormat
 from aggml.models.chat.tools.json_text import CallText, Section, as_json, scan, skip
+from aggml.models.engine.grammars import inline_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +84,7 @@ class MistralArgs(Mistral):
 
 def _rules(tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool) -> tuple[str, str]:
     rules = [
-        f"call_{i}: {mark(MARK + x.name + ARGS)} %json {json.dumps(x.parameters)}"
+        f"call_{i}: {mark(MARK + x.name + ARGS)} {inline_json(x.parameters)}"
         for i, x in enumerate(tools)
     ]
     one = " | ".join(f"call_{i}" for i in range(len(tools)))
