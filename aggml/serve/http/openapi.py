@@ -124,8 +124,8 @@ def _values(schema: dict[str, Any]) -> str:
         return ", ".join(msgspec.json.encode(x).decode() for x in schema["enum"])
     if "const" in schema:
         return msgspec.json.encode(schema["const"]).decode()
-    given = schema.get("type", "any")
-    kind = KINDS.get(given, given)
+    given: str = schema.get("type", "any")
+    kind: str = KINDS.get(given, given)
     low, high = schema.get("minimum"), schema.get("maximum")
     if "exclusiveMinimum" in schema:
         kind += f" above {schema['exclusiveMinimum']:g}"
