@@ -251,7 +251,7 @@ def test_every_field_of_every_form_is_described() -> None:
         (Chat, {"top_logprobs": 2}, "top_logprobs"),
         (Chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         (Chat, {"logprobs": 5}, "logprobs"),
-        (Chat, {"messages": [{"role": "tool", "tool_call_id": "x", "content": "a"}]}, "messages"),
+        (Chat, {"messages": [{"role": "robot", "content": "a"}]}, "messages"),
         (Chat, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages"),
         (Chat, {"messages": []}, "messages"),
         (Chat, {"messages": None}, "messages"),

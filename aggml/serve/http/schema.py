@@ -349,9 +349,8 @@ class Chat(Generation, kw_only=True):
     ] = None
     max_completion_tokens: Annotated[_Limit | None, about("the newer name of `max_tokens`")] = None
     logprobs: Annotated[
-        bool | Literal[0, 1], about("tell each token's probability, before temperature, penalties "
-                                    "and biases"),
-    ] = False  # fmt: skip
+        bool, about("tell each token's probability, before temperature, penalties and biases")
+    ] = False
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=BEST)] | None,
         about("so many of the most probable tokens, too"),
