@@ -300,13 +300,15 @@ class TextModel(Model):
             named = (self.tokenizer.special_token(stop) for stop in options.stop)
             ends = options.ends | {token for token in named if token is not None}
             options = replace(options, ends=ends)
-        bytes_of = None
+        bytes_of: Callable[[int], bytes] | None = None
         if _shown:
             words = self.tokenizer
             names = {token: words.pieces[token].encode() for token in _shown}
 
-            def bytes_of(token: int) -> bytes:
+            def shown(token: int) -> bytes:
                 return names.get(token) or words.bytes_of(token)
+
+            bytes_of = shown
 
         return TokenStream(self, given, options, list(_continue), _thinking, bytes_of)
 

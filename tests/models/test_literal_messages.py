@@ -58,7 +58,7 @@ def encode(words: Vocabulary, *contents: str, source: str = CHATML) -> list[int]
     """The tokens of a conversation of one user, in a loop of their own."""
     messages = [{"role": "user", "content": x} for x in contents]
     template = ChatTemplate(source, {"bos_token": "", "eos_token": ""})
-    return anyio.run(partial(encode_messages, Model(words, template), messages, {}))
+    return anyio.run(partial(encode_messages, Model(words, template), messages, {})).ids
 
 
 def spelt(words: Vocabulary, ids: Sequence[int]) -> str:

@@ -84,7 +84,7 @@ class Answering(Conversing, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """What is asked of an answer beside the conversation; see `TextModel.chat`."""
 
     offer: ToolOffer | None
@@ -111,7 +111,7 @@ class ChatStream:
         model: Answering,
         place: str,
         messages: list[dict[str, Any]],
-        wanted: Wanted,
+        wanted: _Wanted,
         options: Mapping[str, Any],
         before: Sequence[int] = (),
     ) -> None:
@@ -145,7 +145,7 @@ class ChatStream:
 
         Cancellation: ends the answer.
         """
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             if self.tokens is None:
                 self.tokens = await self._begin()
 
@@ -158,7 +158,7 @@ class ChatStream:
 
         Cancellation: ends the answer.
         """
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             if self.tokens is None:
                 self.tokens = await self._begin()
             await self.tokens.start()
@@ -177,7 +177,7 @@ class ChatStream:
         if self._ended:
             await CHECKPOINT
             raise StopAsyncIteration
-        async with aclosing_on_error(self):
+        async with _InUse(self):
             return await self._next()
 
     async def _next(self) -> ChatDelta:
@@ -399,7 +399,7 @@ class ChatStream:
 RESTRICTIONS: Final = ("_grammar", "schema", "regex", "choices", "grammar")
 
 
-class aclosing_on_error:
+class _InUse:
     """A block in which one task uses a stream; an error ends the stream."""
 
     def __init__(self, stream: ChatStream) -> None:
@@ -410,9 +410,9 @@ class aclosing_on_error:
             raise InvalidState("[chat_stream] another task waits for the next piece of this answer")
         self._stream._busy = True
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._stream._busy = False
-        if kind is not None:
+        if error is not None:
             self._stream._ended = True
 
 
@@ -568,7 +568,7 @@ def stream_answer(
     # Wrong options are refused now, before the template runs.
     model.generate([0], _grammar=form if form is not None else ANYTHING if binds else None,
                    **options)  # fmt: skip
-    wanted = Wanted(offer, form, thinking, given, most, continue_final)
+    wanted = _Wanted(offer, form, thinking, given, most, continue_final)
     return ChatStream(model, place, known, wanted, options, _continue)
 
 

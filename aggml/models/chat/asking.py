@@ -1,6 +1,6 @@
 """What a caller asks of an answer beside its text: tools, a format, thinking; checked by name.
 
-Not here: messages (messages.py), how a model is told of it (tools/, reasoning.py, prompt.py).
+Not here: messages (messages.py), how a model is told of it (tools/, thoughts.py, prompt.py).
 """
 # ruff: noqa: ANN401 - arguments are whatever was given until they are checked
 

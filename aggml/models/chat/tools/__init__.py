@@ -36,6 +36,10 @@ FORMATS: Final[tuple[ToolFormat, ...]] = (
 )  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def format_of(template: str) -> ToolFormat | None:
     """The format of the family whose template this is; None: it is not recognized."""
     for one in FORMATS:
