@@ -1,4 +1,4 @@
-"""``aggml serve``: models over HTTP, with the routes of OpenAI.
+"""``aggml serve``: models over HTTP, with the routes of OpenAI and others.
 
 Not here: the service (aggml.serve).
 """
@@ -36,9 +36,71 @@ __all__ = ["serve"]
     help="Print a line with a JSON object for each event: listening, request, stopped.",
 )  # fmt: skip
 @click.option(
-    "--api-key", envvar="AGGML_API_KEY", show_envvar=True, metavar="KEY",
-    help="Answer only requests that bring this key. [default: answer all]",
+    "--api-key", envvar="AGGML_API_KEY", show_envvar=True, metavar="KEY", multiple=True,
+    help="Answer only requests that bring this key, or another one that is given. [default: answer "
+    "all]",
 )  # fmt: skip
+@click.option(
+    "--api-key-file", type=UserPath(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="Further keys: lines of a key, or of a name for records and a key.",
+)  # fmt: skip
+@click.option(
+    "--alias", "aliases", multiple=True, metavar="NAME[=MODEL]",
+    help="Another name of the first model, or of the MODEL of that name; the first alias is the "
+    "one in answers. [default: the file's name without ending]",
+)  # fmt: skip
+@click.option(
+    "--chat-template", metavar="TEXT|FILE",
+    help="A chat template instead of those of the files.",
+)  # fmt: skip
+@click.option(
+    "--strict", is_flag=True,
+    help="Refuse fields that nobody knows, instead of ignoring and telling them.",
+)  # fmt: skip
+@click.option(
+    "--max-body", type=click.IntRange(1), default=16, show_default=True, metavar="MB",
+    help="Megabytes of a request's body, before and after it is decompressed.",
+)  # fmt: skip
+@click.option(
+    "--max-inputs", type=click.IntRange(1), default=2048, show_default=True,
+    help="Most prompts, or texts to embed, in one request.",
+)  # fmt: skip
+@click.option(
+    "--header-timeout", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True,
+    metavar="S", help="Seconds in which the head of a request must be complete.",
+)  # fmt: skip
+@click.option(
+    "--body-timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+    metavar="S", help="Seconds in which the next part of a request's body must come.",
+)  # fmt: skip
+@click.option(
+    "--ping", type=click.FloatRange(0), default=15.0, show_default=True, metavar="S",
+    help="Seconds after which a silent stream gets a comment, so that it is not taken for dead; "
+    "0: never.",
+)  # fmt: skip
+@click.option(
+    "--rate", type=click.IntRange(1), metavar="N",
+    help="Requests that a client may begin in a minute; further ones are answered 429. A client is "
+    "known by its key, without keys by its address. [default: any number]",
+)  # fmt: skip
+@click.option(
+    "--concurrency", type=click.IntRange(1), metavar="N",
+    help="Requests that a client may have under way. [default: any number]",
+)  # fmt: skip
+@click.option(
+    "--cors", multiple=True, metavar="ORIGIN",
+    help="Let pages of this origin ask, such as https://chat.example; *: of all.",
+)  # fmt: skip
+@click.option(
+    "--memory", type=click.IntRange(1), metavar="MB",
+    help="Megabytes for all models together: each is loaded when it is asked for, and unloaded "
+    "when others need its room. [default: all are loaded at once and stay]",
+)  # fmt: skip
+@click.option(
+    "--idle", type=click.FloatRange(0, min_open=True), metavar="S",
+    help="With --memory: seconds after which a model that nobody uses is unloaded.",
+)  # fmt: skip
+@click.option("--no-page", is_flag=True, help="Do not show the page with a chat at /.")
 @device_options
 @click.option(
     "--slots", type=click.IntRange(1),
@@ -94,10 +156,11 @@ def serve(
     replicas: str,
     **given: Any,  # noqa: ANN401 the options
 ) -> None:
-    """Answer requests over HTTP for each MODEL, as OpenAI's clients send them.
+    """Answer requests over HTTP for each MODEL, as clients of OpenAI and others send them.
 
-    Files whose models continue text serve completions and chats; encoders serve embeddings. SIGTERM
-    and Ctrl-C let requests under way end; a second one cuts them off.
+    The protocols are those of OpenAI, Anthropic, llama-server and Ollama. Files whose models
+    continue text serve completions and chats; encoders serve embeddings. SIGTERM and Ctrl-C let
+    requests under way end; a second one cuts them off.
     """
     try:
         from aggml.serve.http import Address, Options, run
@@ -113,6 +176,7 @@ def serve(
         chunk=given["chunk"],
         max_waiting=given["queue"],
         prefix_cache=None if given["prefix_cache"] is None else given["prefix_cache"] << 20,
+        chat_template=given["chat_template"],
     )
     if on_ray:
         if as_json:
@@ -131,6 +195,20 @@ def serve(
             deadline=given["deadline"],
             drain=given["drain"],
             api_key=given["api_key"],
+            api_key_file=given["api_key_file"],
+            aliases=given["aliases"],
+            strict=given["strict"],
+            max_body=given["max_body"] << 20,
+            max_inputs=given["max_inputs"],
+            header_timeout=given["header_timeout"],
+            body_timeout=given["body_timeout"],
+            ping=given["ping"],
+            rate=given["rate"],
+            concurrency=given["concurrency"],
+            cors=given["cors"],
+            memory=None if given["memory"] is None else given["memory"] << 20,
+            idle=given["idle"],
+            page=not given["no_page"],
             collect_seldom=True,
             progress=None if progress is None else lambda _, done, total: progress(done, total),
         )
@@ -166,7 +244,7 @@ def _replicate(
         limits=limits,
         deadline=given["deadline"],
         drain=given["drain"],
-        api_key=given["api_key"],
+        api_key=next(iter(given["api_key"]), None),
     )
     of_ray.start(http_options={"host": given["host"], "port": given["port"]})
     of_ray.run(application, blocking=True)

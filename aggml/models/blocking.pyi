@@ -43,6 +43,7 @@ __all__ = [
 
 class BlockingTokenStream(BlockingStream[Token]):
     made: list[int]
+    before: str
     finish_reason: FinishReason | None
     prompt_tokens: int
     @property
@@ -55,7 +56,9 @@ class BlockingTokenStream(BlockingStream[Token]):
     def close(self) -> None: ...
 
 class BlockingChatStream(BlockingStream[ChatDelta]):
+    tokens: TokenStream | None
     finish_reason: ChatFinish | None
+    def open(self) -> None: ...
     def start(self) -> None: ...
     @property
     def usage(self) -> Usage: ...

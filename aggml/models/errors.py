@@ -40,11 +40,21 @@ class TooLongError(EngineError, ModelError):
     Args:
         message: what does not fit.
         field: the argument that could be smaller.
+        tokens: of the prompt; None: not told.
+        most: positions of a sequence; None: not told.
     """
 
-    def __init__(self, message: str, field: str = "max_tokens") -> None:
+    def __init__(
+        self,
+        message: str,
+        field: str = "max_tokens",
+        tokens: int | None = None,
+        most: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.field = field
+        self.tokens = tokens
+        self.most = most
 
 
 class NotFiniteError(EngineError, ModelError):

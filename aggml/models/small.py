@@ -5,13 +5,14 @@ Not here: real models; any llama, qwen2 or qwen3 GGUF will do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 import aggml
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = ["tokens", "write_small"]
@@ -32,9 +33,22 @@ def tokens() -> tuple[list[str], list[int]]:
 
 
 def write_small(
-    path: Path, *, context: int = 4096, seed: int = 0, name: str = "small-random-llama"
+    path: Path,
+    *,
+    context: int = 4096,
+    seed: int = 0,
+    name: str = "small-random-llama",
+    metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the model; 4 layers of width 256, f32."""
+    """Write the model; 4 layers of width 256, f32.
+
+    Args:
+        path: of the file.
+        context: positions of a sequence.
+        seed: of the weights.
+        name: of the model.
+        metadata: further keys of the file.
+    """
     random = np.random.default_rng(seed)
     names, kinds = tokens()
     with aggml.GGUFWriter(path) as writer:
@@ -60,6 +74,9 @@ def write_small(
             "eos_token_id": 2,
         }.items():
             writer.add(f"tokenizer.ggml.{key}", of_tokens)
+
+        for key, value in (metadata or {}).items():
+            writer.add(key, value)
 
         def add(name: str, *shape: int) -> None:
             values = random.standard_normal(shape).astype(np.float32)

@@ -714,7 +714,7 @@ class TextModel(Model):
             if len(ids) > self.ctx:
                 raise TooLongError(
                     f"{len(ids)} tokens do not fit into a context of {self.ctx}: load with a "
-                    "larger ctx", what,
+                    "larger ctx", what, len(ids), self.ctx,
                 )  # fmt: skip
         engine = self.engine
         found: list[F32] = []

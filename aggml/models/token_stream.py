@@ -102,6 +102,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         prompt_tokens: tokens of the prompt; 0 before the first token.
         cached_tokens: of these, how many did not have to be computed.
         made: ids of the tokens so far, those that another stream has begun with included.
+        before: the certain text of the tokens that another stream has begun with.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._ended = False
         self._before = len(before)
         self.made: list[int] = before
+        self.before: str = ""
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens: int = 0
 
@@ -301,13 +303,13 @@ class TokenStream(AsyncGenerator[Token, None]):
         model, options = self._model, self._options
         self.prompt_tokens = len(ids)
         for token in self.made[len(self._text.begins) :]:
-            self._text.add(token)
+            self.before += self._text.add(token)
         n = len(ids) + len(self.made)
         if n > model.ctx:
             raise TooLongError(
                 f"{n} tokens do not fit into a context of {model.ctx}: load with a larger ctx",
-                "prompt",
-            )
+                "prompt", n, model.ctx,
+            )  # fmt: skip
         most = min(options.max_tokens - len(self.made), model.ctx - n + 1)
         if most < 1 or self._text.stopped:
             return None

@@ -5,6 +5,7 @@ Not here: loading (aggml.models.load), HTTP (http/).
 
 from __future__ import annotations
 
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from aggml import Backend, Scheduler
     from aggml.models import Model
 
-__all__ = ["Limits", "Served", "load_served"]
+__all__ = ["Limits", "Served", "load_served", "name_of", "prepare"]
 
 SLOTS: Final = 16
+PART: Final = re.compile(r"-\d{5}-of-\d{5}$")  # ends the stem of one of several files
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Limits:
         max_waiting: requests that wait; more are refused.
         prefix_cache: bytes of ``kv_memory`` that may keep the beginnings of recent prompts, while
             no running sequence needs the memory; None: half of it; 0: nothing is stored.
+        chat_template: a template, or the path of a file with one, instead of that of the model's
+            file; None: the model's.
     """
 
     slots: int | None = None
@@ -49,6 +53,7 @@ class Limits:
     chunk: int = 128
     max_waiting: int = 256
     prefix_cache: int | None = None
+    chat_template: str | None = None
 
     @property
     def sequences(self) -> int:
@@ -58,11 +63,12 @@ class Limits:
     def options(self) -> dict[str, Any]:
         """The same as arguments of `aggml.models.load`."""
         prefix_cache = None if self.prefix_cache is None else min(self.prefix_cache, self.kv_memory)
-        return {
+        found = {
             "slots": self.slots, "ctx": self.ctx, "cache": self.cache,
             "kv_memory": self.kv_memory,
             "chunk": self.chunk, "max_waiting": self.max_waiting, "prefix_cache": prefix_cache,
         }  # fmt: skip
+        return found | ({"chat_template": self.chat_template} if self.chat_template else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,35 @@ class Served:
     """A model that is served.
 
     Attributes:
-        name: the file's metadata ``general.name``, else the name of the file.
+        name: the stem of its file, as `name_of` tells it.
+        title: the file's metadata ``general.name``; empty: it has none.
         model: answers the requests.
     """
 
     name: str
+    title: str
     model: Model
+
+
+def name_of(path: Path) -> str:
+    """The name of a model: its file's without ending and number of part, or its folder's."""
+    name = path.name if path.is_dir() else path.stem
+    return PART.sub("", name) or path.name
+
+
+async def prepare(model: Model, path: Path) -> None:
+    """Refuse a model that cannot be served before the first request comes.
+
+    Raises:
+        ModelError: it has no vocabulary; its chat template cannot be read.
+    """
+    try:
+        _ = model.tokenizer
+    except ModelError:
+        raise ModelError(f"{path} has no vocabulary, so it cannot be served") from None
+    if isinstance(model, TextModel):
+        # In a thread, because it imports the language of templates (20 ms).
+        await anyio.to_thread.run_sync(lambda: model.template)
 
 
 @asynccontextmanager
@@ -98,14 +127,7 @@ async def load_served(
     """
     path, limits = user_path(path), limits or Limits()
     with await models.open_model(path) as file:
-        name = str(file.metadata.get("general.name", path.stem))
+        title = str(file.metadata.get("general.name", ""))
     async with models.load(path, backend, progress=progress, **limits.options()) as model:
-        try:
-            _ = model.tokenizer
-        except ModelError:
-            raise ModelError(f"{path} has no vocabulary, so it cannot be served") from None
-        if isinstance(model, TextModel):
-            # Refuses one that cannot be read before the first request. In a thread, because it
-            # imports the language of templates (20 ms).
-            await anyio.to_thread.run_sync(lambda: model.template)
-        yield Served(name, model)
+        await prepare(model, path)
+        yield Served(name_of(path), title, model)

@@ -44,7 +44,8 @@ def test_each_command_starts_a_server(command: str, small: Path, tmp_path: Path)
     more = [x for x in given if x not in files]
     loop = LOOPS["trio" in given]
     with started([*files.values()], loop, more=more) as (_, address):
-        health = httpx.get(f"{address}/health").json()
+        headers = {"x-api-key": "SECRET"} if "--api-key" in more else {}
+        health = httpx.get(f"{address}/health", headers=headers).json()
         assert (health["status"], len(health["models"])) == ("ok", len(files))
 
 

@@ -83,7 +83,9 @@ def _logged() -> Iterator[list[logging.LogRecord]]:
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             # Warnings of asyncio that a callback took long depend on the machine.
-            if record.name != "asyncio" or record.levelno > logging.WARNING:
+            ignored = "unknown field" in record.getMessage()  # told once in the log, as documented
+            slow = record.name == "asyncio" and record.levelno <= logging.WARNING
+            if not ignored and not slow:
                 records.append(record)
 
     handler = Handler(logging.WARNING)

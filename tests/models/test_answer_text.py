@@ -85,7 +85,8 @@ def test_an_answer_ends_where_a_search_of_the_whole_text_finds_the_first_stop_te
 def test_bytes_that_are_no_utf8_are_replaced_as_in_the_whole_text(
     pieces: list[bytes], stops: list[str]
 ) -> None:
-    text = b"".join(pieces).decode("utf-8", "replace")
+    # Bytes at the end that are no whole character are left out.
+    text = text_of(b"".join(pieces), ())
     expected = end_and_begin(text, stops, 0)
     answer = AnswerText(pieces.__getitem__, stops)
     given = "".join([answer.add(i) for i in range(len(pieces))]) + answer.end()
@@ -124,6 +125,17 @@ def test_each_token_begins_behind_the_characters_of_those_before_it(
             break
     for i, begin in enumerate(answer.begins):
         assert begin == len(text_of(b"".join(pieces[:i]), ()))
+
+
+@pytest.mark.parametrize("character", ["é", "€", "🦔"])
+def test_an_answer_never_ends_within_a_character(character: str) -> None:
+    data = character.encode()
+    for n in range(1, len(data)):
+        answer = AnswerText([b"a", data[:n]].__getitem__, ["stop"])
+        assert [answer.add(0), answer.add(1), answer.end()] == ["a", "", ""]
+        assert (answer.given, answer.holds) == (1, False)
+    broken = AnswerText([data[:-1], b"a"].__getitem__)  # one within the answer is told
+    assert broken.add(0) + broken.add(1) + broken.end() == "\N{REPLACEMENT CHARACTER}a"
 
 
 @pytest.mark.parametrize("cut", range(1, 6))

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 100  # seconds: less than the watch of a process (watch.py), to fail alone
-SMALL = "small-random-llama"
+SMALL = "small"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
-LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache")
+LOOPS = ("uvicorn", "hypercorn")
+LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template")
 
 
 def engine_of(app: Starlette) -> Engine:

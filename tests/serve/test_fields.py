@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,17 @@ import pytest
 from serve.support import GREEDY, ROOT, SMALL, events, serving
 
 from aggml.models.small import write_small
-from aggml.serve.http.fields import FORMS, OTHERS
-from aggml.serve.http.schema import Chat, Completion, Embeddings, Rerank, Transcription
+from aggml.serve.http.fields import target_of
+from aggml.serve.http.openapi import rows, table
+from aggml.serve.http.schema import (
+    ALIASES,
+    FORMS,
+    OTHERS,
+    Chat,
+    Completion,
+    Embeddings,
+    Rerank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,7 +61,7 @@ def without_head(answer: httpx.Response) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [x for x in FORMS if x is not Transcription])  # not JSON
+@pytest.mark.parametrize("form", PATHS)
 async def test_each_field_is_built_harmless_or_refused(
     minilm: Path, file: Path, ranker: Path, form: type
 ) -> None:
@@ -72,8 +80,7 @@ async def test_each_field_is_built_harmless_or_refused(
                 assert without_head(await ask(name, None)) == wanted, name
         for other in OTHERS:
             for name in other.names:
-                if name in built:  # documents are for ranking; other requests refuse them
-                    assert (name, form) == ("documents", Rerank)
+                if name in built or target_of(name, form):  # what one form lacks another may have
                     continue
                 anything = ({"any": ["thing", 1]}, "x" * 5000)
                 for value in (None, *(anything if other.neutral is None else other.neutral)):
@@ -83,24 +90,142 @@ async def test_each_field_is_built_harmless_or_refused(
                     assert answer.status_code == 400, (name, value)
                     assert answer.json()["error"]["param"] == name
                     assert f"'{name}' is not supported" in answer.text
-        for name in ("temprature", "", "x" * 500):
-            answer = await ask(name, 1)
+
+
+UNKNOWN = {"temprature": "temprature", "": "", "x" * 500: "x" * 64, "a\r\nb: c": "a%0D%0Ab: c"}
+
+
+@pytest.mark.parametrize("form", PATHS)
+async def test_a_field_that_nobody_knows_is_ignored_and_told_or_refused_if_strict(
+    minilm: Path, file: Path, ranker: Path, form: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"/v1/{PATHS[form]}"
+    files: dict[type, Path] = {Embeddings: minilm, Rerank: ranker}
+    models = [files.get(form, file)]
+    async with serving(models=models) as (_, client):
+        wanted = without_head(await client.post(path, json=LEAST[form]))
+        for name, told in UNKNOWN.items():
+            for _ in range(2):
+                answer = await client.post(path, json=LEAST[form] | {name: [{"any": "thing"}]})
+                assert answer.headers["x-aggml-ignored"] == told
+                assert without_head(answer) == wanted
+        plain = await client.post(path, json=LEAST[form])
+        assert "x-aggml-ignored" not in plain.headers
+        metrics = (await client.get("/metrics")).text
+        assert 'aggml_ignored_fields_total{field="temprature"} 2.0' in metrics
+        many = {f"f{i}": 1 for i in range(1000)}
+        assert (await client.post(path, json=LEAST[form] | many)).status_code == 200
+        assert (await client.get("/metrics")).text.count("aggml_ignored_fields_total{") < 300
+    logged = [x for x in caplog.messages if "unknown field temprature" in x]
+    assert len(logged) == 1  # once, and not for each request
+    async with serving(models=models, strict=True) as (_, client):
+        for name in UNKNOWN:
+            answer = await client.post(path, json=LEAST[form] | {name: 1})
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == name[:64]
             assert "is unknown" in answer.json()["error"]["message"]
 
 
-def test_the_documentation_has_every_field() -> None:
+async def test_fields_within_fields_that_nobody_knows_are_told_by_their_places(file: Path) -> None:
+    part = {"type": "text", "text": "hello", "odd": 1}
+    messages = [{"role": "user", "content": [part], "weird": 2}]
+    given = LEAST[Chat] | {"messages": messages, "stream_options": {"else": 3}}
+    async with serving(models=[file]) as (_, client):
+        answer = await client.post("/v1/chat/completions", json=given)
+        plain = await client.post("/v1/chat/completions", json=LEAST[Chat])
+    told = answer.headers["x-aggml-ignored"].split(", ")
+    assert told == ["messages[0].content[0].odd", "messages[0].weird", "stream_options.else"]
+    assert without_head(answer) == without_head(plain)
+    async with serving(models=[file], strict=True) as (_, client):
+        answer = await client.post("/v1/chat/completions", json=given)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == told[0]
+
+
+#: Values of fields that have other names; the default stands for the others.
+VALUES = {"max_tokens": 3, "repetition_penalty": 1.5, "stop": ["x"], "n": 2, "logprobs": 1}
+
+
+@pytest.mark.parametrize(
+    ("alias", "form", "path"),
+    [
+        (alias, form, f"/v1/{PATHS[form]}")
+        for alias in ALIASES
+        for form in (Completion, Chat)
+        if target_of(alias, form) in VALUES
+        and alias not in {x.encode_name for x in msgspec.structs.fields(form)}
+    ],
+)
+async def test_other_names_of_fields_work(file: Path, alias: str, form: type, path: str) -> None:
+    target = target_of(alias, form)
+    assert target is not None
+    least = {x: y for x, y in LEAST[form].items() if x != target}
+    async with serving(models=[file]) as (_, client):
+        named = await client.post(path, json=least | {alias: VALUES[target]})
+        plain = await client.post(path, json=least | {target: VALUES[target]})
+        both = await client.post(path, json=least | {alias: 10**12, target: VALUES[target]})
+    assert without_head(named) == without_head(plain) == without_head(both)
+    assert "x-aggml-ignored" not in named.headers
+
+
+@pytest.mark.parametrize(
+    ("given", "like"),
+    [
+        ({"top_p": 0, "temperature": 1}, {"temperature": 0}),
+        ({"temperature": -1}, {"temperature": 0}),
+        ({"top_k": -1, "temperature": 0}, {"top_k": 0, "temperature": 0}),
+        ({"max_tokens": -1}, {"max_tokens": 10**6}),
+    ],
+)
+async def test_values_that_other_servers_take_mean_the_same(
+    file: Path, given: dict[str, Any], like: dict[str, Any]
+) -> None:
+    async with serving(models=[file]) as (_, client):
+        least = LEAST[Completion] | {"temperature": 0, "ignore_eos": True}
+        found = await client.post("/v1/completions", json=least | given)
+        wanted = await client.post("/v1/completions", json=least | like)
+    assert without_head(found) == without_head(wanted)
+
+
+async def test_an_answer_may_run_until_the_context_is_full(file: Path) -> None:
+    async with serving(models=[file]) as (_, client):
+        answer = await client.post("/v1/completions", json=LEAST[Completion] | {"max_tokens": -1})
+        choice, usage = answer.json()["choices"][0], answer.json()["usage"]
+        assert choice["finish_reason"] == "length"
+        assert usage["total_tokens"] == 512 + 1  # the last token needs no position
+        for path, body in (
+            ("completions", {"prompt": [5] * 513}),
+            ("chat/completions", {"messages": [{"role": "user", "content": "a " * 600}]}),
+            ("embeddings", {"input": [[5] * 513]}),
+        ):
+            answer = await client.post(f"/v1/{path}", json=body)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert error["code"] == "context_length_exceeded"
+            assert "maximum context length is 512 tokens" in error["message"]
+            assert error["param"] == next(iter(body))
+            assert error["n_ctx"] == 512
+
+
+def test_the_documentation_has_the_table_of_the_schema() -> None:
     text = (ROOT / "docs/serve.md").read_text()
-    table = dict(re.findall(r"^\| (`.*?`) \| (.*?) \|", text, re.MULTILINE))
-    listed = {
-        name: state for names, state in table.items() for name in re.findall(r"`(.*?)`", names)
-    }
-    built = {x.encode_name for form in FORMS for x in msgspec.structs.fields(form)}
-    wanted = dict.fromkeys(built, "built") | {
-        name: other.state for other in OTHERS for name in other.names
-    }
-    assert {name: listed.get(name) for name in wanted} == wanted
+    assert table() in text, "python -m aggml.serve.http.openapi writes the table"
+
+
+def test_each_field_has_one_state() -> None:
+    """A name is built, an alias, harmless or refused; no two entries say it of one name."""
+    others = [name for other in OTHERS for name in other.names]
+    assert len(others) == len(set(others))
+    for alias, targets in ALIASES.items():
+        assert alias not in targets
+        assert alias not in others or alias == "n"
+
+
+def test_every_field_of_every_form_is_described() -> None:
+    for form in FORMS:
+        for row in rows(form):
+            assert row.about, (form.__name__, row.name)
+            assert row.values, (form.__name__, row.name)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +244,20 @@ def test_the_documentation_has_every_field() -> None:
         (Completion, {"best_of": 2}, "best_of"),
         (Completion, {"logprobs": 21}, "logprobs"),
         (Completion, {"logprobs": True}, "logprobs"),
-        (Completion, {"stop": ["a"] * 17}, "stop"),
-        (Completion, {"stop": "a" * 257}, "stop"),
-        (Completion, {"stream_options": {"else": 1}}, "stream_options"),
+        (Completion, {"stop": ["a"] * 65}, "stop"),
+        (Completion, {"stop": "a" * 1001}, "stop"),
+        (Completion, {"stream_options": {"include_usage": 5}}, "stream_options"),
         (Completion, {"timeout": 0}, "timeout"),
         (Chat, {"top_logprobs": 2}, "top_logprobs"),
         (Chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        (Chat, {"logprobs": 1}, "logprobs"),
-        (Chat, {"messages": [{"role": "tool", "tool_call_id": "x", "content": "a"}]}, "messages"),
+        (Chat, {"logprobs": 5}, "logprobs"),
+        (Chat, {"messages": [{"role": "robot", "content": "a"}]}, "messages"),
         (Chat, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages"),
         (Chat, {"messages": []}, "messages"),
         (Chat, {"messages": None}, "messages"),
         (Embeddings, {"dimensions": 385}, "dimensions"),
         (Embeddings, {"dimensions": 0}, "dimensions"),
-        (Embeddings, {"input": [[1, 2]]}, "input"),
+        (Embeddings, {"input": [[1, 200000]]}, "input"),
         (Embeddings, {"input": None}, "input"),
         (Embeddings, {"encoding_format": "hex"}, "encoding_format"),
         (Rerank, {"query": ""}, "query"),
@@ -142,7 +267,7 @@ def test_the_documentation_has_every_field() -> None:
         (Rerank, {"documents": "a"}, "documents"),
         (Rerank, {"documents": [5]}, "documents"),
         (Rerank, {"documents": [{"title": "a"}]}, "documents"),
-        (Rerank, {"documents": ["a"] * 1001}, "documents"),
+        (Rerank, {"documents": ["a"] * 2049}, "documents"),
         (Rerank, {"documents": ["a", "b " * 600]}, "documents"),
         (Rerank, {"documents": None}, "documents"),
         (Rerank, {"top_n": 0}, "top_n"),
@@ -168,7 +293,7 @@ async def test_models_that_are_not_served_are_not_found(
 ) -> None:
     async with serving(models=[file, minilm, ranker]) as (_, client):
         for form, path in PATHS.items():
-            wrong = SMALL if form is Embeddings else "all-MiniLM-L6-v2"
+            wrong = "ranker" if form in (Completion, Chat) else SMALL if form is Rerank else "gpt"
             for name in ("gpt-9", wrong, ""):
                 answer = await client.post(f"/v1/{path}", json=LEAST[form] | {"model": name})
                 assert answer.status_code == 404

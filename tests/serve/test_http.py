@@ -117,17 +117,22 @@ async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
         ("completions", "{}", 400, "prompt"),
         ("completions", '{"prompt": 5}', 400, "input 0 is neither"),
         ("completions", '{"prompt": [true]}', 400, "input 0 is neither"),
-        ("completions", '{"prompt": [' + "1," * 512 + "1]}", 400, "513 tokens, the most is 512"),
+        (
+            "completions",
+            '{"prompt": [' + "1," * 512 + "1]}",
+            400,
+            "maximum context length is 512 tokens, but the prompt has 513",
+        ),
         ("completions", '{"prompt": []}', 400, "0 inputs"),
         ("completions", '{"prompt": [[]]}', 400, "input 0 is neither"),
         ("completions", '{"prompt": ["a", [1, "b"]]}', 400, "input 1 is neither"),
         ("completions", '{"prompt": [5000]}', 400, "no token 5000, the model has 0 to 353"),
-        ("completions", '{"prompt": "a", "max_tokens": 0}', 400, "max_tokens"),
-        ("completions", '{"prompt": "a", "max_tokens": 600}', 400, "do not fit a context of 512"),
-        ("completions", '{"prompt": "a", "temperature": -1}', 400, "temperature"),
-        ("completions", '{"prompt": "a", "top_p": 0}', 400, "top_p"),
-        ("completions", '{"prompt": "a", "n": 99}', 400, "^n: Expected .int. <= 16"),
-        ("completions", '{"prompt": "a", "echo": true}', 400, "echo"),
+        ("completions", '{"prompt": "a", "max_tokens": -3}', 400, "max_tokens"),
+        ("completions", '{"prompt": "a", "temperature": -2}', 400, "temperature"),
+        ("completions", '{"prompt": "a", "top_p": -0.1}', 400, "top_p"),
+        ("completions", '{"prompt": "a", "n": 99}', 400, "^n: Expected .int. <= 64"),
+        ("completions", '{"prompt": "a", "echo": 5}', 400, "echo"),
+        ("completions", '{"prompt": "a", "suffix": "b"}', 400, "filling a gap"),
         ("completions", '{"prompt": [[-1]]}', 400, "input 0 is neither"),
         ("completions", '{"prompt": [1, 100000000000000000000]}', 400, "the model has 0 to 353"),
         ("completions", '{"prompt": ' + "[" * 100_000, 400, ""),
@@ -146,7 +151,7 @@ async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
             400,
             "image_url",
         ),
-        ("embeddings", '{"input": "a"}', 404, "no model for embeddings"),
+        ("rerank", '{"query": "a", "documents": ["b"]}', 404, "no model for rerank"),
         ("completions", '{"prompt": "a", "timeout": 1e-9, "max_tokens": 500}', 504, "deadline"),
     ],
 )
@@ -172,7 +177,7 @@ async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
 async def test_any_whole_number_is_a_seed(file: Path) -> None:
     async with serving(models=[file]) as (_, client):
         texts = []
-        for seed in (-1, -1, 1 << 63):
+        for seed in (-2, -2, 1 << 63):
             given = {"prompt": "a", "max_tokens": 8, "seed": seed, "temperature": 5.0, "top_p": 1.0}
             response = await client.post("/v1/completions", json=given | {"ignore_eos": True})
             texts.append(response.json()["choices"][0]["text"])
@@ -199,12 +204,12 @@ async def test_health_models_and_metrics(minilm: Path, file: Path) -> None:
         await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 5, **GREEDY})
         assert (await client.get("/health")).json()["status"] == "ok"
         names = [x["id"] for x in (await client.get("/v1/models")).json()["data"]]
-        assert names == ["small-random-llama", "all-MiniLM-L6-v2"]
+        assert names == ["small", "minilm"]
         metrics = (await client.get("/metrics")).text
         for line in (
-            'aggml_tokens{model="small-random-llama"} 5.0',
-            'aggml_prompt_tokens{model="small-random-llama"} 3.0',
-            'aggml_pages_used{model="small-random-llama"} 0.0',
+            'aggml_tokens{model="small"} 5.0',
+            'aggml_prompt_tokens{model="small"} 3.0',
+            'aggml_pages_used{model="small"} 0.0',
         ):
             assert line in metrics
         assert re.search(r"aggml_loop_lag_max_seconds \d", metrics)
@@ -225,8 +230,13 @@ async def test_requests_bring_the_key_of_the_server(file: Path) -> None:
         right = {"Authorization": "Bearer s3cret"}
         answer = await client.post("/v1/completions", json=given, headers=right)
         assert answer.status_code == 200
-        assert (await client.get("/health")).status_code == 200
-        assert (await client.get("/metrics")).status_code == 200
+        assert (await client.get("/health")).json() == {"status": "ok"}  # no names of models
+        for path in ("/metrics", "/v1/models", "/models", "/props", "/slots", "/api/tags"):
+            assert (await client.get(path)).status_code == 401, path
+            assert (await client.get(path, headers=right)).status_code == 200, path
+        for other in ({"X-Api-Key": "s3cret"}, {"api-key": "s3cret"}):
+            answer = await client.post("/v1/completions", json=given, headers=other)
+            assert answer.status_code == 200
 
 
 async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
@@ -244,10 +254,25 @@ async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
 
 
 async def test_two_models_of_one_name_are_refused(file: Path) -> None:
-    app = application(Options(models=[file, file]))
-    with pytest.raises(ModelError, match="two models have the name 'small-random-llama'"):
-        async with app.state.service.opened():
-            pass
+    with pytest.raises(ModelError, match=r"two models have the name 'small'.*--alias"):
+        application(Options(models=[file, file]))
+
+
+async def test_models_have_the_names_that_they_are_given(file: Path, tmp_path: Path) -> None:
+    """Two files of one name are told apart by their aliases; the first alias is the one told."""
+    other = write_small(tmp_path / file.name)
+    aliases = ["gpt-4o", "chat", f"second={other}"]
+    async with serving(models=[file, other], aliases=aliases) as (_, client):
+        listed = [x["id"] for x in (await client.get("/v1/models")).json()["data"]]
+        assert listed == ["gpt-4o", "chat", "second"]  # "small" would mean both
+        for name, told in ((None, "gpt-4o"), ("chat", "chat"), ("second", "second")):
+            given = {"prompt": "a", "max_tokens": 1, "model": name}
+            answer = await client.post("/v1/completions", json=given)
+            assert answer.json()["model"] == told
+        missing = await client.post("/v1/completions", json={"prompt": "a", "model": "gpt-9"})
+        assert missing.status_code == 404
+        for name in listed:  # a client that guessed can see what there is
+            assert repr(name) in missing.json()["error"]["message"]
 
 
 # -- real servers
@@ -259,7 +284,7 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
 
     with started([file, minilm], server) as (_, address):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=PATIENCE)
-        assert next(x.id for x in client.models.list()) == "small-random-llama"
+        assert next(x.id for x in client.models.list()) == SMALL
         chat = client.chat.completions.create(
             model=SMALL, messages=[{"role": "user", "content": "hi"}], max_tokens=6, temperature=0
         )
@@ -272,7 +297,7 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
         text = client.completions.create(model=SMALL, prompt="hi", max_tokens=6)
         assert text.usage is not None
         assert text.usage.prompt_tokens == 4
-        vectors = client.embeddings.create(model="all-MiniLM-L6-v2", input=["a cat", "a kitten"])
+        vectors = client.embeddings.create(model="minilm", input=["a cat", "a kitten"])
         assert len(vectors.data[1].embedding) == 384
         with pytest.raises(openai.BadRequestError, match="the model has 0 to 353"):
             client.completions.create(model=SMALL, prompt=[999])
@@ -280,12 +305,12 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
         with pytest.raises(openai.NotFoundError, match="'gpt-9' is not served here") as caught:
             client.completions.create(model="gpt-9", prompt="hi")
         assert caught.value.code == "model_not_found"
-        with pytest.raises(openai.BadRequestError, match="'tools' is not supported") as refused:
+        with pytest.raises(openai.BadRequestError, match="'functions' is not supported") as refused:
             client.chat.completions.create(
                 model=SMALL, messages=[{"role": "user", "content": "hi"}],
-                tools=[{"type": "function", "function": {"name": "f"}}],
+                functions=[{"name": "f"}],
             )  # fmt: skip
-        assert refused.value.param == "tools"
+        assert refused.value.param == "functions"
         told = client.chat.completions.create(
             model=SMALL, messages=[{"role": "user", "content": "hi"}], max_tokens=3, temperature=0,
             logprobs=True, top_logprobs=2, presence_penalty=0.5, logit_bias={"300": 1},
@@ -294,8 +319,8 @@ def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> N
         content = told.choices[0].logprobs.content
         assert content is not None
         assert [len(x.top_logprobs) for x in content] == [2, 2, 2]
-        with pytest.raises(openai.APIStatusError, match="more than 1048576 bytes"):
-            client.completions.create(model=SMALL, prompt="x" * (5 << 20))
+        with pytest.raises(openai.APIStatusError, match="more than 16777216 bytes"):
+            client.completions.create(model=SMALL, prompt="x" * (17 << 20))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,6 +12,7 @@ from aggml.models.chat.answers import (
     ChatStream,
     answer_messages,
     encode_chat,
+    render_chat,
     stream_answer,
 )
 from aggml.models.chat.messages import ChatDelta, ChatMessage, ToolCall, ToolCallDelta, Usage
@@ -19,7 +20,8 @@ from aggml.models.chat.template import ChatTemplate, sources_of, template_of
 
 __all__ = [
     "ANSWER", "ChatDelta", "ChatMessage", "ChatStream", "ChatTemplate", "ToolCall", "ToolCallDelta",
-    "Usage", "answer_messages", "encode_chat", "sources_of", "stream_answer", "template_of",
+    "Usage", "answer_messages", "encode_chat", "render_chat", "sources_of", "stream_answer",
+    "template_of",
 ]  # fmt: skip
 
 

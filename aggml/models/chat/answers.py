@@ -11,20 +11,27 @@ import json
 import time
 from collections import deque
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from aggml import InvalidArgument, InvalidState
 from aggml.models.arguments import flag, integer
 from aggml.models.chat.asking import read_format, read_think, read_tools
 from aggml.models.chat.messages import ChatDelta, ChatMessage, Usage, read_messages
-from aggml.models.chat.prompt import Conversing, encode_messages, knows_tools, read_template_args
+from aggml.models.chat.prompt import (
+    Conversing,
+    Prompt,
+    encode_messages,
+    knows_tools,
+    read_template_args,
+)
 from aggml.models.chat.reading import AnswerReader
 from aggml.models.chat.thoughts import wishes
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.engine.constraints import Thinking
 from aggml.models.engine.grammars import Grammar, inline_json
+from aggml.models.token_stream import Token
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -37,7 +44,8 @@ if TYPE_CHECKING:
     from aggml.models.token_stream import TokenStream
 
 __all__ = [
-    "ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "stream_answer",
+    "ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "render_chat",
+    "stream_answer",
 ]  # fmt: skip
 
 ANSWER: Final = 1024  # tokens of an answer, at most, if nothing is said
@@ -95,6 +103,7 @@ class ChatStream:
     Attributes:
         finish_reason: why the answer ended, "stop", "length" or "tool_calls"; None before.
         usage: how many tokens there were so far; 0 before the first piece.
+        tokens: the tokens of the answer; None before the prompt is made.
     """
 
     def __init__(
@@ -104,6 +113,7 @@ class ChatStream:
         messages: list[dict[str, Any]],
         wanted: _Wanted,
         options: Mapping[str, Any],
+        before: Sequence[int] = (),
     ) -> None:
         self._model = model
         self._place = place
@@ -111,9 +121,12 @@ class ChatStream:
         self._wanted = wanted
         self._options = dict(options)
         self._began = time.monotonic()
-        self._tokens: TokenStream | None = None
+        self.tokens: TokenStream | None = None
         self._reader: AnswerReader | None = None
         self._ready: deque[ChatDelta] = deque()
+        self._before = list(before)  # tokens that were made elsewhere
+        self._taken: list[Token] = []  # tokens that are in no piece yet
+        self._thought = 0  # tokens in pieces of thoughts
         self._busy = False
         self._ended = False
         self._read = False  # all of the text
@@ -121,6 +134,20 @@ class ChatStream:
 
     def __aiter__(self) -> Self:
         return self
+
+    async def open(self) -> None:
+        """Make the prompt: render it, compile what restricts the answer. The first piece does it.
+
+        Raises:
+            InvalidArgument: a schema or a grammar cannot be served.
+            ModelError: the template refuses the conversation.
+            TooLongError: the prompt does not fit into the context.
+
+        Cancellation: ends the answer.
+        """
+        async with _InUse(self):
+            if self.tokens is None:
+                self.tokens = await self._begin()
 
     async def start(self) -> None:
         """Do all that can be refused: render, compile, queue. The first piece does it, too.
@@ -132,9 +159,9 @@ class ChatStream:
         Cancellation: ends the answer.
         """
         async with _InUse(self):
-            if self._tokens is None:
-                self._tokens = await self._begin()
-            await self._tokens.start()
+            if self.tokens is None:
+                self.tokens = await self._begin()
+            await self.tokens.start()
 
     async def __anext__(self) -> ChatDelta:
         """The next piece.
@@ -154,12 +181,12 @@ class ChatStream:
             return await self._next()
 
     async def _next(self) -> ChatDelta:
-        if self._tokens is None:
-            self._tokens = await self._begin()
+        if self.tokens is None:
+            self.tokens = await self._begin()
         waited = False
         while not self._ready and not self._read:
             waited = True
-            await self._more(self._tokens)
+            await self._more(self.tokens)
         if not waited:
             await CHECKPOINT
         if self._ready:
@@ -167,11 +194,11 @@ class ChatStream:
         self._ended = True
         reader = self._reader
         assert reader is not None
-        reason: ChatFinish | None = self._tokens.finish_reason
+        reason: ChatFinish | None = self.tokens.finish_reason
         if reader.calls and reason != "length":
             reason = "tool_calls"
         self.finish_reason = reason
-        return ChatDelta(finish_reason=reason)
+        return ChatDelta(finish_reason=reason, tokens=self._taken)
 
     async def _more(self, tokens: TokenStream) -> None:
         """Read the next token."""
@@ -180,14 +207,25 @@ class ChatStream:
         try:
             token = await anext(tokens)
         except StopAsyncIteration:
-            self._ready += reader.end()
+            self._give(reader.end())
             self._read = True
             return
-        self._ready += reader.feed(token.text)
+        self._taken.append(token)
+        self._give(reader.feed(token.text))
         offer = self._wanted.offer
         if offer is not None and not offer.parallel and reader.calls:
             await tokens.aclose()  # one call is all that is wanted
             self._read = True
+
+    def _give(self, deltas: list[ChatDelta]) -> None:
+        """Have pieces ready; the first one has the tokens that were taken for them."""
+        if not deltas:
+            return
+        taken, self._taken = self._taken, []
+        if deltas[0].reasoning is not None:
+            self._thought += len(taken)
+        self._ready.append(replace(deltas[0], tokens=taken))
+        self._ready += deltas[1:]
 
     async def _begin(self) -> TokenStream:
         model, wanted = self._model, self._wanted
@@ -224,7 +262,15 @@ class ChatStream:
         if options.get("deadline") is not None:  # it counts from the call
             passed = time.monotonic() - self._began
             options["deadline"] = max(0.0, options["deadline"] - passed)
-        return model.generate(prompt.ids, max_tokens=most, **options)
+        tokens = model.generate(
+            prompt.ids, max_tokens=most, **options, _continue=list(self._before)
+        )
+        tokens.prepare(prompt.ids)  # raises if the prompt is too long
+        if self._before:
+            # Their text comes again, for those who know what was sent of it.
+            self._taken = [Token(x, "") for x in self._before]
+            self._give(self._reader.feed(tokens.before))
+        return tokens
 
     def _shown(self, thoughts: Thoughts | None, form: ToolFormat | None) -> frozenset[int]:
         """The control tokens whose names are read as text, because they mark thoughts or calls."""
@@ -325,10 +371,10 @@ class ChatStream:
     @property
     def usage(self) -> Usage:
         """How many tokens there were so far; 0 before the first piece."""
-        tokens = self._tokens
+        tokens = self.tokens
         if tokens is None:
             return Usage()
-        return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens)
+        return Usage(tokens.prompt_tokens, len(tokens.made), tokens.cached_tokens, self._thought)
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -343,10 +389,10 @@ class ChatStream:
                 "task"
             )
         self._ended = True
-        if self._tokens is None:
+        if self.tokens is None:
             await CHECKPOINT
         else:
-            await self._tokens.aclose()
+            await self.tokens.aclose()
 
 
 #: Options by which the engine restricts an answer.
@@ -385,6 +431,8 @@ async def encode_chat(
     *,
     template_args: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = "auto",
+    think: bool | int | str | None = None,
     continue_final: bool = False,
 ) -> list[int]:
     """Token ids of a conversation, up to where the model's answer begins.
@@ -394,19 +442,66 @@ async def encode_chat(
         messages: of the conversation.
         template_args: further names for the template.
         tools: functions that the model is told of.
+        tool_choice: as of `TextModel.chat`.
+        think: as of `TextModel.chat`.
         continue_final: end within the last message, which is the assistant's.
 
     Raises:
         InvalidArgument: something is no message, as ``messages[3].content``.
         ModelError: the template refuses the conversation.
     """
-    known = read_messages("encode_chat", messages)
-    given = read_template_args("encode_chat", template_args)
-    offer = read_tools("encode_chat", tools, "auto")
-    if continue_final:
-        _check_final("encode_chat", known)
-    prompt = await encode_messages(model, known, given, offer, continue_final=continue_final)
+    prompt = await _prompt(
+        "encode_chat", model, messages, template_args, tools, tool_choice, think,
+        continue_final=continue_final,
+    )  # fmt: skip
     return prompt.ids
+
+
+async def render_chat(
+    model: Answering,
+    messages: Sequence[Mapping[str, Any] | ChatMessage],
+    *,
+    template_args: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = "auto",
+    think: bool | int | str | None = None,
+    continue_final: bool = False,
+) -> str:
+    """The text of a conversation, up to where the model's answer begins; as `encode_chat`.
+
+    Names of control tokens in messages cannot be told from control tokens in it.
+
+    Raises:
+        InvalidArgument: something is no message, as ``messages[3].content``.
+        ModelError: the template refuses the conversation.
+    """
+    prompt = await _prompt(
+        "render_chat", model, messages, template_args, tools, tool_choice, think,
+        continue_final=continue_final,
+    )  # fmt: skip
+    return prompt.plain
+
+
+async def _prompt(
+    place: str,
+    model: Answering,
+    messages: Sequence[Mapping[str, Any] | ChatMessage],
+    template_args: Mapping[str, Any] | None,
+    tools: Sequence[Mapping[str, Any]] | None,
+    tool_choice: str | Mapping[str, Any],
+    think: bool | int | str | None,
+    *,
+    continue_final: bool,
+) -> Prompt:
+    """The prompt of a conversation, after all arguments were checked."""
+    known = read_messages(place, messages)
+    given = read_template_args(place, template_args)
+    offer = read_tools(place, tools, tool_choice)
+    wanted = read_think(place, think)
+    if flag(place, "continue_final", continue_final):
+        _check_final(place, known)
+    given = {**wishes(model.template.whole_source, wanted), **given}
+    return await encode_messages(model, known, given, offer, continue_final=continue_final)
 
 
 def _check_final(place: str, messages: list[dict[str, Any]]) -> None:
@@ -432,6 +527,7 @@ def stream_answer(
     max_tokens: int | None,
     continue_final: bool,
     parallel_tool_calls: bool,
+    _continue: Sequence[int] = (),
     **options: Any,  # noqa: ANN401 those of `TextModel.generate`
 ) -> ChatStream:
     """The answer to a conversation, after all arguments were checked.
@@ -473,7 +569,7 @@ def stream_answer(
     model.generate([0], _grammar=form if form is not None else ANYTHING if binds else None,
                    **options)  # fmt: skip
     wanted = _Wanted(offer, form, thinking, given, most, continue_final)
-    return ChatStream(model, place, known, wanted, options)
+    return ChatStream(model, place, known, wanted, options, _continue)
 
 
 #: A grammar that stands for one that is not made yet.

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown
+
+if TYPE_CHECKING:
+    from aggml.models.token_stream import Token
 
 __all__ = [
     "ROLES", "ChatDelta", "ChatMessage", "ToolCall", "ToolCallDelta", "Usage", "read_messages",
@@ -35,11 +38,13 @@ class Usage:
         prompt_tokens: of the conversation before the answer.
         completion_tokens: of the answer.
         cached_tokens: how many of ``prompt_tokens`` had been computed for an earlier request.
+        reasoning_tokens: how many of ``completion_tokens`` were thoughts.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class ToolCall(NamedTuple):
@@ -105,12 +110,14 @@ class ChatDelta:
         reasoning: the same of its thoughts; None: this piece has none.
         tool_calls: pieces of calls.
         finish_reason: of the last piece: why the answer ended; None for the others.
+        tokens: those that were taken for this piece, also such as add no text.
     """
 
     content: str = ""
     reasoning: str | None = None
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
     finish_reason: ChatFinish | None = None
+    tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
 
 
 def read_messages(place: str, messages: Any) -> list[dict[str, Any]]:  # noqa: ANN401

@@ -90,11 +90,13 @@ class Prompt:
 
     Attributes:
         ids: its tokens.
-        text: its text.
+        text: its text, with quotes around names of control tokens in messages.
+        plain: its text without quotes.
     """
 
     ids: list[int]
     text: str
+    plain: str
 
 
 async def encode_messages(
@@ -161,7 +163,7 @@ async def encode_messages(
                 raise ModelError("the chat template does not write the message that is continued")
             text = text[:at]
         ids = vocabulary.encode_quoted(text, quotes) if quotes else vocabulary.encode_prompt(text)
-        return Prompt(ids, text)
+        return Prompt(ids, text, quotes.unquote(text) if quotes else text)
 
     return await anyio.to_thread.run_sync(encode)
 

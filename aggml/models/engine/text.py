@@ -71,15 +71,17 @@ class AnswerText:
         return self._read(self._decoder.decode(self._bytes_of(token)))
 
     def end(self) -> str:
-        """The rest of the text: no more tokens come."""
+        """The rest of the text: no more tokens come.
+
+        Bytes at the end that are no whole character are left out: an answer that is cut by
+        ``max_tokens`` does not end with U+FFFD.
+        """
         if self.stop is not None:
             return ""
-        text = self._read(self._decoder.decode(b"", final=True))
-        if self.stop is None:
-            text += self._held
-            self.given += len(self._held)
-            self._held = ""
-            self._at = self._root
+        self._decoder.reset()
+        text, self._held = self._held, ""
+        self.given += len(text)
+        self._at = self._root
         return text
 
     def _read(self, new: str) -> str:

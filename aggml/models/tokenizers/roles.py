@@ -85,6 +85,7 @@ class Roles:
         hidden: control tokens and those for unknown text: they add nothing to a text.
         ends: tokens that end an answer.
         strips_before, strips_after: tokens that take white space before or after them with them.
+        filling: the tokens for filling a gap, by the names of `FILLING`.
     """
 
     kinds: Sequence[int]
@@ -92,6 +93,7 @@ class Roles:
     ends: frozenset[int]
     strips_before: frozenset[int]
     strips_after: frozenset[int]
+    filling: Mapping[str, int]
 
 
 def special_id(metadata: Mapping[str, Any], name: str) -> int | None:
@@ -119,6 +121,7 @@ def roles_of(
     control = {i for i, kind in enumerate(kinds) if kind == CONTROL}
     ends = {ids[text] for text in ENDS if text in ids}
     control |= ends
+    filling: dict[str, int] = {}
     for name, texts in FILLING.items():
         i = special_id(metadata, name)
         if i is None and name in OLDER:
@@ -127,8 +130,10 @@ def roles_of(
             i = next((ids[text] for text in texts if text in ids), None)
             if i is not None:
                 control.add(i)
-        if i is not None and name in FILLING_ENDS:
-            ends.add(i)
+        if i is not None:
+            filling[name] = i
+            if name in FILLING_ENDS:
+                ends.add(i)
     for text in SHOWN:
         if text in ids:
             _retype(kinds, control, ids[text], USER_DEFINED)
@@ -143,7 +148,7 @@ def roles_of(
         _retype(kinds, control, ids["</s>"], NORMAL)
     before, after = _strips(metadata, every, kinds, control)
     hidden = control | {i for i, kind in enumerate(kinds) if kind == UNKNOWN}
-    return Roles(kinds, frozenset(hidden), frozenset(ends), before, after)
+    return Roles(kinds, frozenset(hidden), frozenset(ends), before, after, filling)
 
 
 def _retype(kinds: list[int], control: set[int], token: int, kind: int) -> None:

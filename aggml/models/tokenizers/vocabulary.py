@@ -149,6 +149,59 @@ class Vocabulary(ABC):
         ids = self._ids_of(self._checked(text), special=True, literal=False)
         return ids[1:] if self._doubled(ids) else ids
 
+    @property
+    def fills(self) -> bool:
+        """Whether there are the tokens that `encode_gap` needs."""
+        return {"fim_pre", "fim_suf", "fim_mid"} <= self._roles.filling.keys()
+
+    def encode_gap(
+        self,
+        before: str,
+        after: str,
+        *,
+        begun: str = "",
+        files: Iterable[tuple[str, str]] = (),
+    ) -> list[int]:
+        """Tokens of a prompt whose answer fills the gap between two texts.
+
+        The texts stay text: names of control tokens in them give no control token.
+
+        Args:
+            before: the text before the gap.
+            after: the text after it.
+            begun: how the answer begins.
+            files: other files, each with its name and its text, which the model may look at.
+
+        Raises:
+            VocabularyError: the vocabulary has no tokens for that.
+        """
+        if not self.fills:
+            raise VocabularyError(
+                "the model has no tokens for filling a gap (tokenizer.ggml.fim_pre_token_id, "
+                "fim_suf_token_id, fim_mid_token_id)"
+            )
+        named = self._roles.filling
+
+        def text(given: str) -> list[int]:
+            return self._ids_of(self._checked(given), special=False, literal=True)
+
+        ids = [self.bos] if self.add_bos and self.bos is not None else []
+        others = list(files)
+        separator = named.get("fim_sep")
+        if others and separator is not None:
+            if "fim_rep" in named:
+                ids += [named["fim_rep"], *text("myproject\n")]
+            for name, content in others:
+                ids += [separator, *text(f"{name}\n{content}")]
+            ids += [separator, *text("filename\n")]
+        else:
+            for _, content in others:
+                ids += text(content)
+        return [
+            *ids, named["fim_pre"], *text(before), named["fim_suf"], *text(after),
+            named["fim_mid"], *text(begun),
+        ]  # fmt: skip
+
     def control_names(self) -> list[str]:
         """Names of control tokens."""
         return self._controls[0]

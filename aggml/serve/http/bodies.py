@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ENCODINGS", "json_of", "read_body", "read_json"]
 
-AT_ONCE: Final = 1 << 20  # bytes that are decompressed on the event loop; a thread does more
+SMALL: Final = 1 << 10  # compressed bytes that the event loop decompresses; a thread does more
 LAYERS: Final = 2  # encodings of one body, one upon the other
 MEMBERS: Final = 64  # of one body: a file of gzip may have several, one after the other
 ENCODINGS: Final = ("gzip", "deflate")
@@ -39,35 +39,37 @@ CHARSETS: Final = frozenset(
 )  # fmt: skip
 
 
-async def read_body(request: Request, most: int = LARGEST) -> bytes:
+async def read_body(request: Request, most: int = LARGEST, seconds: float = 60.0) -> bytes:
     """The body of a request, decompressed if the header Content-Encoding says so.
 
     Args:
         request: its body has not been read.
         most: bytes of the body, before and after it is decompressed.
+        seconds: in which the next part of it must come.
 
     Raises:
         TooLargeError: the body has more than ``most`` bytes.
         RequestError: an encoding is unknown (415); the body is not what its header says (400).
+        SlowError: the next part of the body did not come in time.
         HungUpError: the client went before the body was complete.
     """
     layers = _layers(request)
-    body = await body_of(request, most)
+    body = await body_of(request, most, seconds)
     for layer in reversed(layers):
-        if most > AT_ONCE:
+        if len(body) > SMALL:
             body = await anyio.to_thread.run_sync(_decompress, body, layer, most)
         else:
             body = _decompress(body, layer, most)
     return body
 
 
-async def read_json(request: Request) -> bytes:
+async def read_json(request: Request, most: int = LARGEST, seconds: float = 60.0) -> bytes:
     """The body of a request as JSON in UTF-8, without a byte order mark.
 
     Raises:
-        TooLargeError, RequestError, HungUpError: as `read_body` and `json_of`.
+        TooLargeError, SlowError, RequestError, HungUpError: as `read_body` and `json_of`.
     """
-    return json_of(await read_body(request), request.headers.get("content-type", ""))
+    return json_of(await read_body(request, most, seconds), request.headers.get("content-type", ""))
 
 
 def _layers(request: Request) -> list[str]:

@@ -1,58 +1,223 @@
-"""One of the answers to a request: its tokens as text, and how probable they were.
+"""One of the answers to a request: its pieces as they come, its tokens, how probable they were.
 
-Not here: the answer to the whole request (forms.py), the computation (`TextModel.generate`).
+A choice reads a `TokenStream` or a `ChatStream`, and can go on with an answer that another service
+has begun (resuming.py). Not here: the answer to the whole request (sending.py, openai.py and the
+others), the computation (aggml.models).
 """
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aggml.models import TooLongError
 from aggml.models.engine.text import AnswerText
 from aggml.serve.http.resuming import Note, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from aggml.models import TextModel, Token, TokenStream
+    from aggml.models import TextModel, Token, TokenStream, ToolCallDelta
 
-__all__ = ["Choice", "Told", "chat_logprobs", "text_logprobs"]
+__all__ = ["ChatChoice", "Choice", "Piece", "Said", "TextChoice", "Told", "seeded"]
 
 
 class Told(NamedTuple):
     """A token of an answer, with its probability and those of the best tokens in its place.
 
     Attributes:
-        spelt: the bytes of the token.
-        logprob: natural logarithm of its probability.
-        best: bytes and logarithms of probability of the best tokens, the best first.
+        id: of the token.
+        spelt: its bytes.
+        logprob: natural logarithm of its probability; None: there is none.
+        best: ids, bytes and logarithms of probability of the best tokens, the best first.
         begin: how many characters of the answer came before it.
     """
 
+    id: int
     spelt: bytes
-    logprob: float
-    best: list[tuple[bytes, float]]
+    logprob: float | None
+    best: list[tuple[int, bytes, float]]
     begin: int
 
 
-class Choice:
+class Piece(NamedTuple):
+    """A piece of an answer.
+
+    Attributes:
+        content: text.
+        reasoning: text of the model's thoughts.
+        calls: pieces of calls.
+        told: reports of the tokens that begin in it, if they are asked for.
+        ids: tokens that have come since the piece before.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    calls: Sequence[ToolCallDelta] = ()
+    told: Sequence[Told] = ()
+    ids: Sequence[int] = ()
+
+
+class Said(NamedTuple):
+    """A call of a function, as the answer has it.
+
+    Attributes:
+        id: of the call.
+        name: of the function.
+        arguments: as JSON.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Choice(ABC):
     """One of the answers to a request.
+
+    Args:
+        model: computes the tokens.
+        tells: whether probabilities of tokens are asked for.
+        index: number of this choice in the request.
+        group: number of its prompt: a prompt with several answers counts once.
+        sent: the part that the client already got from another service; None: nothing.
+
+    Attributes:
+        content, reasoning, calls, told: the whole answer, after `run`.
+        ids: tokens that have come.
+        begun: whether the client has got the first event.
+        ended: whether it has got the last one.
+    """
+
+    def __init__(
+        self, model: TextModel, *, tells: bool, index: int, group: int = 0, sent: Sent | None = None
+    ) -> None:
+        before = Sent() if sent is None else sent
+        self.index = index
+        self.group = group
+        self.tells = tells
+        self.begun = sent is not None
+        self.ended = before.ended
+        self.content = ""
+        self.reasoning = ""
+        self.calls: list[Said] = []
+        self.told: list[Told] = []
+        self.ids = list(before.tokens)
+        self._spell = model.tokenizer.bytes_of
+        self._noted = len(self.ids)  # how many of them are in the notes so far
+        self._untold: deque[Token] = deque()  # tokens that have come and are not reported yet
+        self._characters = before.characters  # that the client has
+        self._raw = 0  # characters of the text of the tokens that have come
+
+    @property
+    @abstractmethod
+    def tokens(self) -> TokenStream | None:
+        """The tokens; None: the client has all of them, or none was asked for yet."""
+
+    @property
+    @abstractmethod
+    def reason(self) -> str | None:
+        """Why the answer ended: "stop", "length" or "tool_calls"."""
+
+    @abstractmethod
+    def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Yield the answer as it comes."""
+
+    async def open(self) -> None:  # noqa: B027 a text has its prompt already
+        """Make the prompt, so that its errors come before the status is sent."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Queue the request, so that its errors come before the status is sent."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return 0 if self.tokens is None else self.tokens.prompt_tokens
+
+    @property
+    def made(self) -> int:
+        """How many tokens the answer has, with those that another service made."""
+        return len(self.ids if self.tokens is None else self.tokens.made)
+
+    @property
+    def cached(self) -> int:
+        """How many tokens of the prompt did not have to be computed."""
+        return 0 if self.tokens is None else self.tokens.cached_tokens
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of its tokens were thoughts."""
+        return 0
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text before which the answer ended; None: none."""
+        return None if self.tokens is None else self.tokens.stop_text
+
+    def note(self, *, ended: bool = False) -> Note:
+        """The note for the last piece: the tokens since the note before.
+
+        A token that has not come, or is not reported though asked for, comes in a later note:
+        another service would compute it again.
+        """
+        upto = len(self.ids) if ended else len(self.ids) - len(self._untold)
+        tokens = self.ids[self._noted : upto]
+        self._noted = upto
+        return Note(self.index, tuple(tokens), self._characters, ended)
+
+    def _take(self, token: Token) -> None:
+        """Note a token that has come."""
+        self.ids.append(token.id)
+        self._raw += len(token.text)
+        if self.tells:
+            self._untold.append(token)
+
+    def _tell(self, *, every: bool = False) -> list[Told]:
+        """Reports of the next tokens: of those that begin in the text so far, or of all."""
+        told = []
+        while self._untold and (every or self._untold[0].begin < self._raw):
+            token = self._untold.popleft()
+            best = [(x, self._spell(x), logprob) for x, logprob in token.top or ()]
+            spelt = self._spell(token.id)
+            told.append(Told(token.id, spelt, token.logprob or 0.0, best, token.begin))
+        return told
+
+    async def run(self) -> None:
+        """Compute the whole answer; sets ``content``, ``reasoning``, ``calls`` and ``told``."""
+        content, reasoning = [], []
+        calls: dict[int, list[str]] = {}
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                content.append(piece.content)
+                reasoning.append(piece.reasoning)
+                self.told += piece.told
+                for call in piece.calls:
+                    known = calls.setdefault(call.index, [call.id or "", call.name or "", ""])
+                    known[2] += call.arguments
+        self.content, self.reasoning = "".join(content), "".join(reasoning)
+        self.calls = [Said(*x) for x in calls.values()]
+
+
+def seeded(options: Mapping[str, Any], variant: int) -> dict[str, Any]:
+    """The options of one of several answers: each has random numbers of its own."""
+    seed = options["seed"]
+    return {**options, "seed": None if seed is None else (seed + variant) % (1 << 64)}
+
+
+class TextChoice(Choice):
+    """An answer that continues a text.
 
     Args:
         model: computes the tokens.
         prompt: the tokens of the prompt.
         options: arguments of `TextModel.generate`.
-        index: number of this choice in the request.
-        variant: number among the choices for one prompt; each has random numbers of its own.
-        sent: the part that the client already got from another service; None: nothing.
-
-    Attributes:
-        stream: the tokens; None: the client has all of them.
-        text, told: the whole answer, after `run`.
-        tells: whether probabilities of tokens are asked for.
-        begun: whether the client has got the first event.
-        ended: whether it has got the last one.
+        variant: number among the choices for one prompt.
+        after_first: seconds after the first token, then the answer ends at the end of a line.
+        more: arguments of `Choice`.
     """
 
     def __init__(
@@ -61,134 +226,180 @@ class Choice:
         prompt: list[int],
         options: Mapping[str, Any],
         *,
-        index: int,
         variant: int,
-        sent: Sent | None = None,
+        after_first: float | None = None,
+        **more: Any,  # noqa: ANN401
     ) -> None:
-        before = Sent() if sent is None else sent
-        seed = options["seed"]
-        given = {**options, "seed": None if seed is None else (seed + variant) % (1 << 64)}
-        self.index = index
+        super().__init__(model, tells=options["logprobs"] is not None, **more)
+        given = seeded(options, variant)
         self.prompt = prompt
-        self.tells = options["logprobs"] is not None
-        self.begun = sent is not None
-        self.ended = before.ended
-        self.text = ""
-        self.told: list[Told] = []
-        self.stream: TokenStream | None = None
-        self._spell = model.tokenizer.bytes_of
-        self._ids = list(before.tokens)  # tokens that have come
-        self._noted = len(self._ids)  # how many of them are in the notes so far
-        self._untold: deque[Token] = deque()  # tokens that have come and are not reported yet
-        self._characters = before.characters  # of the text that the client has
-        self._given = 0  # characters of the tokens that have come
-        if not before.ended:
-            if self._ids:
-                known = AnswerText(self._spell, given["stop"], given["min_tokens"])
-                for token in self._ids:
-                    known.add(token)
-                self._given = known.given
-            self.stream = model.generate(prompt, **given, _continue=before.tokens)
+        self._after_first = after_first
+        self._cut = False
+        self._stream: TokenStream | None = None
+        if self.ended:
+            return
+        if self.ids:
+            known = AnswerText(self._spell, given["stop"], given["min_tokens"])
+            for token in self.ids:
+                known.add(token)
+            self._raw = known.given
+        self._stream = model.generate(prompt, **given, _continue=self.ids)
+
+    @property
+    def tokens(self) -> TokenStream | None:
+        """The tokens; None: the client has all of them."""
+        return self._stream
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt)
 
     @property
     def reason(self) -> str | None:
-        """Why the answer ended, in OpenAI's words."""
-        return None if self.stream is None else self.stream.finish_reason
+        """Why the answer ended."""
+        if self._cut:
+            return "length"
+        return None if self._stream is None else self._stream.finish_reason
 
-    @property
-    def made(self) -> int:
-        """How many tokens the answer has, with those that another service made."""
-        return len(self._ids if self.stream is None else self.stream.made)
+    async def start(self) -> None:
+        """Queue the request, so that its errors come before the status is sent."""
+        if self._stream is not None:
+            await self._stream.start()
 
-    @property
-    def cached(self) -> int:
-        """How many tokens of the prompt did not have to be computed."""
-        return 0 if self.stream is None else self.stream.cached_tokens
-
-    def note(self, *, ended: bool = False) -> Note:
-        """The note for the last piece of text: the tokens since the note before.
-
-        A token that has not come, or is not reported though asked for, comes in a later note:
-        another service would compute it again.
-        """
-        upto = len(self._ids) if ended else len(self._ids) - len(self._untold)
-        tokens = self._ids[self._noted : upto]
-        self._noted = upto
-        return Note(self.index, tuple(tokens), self._characters, ended)
-
-    async def pieces(self) -> AsyncGenerator[tuple[str, list[Told]], None]:
-        """Yield the text as it comes, with reports of the tokens that begin in it, if asked for."""
-        stream = self.stream
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Yield the text as it comes, with reports of the tokens that begin in it."""
+        stream = self._stream
         if stream is None:
             return
+        late: Callable[[str], bool] = (
+            _never if self._after_first is None else _Late(self._after_first)
+        )
+        ids: list[int] = []
         async with aclosing(stream):
             async for token in stream:
-                self._ids.append(token.id)
-                if self.tells:
-                    self._untold.append(token)
-                text = self._add(token.text)
+                missing = max(0, self._characters - self._raw)
+                self._take(token)
+                ids.append(token.id)
+                self._characters = max(self._characters, self._raw)
+                text = token.text[missing:]
                 if text:
-                    yield text, self._tell(self._given)
+                    yield Piece(text, told=self._tell(), ids=ids)
+                    ids = []
+                if late(token.text):
+                    self._cut = True
+                    break
         if stream.stop_text is None:  # tokens of a stop text are not reported
-            told = self._tell(None)
-            if told:
-                yield "", told
-
-    def _add(self, text: str) -> str:
-        """The part of the newest text that the client does not have yet."""
-        missing = max(0, self._characters - self._given)
-        self._given += len(text)
-        self._characters = max(self._characters, self._given)
-        return text[missing:]
-
-    def _tell(self, before: int | None) -> list[Told]:
-        """Reports of the next tokens: of those that begin before that character, or of all."""
-        told = []
-        while self._untold and (before is None or self._untold[0].begin < before):
-            token = self._untold.popleft()
-            best = [(self._spell(x), logprob) for x, logprob in token.top or ()]
-            told.append(Told(self._spell(token.id), token.logprob or 0.0, best, token.begin))
-        return told
-
-    async def run(self) -> None:
-        """Compute the whole answer; sets ``text`` and ``told``."""
-        parts = []
-        async with aclosing(self.pieces()) as pieces:
-            async for text, told in pieces:
-                parts.append(text)
-                self.told += told
-        self.text = "".join(parts)
+            told = self._tell(every=True)
+            if told or ids:
+                yield Piece(told=told, ids=ids)
 
 
-# -- in OpenAI's words
+def _never(_: str) -> bool:
+    return False
 
 
-def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """The ``logprobs`` of a chat."""
+class _Late:
+    """Whether an answer takes too long, and is at the end of a line.
 
-    def one(spelt: bytes, logprob: float) -> dict[str, Any]:
-        text = spelt.decode("utf-8", "replace")
-        return {"token": text, "logprob": logprob, "bytes": list(spelt)}
+    Args:
+        seconds: after the first token.
+    """
 
-    content = [
-        one(x.spelt, x.logprob) | {"top_logprobs": [one(*best) for best in x.best]} for x in told
-    ]
-    return {"content": content, "refusal": None}
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._begin: float | None = None
+        self._line = False
 
-
-def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """The ``logprobs`` of a completion."""
-    return {
-        "tokens": [_spelling(x.spelt) for x in told],
-        "token_logprobs": [x.logprob for x in told],
-        "top_logprobs": [{_spelling(token): p for token, p in x.best} for x in told],
-        "text_offset": [x.begin for x in told],
-    }
+    def __call__(self, text: str) -> bool:
+        now = time.monotonic()
+        if self._begin is None:
+            self._begin = now
+        self._line = self._line or "\n" in text
+        return self._line and now - self._begin > self._seconds
 
 
-def _spelling(spelt: bytes) -> str:
-    """A token as text, or its bytes spelled out if they are not UTF-8, so that names differ."""
-    try:
-        return spelt.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)
+class ChatChoice(Choice):
+    """An answer to a conversation.
+
+    Args:
+        model: computes the tokens.
+        messages: of the conversation.
+        options: arguments of `TextModel.chat_stream`.
+        variant: number among the choices for one conversation.
+        more: arguments of `Choice`.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        messages: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        *,
+        variant: int = 0,
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(model, tells=options["logprobs"] is not None, **more)
+        given = seeded(options, variant)
+        self._count = 0  # characters of the pieces so far
+        before, self.ids = self.ids, []
+        self._stream = model.chat_stream(messages, **given, _continue=before)
+
+    @property
+    def tokens(self) -> TokenStream | None:
+        """The tokens; None: the prompt is not made yet."""
+        return self._stream.tokens
+
+    @property
+    def reason(self) -> str | None:
+        """Why the answer ended."""
+        return self._stream.finish_reason
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of its tokens were thoughts."""
+        return self._stream.usage.reasoning_tokens
+
+    async def open(self) -> None:
+        """Make the prompt, so that its errors come before the status is sent."""
+        try:
+            await self._stream.open()
+        except TooLongError as error:  # of a prompt, which is made of messages here
+            raise TooLongError(str(error), "messages", error.tokens, error.most) from error
+
+    async def start(self) -> None:
+        """Queue the request, so that its errors come before the status is sent."""
+        await self._stream.start()
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Yield the answer as it comes."""
+        stream = self._stream
+        ids: list[int] = []
+        async with aclosing(stream):
+            async for delta in stream:
+                for token in delta.tokens:
+                    self._take(token)
+                    ids.append(token.id)
+                ended = delta.finish_reason is not None
+                told = self._tell(every=ended and self.stop_text is None)
+                piece = self._missing(Piece(delta.content, delta.reasoning or "", delta.tool_calls,
+                                            told, ids))  # fmt: skip
+                if piece.content or piece.reasoning or piece.calls or piece.told:
+                    yield piece
+                    ids = []
+
+    def _missing(self, piece: Piece) -> Piece:
+        """The part of a piece that the client does not have yet."""
+        size = len(piece.content) + len(piece.reasoning)
+        size += sum(len(x.arguments) + 1 for x in piece.calls)
+        before, self._count = self._count, self._count + size
+        known, self._characters = self._characters, max(self._characters, self._count)
+        if before >= known:
+            return piece
+        if self._count <= known:
+            return Piece(ids=piece.ids)
+        # A piece has one kind of text, but for calls, which come whole or as arguments alone.
+        n = known - before
+        return piece._replace(
+            content=piece.content[n:], reasoning=piece.reasoning[n:], told=piece.told
+        )

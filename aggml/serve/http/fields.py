@@ -1,140 +1,61 @@
-"""The fields of a request, which are built, harmless or refused; reading the bodies of requests.
+"""Reading the body of a request: each field is built, an alias, harmless, refused or unknown.
 
-A field is built if the request's class in schema.py has it. Other fields that clients are known to
-send are in the table `OTHERS`. Harmless ones are ignored, the rest is refused; a field in neither
-place is refused as unknown. So no field that would change an answer is ignored. Not here: types and
-bounds of the built fields (schema.py).
+Fields that are known and not built are refused by name, unless their value asks for nothing. A
+field that nobody knows is ignored, and named to the client (header `IGNORED`), in a metric and once
+in the log; a strict service refuses it. So nothing is ignored in silence. Not here: the fields
+themselves (schema.py).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Raw, Struct
 
-from aggml.serve.http.schema import (
-    Chat,
-    Completion,
-    Embeddings,
-    RequestError,
-    Rerank,
-    Transcription,
-)
+from aggml.serve.http.schema import ALIASES, FORMS, OTHERS, RequestError
 
-__all__ = ["FORMS", "OTHERS", "Other", "decoded"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aggml.serve.http.schema import Other
+
+__all__ = ["IGNORED", "Ignored", "decoded", "target_of"]
 
 T = TypeVar("T", bound=Struct)
-FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings, Rerank, Transcription)
 SHORT: Final = 1000  # bytes; a longer value is not neutral
+NAME: Final = 64  # characters of a client's name that are told
+NAMES: Final = 16  # of ignored fields that are told in one answer
+REMEMBERED: Final = 256  # names of ignored fields that are counted and logged one by one
+IGNORED: Final = "x-aggml-ignored"  # the header that names ignored fields
+
+_log = logging.getLogger("serve")
+_OTHERS: Final = {name: other for other in OTHERS for name in other.names}
 
 
-class Other(NamedTuple):
-    """A field that is not built.
+class Ignored:
+    """The names of the fields that were ignored, of all requests of a service.
 
     Attributes:
-        names: the field, and others for which the same holds.
-        why: why it is harmless, or what is done instead; shown in documentation and refusals.
-        neutral: values that ask for nothing, beside null. None: all values do.
+        strict: refuse such fields instead.
+        counts: requests that had the field, by its name.
     """
 
-    names: tuple[str, ...]
-    why: str
-    neutral: tuple[object, ...] | None = ()
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        self.counts: dict[str, int] = {}
 
-    @property
-    def state(self) -> Literal["harmless", "refused"]:
-        """Whether the field is harmless or refused."""
-        return "harmless" if self.neutral is None else "refused"
-
-
-OTHERS: Final = (
-    Other(
-        ("safety_identifier", "metadata", "store", "request_id"),
-        "for the operator's records",
-        None,
-    ),
-    Other(
-        (
-            "service_tier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "cache_prompt",
-            "prediction",
-        ),
-        "changes when an answer comes, not what it is",
-        None,
-    ),
-    Other(("parallel_tool_calls",), "concerns tools, which are refused", None),
-    Other(("echo",), "answers do not repeat the prompt", (False,)),
-    Other(("suffix",), "the model continues texts, and does not fill gaps in them", ("",)),
-    Other(
-        ("tools", "functions", "documents"), "the model is not told of tools or documents", ([],)
-    ),
-    Other(("rank_fields",), "documents are ranked by their field text", (["text"],)),
-    Other(("max_chunks_per_doc",), "documents are not cut into chunks, but ranked whole", (1,)),
-    Other(("max_tokens_per_doc",), "documents are not shortened, but ranked whole", (0,)),
-    Other(("truncation",), "texts that are too long are refused, and not cut", (False,)),
-    Other(("tool_choice", "function_call"), "the model is not told of tools", ("none", "auto")),
-    Other(("response_format",), "answers are free text", ({"type": "text"},)),
-    Other(
-        (
-            "grammar",
-            "json_schema",
-            "guided_json",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "structured_outputs",
-            "logits_processors",
-        ),
-        "answers are free text: no grammar, schema or list of choices restricts them",
-        ("", {}),
-    ),
-    Other(("modalities",), "answers are text", (["text"],)),
-    Other(
-        ("audio", "web_search_options"),
-        "the model writes text, and neither speaks nor searches",
-        (),
-    ),
-    Other(("reasoning_effort",), "models have no such setting here", ("none",)),
-    Other(("verbosity",), "models have no such setting here", ("medium",)),
-    Other(
-        ("chat_template", "chat_template_kwargs"),
-        "the chat template of the model file is used",
-        ("", {}),
-    ),
-    Other(
-        ("add_generation_prompt",), "the answer always begins a message of the assistant", (True,)
-    ),
-    Other(("continue_final_message",), "the answer is always a new message", (False,)),
-    Other(("use_beam_search", "early_stopping"), "there is no beam search", (False,)),
-    Other(("length_penalty",), "there is no beam search", (1,)),
-    Other(
-        ("include_stop_str_in_output",),
-        "the text that ends an answer is never part of it",
-        (False,),
-    ),
-    Other(("skip_special_tokens",), "special tokens are never part of the text", (True,)),
-    Other(
-        ("add_special_tokens",), "the special tokens that the model needs are always added", (True,)
-    ),
-    Other(
-        ("truncate_prompt_tokens", "n_keep"),
-        "prompts that are too long are refused, and not cut",
-        (0,),
-    ),
-    Other(("prompt_logprobs",), "logprobs are given for the answer only", (0,)),
-    Other(("repeat_penalty",), "its name here is repetition_penalty", (1,)),
-    Other(("n_predict",), "its name here is max_tokens", (-1,)),
-    Other(("typical_p", "tfs_z", "dynatemp_exponent"), "there is no such sampler here", (1,)),
-    Other(
-        ("mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range"),
-        "there is no such sampler here",
-        (0,),
-    ),
-)
-_OTHERS: Final = {name: other for other in OTHERS for name in other.names}
+    def note(self, names: list[str]) -> str:
+        """Count and log the names; returns them as the value of a header."""
+        told = [quote(name[:NAME], safe="[]/@:+ ") for name in names]
+        for name in told:
+            counted = name if name in self.counts or len(self.counts) < REMEMBERED else "others"
+            if counted not in self.counts:
+                _log.warning("requests have the unknown field %s, which is ignored", counted)
+            self.counts[counted] = self.counts.get(counted, 0) + 1
+        return ", ".join(told[:NAMES])
 
 
 class _Form:
@@ -144,15 +65,66 @@ class _Form:
         fields = msgspec.structs.fields(kind)
         self.decoders = {x.encode_name: msgspec.json.Decoder(x.type) for x in fields}
         self.required = [x.encode_name for x in fields if x.required]
-        self.raw = [x.encode_name for x in fields if x.type is Raw]  # null is a value of these
+        self.raw = [
+            x.encode_name for x in fields if Raw in (x.type, *get_args(x.type))
+        ]  # null is a value of these
+        types = {x.encode_name: msgspec.inspect.type_info(x.type) for x in fields}
+        self.nested = {name: kind for name, kind in types.items() if _has_names(kind)}
+
+
+def _has_names(kind: msgspec.inspect.Type) -> bool:
+    """Whether values of a type are, or contain, objects whose names are known."""
+    match kind:
+        case msgspec.inspect.StructType():
+            return True
+        case msgspec.inspect.ListType(item_type=item):
+            return _has_names(item)
+        case msgspec.inspect.UnionType(types=types):
+            return any(_has_names(x) for x in types)
+        case msgspec.inspect.Metadata(type=inner):
+            return _has_names(inner)
+    return False
+
+
+def _strangers(value: object, kind: msgspec.inspect.Type, at: str) -> Iterator[str]:
+    """The names in a value that its type does not have, with the places where they stand."""
+    match kind:
+        case msgspec.inspect.Metadata(type=inner):
+            yield from _strangers(value, inner, at)
+        case msgspec.inspect.UnionType(types=types):
+            # Of the types of a union one is an object at most.
+            for one in types:
+                if _has_names(one):
+                    yield from _strangers(value, one, at)
+        case msgspec.inspect.ListType(item_type=item) if isinstance(value, list):
+            for i, x in enumerate(value):
+                yield from _strangers(x, item, f"{at}[{i}]")
+        case msgspec.inspect.StructType(fields=fields) if isinstance(value, dict):
+            known = {x.encode_name: x.type for x in fields}
+            for name, x in value.items():
+                if name not in known:
+                    yield f"{at}.{name}"
+                elif _has_names(known[name]):
+                    yield from _strangers(x, known[name], f"{at}.{name}")
 
 
 _FORMS: Final[dict[type, _Form]] = {kind: _Form(kind) for kind in FORMS}
 _NAMES: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-def decoded(body: bytes, kind: type[T]) -> T:
+def target_of(name: str, kind: type[Struct]) -> str | None:
+    """The field of a form that an alias stands for; None: it is no alias there."""
+    known = _FORMS[kind].decoders
+    return next((x for x in ALIASES.get(name, ()) if x in known), None)
+
+
+def decoded(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     """Decode the body of a request. Null stands for a field that is not given.
+
+    Args:
+        body: JSON in UTF-8.
+        kind: the form of the request.
+        unknown: gets the names of fields that nobody knows; None: they are refused.
 
     Raises:
         RequestError: the body is no JSON, lacks a field, or has one that is refused, unknown or
@@ -165,15 +137,28 @@ def decoded(body: bytes, kind: type[T]) -> T:
         raise RequestError(400, f"the body cannot be read as a JSON object: {error}") from error
     values: dict[str, Any] = {}
     for name, raw in given.items():
-        decoder = form.decoders.get(name)
-        if decoder is None:
-            _check(name, raw)
-        elif bytes(raw) != b"null" or name in form.raw:
-            values[name] = _value(decoder, name, raw)
+        target = name if name in form.decoders else target_of(name, kind)
+        if target is None:
+            _check(name, raw, unknown)
+        elif target != name and target in given:
+            continue
+        elif bytes(raw) != b"null" or target in form.raw:
+            values[target] = _value(form.decoders[target], name, raw)
+            if target in form.nested:
+                found = _strangers(msgspec.json.decode(raw), form.nested[target], name)
+                _note(found, unknown)
     for name in form.required:
         if name not in values:
             raise RequestError(400, f"the field {name!r} is missing", field=name)
     return kind(**values)
+
+
+def _note(names: Iterator[str], unknown: list[str] | None) -> None:
+    for name in names:
+        if unknown is None:
+            raise _unknown(name)
+        if len(unknown) < REMEMBERED:
+            unknown.append(name)
 
 
 def _value(decoder: msgspec.json.Decoder[Any], name: str, raw: Raw) -> object:
@@ -184,14 +169,19 @@ def _value(decoder: msgspec.json.Decoder[Any], name: str, raw: Raw) -> object:
     return raw.copy() if isinstance(found, Raw) else found
 
 
-def _check(name: str, raw: Raw) -> None:
+def _unknown(name: str) -> RequestError:
+    return RequestError(
+        400, f"the field {name[:NAME]!r} is unknown: check its name or leave it out",
+        field=name[:NAME],
+    )  # fmt: skip
+
+
+def _check(name: str, raw: Raw, unknown: list[str] | None) -> None:
     """Refuse a field that is not built, unless its value asks for nothing."""
     other = _OTHERS.get(name)
     if other is None:
-        raise RequestError(
-            400, f"the field {name[:64]!r} is unknown: check its name or leave it out",
-            field=name[:64],
-        )  # fmt: skip
+        _note(iter([name]), unknown)
+        return
     if other.neutral is None:
         return
     text = bytes(raw)
@@ -201,8 +191,12 @@ def _check(name: str, raw: Raw) -> None:
         raise RequestError(400, f"{name}: {error}", field=name) from error
     if value is None or any(_same(value, neutral) for neutral in other.neutral):
         return
-    accepted = [msgspec.json.encode(x).decode() for x in other.neutral]
-    raise RequestError(
+    raise _not_built(name, other)
+
+
+def _not_built(name: str, other: Other) -> RequestError:
+    accepted = [msgspec.json.encode(x).decode() for x in other.neutral or ()]
+    return RequestError(
         400, f"the field {name!r} is not supported: {other.why}; "
         + " or ".join(["leave it out", *accepted]), field=name,
     )  # fmt: skip

@@ -1,39 +1,34 @@
-"""Answers in the form of OpenAI's API: completions and chats, whole or as events; errors.
+"""What all answers have in common: JSON, server-sent events, errors in the form of each protocol.
 
-Not here: requests (schema.py), one choice and its tokens (choice.py), the computation (engine.py).
+Not here: the answers of a protocol (openai.py and the others), sending (streams.py).
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
-import time
-from contextlib import aclosing
+import re
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 import msgspec
 from starlette.responses import Response
 
-from aggml import InvalidArgument
-from aggml.models import DeadlineError, EngineError, FullError, TooLongError
+from aggml import InvalidArgument, InvalidState, Unsupported
+from aggml.models import DeadlineError, EngineError, FullError, ModelError, TooLongError
 from aggml.serve.http.bodies import ENCODINGS
-from aggml.serve.http.choice import chat_logprobs, text_logprobs
-from aggml.serve.http.resuming import Note
-from aggml.serve.http.schema import RequestError
-from aggml.serve.http.streams import HungUpError, TooLargeError, first_of
+from aggml.serve.http.schema import FORMS, RequestError
+from aggml.serve.http.streams import HungUpError, SlowError, TooLargeError, first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from aggml.serve.http.choice import Choice, Told
-    from aggml.serve.http.resuming import SoFar, Write
+__all__ = [
+    "DAMAGED", "Failure", "anthropic_error", "as_json", "event_of", "line_of", "llama_error",
+    "ollama_error",    "openai_error",
+]  # fmt: skip
 
-__all__ = ["Failure", "Form", "as_json", "event_of"]
-
-_ids = itertools.count(1)
 _log = logging.getLogger("serve")
+DAMAGED: Final = "the model's numbers overflow, or its file is damaged"
 
 
 def as_json(
@@ -44,174 +39,196 @@ def as_json(
     return Response(body, status, headers, media_type="application/json")
 
 
-# -- errors
-
-
-class Failure:
-    """The error that a client gets for an exception."""
-
-    def __init__(self, error: BaseException) -> None:
-        error = first_of(error)
-        self.headers: dict[str, str] = {}
-        message, kind = str(error), "invalid_request_error"
-        field = code = None
-        match error:
-            case RequestError():
-                self.status, field, code = error.status, error.field, error.code
-                if self.status == 401:
-                    self.headers["www-authenticate"] = "Bearer"
-                if self.status == 415:
-                    self.headers["accept-encoding"] = ", ".join(ENCODINGS)
-            case TooLargeError():
-                self.status = 413
-            case TooLongError():
-                self.status, field = 400, error.field
-            case FullError():
-                self.status, kind = 503, "overloaded_error"
-                self.headers["retry-after"] = str(math.ceil(error.seconds))
-            case DeadlineError():
-                self.status, kind = 504, "timeout_error"
-            case TimeoutError():
-                self.status, kind = 504, "timeout_error"
-                message = "the answer was not complete by the deadline"
-            case HungUpError():
-                self.status, message = 499, "the client has gone"
-            case InvalidArgument():
-                self.status = 400
-            case EngineError():
-                self.status, kind = 500, "server_error"
-            case _:
-                _log.error("a request failed", exc_info=error)
-                self.status, kind, message = 500, "server_error", "internal error"
-        self.content = {"error": {"message": message, "type": kind, "param": field, "code": code}}
-
-    def response(self) -> Response:
-        """The error as the whole answer."""
-        return as_json(self.content, self.status, self.headers)
-
-    def event(self) -> bytes:
-        """The error as an event, for a stream that has begun: its status is already sent."""
-        return event_of(self.content)
-
-
-# -- answers
-
-ENDED: Final = Note(ended=True)
-
-
-def event_of(content: object) -> bytes:
+def event_of(content: object, name: str | None = None) -> bytes:
     """A server-sent event of JSON, in one line for all clients.
 
     Many clients split the stream with str.splitlines, which ends a line at U+0085, U+2028 and
     U+2029, too. So these characters are escaped, as JSON allows.
+
+    Args:
+        content: of the event.
+        name: the type of the event; None: it has none.
     """
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + _one_line(content) + b"\n\n"
+
+
+def line_of(content: object) -> bytes:
+    """A line of JSON."""
+    return _one_line(content) + b"\n"
+
+
+def _one_line(content: object) -> bytes:
     body = msgspec.json.encode(content)
     if not body.isascii():
         for raw, spelt in _LINE_ENDS:
             body = body.replace(raw, spelt)
-    return b"data: " + body + b"\n\n"
+    return body
 
 
 _LINE_ENDS: Final = tuple((x.encode(), f"\\u{ord(x):04x}".encode()) for x in "\x85\u2028\u2029")
 
 
-class Form:
-    """Writes an answer in the form of OpenAI's API.
+class Failure:
+    """The error that a client gets for an exception.
 
-    Args:
-        choices: the texts of the answer, each with its tokens.
-        chat: whether it has the form of chats; else that of completions.
-        model: the name of the model in the answer.
-        so_far: the part that another service has sent already, if any.
+    Attributes:
+        status: of HTTP.
+        headers: of the answer.
+        message: what is wrong.
+        kind: of the error, in OpenAI's words.
+        field: of the request; None: none.
+        code: OpenAI's; None: none.
+        more: further members of the error.
     """
 
-    def __init__(
-        self, choices: Sequence[Choice], *, chat: bool, model: str, so_far: SoFar | None = None
-    ) -> None:
-        self._choices = choices
-        self._chat = chat
-        self._kind = "chat.completion" if chat else "text_completion"
-        self._head = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{so_far.name if so_far else next(_ids)}",
-            "created": so_far.created if so_far else int(time.time()),
-            "model": model,
+    def __init__(self, error: BaseException) -> None:
+        error = first_of(error)
+        self.headers: dict[str, str] = {}
+        self.kind = "invalid_request_error"
+        self.message = str(error)
+        self.field: str | None = None
+        self.code: str | None = None
+        self.more: dict[str, Any] = {}
+        match error:
+            case RequestError():
+                self._refuse(error)
+            case TooLargeError():
+                self.status = 413
+            case SlowError():
+                self.status = 408
+                self.headers["connection"] = "close"
+            case TooLongError():
+                self.status, self.field, self.code = 400, error.field, "context_length_exceeded"
+                if error.tokens is not None and error.most is not None:
+                    # The words by which clients know this error.
+                    self.message = (
+                        f"This model's maximum context length is {error.most} tokens, but the "
+                        f"prompt has {error.tokens} tokens: make it shorter"
+                    )
+                    self.more = {"n_prompt_tokens": error.tokens, "n_ctx": error.most}
+            case FullError():
+                self.status, self.kind = 503, "overloaded_error"
+                self.headers["retry-after"] = str(math.ceil(error.seconds))
+            case DeadlineError():
+                self.status, self.kind = 504, "timeout_error"
+            case TimeoutError():
+                self.status, self.kind = 504, "timeout_error"
+                self.message = "the answer was not complete by the deadline"
+            case HungUpError():
+                self.status, self.message = 499, "the client has gone"
+            case InvalidArgument() | Unsupported():
+                self.status = 400
+                self.field, self.message = _field_of(_without_place(self.message))
+            case EngineError() | InvalidState():
+                self.status, self.kind = 500, "server_error"
+            case ModelError():
+                self.status, self.message = 400, _without_place(self.message)
+            case _:
+                _log.error("a request failed", exc_info=error)
+                self.status, self.kind, self.message = 500, "server_error", "internal error"
+
+    def _refuse(self, error: RequestError) -> None:
+        self.status, self.field, self.code = error.status, error.field, error.code
+        self.more = error.more
+        if error.retry is not None:
+            self.headers["retry-after"] = str(math.ceil(error.retry))
+        match error.status:
+            case 401:
+                self.headers["www-authenticate"] = "Bearer"
+            case 415:
+                self.headers["accept-encoding"] = ", ".join(ENCODINGS)
+            case 429:
+                self.kind = "rate_limit_error"
+            case 503:
+                self.kind = "overloaded_error"
+
+    def response(self, form: Callable[[Failure], object] | None = None) -> Response:
+        """The error as the whole answer, in the form of a protocol; None: OpenAI's."""
+        return as_json((form or openai_error)(self), self.status, self.headers)
+
+    def event(self) -> bytes:
+        """The error as an event of OpenAI's streams: the status is already sent."""
+        return event_of(openai_error(self))
+
+
+def _without_place(message: str) -> str:
+    """The message of an error without the call that raised it, which is not the client's."""
+    if message.startswith("["):
+        return message.partition("] ")[2] or message
+    return message
+
+
+#: Names of arguments in Python, and those of the fields that become them.
+ARGUMENTS: Final = {
+    "stop_ids": "stop_token_ids", "schema": "json_schema", "choices": "choice",
+    "sequences": "input", "texts": "input", "think": "reasoning_effort",
+    "template_args": "chat_template_kwargs", "continue_final": "continue_final_message",
+}  # fmt: skip
+_WORD: Final = re.compile(r"[a-z_]+")
+
+
+def _field_of(message: str) -> tuple[str | None, str]:
+    """The field that an error of an argument is about, and the error with its name."""
+    found = _WORD.match(message)
+    if found is None:
+        return None, message
+    field = ARGUMENTS.get(found[0], found[0])
+    return (field if field in _FIELDS else None), field + message[found.end() :]
+
+
+_FIELDS: Final = frozenset(
+    x.encode_name for form in FORMS for x in msgspec.structs.fields(form)
+)  # fmt: skip
+
+
+def openai_error(failure: Failure) -> dict[str, Any]:
+    """An error in the form of OpenAI."""
+    return {
+        "error": {
+            "message": failure.message,
+            "type": failure.kind,
+            "param": failure.field,
+            "code": failure.code,
+            **failure.more,
         }
+    }
 
-    def whole(self) -> dict[str, Any]:
-        """The answer in one piece."""
-        found = []
-        for choice in self._choices:
-            content: dict[str, Any] = {"text": choice.text}
-            if self._chat:
-                content = {"message": {"role": "assistant", "content": choice.text}}
-            end = {"finish_reason": choice.reason, "logprobs": self._told(choice, choice.told)}
-            found.append({"index": choice.index, **content, **end})
-        return {**self._head, "object": self._kind, "choices": found, "usage": self._usage()}
 
-    async def events(self, write: Write, seconds: float, *, usage: bool) -> None:
-        """Write the answer as server-sent events, those of several choices as they come.
+_ANTHROPIC: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
+    504: "timeout_error", 529: "overloaded_error",
+}  # fmt: skip
 
-        Args:
-            write: sends them.
-            seconds: until the answer must be complete; else an error is the last event.
-            usage: whether the event before ``[DONE]`` tells how many tokens there were.
-        """
-        try:
-            with anyio.fail_after(seconds):
-                async with anyio.create_task_group() as tasks:
-                    for choice in self._choices:
-                        tasks.start_soon(self._events_of, choice, write)
-        except Exception as error:
-            if isinstance(first_of(error), HungUpError):
-                raise
-            await write(Failure(error).event(), ENDED)
-            return
-        last = self._event([], usage=self._usage()) if usage else b""
-        await write(last + b"data: [DONE]\n\n", ENDED)
 
-    async def _events_of(self, choice: Choice, write: Write) -> None:
-        if choice.stream is None:
-            return
-        if self._chat and not choice.begun:
-            await write(self._piece(choice, {"role": "assistant", "content": ""}), choice.note())
-        async with aclosing(choice.pieces()) as pieces:
-            async for text, told in pieces:
-                await write(self._piece(choice, {"content": text}, told=told), choice.note())
-        await write(self._piece(choice, {}, reason=choice.reason), choice.note(ended=True))
+def anthropic_error(failure: Failure) -> dict[str, Any]:
+    """An error in the form of Anthropic."""
+    usual = "invalid_request_error" if failure.status < 500 else "api_error"
+    message = failure.message
+    if failure.code == "context_length_exceeded" and "n_ctx" in failure.more:
+        tokens, most = failure.more["n_prompt_tokens"], failure.more["n_ctx"]
+        message = f"prompt is too long: {tokens} tokens > {most} maximum"
+    kind = _ANTHROPIC.get(failure.status, usual)
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
-    def _piece(
-        self,
-        choice: Choice,
-        delta: dict[str, str],
-        *,
-        told: Sequence[Told] = (),
-        reason: str | None = None,
-    ) -> bytes:
-        content = {"delta": delta} if self._chat else {"text": delta.get("content", "")}
-        logprobs = self._told(choice, told) if told else None
-        end = {"finish_reason": reason, "logprobs": logprobs}
-        return self._event([{"index": choice.index, **content, **end}])
 
-    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
-        """Probabilities of tokens; None if the request does not want them."""
-        if not choice.tells:
-            return None
-        return chat_logprobs(told) if self._chat else text_logprobs(told)
+_LLAMA: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    501: "not_supported_error", 503: "unavailable_error",
+}  # fmt: skip
 
-    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:  # noqa: ANN401 JSON
-        kind = self._kind + ".chunk" if self._chat else self._kind
-        event = {**self._head, "object": kind, "choices": choices, **more}
-        return event_of(event)
 
-    def _usage(self) -> dict[str, Any]:
-        """The numbers of tokens. A prompt with several answers counts once."""
-        firsts = {id(choice.prompt): choice for choice in reversed(self._choices)}
-        made = sum(choice.made for choice in self._choices)
-        prompt = sum(len(choice.prompt) for choice in firsts.values())
-        cached = sum(choice.cached for choice in firsts.values())
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": made,
-            "total_tokens": prompt + made,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+def llama_error(failure: Failure) -> dict[str, Any]:
+    """An error in the form of llama-server."""
+    usual = "invalid_request_error" if failure.status < 500 else "server_error"
+    kind = _LLAMA.get(failure.status, usual)
+    if failure.code == "context_length_exceeded":
+        kind = "exceed_context_size_error"
+    told = {"code": failure.status, "message": failure.message, "type": kind}
+    return {"error": {**told, "param": failure.field, **failure.more}}
+
+
+def ollama_error(failure: Failure) -> dict[str, Any]:
+    """An error in the form of Ollama."""
+    return {"error": failure.message}

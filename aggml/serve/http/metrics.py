@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aggml.models import TextModel
+    from aggml.models.engine.interface import TextEngine
+    from aggml.serve.http.fields import Ignored
     from aggml.serve.http.pacing import UnderWay
 
 __all__ = ["Metrics"]
@@ -26,12 +31,66 @@ ENGINE = {
     "cached_prompt_tokens": "Tokens of prompts that were copied from stored pages, so far",
     "tokens": "Tokens of answers, so far",
     "failed_steps": "Decoding steps that failed, so far",
+    "preemptions": "Sequences that had to make room for others, so far",
     "queued": "Sequences that wait for a slot",
     "active": "Sequences that have a slot",
     "pages_used": "Pages of keys and values reserved for sequences that have a slot",
     "pages_stored": "Pages that keep the beginnings of earlier prompts",
     "pages": "Pages of keys and values that --kv-memory has room for",
 }
+
+
+#: How to get the figures of `ENGINE`.
+FIGURES: dict[str, Callable[[TextEngine], float]] = {
+    "prompt_tokens": lambda engine: engine.counters.prompt_tokens,
+    "cached_prompt_tokens": lambda engine: engine.counters.cached_tokens,
+    "tokens": lambda engine: engine.counters.tokens,
+    "failed_steps": lambda engine: engine.counters.failed_steps,
+    "preemptions": lambda engine: engine.counters.preemptions,
+    "queued": lambda engine: engine.queued,
+    "active": lambda engine: engine.active,
+    "pages_used": lambda engine: engine.page_usage.used,
+    "pages_stored": lambda engine: engine.page_usage.stored,
+    "pages": lambda engine: engine.page_usage.total,
+}
+#: The same figures by the names of vLLM, for programs that look at these.
+VLLM: dict[str, str] = {
+    "vllm:num_requests_running": "active",
+    "vllm:num_requests_waiting": "queued",
+    "vllm:prompt_tokens_total": "prompt_tokens",
+    "vllm:generation_tokens_total": "tokens",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:prefix_cache_hits_total": "cached_prompt_tokens",
+}
+USAGE = "vllm:kv_cache_usage_perc"
+
+
+def _figure(engine: weakref.ref[TextEngine], value: Callable[[TextEngine], float]) -> float:
+    """A figure of an engine; 0 if it is gone."""
+    found = engine()
+    return 0.0 if found is None else value(found)
+
+
+def _usage(engine: TextEngine) -> float:
+    pages = engine.page_usage
+    return pages.used / pages.total if pages.total else 0.0
+
+
+class _IgnoredFields:
+    """Counts of the fields that were ignored."""
+
+    def __init__(self, ignored: Ignored) -> None:
+        self._ignored = ignored
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counts as Prometheus takes them."""
+        found = CounterMetricFamily(
+            "aggml_ignored_fields", "Requests with an unknown field, which was ignored",
+            labels=["field"],
+        )  # fmt: skip
+        for name, count in self._ignored.counts.items():
+            found.add_metric([name], count)
+        yield found
 
 
 class Metrics:
@@ -67,6 +126,13 @@ class Metrics:
             registry=registry,
         )
 
+        self._vllm = {
+            name: Gauge(name, what, ["model_name"], registry=registry)
+            for name, what in {
+                **{name: ENGINE[counted] for name, counted in VLLM.items()},
+                USAGE: "Part of the pages that is reserved",
+            }.items()
+        }
         self._engines = {
             name: Gauge(f"aggml_{name}", what, ["model"], registry=registry)
             for name, what in ENGINE.items()
@@ -78,24 +144,20 @@ class Metrics:
             lambda: under_way.count
         )
 
+    def show_ignored(self, ignored: Ignored) -> None:
+        """Show which unknown fields requests have."""
+        self._registry.register(_IgnoredFields(ignored))
+
     def show_engine(self, name: str, model: TextModel) -> None:
         """Show the counters of an engine, labelled with the name of its model."""
-        engine = model.engine
-        counters = engine.counters
+        counters = model.engine.counters
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
-        shown: dict[str, Callable[[], float]] = {
-            "prompt_tokens": lambda: counters.prompt_tokens,
-            "cached_prompt_tokens": lambda: counters.cached_tokens,
-            "tokens": lambda: counters.tokens,
-            "failed_steps": lambda: counters.failed_steps,
-            "queued": lambda: engine.queued,
-            "active": lambda: engine.active,
-            "pages_used": lambda: engine.page_usage.used,
-            "pages_stored": lambda: engine.page_usage.stored,
-            "pages": lambda: engine.page_usage.total,
-        }
-        for counted, value in shown.items():
-            self._engines[counted].labels(name).set_function(value)
+        found = weakref.ref(model.engine)  # a model of a host may be unloaded
+        for counted, value in FIGURES.items():
+            self._engines[counted].labels(name).set_function(partial(_figure, found, value))
+        for shown, counted in VLLM.items():
+            self._vllm[shown].labels(name).set_function(partial(_figure, found, FIGURES[counted]))
+        self._vllm[USAGE].labels(name).set_function(partial(_figure, found, _usage))
 
     def text(self) -> bytes:
         """All metrics in the format of Prometheus."""

@@ -19,13 +19,25 @@ if TYPE_CHECKING:
 __all__ = ["Recorded"]
 
 
+def _about(scope: Scope) -> dict[str, Any]:
+    """What the application noted of a request: its id, the key and the model, ignored fields."""
+    exchange = scope.get("state", {}).get("exchange")
+    if exchange is None:
+        return {}
+    found = {"id": exchange.id, "key": exchange.key, "model": exchange.model}
+    return {x: value for x, value in found.items() if value is not None} | (
+        {"ignored": exchange.unknown[:16]} if exchange.unknown else {}
+    )
+
+
 class Recorded:
     """An ASGI application that reports each request once it has ended.
 
     Args:
         app: answers the requests.
         tell: gets "request" with method, path, status (None: the client had gone before there was
-            one), bytes of the answer, and the seconds from the request to the last byte.
+            one), bytes of the answer, the seconds from the request to the last byte, the id of the
+            request, and, if there are any, the name of its key, its model and its ignored fields.
     """
 
     def __init__(self, app: ASGIApp, tell: Tell) -> None:
@@ -59,5 +71,6 @@ class Recorded:
                     "status": status,
                     "bytes": nbytes,
                     "seconds": time.perf_counter() - begin,
+                    **_about(scope),
                 }
             )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import anyio
 
 from aggml.serve.http.app import application
+from aggml.serve.http.connections import connection_class
 from aggml.serve.http.records import Recorded
 from aggml.serve.http.streams import first_of
 
@@ -115,6 +116,7 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
             access_log=where.logs_requests(),
             timeout_graceful_shutdown=LAST,
             timeout_keep_alive=KEEP_ALIVE,
+            http=connection_class(app.state.service.options.header_timeout),
         )
     )
 

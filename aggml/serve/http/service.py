@@ -1,28 +1,52 @@
-"""Service: opens the models once for all requests, and ends them.
+"""Service: opens the models once for all requests, or when they are asked for, and ends them.
 
-Here: options, opening, draining. Not here: the routes (app.py), opening one model (../opening.py).
+Here: options, names, opening, draining. Not here: the routes (app.py), opening one model
+(../opening.py), which models stay in memory (`aggml.models.Host`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from aggml.models import EncoderModel, EngineError, ModelError, SpeechModel, TextModel, computing
+from aggml import InvalidArgument
+from aggml.models import (
+    EncoderModel,
+    EngineError,
+    Host,
+    ModelError,
+    SpeechModel,
+    TextModel,
+    caller,
+    computing,
+)
+from aggml.process.paths import user_path
+from aggml.serve.http.fields import Ignored
+from aggml.serve.http.kept import Store
+from aggml.serve.http.keys import Keys, Shares, read_keys
 from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import UnderWay, collect_seldom
-from aggml.serve.opening import Limits, load_served
+from aggml.serve.http.schema import RequestError
+from aggml.serve.http.streams import LARGEST
+from aggml.serve.opening import Limits, load_served, name_of, prepare
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from pathlib import Path
 
     from aggml import Backend, Scheduler
+    from aggml.models import Model
+    from aggml.serve.http.schema import ModelRequest
 
-__all__ = ["Options", "Service"]
+__all__ = ["Entry", "Options", "Service"]
+
+M = TypeVar("M", bound="Model")
 
 
 @dataclass(frozen=True)
@@ -30,17 +54,34 @@ class Options:
     """The options of the service.
 
     Attributes:
-        models: model files. Models that continue text serve completions, encoders embeddings,
-            encoders with a rank head also rerank, speech models transcriptions.
+        models: model files. Models that continue text serve completions and vectors, encoders
+            embeddings, encoders with a rank head also rerank, speech models transcriptions.
         devices: names of aggml devices, which share each model; none: the best one.
         threads: threads that compute; None: as many as there are usable cores.
         limits: how much each model may take.
         deadline: seconds for a request that sets no ``timeout``.
         drain: seconds that requests under way have when the service stops.
-        api_key: what requests to /v1 must bring as ``Authorization: Bearer ...``; None: nothing.
+        api_key: what requests must bring as ``Authorization: Bearer ...`` or ``X-Api-Key: ...``;
+            several: one of them; None: nothing.
+        api_key_file: a file with further keys (keys.py).
         collect_seldom: whether the garbage collector runs seldom once the models are loaded
             (pacing.py). For a process that does nothing else.
         progress: called with the file, bytes loaded so far and bytes in all.
+        aliases: further names of models, each "NAME" for the first model or "NAME=MODEL". The first
+            one of a model is the name in its answers.
+        strict: refuse fields that nobody knows, instead of ignoring and telling them.
+        max_body: bytes of a body, before and after it is decompressed.
+        max_inputs: texts to embed or prompts in one request.
+        body_timeout: seconds in which the next part of a body must come.
+        header_timeout: seconds in which the head of a request must be complete.
+        ping: seconds after which a silent stream gets a comment; 0: never.
+        rate: requests that a client may begin in a minute; None: any number.
+        concurrency: requests that a client may have under way; None: any number.
+        cors: origins whose pages may ask; ("*",): all.
+        memory: bytes for all models together: each is loaded when it is asked for first, and
+            unloaded when others need its room; None: all are loaded at once and stay.
+        idle: with ``memory``: seconds after which a model that nobody uses is unloaded.
+        page: whether there is a page with a chat at ``/``.
     """
 
     models: Sequence[Path]
@@ -49,9 +90,33 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     deadline: float = 120.0
     drain: float = 30.0
-    api_key: str | None = None
+    api_key: str | Sequence[str] | None = None
+    api_key_file: Path | None = None
     collect_seldom: bool = False
     progress: Callable[[Path, int, int], None] | None = None
+    aliases: Sequence[str] = ()
+    strict: bool = False
+    max_body: int = LARGEST
+    max_inputs: int = 2048
+    body_timeout: float = 60.0
+    header_timeout: float = 30.0
+    ping: float = 15.0
+    rate: int | None = None
+    concurrency: int | None = None
+    cors: Sequence[str] = ()
+    memory: int | None = None
+    idle: float | None = None
+    page: bool = True
+
+    def keys(self) -> list[tuple[str, str]]:
+        """The keys, each with its name.
+
+        Raises:
+            InvalidArgument, OSError: the file of keys cannot be read.
+        """
+        given = [self.api_key] if isinstance(self.api_key, str) else self.api_key or ()
+        found = [(f"key{i}", key) for i, key in enumerate(given, 1)]
+        return found + (read_keys(self.api_key_file) if self.api_key_file else [])
 
 
 @asynccontextmanager
@@ -69,39 +134,106 @@ async def _beside(task: Callable[[], Coroutine[Any, Any, Any]]) -> AsyncIterator
         raise failed
 
 
+@dataclass
+class Entry:
+    """A model of the service.
+
+    Attributes:
+        path: its file.
+        names: those that requests may give; the first one is told.
+        model: None: it is loaded when it is asked for.
+        kind: its class, once it is known.
+        ranks: whether it has a rank head.
+        title: what its file calls it.
+        seen: `id` of the model that was prepared last.
+    """
+
+    path: Path
+    names: list[str]
+    model: Model | None = None
+    kind: type[Model] | None = None
+    ranks: bool = False
+    title: str = ""
+    seen: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name that is told."""
+        return self.names[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """What answers of the same seed depend on: the file and the version of the program."""
+        stat = self.path.stat() if self.path.exists() else None
+        what = f"{version('aggml')}|{self.path.name}|{stat.st_size if stat else 0}"
+        return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:12]
+
+
 class Service:
     """The models by name. A request that names no model gets the first that can answer it."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.metrics = Metrics()
-        self.embedders: dict[str, EncoderModel] = {}
-        self.completers: dict[str, TextModel] = {}
-        self.transcribers: dict[str, SpeechModel] = {}
+        self.keys = Keys(options.keys())
+        self.shares = Shares(options.rate, options.concurrency)
+        self.ignored = Ignored(strict=options.strict)
+        self.entries = _entries(options)
+        self.host: Host | None = None
+        self.answers = Store()
+        self.created = int(time.time())
         self.is_open = self.stopping = False
         self.under_way = UnderWay()
         self.metrics.show_requests(self.under_way)
+        self.metrics.show_ignored(self.ignored)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Service]:
         """Load the models. At the end of the block requests under way have some time to end."""
         o = self.options
         async with AsyncExitStack() as stack:
-            for path in o.models:
-                # Each model has a backend of its own, so it does not wait in another model's queue.
-                on = await stack.enter_async_context(computing(o.devices, o.threads))
-                await self._open(path, on, stack)
+            if o.memory is not None:
+                await self._open_host(stack)
+            else:
+                for entry in self.entries:
+                    # Each model has a backend of its own, so it does not wait in another model's
+                    # queue.
+                    on = await stack.enter_async_context(computing(o.devices, o.threads))
+                    await self._open(entry, on, stack)
             if o.collect_seldom:
                 collect_seldom()
             await stack.enter_async_context(_beside(self.metrics.tick))
+            if self.host is not None and o.idle is not None:
+                await stack.enter_async_context(_beside(self._tidy))
             self.is_open = True
             try:
                 yield self
             finally:
                 await self.drain(o.drain)
 
-    async def _open(self, path: Path, on: Backend | Scheduler, stack: AsyncExitStack) -> None:
+    async def _open_host(self, stack: AsyncExitStack) -> None:
+        o = self.options
+        on = None
+        if o.devices or o.threads is not None:
+            on = await stack.enter_async_context(computing(o.devices, o.threads))
+        self.host = await stack.enter_async_context(Host(on, memory=o.memory, idle=o.idle))
+        for entry in self.entries:
+            options = o.limits.options()
+            for name in ("ctx", "slots"):  # the host finds what fits
+                if options[name] is None:
+                    del options[name]
+            self.host.add(entry.name, entry.path, **options)
+
+    async def _tidy(self) -> None:
+        assert self.host is not None
+        assert self.options.idle is not None
+        while True:
+            await anyio.sleep(max(1.0, self.options.idle / 2))
+            await self.host.tidy()
+
+    async def _open(self, entry: Entry, on: Backend | Scheduler, stack: AsyncExitStack) -> None:
         progress = self.options.progress
+        path = entry.path
 
         def loaded(done: int, total: int) -> None:
             if progress is not None:
@@ -110,26 +242,147 @@ class Service:
         served = await stack.enter_async_context(
             load_served(path, on, self.options.limits, None if progress is None else loaded)
         )
-        if served.name in self.names:
-            raise ModelError(f"two models have the name {served.name!r}: rename {path}")
-        model = served.model
-        if isinstance(model, EncoderModel):
-            self.embedders[served.name] = model
-        elif isinstance(model, SpeechModel):
-            self.transcribers[served.name] = model
-        elif isinstance(model, TextModel):
-            self.metrics.show_engine(served.name, model)
-            self.completers[served.name] = model
+        entry.title = served.title
+        self._know(entry, served.model)
+        entry.model = served.model
 
-    @property
-    def rankers(self) -> dict[str, EncoderModel]:
-        """The encoders that have a rank head."""
-        return {name: x for name, x in self.embedders.items() if x.ranks}
+    def _know(self, entry: Entry, model: Model) -> None:
+        """Note what a loaded model can do."""
+        entry.kind = type(model)
+        entry.ranks = isinstance(model, EncoderModel) and model.ranks
+        if isinstance(model, TextModel):
+            self.metrics.show_engine(entry.name, model)
+
+    # -- models by name
 
     @property
     def names(self) -> list[str]:
-        """The names of the models that are served."""
-        return [*self.completers, *self.embedders, *self.transcribers]
+        """The names of the models that are served, all of each."""
+        return [name for entry in self.entries for name in entry.names]
+
+    @property
+    def completers(self) -> dict[str, TextModel]:
+        """The loaded models that continue text."""
+        return {x.name: x.model for x in self.entries if isinstance(x.model, TextModel)}
+
+    @property
+    def embedders(self) -> dict[str, EncoderModel]:
+        """The loaded encoders."""
+        return {x.name: x.model for x in self.entries if isinstance(x.model, EncoderModel)}
+
+    @property
+    def transcribers(self) -> dict[str, SpeechModel]:
+        """The loaded models of speech."""
+        return {x.name: x.model for x in self.entries if isinstance(x.model, SpeechModel)}
+
+    def find(self, name: str) -> Entry:
+        """The model of a name.
+
+        Raises:
+            RequestError: there is none; the message has the names that there are.
+        """
+        for entry in self.entries:
+            if name in entry.names:
+                return entry
+        raise _unknown(name, self.names)
+
+    async def lease(
+        self,
+        stack: AsyncExitStack,
+        given: ModelRequest,
+        kinds: Sequence[type[Model]],
+        what: str,
+        *,
+        ranks: bool = False,
+    ) -> tuple[str, Model]:
+        """The model that answers a request, until the end of the stack, and the name it is told by.
+
+        From here on the task computes for the request's user.
+
+        Args:
+            stack: ends the use.
+            given: the request.
+            kinds: of models that can answer, the best first.
+            what: is asked for, for messages.
+            ranks: whether it must have a rank head.
+
+        Raises:
+            RequestError: there is no such model.
+        """
+        caller.set(given.user if isinstance(given.user, (str, int)) else None)
+        if given.model is not None:
+            entry = self.find(given.model)
+            if not _can(entry, kinds, ranks=ranks):
+                able = [y for x in self.entries if _can(x, kinds, ranks=ranks) for y in x.names]
+                raise _unknown(given.model, able, what)
+            return given.model, await self._use(stack, entry, kinds, what, ranks=ranks)
+        for kind in kinds:
+            for entry in self.entries:
+                if _can(entry, [kind], ranks=ranks):
+                    model = await self._use(stack, entry, kinds, what, ranks=ranks)
+                    return entry.name, model
+        raise RequestError(404, f"this server has no model for {what}", code="model_not_found")
+
+    async def _use(
+        self,
+        stack: AsyncExitStack,
+        entry: Entry,
+        kinds: Sequence[type[Model]],
+        what: str,
+        *,
+        ranks: bool,
+    ) -> Model:
+        if entry.model is not None:
+            return entry.model
+        model = await stack.enter_async_context(self.use(entry))
+        if not _can(entry, kinds, ranks=ranks):
+            raise _unknown(entry.name, [], what)
+        return model
+
+    @asynccontextmanager
+    async def use(self, entry: Entry) -> AsyncIterator[Model]:
+        """A model of the host, loaded if it is not, until the end of the block."""
+        assert self.host is not None
+        async with self.host.use(entry.name) as model:
+            if entry.seen != id(model):
+                await prepare(model, entry.path)
+                entry.seen = id(model)
+                self._know(entry, model)
+            yield model
+
+    def state_of(self, entry: Entry) -> str:
+        """Whether a model is "loaded", "loading", "unloading" or "unloaded"."""
+        if self.host is None:
+            return "loaded" if entry.model is not None else "loading"
+        return self.host.models[entry.name].state
+
+    async def load(self, entry: Entry) -> None:
+        """Load a model of the host.
+
+        Raises:
+            RequestError: the service has none; it keeps all models loaded.
+        """
+        self._check_host()
+        async with self.use(entry):
+            pass
+
+    async def unload(self, entry: Entry) -> None:
+        """Unload a model of the host.
+
+        Raises:
+            RequestError: as `load`; somebody uses the model.
+        """
+        await self._check_host().unload(entry.name)
+
+    def _check_host(self) -> Host:
+        if self.host is None:
+            raise RequestError(
+                400, "this service keeps all its models loaded: start it with --memory to load and "
+                "unload them", field="model",
+            )  # fmt: skip
+        return self.host
+
+    # -- the end
 
     async def drain(self, seconds: float) -> None:
         """Answer new requests with 503 and wait for those under way; then cut off the rest.
@@ -148,3 +401,54 @@ class Service:
         """End the requests under way with an error: the server has stopped."""
         for model in self.completers.values():
             model.engine.cut_off(EngineError("the server has stopped"))
+
+
+def _can(entry: Entry, kinds: Sequence[type[Model]], *, ranks: bool) -> bool:
+    """Whether a model can answer; one that was never loaded may."""
+    if entry.kind is None:
+        return True
+    return issubclass(entry.kind, tuple(kinds)) and (entry.ranks or not ranks)
+
+
+def _entries(options: Options) -> list[Entry]:
+    """The models and all their names.
+
+    Raises:
+        ModelError: two models have one name.
+        InvalidArgument: an alias names no model.
+    """
+    paths = [user_path(x) for x in options.models]
+    stems = [name_of(path) for path in paths]
+    aliases: list[list[str]] = [[] for _ in paths]
+    for given in options.aliases:
+        name, _, of = given.partition("=")
+        meant = [i for i, x in enumerate(paths) if of in (stems[i], x.name, str(x))] if of else [0]
+        if not name or not meant:
+            known = ", ".join(map(repr, stems))
+            raise InvalidArgument(
+                f"[serve] the alias {given!r} names no model, expected NAME or NAME=MODEL with one "
+                f"of {known}"
+            )
+        aliases[meant[0]].append(name)
+    found = []
+    for path, stem, others in zip(paths, stems, aliases, strict=True):
+        # Files of one name are told apart by their aliases.
+        names = [*others, stem] if stems.count(stem) == 1 or not others else others
+        found.append(Entry(path, names))
+    seen: set[str] = set()
+    for entry in found:
+        for name in entry.names:
+            if name in seen:
+                raise ModelError(
+                    f"two models have the name {name!r}: give {entry.path} another one with "
+                    "--alias, or rename it"
+                )
+            seen.add(name)
+    return found
+
+
+def _unknown(name: str, known: Sequence[str], what: str = "") -> RequestError:
+    there = ", ".join(map(repr, known)) or "none"
+    purpose = f" for {what}" if what else ""
+    message = f"the model {name[:64]!r} is not served here{purpose}; there are {there}"
+    return RequestError(404, message, field="model", code="model_not_found")

@@ -37,7 +37,7 @@ NUMBERS: Final = frozenset({"temperature", "stream", "timeout", "priority"})
 LISTS: Final = "[]"  # ends the name of a field that may come several times
 
 
-async def form_of(request: Request) -> tuple[bytes, bytes]:
+async def form_of(request: Request, seconds: float = 60.0) -> tuple[bytes, bytes]:
     """The file of a form, and its other fields as a JSON object.
 
     Raises:
@@ -49,7 +49,7 @@ async def form_of(request: Request) -> tuple[bytes, bytes]:
         raise RequestError(
             400, "the body must be multipart/form-data with a field 'file'", field="file"
         )
-    body = await read_body(request, LARGEST_SOUND)
+    body = await read_body(request, LARGEST_SOUND, seconds)
 
     async def parts() -> AsyncGenerator[bytes]:
         yield body

@@ -6,7 +6,7 @@ Not here: the events themselves (forms.py).
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from aggml.serve.http.resuming import NOTE, so_far_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from aggml.serve.http.resuming import Note, Write
 
 __all__ = [
-    "LARGEST", "EventStream", "HungUpError", "TooLargeError", "body_of",
+    "EVENTS", "LARGEST", "EventStream", "HungUpError", "SlowError", "TooLargeError", "body_of",
     "first_of", "hung_up_cancels",
 ]  # fmt: skip
 
-LARGEST: Final = 1 << 20  # bytes of a request's body: as JSON they take 2 ms to read
+LARGEST: Final = 16 << 20  # bytes of a request's body, unless --max-body says otherwise
+EVENTS: Final = "text/event-stream"
+COMMENT: Final = b": still here\n\n"  # clients skip lines that begin with a colon
 
 
 class HungUpError(Exception):
@@ -38,6 +40,10 @@ class TooLargeError(Exception):
     """The body of a request is larger than allowed."""
 
 
+class SlowError(Exception):
+    """The body of a request comes too slowly."""
+
+
 def first_of(error: BaseException) -> BaseException:
     """The first exception inside the groups that task groups raise."""
     while isinstance(error, BaseExceptionGroup):
@@ -45,16 +51,22 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-async def body_of(request: Request, most: int = LARGEST) -> bytes:
+async def body_of(request: Request, most: int = LARGEST, seconds: float = 60.0) -> bytes:
     """The body of a request.
+
+    Args:
+        request: its body has not been read.
+        most: bytes of the body.
+        seconds: in which the next part of the body must come.
 
     Raises:
         TooLargeError: the body has more than ``most`` bytes.
+        SlowError: the next part of the body did not come in time.
         HungUpError: the client went before the body was complete.
     """
     body = bytearray()
     try:
-        async with aclosing(request.stream()) as parts:
+        async with aclosing(_parts(request, seconds)) as parts:
             async for part in parts:
                 body += part
                 if len(body) > most:
@@ -64,9 +76,29 @@ async def body_of(request: Request, most: int = LARGEST) -> bytes:
     return bytes(body)
 
 
+async def _parts(request: Request, seconds: float) -> AsyncGenerator[bytes]:
+    """The parts of a body."""
+    async with aclosing(request.stream()) as parts:
+        while True:
+            part: bytes | None = None
+            with anyio.move_on_after(seconds) as scope:
+                part = await anext(parts, None)
+            if scope.cancelled_caught:
+                raise SlowError(f"the next part of the body did not come within {seconds:g} s")
+            if part is None:
+                return
+            yield part
+
+
 @asynccontextmanager
-async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
+async def hung_up_cancels(
+    receive: Receive, beside: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> AsyncIterator[None]:
     """Cancel the block once the client has gone; the request's body must have been read before.
+
+    Args:
+        receive: of the request.
+        beside: runs until the end of the block.
 
     Raises:
         HungUpError: the client has gone.
@@ -82,6 +114,8 @@ async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_when_gone)
+        if beside is not None:
+            tasks.start_soon(beside)
         yield
         tasks.cancel_scope.cancel()
     if gone:
@@ -96,19 +130,28 @@ class EventStream(Response):
     Args:
         produce: gets a function that sends bytes; may call it from several tasks.
         gone: called if the client went before the end.
+        ping: seconds after which a comment is sent if nothing else was, so that nobody on the way
+            takes the connection for dead; 0: never.
+        media: the type of the answer; comments are sent in server-sent events alone.
     """
 
-    media_type = "text/event-stream"
+    media_type = EVENTS
 
     def __init__(
-        self, produce: Callable[[Write], Awaitable[None]], gone: Callable[[], object]
+        self,
+        produce: Callable[[Write], Awaitable[None]],
+        gone: Callable[[], object],
+        ping: float = 0.0,
+        media: str = EVENTS,
     ) -> None:
         self.status_code = 200
         self.background = None
+        self.media_type = media
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
         self.raw_headers = [x for x in self.raw_headers if x[0] != b"content-length"]
         self._produce = produce
         self._gone = gone
+        self._ping = ping if media == EVENTS else 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events: the call that ASGI asks for."""
@@ -116,18 +159,28 @@ class EventStream(Response):
         await send({"type": "http.response.start", **head})
         turn = anyio.Lock()
         noted = so_far_of(scope) is not None
+        written = 0
 
         async def write(data: bytes, note: Note | None = None) -> None:
+            nonlocal written
             more = {NOTE: note} if noted and note is not None else {}
             body = {"type": "http.response.body", "body": data, "more_body": True, **more}
             async with turn:
+                written += 1
                 try:
                     await send(body)
                 except OSError as error:  # on some servers sending fails before `receive` tells it
                     raise HungUpError from error
 
+        async def ping() -> None:
+            while True:
+                before = written
+                await anyio.sleep(self._ping)
+                if written == before:
+                    await write(COMMENT)
+
         try:
-            async with hung_up_cancels(receive):
+            async with hung_up_cancels(receive, ping if self._ping else None):
                 await self._produce(write)
         except Exception as error:
             if not isinstance(first_of(error), HungUpError):

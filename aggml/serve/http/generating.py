@@ -1,0 +1,394 @@
+"""From fields to arguments: how tokens are chosen, messages, tools; prompts as tokens.
+
+The names of a request become those of `TextModel.generate` and `chat`; the checks are there. Not
+here: fields (schema.py), the routes of a protocol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import anyio.to_thread
+import msgspec
+from anyio.lowlevel import checkpoint
+from msgspec import Meta
+
+from aggml.models import TooLongError
+from aggml.serve.http.schema import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from msgspec import Raw
+
+    from aggml.models import Model, TextModel
+    from aggml.serve.http.exchange import Exchange
+    from aggml.serve.http.schema import Message, Part, Sampling, Tool
+
+__all__ = [
+    "begin_text", "check_tokens", "effort_of", "encode", "encode_prompt", "encode_texts",
+    "messages_of", "part_text", "prompt_of", "prompts", "sampling_options", "too_long", "tools_of",
+]  # fmt: skip
+
+LONG_TEXT: Final = 500  # characters; longer texts are tokenized in a thread
+LEAST: Final = 1e-9  # top_p that keeps the best token alone
+#: Names of samplers: llama.cpp's names and letters, and those of `TextModel.generate`.
+SAMPLERS: Final = {
+    "typ_p": "typical_p", "temp": "temperature", "top-k": "top_k", "top-p": "top_p",
+    "min-p": "min_p", "typical": "typical_p", "typ-p": "typical_p", "top-n-sigma": "top_n_sigma",
+}  # fmt: skip
+LETTERS: Final = {
+    "e": "penalties", "d": "dry", "k": "top_k", "y": "typical_p", "p": "top_p", "s": "top_n_sigma",
+    "m": "min_p", "x": "xtc", "t": "temperature", "i": "infill",
+}  # fmt: skip
+#: Fields that become arguments of the same name, if they are not at their default.
+SAME: Final = (
+    "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens",
+    "typical_p", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_breakers", "dynatemp_range", "dynatemp_exponent", "mirostat",
+    "mirostat_tau", "mirostat_eta",
+)  # fmt: skip
+_TextOrTokens = str | Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
+
+
+# -- how tokens are chosen
+
+
+def sampling_options(
+    given: Sampling, model: TextModel, exchange: Exchange, logprobs: int | None
+) -> dict[str, Any]:
+    """The fields as arguments of `TextModel.generate`, but for ``max_tokens``.
+
+    Args:
+        given: the request.
+        model: answers it.
+        exchange: notes what is ignored.
+        logprobs: how many probable tokens are told beside each one; None: none is told.
+    """
+    ends = frozenset[int]() if given.ignore_eos else model.tokenizer.ends
+    defaults = type(given)
+    found: dict[str, Any] = {
+        "temperature": max(0.0, given.temperature),
+        "top_k": max(0, given.top_k),
+        "top_p": max(LEAST, given.top_p),
+        "seed": None if given.seed == -1 else given.seed and given.seed % (1 << 64),
+        "stop": _stops(given.stop),
+        "stop_ids": sorted(ends | frozenset(given.stop_token_ids)),
+        "logit_bias": given.logit_bias,
+        "logprobs": logprobs,
+        "priority": given.priority,
+        "deadline": given.timeout,
+        **_constraint(given),
+    }
+    usual = {x.encode_name: x.default for x in msgspec.structs.fields(defaults)}
+    for name in SAME:
+        value = getattr(given, name)
+        if name == "min_p" or value != usual[name]:
+            found[name] = value
+    found.setdefault("min_tokens", given.min_tokens)
+    if given.top_n_sigma > 0:
+        found["top_n_sigma"] = given.top_n_sigma
+    if given.dry_range != -1:
+        found["dry_range"] = given.dry_range
+    if given.samplers:
+        found["samplers"] = _samplers(given.samplers, exchange)
+    return found
+
+
+def _stops(given: str | list[str]) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    return [x for x in texts if x]
+
+
+def _samplers(given: list[str] | str, exchange: Exchange) -> list[str]:
+    """Names of samplers; one that is for another server alone is told as ignored."""
+    names = [LETTERS.get(x, x) for x in given] if isinstance(given, str) else given
+    found = []
+    for name in names:
+        if name == "infill":
+            exchange.unknown.append("samplers[infill]")
+        else:
+            found.append(SAMPLERS.get(name, name))
+    return found
+
+
+def _constraint(given: Sampling) -> dict[str, Any]:
+    """What the text of the answer must be.
+
+    Raises:
+        RequestError: several of the fields say it.
+    """
+    found: list[tuple[str, str, Any]] = []
+    if given.json_schema not in (None, ""):
+        found.append(("json_schema", "schema", given.json_schema))
+    if given.regex:
+        found.append(("regex", "regex", given.regex))
+    if given.choice:
+        found.append(("choice", "choices", given.choice))
+    if given.grammar:
+        found.append(("grammar", "grammar", given.grammar))
+    other = given.structured_outputs
+    if other is not None:
+        if other.json is not None:
+            found.append(("structured_outputs", "schema", other.json))
+        if other.json_object:
+            found.append(("structured_outputs", "schema", {"type": "object"}))
+        if other.regex:
+            found.append(("structured_outputs", "regex", other.regex))
+        if other.choice:
+            found.append(("structured_outputs", "choices", other.choice))
+        if other.grammar:
+            found.append(("structured_outputs", "grammar", other.grammar))
+    if len(found) > 1:
+        names = " and ".join(x[0] for x in found[:2])
+        raise RequestError(
+            400, f"{found[1][0]}: {names} both say what the answer must be: give one of them",
+            field=found[1][0],
+        )  # fmt: skip
+    return {argument: value for _, argument, value in found}
+
+
+EFFORTS: Final[dict[str, bool | str]] = {
+    "none": False, "minimal": "low", "low": "low", "medium": "medium", "high": "high",
+    "xhigh": "high", "max": "high",
+}  # fmt: skip
+
+
+def effort_of(effort: str | None, budget: int | None = None) -> bool | int | str | None:
+    """How much the model thinks, as an argument of `TextModel.chat`."""
+    if budget is not None and budget >= 0:
+        return budget
+    return None if effort is None else EFFORTS[effort]
+
+
+# -- messages and tools
+
+
+def part_text(part: Part, at: str) -> str:
+    """The text of a part of a message.
+
+    Raises:
+        RequestError: it is a picture, a sound, ...
+    """
+    if part.type in ("text", "input_text", "output_text") and part.text is not None:
+        return part.text
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type in ("thinking", "reasoning"):
+        return ""
+    raise RequestError(
+        400, f"{at}.type is {part.type[:64]!r}, expected 'text': the model reads text alone",
+        field="messages",
+    )  # fmt: skip
+
+
+def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as `TextModel.chat` takes them.
+
+    Raises:
+        RequestError: a part is no text.
+    """
+    found = []
+    for i, message in enumerate(given):
+        content: Any = message.content
+        if isinstance(message.content, list):
+            at = f"messages[{i}].content"
+            content = [
+                {"type": "text", "text": part_text(x, f"{at}[{j}]")}
+                for j, x in enumerate(message.content)
+            ]
+        one: dict[str, Any] = {"role": message.role, "content": "" if content is None else content}
+        if message.name is not None:
+            one["name"] = message.name
+        thoughts = message.reasoning_content or message.reasoning
+        if thoughts:
+            one["reasoning_content"] = thoughts
+        if message.tool_calls:
+            one["tool_calls"] = [
+                {
+                    "id": call.id or "",
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": call.function.arguments or {},
+                    },
+                }
+                for call in message.tool_calls
+            ]
+        if message.tool_call_id is not None:
+            one["tool_call_id"] = message.tool_call_id
+        found.append(one)
+    return found
+
+
+def tools_of(given: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
+    """Tools as `TextModel.chat` takes them; None: none."""
+    if not given:
+        return None
+    found = []
+    for tool in given:
+        one: dict[str, Any] = {"name": tool.function.name}
+        for name in ("description", "parameters", "strict"):
+            value = getattr(tool.function, name)
+            if value is not None:
+                one[name] = value
+        found.append({"type": "function", "function": one})
+    return found
+
+
+# -- prompts
+
+
+def prompts(given: Raw, field: str, most: int) -> list[Raw]:
+    """Split a field into its prompts without decoding them: decoding 1M tokens takes 25 ms.
+
+    Args:
+        given: the field's value.
+        field: its name.
+        most: prompts in one request.
+
+    Raises:
+        RequestError: there are no prompts, or too many.
+    """
+    text = bytes(given).lstrip()
+    if text[:1] != b"[" or text[1:].lstrip()[:1] in b"0123456789-":
+        return [given]
+    found = msgspec.json.decode(text, type=list[msgspec.Raw])
+    if not 1 <= len(found) <= most:
+        raise RequestError(
+            400, f"{field}: has {len(found)} inputs, a request must have 1 to {most}", field=field
+        )
+    return found
+
+
+def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
+    """Decode an input: a text, or a list of tokens.
+
+    Args:
+        given: the input, not decoded yet.
+        i: its number in the request.
+        most: the most tokens; a longer list is refused without decoding it.
+        field: the field in which it stands.
+
+    Raises:
+        RequestError: the input is neither, or too long.
+    """
+    text = bytes(given).lstrip()
+    tokens = text.count(b",") + 1
+    if text[:1] == b"[" and tokens > most:
+        raise too_long(field, tokens, most)
+    try:
+        found: str | list[int] = msgspec.json.decode(text, type=_TextOrTokens)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(
+            400, f"{field}: input {i} is neither a text nor a list of tokens", field=field
+        ) from error
+    return found
+
+
+def too_long(field: str, tokens: int, most: int) -> TooLongError:
+    """The error for a prompt of more tokens than the context has positions."""
+    return TooLongError(f"{field}: has {tokens} tokens, the most is {most}", field, tokens, most)
+
+
+def check_tokens(ids: Sequence[int], vocabulary: int, field: str) -> None:
+    """Check tokens that a client gave.
+
+    Raises:
+        RequestError: the model does not know one of them.
+    """
+    wrong = next((x for x in ids if not 0 <= x < vocabulary), None)
+    if wrong is not None:
+        raise RequestError(
+            400, f"{field}: there is no token {wrong}, the model has 0 to {vocabulary - 1}",
+            field=field,
+        )  # fmt: skip
+
+
+async def encode_prompt(model: TextModel, prompt: str | list[int], field: str) -> list[int]:
+    """Token ids of a prompt.
+
+    Args:
+        model: continues it.
+        prompt: a text, or a list of tokens.
+        field: the field in which it stands.
+
+    Raises:
+        RequestError: it has no tokens, or tokens that the model does not know.
+        TooLongError: it does not fit into the context.
+    """
+    if isinstance(prompt, list):
+        check_tokens(prompt, model.vocabulary_size, field)
+        ids = prompt
+    else:
+        ids = await encode(model.tokenizer.encode_prompt, prompt)
+    if not ids:
+        raise RequestError(400, f"{field}: is empty, there must be at least one token", field=field)
+    if len(ids) > model.ctx:
+        raise too_long(field, len(ids), model.ctx)
+    return ids
+
+
+def begin_text(model: TextModel) -> list[int]:
+    """The prompt of a request without one: the token that begins a text.
+
+    Raises:
+        RequestError: the model has no such token.
+    """
+    bos = model.tokenizer.bos
+    if bos is None:
+        raise RequestError(
+            400,
+            "prompt: is missing, and the model has no token that begins a text",
+            field="prompt",
+        )
+    return [bos]
+
+
+async def encode_texts(
+    model: Model, given: Raw, field: str, exchange: Exchange, *, cut: bool = False
+) -> list[list[int]]:
+    """Token ids of the texts to embed.
+
+    Args:
+        model: embeds them.
+        given: the value of the field.
+        field: its name.
+        exchange: has the limits.
+        cut: texts that are too long are cut, and not refused.
+
+    Raises:
+        RequestError: one is no text, has no tokens or unknown ones.
+        TooLongError: one is too long.
+    """
+    most = model.ctx
+    before = getattr(model, "prompts", {}).get(getattr(model, "prompt", None), "")
+    found = []
+    for i, raw in enumerate(prompts(given, field, exchange.service.options.max_inputs)):
+        one = prompt_of(raw, i, (1 << 31) if cut else most, field)
+        if isinstance(one, str):
+            ids = await encode(model.tokenizer.encode_prompt, before + one)
+        else:
+            check_tokens(one, model.vocabulary_size, field)
+            ids = one
+        if len(ids) > most:
+            if not cut:
+                raise RequestError(
+                    400, f"{field}: input {i} has {len(ids)} tokens, but this model's maximum "
+                    f"context length is {most} tokens", field=field,
+                    code="context_length_exceeded",
+                    more={"n_prompt_tokens": len(ids), "n_ctx": most},
+                )  # fmt: skip
+            ids = [*ids[: most - 1], ids[-1]]
+        if not ids:
+            raise RequestError(400, f"{field}: input {i} has no tokens", field=field)
+        found.append(ids)
+        await checkpoint()
+    return found
+
+
+async def encode(function: Callable[..., list[int]], *texts: str) -> list[int]:
+    """Token ids of texts; a thread makes those of long ones."""
+    if sum(map(len, texts)) > LONG_TEXT:
+        return await anyio.to_thread.run_sync(function, *texts)
+    return function(*texts)

@@ -1,0 +1,442 @@
+"""llama-server's own protocol: completion, infill, tokens, templates, properties, slots, vectors.
+
+Not here: its routes in OpenAI's and Anthropic's form (openai.py, anthropic.py), fields (schema.py).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+import msgspec
+
+from aggml.models import TextModel
+from aggml.models.chat import encode_chat, render_chat
+from aggml.serve.http.choice import Choice, TextChoice, Told
+from aggml.serve.http.exchange import Endpoint, Exchange
+from aggml.serve.http.forms import Failure, as_json, event_of, llama_error
+from aggml.serve.http.generating import (
+    check_tokens,
+    encode,
+    encode_prompt,
+    encode_texts,
+    messages_of,
+    sampling_options,
+    tools_of,
+)
+from aggml.serve.http.openai import limit_of, vectors_of
+from aggml.serve.http.schema import (
+    Detokenize,
+    Infill,
+    LlamaCompletion,
+    LlamaEmbedding,
+    RequestError,
+    Template,
+    Tokenize,
+)
+from aggml.serve.http.sending import Writer, respond
+from aggml.serve.http.vectors import numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from msgspec import Raw
+    from starlette.responses import Response
+
+    from aggml.serve.http.choice import Piece
+
+__all__ = ["ENDPOINTS"]
+
+NEVER: Final = -1e9  # the bias of a token that must not come
+
+
+# -- completion and infill
+
+
+class _Completions(Writer):
+    """Completions in llama-server's form: one, or a list of them."""
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        exchange: Exchange,
+        given: LlamaCompletion,
+        model: TextModel,
+        prompts: Sequence[list[int]],
+    ) -> None:
+        super().__init__(choices)
+        self._exchange = exchange
+        self._given = given
+        self._model = model
+        self._prompts = prompts
+        self._begin = time.perf_counter()
+        self._first: dict[int, float] = {}
+        self._several = len(choices) > 1
+
+    def whole(self) -> object:
+        """The answers in one piece."""
+        found = [self._chosen(self._final(x, x.content, x.ids, x.told)) for x in self.choices]
+        return found if self._several else found[0]
+
+    def piece(self, choice: Choice, piece: Piece) -> bytes:
+        """An event with text."""
+        self._first.setdefault(choice.index, time.perf_counter())
+        if self._given.n_predict == 0:
+            return b""
+        event: dict[str, Any] = {
+            "index": choice.index, "content": piece.content, "tokens": piece.ids, "stop": False,
+            "id_slot": -1, "tokens_predicted": choice.made,
+            "tokens_evaluated": choice.prompt_tokens,
+        }  # fmt: skip
+        if self._given.n_probs:
+            event["completion_probabilities"] = _probabilities(piece.told)
+        if self._given.timings_per_token:
+            event["timings"] = self._timings(choice)
+        return event_of(self._chosen(event))
+
+    def end_choice(self, choice: Choice) -> bytes:
+        """An event with everything but the text."""
+        return event_of(self._chosen(self._final(choice, "", [], [])))
+
+    def failure(self, failure: Failure) -> bytes:
+        """An event with the error."""
+        return event_of(llama_error(failure))
+
+    def _final(
+        self, choice: Choice, text: str, ids: Sequence[int], told: Sequence[Told]
+    ) -> dict[str, Any]:
+        given = self._given
+        shown = given.n_predict != 0
+        stop = choice.stop_text
+        kind = "word" if stop else "limit" if choice.reason == "length" else "eos"
+        made = choice.made if shown else 0
+        found: dict[str, Any] = {
+            "index": choice.index, "content": text if shown else "",
+            "tokens": list(ids) if given.return_tokens and shown else [], "id_slot": -1,
+            "stop": True, "model": self._exchange.model, "tokens_predicted": made,
+            "tokens_evaluated": choice.prompt_tokens,
+            "generation_settings": _settings(given, self._model, self._exchange.model or ""),
+            "prompt": self._model.tokenizer.decode(self._prompts[choice.group]),
+            "has_new_line": "\n" in text,
+            "truncated": choice.reason == "length"
+            and choice.prompt_tokens + choice.made > self._model.ctx,
+            "stop_type": kind, "stopping_word": stop or "",
+            "tokens_cached": choice.prompt_tokens + made, "timings": self._timings(choice),
+        }  # fmt: skip
+        if given.n_probs and shown:
+            found["completion_probabilities"] = _probabilities(told)
+        return found
+
+    def _timings(self, choice: Choice) -> dict[str, Any]:
+        now = time.perf_counter()
+        first = self._first.get(choice.index, now)
+        prompt, made = (first - self._begin) * 1000, (now - first) * 1000
+        cached = choice.cached
+        tokens = max(1, choice.prompt_tokens - cached)
+        predicted = max(1, choice.made)
+        return {
+            "cache_n": cached, "prompt_n": tokens, "prompt_ms": prompt,
+            "prompt_per_token_ms": prompt / tokens,
+            "prompt_per_second": 1000 * tokens / max(prompt, 1e-3), "predicted_n": choice.made,
+            "predicted_ms": made, "predicted_per_token_ms": made / predicted,
+            "predicted_per_second": 1000 * predicted / max(made, 1e-3),
+        }  # fmt: skip
+
+    def _chosen(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The fields that are asked for."""
+        names = self._given.response_fields
+        if not names:
+            return answer
+        found: dict[str, Any] = {}
+        for name in names:
+            at: Any = answer
+            for part in name.split("/"):
+                at = at.get(part) if isinstance(at, dict) else None
+            if at is not None:
+                found[name.rpartition("/")[2]] = at
+        return found
+
+
+def _probabilities(told: Sequence[Told]) -> list[dict[str, Any]]:
+    def one(token: int, spelt: bytes, logprob: float | None) -> dict[str, Any]:
+        text = spelt.decode("utf-8", "replace")
+        return {"id": token, "token": text, "bytes": list(spelt), "logprob": logprob}
+
+    return [
+        {**one(x.id, x.spelt, x.logprob), "top_logprobs": [one(*best) for best in x.best]}
+        for x in told
+    ]
+
+
+def _settings(given: LlamaCompletion, model: TextModel, name: str) -> dict[str, Any]:
+    """The fields of a request with their values, by llama-server's names."""
+    names = (
+        "n_predict", "seed", "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p",
+        "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "typical_p",
+        "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base",
+        "dry_allowed_length", "mirostat", "mirostat_tau", "mirostat_eta", "ignore_eos", "stream",
+        "n_probs", "samplers",
+    )  # fmt: skip
+    found = {x: getattr(given, x) for x in names}
+    stop = [given.stop] if isinstance(given.stop, str) else given.stop
+    return found | {
+        "seed": -1 if given.seed is None else given.seed,
+        "repeat_penalty": given.repetition_penalty,
+        "max_tokens": given.n_predict, "stop": stop, "grammar": given.grammar or "",
+        "dry_penalty_last_n": given.dry_range, "n_ctx": model.ctx, "model": name,
+    }  # fmt: skip
+
+
+async def completion(exchange: Exchange) -> Response:
+    """Continue one or more texts, in llama-server's form."""
+    given = await exchange.read(LlamaCompletion)
+    model = await exchange.text_model(given)
+    prompts = [await _tokens(model, x) for x in _prompts(given.prompt, exchange)]
+    return await _complete(exchange, given, model, prompts)
+
+
+async def infill(exchange: Exchange) -> Response:
+    """Fill a gap between two texts, in llama-server's form."""
+    given = await exchange.read(Infill)
+    model = await exchange.text_model(given)
+    words = model.tokenizer
+    if not words.fills:
+        raise RequestError(501, "this model has no tokens for filling a gap")
+    begun = msgspec.json.decode(given.prompt)
+    if begun is not None and not isinstance(begun, str):
+        raise RequestError(400, "prompt: must be a text", field="prompt")
+    files = [(x.filename or "tmp", x.text) for x in given.input_extra or ()]
+
+    def make(*_: str) -> list[int]:
+        return words.encode_gap(
+            given.input_prefix, given.input_suffix, begun=begun or "", files=files
+        )
+
+    ids = await encode(make, given.input_prefix, given.input_suffix, *(x[1] for x in files))
+    return await _complete(exchange, given, model, [await encode_prompt(model, ids, "prompt")])
+
+
+async def _complete(
+    exchange: Exchange, given: LlamaCompletion, model: TextModel, prompts: list[list[int]]
+) -> Response:
+    given.logit_bias, bias = {}, _biases(given.logit_bias, model)
+    options = sampling_options(given, model, exchange, given.n_probs or None)
+    limit = limit_of(given.n_predict, model) or 1  # 0 computes the prompt, and tells no token
+    options |= {"max_tokens": limit, "logit_bias": bias}
+    after = given.t_max_predict_ms / 1000 if given.t_max_predict_ms else None
+    n = given.n_cmpl
+    choices = [
+        TextChoice(
+            model, ids, options, variant=variant, index=i * n + variant, group=i, after_first=after
+        )
+        for i, ids in enumerate(prompts)
+        for variant in range(n)
+    ]
+    writer = _Completions(choices, exchange, given, model, prompts)
+    seconds = exchange.seconds(given)
+    return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
+
+
+def _prompts(given: Raw, exchange: Exchange) -> list[Any]:
+    """The prompts of a request: a text, tokens, both mixed, or a list of these."""
+    found = msgspec.json.decode(given)
+    if isinstance(found, list) and not any(type(x) is int for x in found):
+        most = exchange.service.options.max_inputs
+        if not 1 <= len(found) <= most:
+            raise RequestError(
+                400, f"prompt: has {len(found)} inputs, a request must have 1 to {most}",
+                field="prompt",
+            )  # fmt: skip
+        return found
+    return [found]
+
+
+async def _tokens(model: TextModel, given: Any) -> list[int]:  # noqa: ANN401 any JSON
+    """The tokens of one prompt.
+
+    Raises:
+        RequestError: it is no text, no list of tokens and texts.
+    """
+    words = model.tokenizer
+    if isinstance(given, dict):
+        if given.get("multimodal_data"):
+            raise RequestError(400, "prompt: the model reads text alone", field="prompt")
+        given = given.get("prompt_string")
+    if isinstance(given, str):
+        return await encode_prompt(model, given, "prompt")
+    if not isinstance(given, list) or not all(type(x) in (int, str) for x in given):
+        raise RequestError(
+            400, "prompt: is neither a text nor a list of tokens and texts", field="prompt"
+        )
+    ids: list[int] = []
+    for i, part in enumerate(given):
+        if isinstance(part, str):
+            first = i == 0
+            ids += words.encode_prompt(part) if first else words.encode(part, special=False)
+        else:
+            ids.append(part)
+    return await encode_prompt(model, ids, "prompt")
+
+
+def _biases(given: Any, model: TextModel) -> dict[int, float]:  # noqa: ANN401 any JSON
+    """Biases of tokens; a text gives those of all its tokens.
+
+    Raises:
+        RequestError: something is neither a token nor a text, or no number.
+    """
+    if not given:
+        return {}
+    pairs = given.items() if isinstance(given, dict) else given
+    found: dict[int, float] = {}
+    try:
+        for key, value in pairs:
+            bias = NEVER if value is False else float(value)
+            if value is True or not math.isfinite(bias):
+                raise ValueError
+            if isinstance(key, str) and not key.isdecimal():
+                ids = model.tokenizer.encode(key, special=False)
+            else:
+                ids = [int(key)]
+            found |= dict.fromkeys(ids, bias)
+    except (TypeError, ValueError) as error:
+        raise RequestError(
+            400, "logit_bias: must be pairs of a token or a text with a number or false",
+            field="logit_bias",
+        ) from error  # fmt: skip
+    check_tokens(list(found), model.vocabulary_size, "logit_bias")
+    return found
+
+
+# -- tokens and templates
+
+
+async def tokenize(exchange: Exchange) -> Response:
+    """Give the tokens of a text, in llama-server's or in vLLM's form."""
+    given = await exchange.read(Tokenize)
+    model = await exchange.text_or_vector_model(given)
+    words = model.tokenizer
+    vllm = given.content is None and (given.prompt is not None or given.messages is not None)
+    if given.messages is not None:
+        if not isinstance(model, TextModel):
+            raise RequestError(400, "messages: the model has no chats", field="messages")
+        ids = await encode_chat(model, messages_of(given.messages))
+    else:
+        text = (given.prompt if vllm else given.content) or ""
+        special = given.add_special_tokens if vllm else given.add_special
+        literal = not given.parse_special
+
+        def make(text: str) -> list[int]:
+            return words.encode(text, special=special, literal=literal)
+
+        ids = await encode(make, text)
+    if vllm:
+        return as_json({"tokens": ids, "count": len(ids), "max_model_len": model.ctx})
+    if not given.with_pieces:
+        return as_json({"tokens": ids})
+    return as_json({"tokens": [{"id": x, "piece": _piece(words.bytes_of(x))} for x in ids]})
+
+
+def _piece(spelt: bytes) -> str | list[int]:
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return list(spelt)
+
+
+async def detokenize(exchange: Exchange) -> Response:
+    """Give the text of tokens."""
+    given = await exchange.read(Detokenize)
+    model = await exchange.text_or_vector_model(given)
+    check_tokens(given.tokens, model.vocabulary_size, "tokens")
+    text = await anyio.to_thread.run_sync(model.tokenizer.decode, given.tokens)
+    return as_json({"content": text, "prompt": text})
+
+
+async def apply_template(exchange: Exchange) -> Response:
+    """Give the prompt of a conversation, as the model's template makes it."""
+    given = await exchange.read(Template)
+    model = await exchange.text_model(given)
+    messages = messages_of(given.messages)
+    arguments: dict[str, Any] = {"template_args": given.chat_template_kwargs}
+    tools = tools_of(given.tools)
+    if tools:
+        arguments["tools"] = tools
+    return as_json({"prompt": await render_chat(model, messages, **arguments)})
+
+
+# -- the server
+
+
+async def properties(exchange: Exchange) -> Response:
+    """Describe the model and the settings that a request has by default."""
+    given = LlamaCompletion(prompt=msgspec.Raw(b"null"))
+    model = await exchange.text_or_vector_model(given)
+    entry = exchange.service.find(exchange.model or "")
+    found: dict[str, Any] = {
+        "total_slots": getattr(model, "slots", 1), "model_alias": entry.name,
+        "model_path": entry.path.name, "modalities": {"vision": False, "audio": False},
+        "build_info": f"aggml {version('aggml')}", "is_sleeping": False,
+    }  # fmt: skip
+    settings: dict[str, Any] = {"id": 0, "n_ctx": model.ctx, "is_processing": False}
+    if isinstance(model, TextModel):
+        settings["params"] = _settings(given, model, entry.name)
+        words = model.tokenizer
+        found["chat_template"] = model.template.source
+        found["bos_token"] = "" if words.bos is None else words.pieces[words.bos]
+        found["eos_token"] = "" if words.eos is None else words.pieces[words.eos]
+    return as_json({"default_generation_settings": settings, **found})
+
+
+async def slots(exchange: Exchange) -> Response:
+    """Tell which slots are in use."""
+    given = LlamaCompletion(prompt=msgspec.Raw(b"null"))
+    model = await exchange.text_model(given)
+    active, every = model.engine.active, model.slots
+    if active >= every and exchange.request.query_params.get("fail_on_no_slot"):
+        raise RequestError(503, "no slot is free", retry=1)
+    settings = _settings(given, model, exchange.model or "")
+    return as_json(
+        [
+            {"id": i, "n_ctx": model.ctx, "is_processing": i < active, "speculative": False,
+             "params": settings}
+            for i in range(every)
+        ]
+    )  # fmt: skip
+
+
+async def adapters(_: Exchange) -> Response:
+    """List adapters: there are none."""
+    return as_json([])
+
+
+async def embedding(exchange: Exchange) -> Response:
+    """Embed texts, in llama-server's form."""
+    given = await exchange.read(LlamaEmbedding)
+    name = "input" if bytes(given.content) == b"null" else "content"
+    raw = given.input if name == "input" else given.content
+    if bytes(raw) == b"null":
+        raise RequestError(400, "the field 'content' is missing", field="content")
+    model = await exchange.vector_model(given)
+    ids = await encode_texts(model, raw, name, exchange)
+    found = await vectors_of(
+        exchange, model, given, ids, normalize=None if given.embd_normalize == 2 else False
+    )
+    return as_json([{"index": i, "embedding": [numbers_of(x)]} for i, x in enumerate(found)])
+
+
+ENDPOINTS: Final = (
+    Endpoint("/completion", completion, LlamaCompletion, errors=llama_error),
+    Endpoint("/infill", infill, Infill, errors=llama_error),
+    Endpoint("/tokenize", tokenize, Tokenize, errors=llama_error),
+    Endpoint("/detokenize", detokenize, Detokenize, errors=llama_error),
+    Endpoint("/apply-template", apply_template, Template, errors=llama_error),
+    Endpoint("/props", properties, method="GET", errors=llama_error),
+    Endpoint("/slots", slots, method="GET", errors=llama_error),
+    Endpoint("/lora-adapters", adapters, method="GET", errors=llama_error),
+    Endpoint(
+        "/embedding", embedding, LlamaEmbedding, aliases=("/embeddings",), errors=llama_error
+    ),
+)  # fmt: skip

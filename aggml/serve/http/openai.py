@@ -1,0 +1,719 @@
+"""OpenAI's protocol: completions, chats, embeddings, rerank, transcriptions, models.
+
+Rerank is in the form of Cohere and Jina, or of text-embeddings-inference. Not here: fields
+(schema.py), arguments of the models (generating.py), responses (responses.py), the order in which
+bytes are sent (sending.py).
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+from aggml.models import EngineError, TextModel, ranked
+from aggml.serve.http.choice import ChatChoice, Choice, TextChoice, Told
+from aggml.serve.http.exchange import Endpoint, Exchange
+from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
+from aggml.serve.http.generating import (
+    begin_text,
+    effort_of,
+    encode,
+    encode_prompt,
+    encode_texts,
+    messages_of,
+    prompt_of,
+    prompts,
+    sampling_options,
+    tools_of,
+)
+from aggml.serve.http.resuming import SoFar, so_far_of
+from aggml.serve.http.schema import (
+    Chat,
+    Completion,
+    Embeddings,
+    RequestError,
+    Rerank,
+    TeiEmbed,
+    Transcription,
+)
+from aggml.serve.http.sending import Writer, respond
+from aggml.serve.http.speech import answered, events, form_of, options_of, sound_of
+from aggml.serve.http.streams import HungUpError, first_of, hung_up_cancels
+from aggml.serve.http.vectors import base64_of, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.responses import Response
+
+    from aggml.models import EncoderModel
+    from aggml.serve.http.choice import Piece
+    from aggml.serve.http.resuming import Write
+    from aggml.serve.http.schema import Generation, ModelRequest
+
+__all__ = ["ENDPOINTS", "chat_arguments", "chat_logprobs", "limit_of", "vectors_of"]
+
+ECHO: Final = 1 << 30  # bytes of logits of a prompt whose probabilities are told
+
+
+def limit_of(given: int | None, model: TextModel, usual: int | None = None) -> int | None:
+    """The most tokens of an answer: below 0, as many as the context has room for."""
+    if given is None:
+        return usual
+    return model.ctx if given < 0 else given
+
+
+def check_least(given: Generation, limit: int | None) -> None:
+    """Check that an answer may have its least number of tokens.
+
+    Raises:
+        RequestError: it may not.
+    """
+    if limit is not None and given.min_tokens > limit:
+        raise RequestError(
+            400, f"min_tokens: {given.min_tokens} is more than max_tokens, {limit}",
+            field="min_tokens",
+        )  # fmt: skip
+
+
+class _OpenAI(Writer):
+    """Completions and chats.
+
+    Args:
+        choices: of the answer.
+        exchange: of the request.
+        given: the request.
+        so_far: the part that another service has sent already, if any.
+    """
+
+    chat = False
+    resumes = True
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        exchange: Exchange,
+        given: Generation,
+        so_far: SoFar | None,
+    ) -> None:
+        super().__init__(choices)
+        self._given = given
+        name = so_far.name if so_far else secrets.token_hex(12)
+        options = given.stream_options if given.stream else None
+        self._usage = options is not None and bool(options.include_usage)
+        self._always = options is not None and bool(options.continuous_usage_stats)
+        self._kind = "chat.completion" if self.chat else "text_completion"
+        self._head = {
+            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{name}",
+            "created": so_far.created if so_far else int(time.time()),
+            "model": exchange.model,
+            "system_fingerprint": exchange.fingerprint,
+        }
+
+    def usage(self) -> dict[str, Any]:
+        """The numbers of tokens."""
+        prompt, made = self.prompt_tokens, self.completion_tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": made,
+            "total_tokens": prompt + made,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        } | self._thought()
+
+    def _thought(self) -> dict[str, Any]:
+        """How many tokens of the answers were thoughts, if any."""
+        made = self.reasoning_tokens
+        return {"completion_tokens_details": {"reasoning_tokens": made}} if made else {}
+
+    def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        found = []
+        for choice in self.choices:
+            one = {
+                "index": choice.index,
+                **self._content(choice),
+                "finish_reason": choice.reason,
+                "logprobs": self._told(choice, choice.told),
+            }
+            if self._given.return_token_ids:
+                one["token_ids"] = choice.ids
+            found.append(one)
+        return {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
+
+    def end_choice(self, choice: Choice) -> bytes:
+        """An event that says why the choice ended."""
+        return self._event(choice, self._delta({}), reason=choice.reason)
+
+    def end(self) -> bytes:
+        """The usage, if it is asked for, and the end of the stream."""
+        last = b""
+        if self._usage:
+            last = event_of({**self._chunk([]), "usage": self.usage()})
+        return last + b"data: [DONE]\n\n"
+
+    def failure(self, failure: Failure) -> bytes:
+        """An event with the error."""
+        return failure.event()
+
+    def _event(
+        self,
+        choice: Choice,
+        content: dict[str, Any],
+        *,
+        told: Sequence[Told] = (),
+        reason: str | None = None,
+        ids: Sequence[int] | None = None,
+    ) -> bytes:
+        one: dict[str, Any] = {
+            "index": choice.index, **content, "finish_reason": reason,
+            "logprobs": self._told(choice, told) if told else None,
+        }  # fmt: skip
+        if ids is not None and self._given.return_token_ids:
+            one["token_ids"] = ids
+        chunk = self._chunk([one])
+        if self._always:
+            chunk["usage"] = self.usage()
+        elif self._usage:
+            chunk["usage"] = None
+        return event_of(chunk)
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        kind = self._kind + ".chunk" if self.chat else self._kind
+        return {**self._head, "object": kind, "choices": choices}
+
+    def _content(self, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+        raise NotImplementedError
+
+
+class _Completions(_OpenAI):
+    """Completions; ``echoes`` has the prompts that answers begin with, and their reports."""
+
+    echoes: Sequence[tuple[str, list[Told]]] = ()
+
+    def begin_choice(self, choice: Choice) -> bytes:
+        """The prompt, if it is asked for."""
+        if not self.echoes:
+            return b""
+        text, told = self.echoes[choice.group]
+        return self._event(choice, {"text": text}, told=told)
+
+    def piece(self, choice: Choice, piece: Piece) -> bytes:
+        """An event with text."""
+        if not piece.content and not piece.told:
+            return b""
+        told = self._moved(choice, piece.told)
+        return self._event(choice, {"text": piece.content}, told=told, ids=piece.ids)
+
+    def _moved(self, choice: Choice, told: Sequence[Told]) -> Sequence[Told]:
+        """Reports whose places count from the beginning of the prompt, if that is told, too."""
+        if not self.echoes:
+            return told
+        before = len(self.echoes[choice.group][0])
+        return [x._replace(begin=x.begin + before) for x in told]
+
+    def _content(self, choice: Choice) -> dict[str, Any]:
+        if not self.echoes:
+            return {"text": choice.content}
+        text, told = self.echoes[choice.group]
+        choice.told = [*told, *self._moved(choice, choice.told)]
+        return {"text": text + choice.content}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"text": ""}
+
+    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+        return text_logprobs(told) if choice.tells else None
+
+
+class _Chats(_OpenAI):
+    """Chats."""
+
+    chat = True
+
+    def begin_choice(self, choice: Choice) -> bytes:
+        """An event that says whose message it is."""
+        return self._event(choice, self._delta({"role": "assistant", "content": ""}))
+
+    def piece(self, choice: Choice, piece: Piece) -> bytes:
+        """An event with text, thoughts or a call."""
+        delta: dict[str, Any] = {}
+        if piece.content:
+            delta["content"] = piece.content
+        if piece.reasoning and self._thinks:
+            delta["reasoning_content"] = piece.reasoning
+        if piece.calls:
+            delta["tool_calls"] = [_call_delta(x) for x in piece.calls]
+        if not delta and not piece.told:
+            return b""
+        return self._event(choice, self._delta(delta), told=piece.told, ids=piece.ids)
+
+    @property
+    def _thinks(self) -> bool:
+        return isinstance(self._given, Chat) and self._given.include_reasoning
+
+    def _content(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.content}
+        if choice.reasoning and self._thinks:
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls:
+            message["content"] = choice.content or None
+            message["tool_calls"] = [
+                {
+                    "id": x.id,
+                    "type": "function",
+                    "function": {"name": x.name, "arguments": x.arguments},
+                }
+                for x in choice.calls
+            ]
+        return {"message": message}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"delta": delta}
+
+    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+        return chat_logprobs(told) if choice.tells else None
+
+
+def _call_delta(call: Any) -> dict[str, Any]:  # noqa: ANN401 a ToolCallDelta
+    function = {"arguments": call.arguments}
+    if call.id is None:
+        return {"index": call.index, "function": function}
+    function["name"] = call.name
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
+    """The ``logprobs`` of a chat."""
+
+    def one(spelt: bytes, logprob: float | None) -> dict[str, Any]:
+        text = spelt.decode("utf-8", "replace")
+        return {"token": text, "logprob": logprob, "bytes": list(spelt)}
+
+    content = [
+        one(x.spelt, x.logprob) | {"top_logprobs": [one(*best[1:]) for best in x.best]}
+        for x in told
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
+    """The ``logprobs`` of a completion."""
+    return {
+        "tokens": [_spelling(x.spelt) for x in told],
+        "token_logprobs": [x.logprob for x in told],
+        "top_logprobs": [
+            None if x.logprob is None else {_spelling(token): p for _, token, p in x.best}
+            for x in told
+        ],
+        "text_offset": [x.begin for x in told],
+    }
+
+
+def _spelling(spelt: bytes) -> str:
+    """A token as text, or its bytes spelled out if they are not UTF-8, so that names differ."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)
+
+
+# -- text
+
+
+def _resumed(options: dict[str, Any], so_far: SoFar | None, seed: int | None) -> dict[str, Any]:
+    """The options of an answer that another service may have begun."""
+    if so_far is None:
+        return options
+    if seed is None:
+        options["seed"] = so_far.seed
+    options["deadline"] = None  # it has begun, so its deadline is told by an event
+    return options
+
+
+def _left(exchange: Exchange, given: ModelRequest, so_far: SoFar | None) -> float:
+    """The seconds that an answer may still take."""
+    return max(0.0, exchange.seconds(given) - (so_far.seconds if so_far else 0.0))
+
+
+async def completions(exchange: Exchange) -> Response:
+    """Continue one or more texts, or fill gaps in them."""
+    given = await exchange.read(Completion)
+    model = await exchange.text_model(given)
+    if given.best_of not in (None, given.n):
+        raise RequestError(
+            400, f"best_of: {given.best_of} must be equal to n, which is {given.n}: all answers "
+            "that are made are returned", field="best_of",
+        )  # fmt: skip
+    limit = limit_of(given.max_tokens, model)
+    check_least(given, limit)
+    ids = []
+    if bytes(given.prompt) == b"null":
+        ids.append(begin_text(model))
+    else:
+        most = exchange.service.options.max_inputs
+        for i, raw in enumerate(prompts(given.prompt, "prompt", most)):
+            prompt = prompt_of(raw, i, model.ctx, "prompt")
+            if given.suffix:
+                ids.append(await _gap(model, prompt, given.suffix))
+            else:
+                ids.append(await encode_prompt(model, prompt, "prompt"))
+            await checkpoint()
+    so_far = so_far_of(exchange.request.scope)
+    options = sampling_options(given, model, exchange, given.logprobs)
+    options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
+    n = given.n
+    choices = [
+        TextChoice(
+            model, prompt, options, variant=variant, index=i * n + variant, group=i,
+            sent=so_far.of(i * n + variant) if so_far else None,
+        )
+        for i, prompt in enumerate(ids)
+        for variant in range(n)
+    ]  # fmt: skip
+    writer = _Completions(choices, exchange, given, so_far)
+    if given.echo:
+        writer.echoes = [await _echo(model, x, given.logprobs) for x in ids]
+    seconds = _left(exchange, given, so_far)
+    return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
+
+
+async def _gap(model: TextModel, before: str | list[int], after: str) -> list[int]:
+    """The prompt that fills the gap between two texts."""
+    words = model.tokenizer
+    if not words.fills:
+        raise RequestError(400, "suffix: the model has no tokens for filling a gap", field="suffix")
+    text = before if isinstance(before, str) else words.decode(before)
+    return await encode_prompt(
+        model, await encode(lambda x, y: words.encode_gap(x, y), text, after), "prompt"
+    )
+
+
+async def _echo(model: TextModel, ids: list[int], best: int | None) -> tuple[str, list[Told]]:
+    """The text of a prompt, and how probable its tokens were if that is asked for.
+
+    Raises:
+        RequestError: the prompt is too long for that.
+    """
+    words = model.tokenizer
+    pieces = list(words.stream(ids))
+    text = "".join(pieces)
+    if best is None:
+        return text, []
+    if len(ids) * model.vocabulary_size * 4 > ECHO:
+        most = ECHO // 4 // model.vocabulary_size
+        raise RequestError(
+            400, f"echo: with logprobs a prompt may have {most} tokens of this model, and has "
+            f"{len(ids)}", field="echo",
+        )  # fmt: skip
+    logits = await model.logits(ids)
+
+    def report() -> list[Told]:
+        told = [Told(ids[0], words.bytes_of(ids[0]), None, [], 0)]
+        at = len(pieces[0])
+        for i in range(1, len(ids)):
+            row = logits[i - 1].astype(np.float64)
+            row -= row.max()
+            row -= math.log(float(np.exp(row).sum()))
+            tops = np.argsort(-row, kind="stable")[:best].tolist()
+            named = [(x, words.bytes_of(x), float(row[x])) for x in tops]
+            token = ids[i]
+            told.append(Told(token, words.bytes_of(token), float(row[token]), named, at))
+            at += len(pieces[i])
+        return told
+
+    return text, await anyio.to_thread.run_sync(report)
+
+
+def chat_arguments(given: Chat) -> dict[str, Any]:
+    """The arguments of `TextModel.chat` that are not those of `generate`."""
+    last = given.messages[-1]
+    choice: Any = given.tool_choice
+    if choice is not None and not isinstance(choice, str):
+        choice = {"type": "function", "function": {"name": choice.function.name}}
+    form = given.response_format
+    found: dict[str, Any] = {
+        "tools": tools_of(given.tools),
+        "think": effort_of(given.reasoning_effort, given.thinking_budget),
+        "template_args": given.chat_template_kwargs,
+        "continue_final": given.continue_final_message
+        or (last.role == "assistant" and bool(last.prefix)),
+    }
+    if choice is not None:
+        found["tool_choice"] = choice
+    if given.parallel_tool_calls is not None:
+        found["parallel_tool_calls"] = given.parallel_tool_calls
+    if form is not None and form.type != "text":
+        found["response_format"] = _format(form)
+    return found
+
+
+def _format(form: Any) -> dict[str, Any]:  # noqa: ANN401 a ResponseFormat
+    inner = form.json_schema
+    schema = form.schema if inner is None else inner.schema
+    if form.type == "json_object":
+        return {"type": "json_object"} | ({} if form.schema is None else {"schema": form.schema})
+    if schema is None:
+        raise RequestError(
+            400, "response_format.json_schema.schema is missing", field="response_format"
+        )
+    name = "answer" if inner is None else inner.name
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+
+
+async def chat(exchange: Exchange) -> Response:
+    """Write the next message of a conversation."""
+    given = await exchange.read(Chat)
+    model = await exchange.text_model(given)
+    if given.top_logprobs and not given.logprobs:
+        raise RequestError(
+            400, "top_logprobs: needs logprobs, too; set logprobs to true", field="top_logprobs"
+        )
+    asked = given.max_completion_tokens
+    limit = limit_of(given.max_tokens if asked is None else asked, model)
+    check_least(given, limit)
+    so_far = so_far_of(exchange.request.scope)
+    best = (given.top_logprobs or 0) if given.logprobs else None
+    options = sampling_options(given, model, exchange, best)
+    options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
+    options |= chat_arguments(given)
+    messages = messages_of(given.messages)
+    choices = [
+        ChatChoice(
+            model, messages, options, variant=i, index=i, sent=so_far.of(i) if so_far else None
+        )
+        for i in range(given.n)
+    ]
+    writer = _Chats(choices, exchange, given, so_far)
+    seconds = _left(exchange, given, so_far)
+    return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
+
+
+# -- vectors
+
+
+async def vectors_of(
+    exchange: Exchange,
+    model: EncoderModel | TextModel,
+    given: ModelRequest,
+    ids: list[list[int]],
+    *,
+    dimensions: int | None = None,
+    normalize: bool | None = None,
+) -> np.ndarray[Any, Any]:
+    """A vector for each list of tokens.
+
+    Raises:
+        RequestError: there are fewer dimensions than are asked for.
+        EngineError: a vector is not finite.
+    """
+    if dimensions is not None and dimensions > model.width:
+        raise RequestError(
+            400, f"dimensions: {dimensions} is more than the {model.width} of this model",
+            field="dimensions",
+        )  # fmt: skip
+    options: dict[str, Any] = {"dimensions": dimensions, "priority": given.priority}
+    if normalize is not None:
+        options["normalize"] = normalize
+    if not isinstance(model, TextModel):
+        options["deadline"] = given.timeout
+    with anyio.fail_after(exchange.seconds(given)):
+        async with hung_up_cancels(exchange.request.receive):
+            found = await model.embed_ids(ids, **options)
+    for i, vector in enumerate(found):
+        if not np.isfinite(vector).all():
+            raise EngineError(f"the vector of input {i} is not finite: {DAMAGED}")
+    return found
+
+
+async def embeddings(exchange: Exchange) -> Response:
+    """Embed texts: one vector for each."""
+    given = await exchange.read(Embeddings)
+    model = await exchange.vector_model(given)
+    ids = await encode_texts(model, given.input, "input", exchange)
+    found = await vectors_of(exchange, model, given, ids, dimensions=given.dimensions)
+    data = []
+    for i, vector in enumerate(found):
+        told = base64_of(vector) if given.encoding_format == "base64" else numbers_of(vector)
+        data.append({"object": "embedding", "index": i, "embedding": told})
+        await checkpoint()
+    tokens = sum(map(len, ids))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return as_json({"object": "list", "data": data, "model": exchange.model, "usage": usage})
+
+
+async def tei_embed(exchange: Exchange) -> Response:
+    """Embed texts, in the form of text-embeddings-inference."""
+    given = await exchange.read(TeiEmbed)
+    model = await exchange.vector_model(given)
+    ids = await encode_texts(model, given.inputs, "inputs", exchange, cut=given.truncate)
+    found = await vectors_of(exchange, model, given, ids, normalize=given.normalize)
+    return as_json([numbers_of(x) for x in found])
+
+
+async def rerank(exchange: Exchange) -> Response:
+    """Sort documents by how well they answer a query."""
+    given = await exchange.read(Rerank)
+    texts = given.found
+    if not texts:
+        raise RequestError(400, "the field 'documents' is missing", field="documents")
+    model = await exchange.ranker(given)
+    words = model.tokenizer
+    pairs = []
+    for i, text in enumerate(texts):
+        ids = await encode(words.encode_pair, given.query, text)
+        if not 0 < len(ids) <= model.ctx:
+            raise RequestError(
+                400, f"documents: document {i} and the query have {len(ids)} tokens, but the model "
+                f"takes 1 to {model.ctx}", field="documents", code="context_length_exceeded",
+            )  # fmt: skip
+        pairs.append(ids)
+        await checkpoint()
+    with anyio.fail_after(exchange.seconds(given)):
+        async with hung_up_cancels(exchange.request.receive):
+            scores = (
+                await model.rerank_ids(pairs, priority=given.priority, deadline=given.timeout)
+            ).tolist()
+    for i, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
+    found = ranked(scores, given.top_n)
+    if given.texts is not None and given.documents is None:
+        return as_json(
+            [
+                {"index": x.index, "score": x.score if given.raw_scores else _sigmoid(x.score)}
+                | ({"text": texts[x.index]} if given.return_text else {})
+                for x in found
+            ]
+        )
+    results: list[dict[str, object]] = []
+    for one in found:
+        result: dict[str, object] = {"index": one.index, "relevance_score": one.score}
+        if given.return_documents:
+            result["document"] = {"text": texts[one.index]}
+        results.append(result)
+    tokens = sum(map(len, pairs))
+    return as_json(
+        {
+            "id": f"rerank-{secrets.token_hex(12)}",
+            "object": "list",
+            "model": exchange.model,
+            "results": results,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+    )
+
+
+def _sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-max(-700.0, score)))
+
+
+# -- speech
+
+
+async def transcriptions(exchange: Exchange) -> Response:
+    """Transcribe a recording."""
+    return await _heard(exchange, translate=False)
+
+
+async def translations(exchange: Exchange) -> Response:
+    """Transcribe a recording, translated into English."""
+    return await _heard(exchange, translate=True)
+
+
+async def _heard(exchange: Exchange, *, translate: bool) -> Response:
+    data, fields = await form_of(exchange.request, exchange.service.options.body_timeout)
+    given = exchange.decode(fields, Transcription)
+    model = await exchange.speech_model(given)
+    options = options_of(given, model, translate=translate)
+    samples, rate = await anyio.to_thread.run_sync(sound_of, data)
+    seconds = exchange.seconds(given)
+    if given.stream:
+
+        async def produce(write: Write) -> None:
+            try:
+                with anyio.fail_after(seconds):
+                    async with aclosing(model.transcribe(samples, rate, **options)) as said:
+                        await events(write, said)
+            except Exception as error:
+                if isinstance(first_of(error), HungUpError):
+                    raise
+                await write(Failure(error).event())
+
+        return exchange.stream(produce)
+    with anyio.fail_after(seconds):
+        async with (
+            hung_up_cancels(exchange.request.receive),
+            aclosing(model.transcribe(samples, rate, **options)) as said,
+        ):
+            found = [segment async for segment in said]
+    form = given.response_format
+    return answered(form, found, len(samples) / rate, translate=translate)
+
+
+# -- models
+
+
+def about_model(exchange: Exchange, name: str) -> dict[str, Any]:
+    """A model as OpenAI tells it, with its state and what llama-server and vLLM tell."""
+    entry = exchange.service.find(name)
+    model = entry.model
+    found: dict[str, Any] = {
+        "id": name, "object": "model", "created": exchange.service.created, "owned_by": "aggml",
+        "status": {"value": exchange.service.state_of(entry)},
+    }  # fmt: skip
+    if entry.names[0] != name:
+        found["root"] = entry.names[0]
+    if model is not None:
+        found["max_model_len"] = model.ctx
+        found["meta"] = {
+            "n_ctx": model.ctx, "n_vocab": model.vocabulary_size,
+            "architecture": model.architecture, "title": entry.title,
+        }  # fmt: skip
+    return found
+
+
+async def models(exchange: Exchange) -> Response:
+    """List the models that are served."""
+    names = exchange.service.names
+    data = [about_model(exchange, name) for name in names]
+    return as_json({"object": "list", "data": data, "models": [{"name": x} for x in names]})
+
+
+async def one_model(exchange: Exchange) -> Response:
+    """Describe one model."""
+    return as_json(about_model(exchange, exchange.request.path_params["name"]))
+
+
+ENDPOINTS: Final = (
+    Endpoint("/v1/completions", completions, Completion, aliases=("/completions",)),
+    Endpoint("/v1/chat/completions", chat, Chat, aliases=("/chat/completions",)),
+    Endpoint("/v1/embeddings", embeddings, Embeddings),
+    Endpoint("/embed", tei_embed, TeiEmbed),
+    Endpoint(
+        "/v1/rerank", rerank, Rerank,
+        aliases=("/rerank", "/v2/rerank", "/v1/reranking", "/reranking"),
+    ),
+    Endpoint(
+        "/v1/audio/transcriptions", transcriptions, Transcription,
+        aliases=("/audio/transcriptions",),
+    ),
+    Endpoint(
+        "/v1/audio/translations", translations, Transcription, aliases=("/audio/translations",)
+    ),
+    Endpoint("/v1/models", models, method="GET", aliases=("/models",)),
+    Endpoint("/v1/models/{name:path}", one_model, method="GET", aliases=("/models/{name:path}",)),
+)  # fmt: skip
