@@ -97,9 +97,9 @@ def functions_of(path: Path) -> dict[str, set[str]]:
             calls[function].add(match[1])
     for _ in own:  # until nothing is added: no chain of calls is longer
         before = sum(map(len, own.values()))
-        for name, targets in calls.items():
-            for target in targets & own.keys():
-                own[name] |= own[target]
+        for caller, targets in calls.items():
+            for callee in targets & own.keys():
+                own[caller] |= own[callee]
         if sum(map(len, own.values())) == before:
             break
     return own

@@ -114,8 +114,7 @@ class Aligner:
             step = await builder.build(batch.shape(0))
             await decoder.site.prepare(step.graph)
             try:
-                future = await decoder.site.submit(step.graph, step.inputs(batch), brought)
-                found = await future
+                found = await decoder.site.run(step.graph, step.inputs(batch), brought)
             finally:
                 decoder.site.forget(step.graph)
         shape = (len(ids), brought[0].ne[0])

@@ -34,7 +34,7 @@ class Span:
     @classmethod
     def begin(cls, exchange: Exchange) -> Self:
         """The span of a request that has a model."""
-        if trace is None or propagate is None:
+        if trace is None:
             return cls(None)
         headers = dict(exchange.request.headers)
         span = trace.get_tracer("aggml").start_span(
