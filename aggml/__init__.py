@@ -128,7 +128,7 @@ if typing.TYPE_CHECKING:
     from aggml.tracing.timeline import TraceEvent as TraceEvent
     from aggml.tracing.timeline import trace as trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __commit__ = _native.commit
 
 __all__ = [
