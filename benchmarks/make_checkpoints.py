@@ -64,6 +64,12 @@ HYBRID: Final = {
     "shared_intermediate_size": 64, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
     "residual_multiplier": 0.22, "attention_multiplier": 0.0625,
 }  # fmt: skip
+DELTA: Final = {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1],
+                        "partial_rotary_factor": 0.5, "mrope_interleaved": True},
+}  # fmt: skip
 #: transformers' name of the model, and how its config differs from `SMALL`.
 TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "llama": ("llama", {}),
@@ -134,6 +140,8 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "qwen3next": ("qwen3_next", {
         **EXPERTS, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 5}),
+    "qwen35": ("qwen3_5_text", {**DELTA, "full_attention_interval": 3}),
+    "qwen35moe": ("qwen3_5_moe_text", {**DELTA, **EXPERTS}),
     "granitehybrid": ("granitemoehybrid", {**HYBRID, **EXPERTS}),
     "granitehybrid-dense": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0,
                                                  "position_embedding_type": "rope"}),

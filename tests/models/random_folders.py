@@ -40,7 +40,7 @@ def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     random = np.random.default_rng(zlib.crc32(f"{case} {name}".encode()))
     made = random.standard_normal(shape).astype(np.float32)
     if "norm" in name.lower() or "_ln." in name or ".ln_" in name:
-        from_one = case.startswith(("gemma", "qwen3next")) and "linear_attn." not in name
+        from_one = case.startswith(("gemma", "qwen3next", "qwen35")) and "linear_attn." not in name
         first = 0 if from_one or name.endswith("bias") else 1
         return (first + np.float32(0.2) * made).astype(np.float32)
     if "bias" in name or name.endswith("sinks"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from models import layouts_latent, layouts_states, layouts_variants
+from models import layouts_hybrid, layouts_latent, layouts_states, layouts_variants
 from models.layout import (
     EXPERTS,
     HEAD,
@@ -160,6 +160,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     ),
     **layouts_latent.LAYOUTS,
     **layouts_states.LAYOUTS,
+    **layouts_hybrid.LAYOUTS,
     **layouts_variants.LAYOUTS,
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
+LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35"]
 CTX = 768
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aggml.devices.sim import SimDevice
     from aggml.models.text_model import TextModel
 
-LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
+LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35"]
 
 
 def written(folder: Path, layout: str) -> Path:
