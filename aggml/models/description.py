@@ -95,6 +95,7 @@ class Layer:
         cross: a second mixer between the two blocks, with its own norm and residual sum: attention
             to an input other than text, such as audio.
         before_cross: the name of the norm before ``cross``.
+        bare: norms whose tensors have no ".weight" at the end of their names.
     """
 
     mixer: Mixer
@@ -107,6 +108,7 @@ class Layer:
     parallel: bool = False
     cross: Mixer | None = None
     before_cross: str = "cross_attn_norm"
+    bare: tuple[str, ...] = ()
 
     def parts(self) -> tuple[Layer, ...]:
         """The layer as layers of one mixer each: two if it has ``cross``, else itself.
@@ -141,7 +143,10 @@ class Layer:
         if self.cross is not None:
             norms.append(self.before_cross)
             parts += self.cross.needs()
-        return [*(f"{norm}.weight" for norm in norms if norm is not None), *parts]
+        return [*(self._tensor(norm) for norm in norms if norm is not None), *parts]
+
+    def _tensor(self, norm: str) -> str:
+        return norm if norm in self.bare else f"{norm}.weight"
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
@@ -155,7 +160,8 @@ class Layer:
             norms.append(self.before_cross)
         for name in norms:
             if name is not None:
-                found |= norm(name, of.width, centred=of.centred)
+                form = norm(name, of.width, centred=of.centred)
+                found |= {name: form[f"{name}.weight"]} if name in self.bare else form
         return found
 
 
@@ -180,6 +186,7 @@ class Description:
         first: the number in the file of the first of ``layers``; not 0 in a later `stage`.
         embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
         ends: whether the output is logits; if not, it is the output of the last layer.
+        last_norm: the name in the file of the norm before the logits.
         pooling: how the vector of a text is made of its tokens' hidden states: their mean, that of
             the first ("cls") or last token; "rank": the file's head gives a score, and no vector.
     """
@@ -199,6 +206,7 @@ class Description:
     first: int = 0
     embeds: bool = True
     ends: bool = True
+    last_norm: str = "output_norm"
     pooling: Literal["mean", "cls", "last", "rank"] = "mean"
 
     def stage(self, first: int, stop: int) -> Description:
@@ -244,7 +252,7 @@ class Description:
         if self.embeds and self.position_table:
             names.append("position_embd.weight")
         if self.ends:
-            names.append("output_norm.weight")
+            names.append(f"{self.last_norm}.weight")
         for i, layer in enumerate(self.layers, self.first):
             names += [f"blk.{i}.{part}" for part in layer.needs()]
         return names
@@ -260,7 +268,7 @@ class Description:
         found["output.weight"] = replace(found["output.weight"], optional=True)
         found["token_embd.weight"] = TensorForm((width, VOCABULARY), optional=not self.embeds)
         if self.ends:
-            found |= norm("output_norm", width, centred=centred)
+            found |= norm(self.last_norm, width, centred=centred)
         if self.embedding_norm:
             found |= norm("token_embd_norm", width, centred=centred, optional=not self.embeds)
         if has_biased_norms(tensors):

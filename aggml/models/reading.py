@@ -150,7 +150,9 @@ GATINGS: Final[Mapping[int, str]] = {1: "softmax", 2: "sigmoid", 3: "chosen"}
 
 
 def routed_of(
-    hp: Hyperparameters, gating: Literal["softmax", "sigmoid"] = "softmax", **changes: Any  # noqa: ANN401
+    hp: Hyperparameters,
+    gating: Literal["softmax", "sigmoid"] = "softmax",
+    **changes: Any,  # noqa: ANN401
 ) -> Experts:
     """Experts of which the file says how they are chosen and weighed.
 
@@ -182,9 +184,7 @@ def routed_of(
 def nets_of(hp: Hyperparameters, experts: Experts, step: int = 1) -> list[Block]:
     """The net of each layer: some dense ones first, and then experts in every ``step``-th layer."""
     dense = hp.integer("leading_dense_block_count", 0)
-    return [
-        FeedForward() if i < dense or (i + 1) % step else experts for i in range(layers_of(hp))
-    ]
+    return [FeedForward() if i < dense or (i + 1) % step else experts for i in range(layers_of(hp))]
 
 
 def mamba2_of(hp: Hyperparameters) -> Mamba2:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from models import layouts_hybrid, layouts_latent, layouts_states, layouts_variants
+from models import layouts_experts, layouts_hybrid, layouts_latent, layouts_states, layouts_variants
 from models.layout import (
     EXPERTS,
     HEAD,
@@ -161,6 +161,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     **layouts_latent.LAYOUTS,
     **layouts_states.LAYOUTS,
     **layouts_hybrid.LAYOUTS,
+    **layouts_experts.LAYOUTS,
     **layouts_variants.LAYOUTS,
 }  # fmt: skip
 
@@ -280,7 +281,8 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
     shapes |= layout.shapes()
     made = {tensor: values(tensor, shape) for tensor, shape in shapes.items()}
     made["token_embd.weight"] *= 4
-    if name in ENCODERS and not layout.architecture.startswith("modern"):
+    other = layout.architecture.startswith("lfm2")  # its last norm has the name token_embd_norm
+    if other or (name in ENCODERS and not layout.architecture.startswith("modern")):
         del made["output_norm.weight"]
     return made
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from aggml import ops
+from aggml import DType, ops
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.forms import norm as norm_form
 from aggml.models.kv.room import Cached, Room
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.models.blocks.scope import Places, Scope
     from aggml.models.decoder.batch import Part
 
-__all__ = ["Attention", "Rope", "heads_of", "queries_of"]
+__all__ = ["Attention", "Rope", "Temperature", "heads_of", "queries_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,36 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Temperature:
+    """Makes attention sharper at late positions.
+
+    Queries are multiplied by 1 + share * log(1 + floor((position + offset) / length)).
+
+    Attributes:
+        share: of the logarithm.
+        length: positions after which the factor grows.
+        offset: added to positions.
+    """
+
+    share: float
+    length: int
+    offset: int = 0
+
+    def build(self, at: Scope, q: Tensor) -> Tensor:
+        """``q`` [head, heads, tokens], multiplied."""
+        name = f"temperature {self}"
+        factor = at.passed.get(name)
+        if factor is None:
+            # The half makes sure that no quotient of whole numbers is rounded down by mistake.
+            x = ops.cast(at.positions, DType.F32)
+            x = ops.scale_bias(x, 1 / self.length, (self.offset + 0.5) / self.length)
+            x = ops.log(ops.scale_bias(ops.floor(x), 1.0, 1.0))
+            x = ops.scale_bias(x, self.share, 1.0)
+            factor = at.passed[name] = ops.reshape_3d(x, 1, 1, x.ne[0])
+        return ops.mul(q, factor)
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Attention over a cache of keys and values.
 
@@ -93,13 +123,14 @@ class Attention:
         soft_cap: c bounds the products by c * tanh(x / c); 0: no bound.
         norm: what is normalised in queries and keys: each "head"; each "own head", where each has
             weights of its own; each "turned head", which is a head after its rotary positions; the
-            whole "width"; None: nothing.
+            whole "width"; each "head of some files"; None: nothing.
         sinks: the softmax of each head has one more logit, without a value (``attn_sinks``).
         joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
             whether the file has it.
         gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
             by the sigmoid of the gate.
         values_in_keys: values are the first elements of keys, so one cache holds both.
+        temperature: by which queries are multiplied; None: by nothing.
     """
 
     heads: int
@@ -110,11 +141,12 @@ class Attention:
     scale: float | None = None
     window: int | None = None
     soft_cap: float = 0.0
-    norm: Literal["head", "own head", "turned head", "width"] | None = None
+    norm: Literal["head", "own head", "turned head", "width", "head of some files"] | None = None
     sinks: bool = False
     joined: bool | None = False
     gated: bool = False
     values_in_keys: bool = False
+    temperature: Temperature | None = None
 
     @property
     def room(self) -> Room:
@@ -125,7 +157,8 @@ class Attention:
         """Its matrices and norms."""
         parts = [] if self.joined is None else ["attn_q", "attn_k", "attn_v"]
         parts = ["attn_qkv"] if self.joined else parts
-        norms = ["attn_q_norm", "attn_k_norm"] if self.norm else []
+        some = self.norm in (None, "head of some files")
+        norms = [] if some else ["attn_q_norm", "attn_k_norm"]
         names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
@@ -147,6 +180,7 @@ class Attention:
             elif self.norm is not None:
                 found |= norm_form(
                     f"attn_{part}_norm", self.key_length, centred=of.centred,
+                    optional=self.norm == "head of some files",
                     heads=heads if self.norm == "own head" else None,
                 )  # fmt: skip
         if self.sinks:
@@ -219,13 +253,14 @@ class Attention:
         q, gate = self._split(q) if self.gated else (q, None)
         q = q if self.gated else ops.reshape_3d(q, self.key_length, self.heads, tokens)
         k = ops.reshape_3d(k, self.key_length, self.kv_heads, tokens)
-        if self.norm in ("head", "own head"):
+        there = self.norm == "head of some files" and at.find("attn_q_norm.weight") is not None
+        if there or self.norm in ("head", "own head"):
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         if self.rope is not None:
             q, k = self.rope.build(at, q), self.rope.build(at, k)
         if self.norm == "turned head":
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
-        return q, k, v, gate
+        return q if self.temperature is None else self.temperature.build(at, q), k, v, gate
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [head, heads, tokens] and gates [head * heads, tokens].

@@ -182,7 +182,7 @@ class Builder:
         model = self._model
         if not model.ends:
             return x.set_output(), None, None
-        x = normed(self._weights, "output_norm", x, model.eps, centred=model.centred)
+        x = normed(self._weights, model.last_norm, x, model.eps, centred=model.centred)
         logits = x if shape.hidden else self._logits(x)
         if chosen is not None or drawing is not None:
             if drawing is not None:
