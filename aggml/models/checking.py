@@ -163,7 +163,7 @@ def _uneven_layers(forms: Mapping[str, TensorForm], tensors: Mapping[str, Tensor
     layers: dict[tuple[str, str], dict[str, bool]] = {}
     for name, form in forms.items():
         match = LAYERS.match(name)
-        if match is not None and form.optional:
+        if match is not None and form.optional and not form.uneven:
             part = name[match.end() :]
             lacks_norm = f"{match[0]}attn_norm.weight" not in tensors
             if not (match[2] == "0" and part in NOT_IN_FIRST and lacks_norm):

@@ -15,8 +15,10 @@ from models.layout import (
     N_EXPERTS,
     OF_EXPERTS,
     OUTPUT,
+    POST_NORMS,
     QKV_BIAS,
     SHARED,
+    VOCABULARY,
     WIDTH,
     WINDOW,
     Layout,
@@ -64,7 +66,80 @@ _YARN: Final[dict[str, Any]] = {
     "attention.temperature_scale": 0.1,
 }
 
+
+def _gemma4(layers: int, metadata: dict[str, Any], more: Shapes, whole: Shapes) -> Layout:
+    """The layers 2 and 4 see all positions, and have longer heads."""
+    far = [i in (2, 4) for i in range(layers)]
+    kv_heads = metadata.get("attention.head_count_kv", [KV_HEADS] * layers)
+    single: dict[int, Shapes] = {}
+    for i, everywhere in enumerate(far):
+        head = 2 * HEAD if everywhere else HEAD
+        single[i] = {
+            "attn_q.weight": (HEADS * head, WIDTH),
+            "attn_k.weight": (kv_heads[i] * head, WIDTH),
+            "attn_v.weight": (kv_heads[i] * head, WIDTH),
+            "attn_output.weight": (WIDTH, HEADS * head),
+            "attn_q_norm.weight": (head,),
+            "attn_k_norm.weight": (head,),
+        }
+        if i >= layers - metadata.get("attention.shared_kv_layers", 0):
+            single[i] |= dict.fromkeys(["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"])
+        elif everywhere and "attention.head_count_kv" in metadata:
+            single[i]["attn_v.weight"] = None  # values are the keys
+    made: dict[str, Any] = {
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": [not x for x in far],
+        "attention.key_length": 2 * HEAD,
+        "attention.value_length": 2 * HEAD,
+        "attention.key_length_swa": HEAD,
+        "attention.value_length_swa": HEAD,
+        "rope.dimension_count": 2 * HEAD,
+        "rope.dimension_count_swa": HEAD,
+        "rope.freq_base": 1e6,
+        "rope.freq_base_swa": 10000.0,
+        "embedding_length_per_layer_input": 0,
+        "final_logit_softcapping": 30.0,
+        "attention.head_count_kv": KV_HEADS,
+    }
+    outside: dict[str, tuple[int, ...]] = {"rope_freqs.weight": (HEAD,)}
+    outside |= {name: shape for name, shape in whole.items() if shape is not None}
+    return Layout("gemma4", {**POST_NORMS, **more}, outside, {**made, **metadata},
+                  layers=layers, single=single)  # fmt: skip
+
+
+_SIZE: Final = 8  # elements of the embedding that a token has for each layer
+_OF_LAYERS: Final[Shapes] = {
+    "inp_gate.weight": (_SIZE, WIDTH),
+    "proj.weight": (WIDTH, _SIZE),
+    "post_norm.weight": (WIDTH,),
+    "layer_output_scale.weight": (1,),
+}
+_BESIDE: Final[Shapes] = {
+    "ffn_gate_inp.weight": (N_EXPERTS, WIDTH),
+    "ffn_gate_inp.scale": (WIDTH,),
+    "ffn_gate_up_exps.weight": (N_EXPERTS, 2 * INNER_OF_EXPERT, WIDTH),
+    "ffn_down_exps.weight": (N_EXPERTS, WIDTH, INNER_OF_EXPERT),
+    "ffn_down_exps.scale": (N_EXPERTS,),
+    "pre_ffw_norm_2.weight": (WIDTH,),
+    "post_ffw_norm_1.weight": (WIDTH,),
+    "post_ffw_norm_2.weight": (WIDTH,),
+}
+
 LAYOUTS: Final = {
+    "gemma4": _gemma4(
+        7,
+        {"embedding_length_per_layer_input": _SIZE, "attention.shared_kv_layers": 4},
+        _OF_LAYERS,
+        {
+            "per_layer_token_embd.weight": (VOCABULARY, 7 * _SIZE),
+            "per_layer_model_proj.weight": (7 * _SIZE, WIDTH),
+            "per_layer_proj_norm.weight": (_SIZE,),
+        },
+    ),
+    "gemma4-keys-as-values": _gemma4(
+        5, {"attention.head_count_kv": [2, 2, 1, 2, 1]}, {"layer_output_scale.weight": (1,)}, {}
+    ),
+    "gemma4-experts": _gemma4(5, OF_EXPERTS, _BESIDE, {}),
     "mistral3-late": Layout("mistral3", whole=OUTPUT, metadata=_YARN),
     "mistral3": Layout("mistral3"),
     "glm4moe": Layout(

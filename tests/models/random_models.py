@@ -270,6 +270,8 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
             return (1 + random.random(shape)).astype(np.float32)
         if "norm" in tensor:
             return (1 + 0.2 * random.standard_normal(shape)).astype(np.float32)
+        if tensor.endswith(("scale.weight", ".scale")):
+            return (0.5 + random.random(shape)).astype(np.float32)
         if tensor.endswith("ssm_a"):  # negative, so that the state decays
             return (-0.2 - random.random(shape)).astype(np.float32)
         made = random.standard_normal(shape).astype(np.float32)

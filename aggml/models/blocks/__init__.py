@@ -12,6 +12,7 @@ from aggml.models.blocks.cross import CrossAttention
 from aggml.models.blocks.delta_net import DeltaNet
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
+from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
 from aggml.models.blocks.mamba2 import Mamba2
@@ -21,8 +22,23 @@ from aggml.models.blocks.short_conv import ShortConv
 from aggml.models.blocks.side_by_side import SideBySide
 
 __all__ = [
-    "Alone", "Attention", "ChannelMix", "CrossAttention", "DeltaNet", "Experts", "FeedForward",
-    "LatentAttention", "Mamba", "Mamba2", "Rope", "Scope", "ShortConv", "SideBySide", "Temperature",
+    "Alone",
+    "Attention",
+    "BesideExperts",
+    "ChannelMix",
+    "CrossAttention",
+    "DeltaNet",
+    "Experts",
+    "FeedForward",
+    "LatentAttention",
+    "LayerEnd",
+    "Mamba",
+    "Mamba2",
+    "Rope",
+    "Scope",
+    "ShortConv",
+    "SideBySide",
+    "Temperature",
     "TimeMix",
 ]  # fmt: skip
 

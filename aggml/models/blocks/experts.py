@@ -91,19 +91,26 @@ class Experts:
         for part, (columns, rows) in sizes.items():
             found[f"ffn_{part}_exps.weight"] = TensorForm((columns, rows, n))
             found[f"ffn_{part}_exps.bias"] = TensorForm((rows, n), optional=True, vector=True)
+        found["ffn_down_exps.scale"] = TensorForm((n,), optional=True, vector=True)
         if self.shared is not None:
             found |= self.shared.forms(of)
         if self.shared_gate:
             found["ffn_gate_inp_shexp.weight"] = TensorForm((width,), flat=True)
         return found
 
-    def build(self, at: Scope, x: Tensor) -> Tensor:
-        """[width, tokens] -> [width, tokens]."""
-        ids, weights = self._chosen(at, x)
+    def build(self, at: Scope, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """[width, tokens] -> [width, tokens]; experts are chosen by ``routed``, else by ``x``."""
+        ids, weights = self._chosen(at, x if routed is None else routed)
         tokens, thin = x.ne[1], self.latent and at.find("ffn_latent_down.weight") is not None
         into = ops.mul_mat(at.weight("ffn_latent_down.weight"), x) if thin else x
         inner = self._inner(at, ops.reshape_3d(into, into.ne[0], 1, tokens), ids)
-        y = ops.mul(self._by_expert(at, "ffn_down_exps", inner, ids), weights)
+        y = self._by_expert(at, "ffn_down_exps", inner, ids)
+        scales = at.find("ffn_down_exps.scale")
+        if scales is not None:  # one of each expert
+            flat = ops.reshape_1d(ops.cont(ids), self.used * tokens)
+            each = ops.get_rows(ops.reshape_2d(scales, 1, self.count), flat)
+            weights = ops.mul(weights, ops.reshape_3d(each, 1, self.used, tokens))
+        y = ops.mul(y, weights)
         total = ops.view_2d(y, y.ne[0], tokens, y.nb[2], 0)
         for i in range(1, self.used):
             total = ops.add(total, ops.view_2d(y, y.ne[0], tokens, y.nb[2], i * y.nb[1]))

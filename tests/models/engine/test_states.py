@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from aggml.models.text_model import TextModel
 
 LAYOUTS = [
-    "mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2", "nemotron_h",
-    "falcon-h1", "mamba",
+    "mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
+    "nemotron_h", "falcon-h1", "mamba",
 ]  # fmt: skip
 
 
