@@ -41,6 +41,7 @@ __all__ = [
     "mamba2_of",
     "nets_of",
     "normed_after",
+    "rms_encoder_of",
     "rope_of",
     "routed_of",
     "window_of",
@@ -273,6 +274,25 @@ def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> 
     return description_of(hp, layers, eps=eps, centred=True, **changes)
 
 
+def rms_encoder_of(
+    hp: Hyperparameters,
+    layers: Sequence[EncoderLayer],
+    **changes: Any,  # noqa: ANN401
+) -> EncoderDescription:
+    """A whole encoder with RMS norms before its blocks, and perhaps fewer heads of keys."""
+    heads = hp.integer("attention.head_count", least=1)
+    kv_heads = hp.integer("attention.head_count_kv", heads, least=1)
+    divides(hp, "attention.head_count_kv", kv_heads, "attention.head_count", heads)
+    read: dict[str, Any] = {
+        "eps": hp.number("attention.layer_norm_rms_epsilon", least=0.0, most=LARGEST_EPS),
+        "kv_heads": kv_heads,
+        "head_length": head_length(hp),
+        "rms": True,
+        "embedding_norm": False,
+    }
+    return encoder_of(hp, layers, **read | changes)
+
+
 RANK: Final = 4  # the way of pooling of a rank head
 #: Ways of pooling by GGUF's numbers; 0 is none, for which a decoder takes the mean, and the rank
 #: head of an encoder takes the first token.
@@ -310,13 +330,14 @@ def encoder_of(
         "width": hp.integer("embedding_length", least=1),
         "context_length": hp.integer("context_length", least=1),
         "heads": hp.integer("attention.head_count", least=1),
-        "eps": hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS),
         "layers": tuple(layers),
         "pooling": "none" if kind == 0 else pooling,
         "normalize": hp.flag("pooling_normalize", True),
     }
+    if "eps" not in changes:
+        read["eps"] = hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS)
     heads, head = read["heads"], head_length(hp)  # refuses heads that do not divide the width
-    if heads * head != read["width"]:
+    if "head_length" not in changes and heads * head != read["width"]:
         raise ModelError(
             f"{hp.architecture}.attention.key_length is {head}, expected was "
             f"{read['width'] // heads}, as {heads} heads are as wide as the model"

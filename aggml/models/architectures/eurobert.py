@@ -1,0 +1,23 @@
+"""eurobert: built as llama, but each token sees all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.description import Architecture
+from aggml.models.encoder.description import EncoderDescription, EncoderLayer
+from aggml.models.reading import layers_of, rms_encoder_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> EncoderDescription:
+    """A model of this architecture."""
+    layer = EncoderLayer(rope_of(hp, "neox"), None, "gated silu", norms_first=True)
+    return rms_encoder_of(hp, [layer] * layers_of(hp))
+
+
+ARCHITECTURE = Architecture(("eurobert",), describe)
