@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER, number, window_pattern
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, centred_of, layers_of, rope_of, windowed
 
@@ -29,4 +31,15 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("cohere2",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("cohere2",), {x: y for x, y in DECODER.items() if x != "blk.{i}.ffn_norm"},
+    CENTRED_KEYS | {
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern(4),
+        "logit_scale": number("logit_scale", default=0.0625),
+    },
+    expects={"hidden_act": ("silu",), "tie_word_embeddings": (True,)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("cohere2",), describe, (CHECKPOINT,))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.reading import layers_of, rms_encoder_of, rope_of
@@ -20,4 +22,13 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     return rms_encoder_of(hp, [layer] * layers_of(hp))
 
 
-ARCHITECTURE = Architecture(("eurobert",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("eurobert",), {x: y for x, y in DECODER.items() if x not in ("output", "cls.output")},
+    {**DECODER_KEYS, "attention.causal": lambda _: False},
+    ignored=(r"^lm_head\.",),
+    harmless={"classifier_pooling": "there is no head"},
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("eurobert",), describe, (CHECKPOINT,))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.architectures import gemma3
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoder.description import EncoderDescription, EncoderLayer
 from aggml.models.reading import layers_of, rms_encoder_of, rope_of, windowed
@@ -34,4 +36,18 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     return rms_encoder_of(hp, layers, embedding_scale=math.sqrt(width))
 
 
-ARCHITECTURE = Architecture(("gemma-embedding",), describe)
+CHECKPOINT: Final = Checkpoint(
+    gemma3.CHECKPOINT.model_types,
+    {x: y for x, y in gemma3.CHECKPOINT.tensors.items() if x not in ("output", "cls.output")},
+    {
+        **{x: y for x, y in gemma3.CHECKPOINT.keys.items() if x != "final_logit_softcapping"},
+        "attention.causal": lambda _: False,
+    },
+    prefixes=gemma3.CHECKPOINT.prefixes,
+    ignored=(*gemma3.CHECKPOINT.ignored, r"^lm_head\."),
+    condition=lambda config: bool(config.get("use_bidirectional_attention", default=False)),
+    expects=gemma3.CHECKPOINT.expects,
+)
+
+
+ARCHITECTURE = Architecture(("gemma-embedding",), describe, (CHECKPOINT,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward, ShortConv
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, kernels, number
+from aggml.models.checkpoints.recipes import Checkpoint, stacked
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
@@ -17,6 +19,7 @@ from aggml.models.reading import (
 )
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.description import Block
     from aggml.models.hyperparameters import Hyperparameters
 
@@ -45,4 +48,77 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("lfm2", "lfm2moe"), describe)
+def _kv_heads(config: Config) -> list[int]:
+    """Heads of keys of each layer; convolutions have 0."""
+    heads = int(config.need("num_key_value_heads"))
+    return [heads if kind == "full_attention" else 0 for kind in config.need("layer_types")]
+
+
+def _inner(config: Config) -> int:
+    """Elements between the matrices of the net."""
+    inner = int(config.need("block_ff_dim", "intermediate_size"))
+    if not config.get("block_auto_adjust_ff_dim", default=True):
+        return inner
+    inner = int(int(2 * inner / 3) * float(config.get("block_ffn_dim_multiplier", default=1.0)))
+    step = int(config.get("block_multiple_of", default=256))
+    return -(-inner // step) * step
+
+
+_TENSORS: Final = {
+    **{x: y for x, y in DECODER.items() if x in ("token_embd", "output")},
+    "token_embd_norm": "embedding_norm",
+    "blk.{i}.attn_norm": "layers.{i}.operator_norm",
+    "blk.{i}.ffn_norm": "layers.{i}.ffn_norm",
+    "blk.{i}.attn_q": "layers.{i}.self_attn.q_proj",
+    "blk.{i}.attn_k": "layers.{i}.self_attn.k_proj",
+    "blk.{i}.attn_v": "layers.{i}.self_attn.v_proj",
+    "blk.{i}.attn_output": "layers.{i}.self_attn.out_proj",
+    "blk.{i}.attn_q_norm": "layers.{i}.self_attn.q_layernorm",
+    "blk.{i}.attn_k_norm": "layers.{i}.self_attn.k_layernorm",
+    "blk.{i}.ffn_gate": "layers.{i}.feed_forward.w1",
+    "blk.{i}.ffn_down": "layers.{i}.feed_forward.w2",
+    "blk.{i}.ffn_up": "layers.{i}.feed_forward.w3",
+    "blk.{i}.shortconv.in_proj": "layers.{i}.conv.in_proj",
+    "blk.{i}.shortconv.conv": kernels("layers.{i}.conv.conv"),
+    "blk.{i}.shortconv.out_proj": "layers.{i}.conv.out_proj",
+}
+_KEYS: Final = {
+    **DECODER_KEYS,
+    "attention.head_count_kv": _kv_heads,
+    "attention.layer_norm_rms_epsilon": number("norm_eps"),
+    "shortconv.l_cache": "conv_L_cache",
+}
+CHECKPOINTS: Final = (
+    Checkpoint(
+        ("lfm2",), _TENSORS, {**_KEYS, "feed_forward_length": _inner}, "lfm2",
+        harmless={"full_attn_idxs": "layer_types says the same"},
+        expects={"conv_bias": (False,)},
+    ),
+    Checkpoint(
+        ("lfm2_moe",),
+        {
+            **_TENSORS,
+            "blk.{i}.ffn_gate_inp": "layers.{i}.feed_forward.gate",
+            "blk.{i}.exp_probs_b.bias": "layers.{i}.feed_forward.expert_bias",
+            "blk.{i}.ffn_gate_exps": stacked("layers.{i}.feed_forward.experts.{e}.w1"),
+            "blk.{i}.ffn_down_exps": stacked("layers.{i}.feed_forward.experts.{e}.w2"),
+            "blk.{i}.ffn_up_exps": stacked("layers.{i}.feed_forward.experts.{e}.w3"),
+        },
+        {
+            **_KEYS,
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_gating_func": lambda _: 2,
+            "leading_dense_block_count": "num_dense_layers",
+        },
+        "lfm2moe",
+        expects={
+            "conv_bias": (False,), "norm_topk_prob": (True,), "routed_scaling_factor": (1.0,),
+            "use_expert_bias": (True,),
+        },
+    ),
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("lfm2", "lfm2moe"), describe, CHECKPOINTS)

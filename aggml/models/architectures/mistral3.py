@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward, Temperature
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, NEIGHBOURS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
+from aggml.models.errors import ModelError
 from aggml.models.reading import attention_of, description_of, experts_of, layers_of, rope_of
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -30,4 +34,30 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer in mixers])
 
 
-ARCHITECTURE = Architecture(("mistral3",), describe)
+def _share(config: Config) -> float | None:
+    told = config.rope().get("llama_4_scaling_beta")
+    return None if told is None else float(told)
+
+
+def _multiplier(config: Config) -> float | None:
+    """YaRN's factor is divided by the same with this multiplier."""
+    rope = config.rope()
+    told = rope.get("mscale_all_dim")
+    if told is not None and rope.get("mscale") not in (1, None):
+        raise ModelError(f"config.json has mscale = {rope['mscale']}; only 1 is supported")
+    return None if told is None else float(told)
+
+
+CHECKPOINT: Final = Checkpoint(
+    ("ministral3",), DECODER | NEIGHBOURS,
+    DECODER_KEYS | {
+        "attention.temperature_scale": _share,
+        "rope.scaling.yarn_log_multiplier": _multiplier,
+    },
+    prefixes=("language_model.model.", "model.language_model.", "language_model.", "model."),
+    ignored=(r"vision_tower\.", r"multi_modal_projector\."),
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("mistral3",), describe, (CHECKPOINT,))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS, HEAD_NORMS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, layers_of, rope_of
 
@@ -20,4 +22,11 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer in mixers])
 
 
-ARCHITECTURE = Architecture(("olmoe",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("olmoe",), DECODER | HEAD_NORMS | EXPERTS,
+    {**DECODER_KEYS, **EXPERT_KEYS, "expert_feed_forward_length": lambda _: None},
+    expects={"hidden_act": ("silu",), "norm_topk_prob": (False,), "attention_bias": (False,)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("olmoe",), describe, (CHECKPOINT,))
