@@ -152,6 +152,10 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "glm4moe": ("glm4_moe", {
         **EXPERTS, "num_hidden_layers": 3, "n_routed_experts": 8, "attention_bias": True,
         "use_qk_norm": True, "routed_scaling_factor": 1.5}),
+    "dots1": ("dots1", {
+        **EXPERTS, "num_hidden_layers": 3, "n_routed_experts": 8, "n_shared_experts": 2,
+        "num_key_value_heads": 4, "head_dim": 16, "first_k_dense_replace": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "sliding_window": None}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "sliding_window": 12}),
     "minimax-m2": ("minimax_m2", {**EXPERTS, "head_dim": 16, "intermediate_size": 32,
                                   "rotary_dim": 8}),
