@@ -156,6 +156,9 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         **EXPERTS, "num_hidden_layers": 3, "n_routed_experts": 8, "n_shared_experts": 2,
         "num_key_value_heads": 4, "head_dim": 16, "first_k_dense_replace": 1,
         "norm_topk_prob": True, "routed_scaling_factor": 2.5, "sliding_window": None}),
+    "ernie4_5-moe": ("ernie4_5_moe", {
+        "head_dim": 16, "num_hidden_layers": 3, "moe_intermediate_size": 32, "moe_num_experts": 8,
+        "moe_layer_end_index": 2}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "sliding_window": 12}),
     "minimax-m2": ("minimax_m2", {**EXPERTS, "head_dim": 16, "intermediate_size": 32,
                                   "rotary_dim": 8}),

@@ -32,8 +32,8 @@ IN_F32: Final = re.compile(
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
 #: Models whose output is the embeddings if config.json does not say, as transformers has it.
 TIED: Final = (
-    "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "smollm3", "starcoder2",
-    "cohere2", "lfm2", "lfm2_moe", "mamba", "gemma4", "gemma4_text",
+    "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "ernie4_5_moe", "smollm3",
+    "starcoder2", "cohere2", "lfm2", "lfm2_moe", "mamba", "gemma4", "gemma4_text",
 )  # fmt: skip
 #: Settings that say whether these tensors have biases.
 _QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
