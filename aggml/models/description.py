@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from aggml.models.kv.room import Cached, Memory, State
 
 __all__ = [
-    "VOCABULARY", "Architecture", "Block", "Description", "Layer", "Mixer", "SpeechDescription",
-    "mixer_in",
+    "VOCABULARY", "Architecture", "Block", "Description", "Ending", "Layer", "Mixer",
+    "SpeechDescription", "mixer_in",
 ]  # fmt: skip
 
 
