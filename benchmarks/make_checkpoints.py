@@ -64,6 +64,12 @@ HYBRID: Final = {
     "shared_intermediate_size": 64, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
     "residual_multiplier": 0.22, "attention_multiplier": 0.0625,
 }  # fmt: skip
+DELTA: Final = {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1],
+                        "partial_rotary_factor": 0.5, "mrope_interleaved": True},
+}  # fmt: skip
 #: transformers' name of the model, and how its config differs from `SMALL`.
 TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "llama": ("llama", {}),
@@ -134,6 +140,40 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "qwen3next": ("qwen3_next", {
         **EXPERTS, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 5}),
+    "qwen35": ("qwen3_5_text", {**DELTA, "full_attention_interval": 3}),
+    "qwen35moe": ("qwen3_5_moe_text", {**DELTA, **EXPERTS}),
+    "lfm2": ("lfm2", {"num_hidden_layers": 4, "full_attn_idxs": [2], "block_multiple_of": 32}),
+    "lfm2moe": ("lfm2_moe", {
+        **EXPERTS, "num_hidden_layers": 4, "num_dense_layers": 1,
+        "layer_types": ["conv", "conv", "full_attention", "conv"]}),
+    "mistral3": ("ministral3", {"head_dim": 16, "rope_parameters": {
+        **_YARN, "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1}}),
+    "glm4moe": ("glm4_moe", {
+        **EXPERTS, "num_hidden_layers": 3, "n_routed_experts": 8, "attention_bias": True,
+        "use_qk_norm": True, "routed_scaling_factor": 1.5}),
+    "dots1": ("dots1", {
+        **EXPERTS, "num_hidden_layers": 3, "n_routed_experts": 8, "n_shared_experts": 2,
+        "num_key_value_heads": 4, "head_dim": 16, "first_k_dense_replace": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "sliding_window": None}),
+    "ernie4_5-moe": ("ernie4_5_moe", {
+        "head_dim": 16, "num_hidden_layers": 3, "moe_intermediate_size": 32, "moe_num_experts": 8,
+        "moe_layer_end_index": 2}),
+    "cohere2": ("cohere2", {"num_hidden_layers": 5, "sliding_window": 12}),
+    "minimax-m2": ("minimax_m2", {**EXPERTS, "head_dim": 16, "intermediate_size": 32,
+                                  "rotary_dim": 8}),
+    "olmoe": ("olmoe", {**EXPERTS, "num_key_value_heads": 4}),
+    "nemotron_h": ("nemotron_h", {
+        **EXPERTS, "head_dim": 16, "n_routed_experts": 8, "mamba_num_heads": 4,
+        "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2,
+        "moe_shared_expert_intermediate_size": 64, "routed_scaling_factor": 2.5,
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"]}),
+    "mamba": ("mamba", {"intermediate_size": 128, "time_step_rank": 4}),
+    "gemma4": ("gemma4_text", {
+        "num_hidden_layers": 7, "head_dim": 16, "sliding_window": 12, "num_kv_shared_layers": 4,
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320,
+        "global_head_dim": 32, "use_double_wide_mlp": True,
+        "layer_types": [f"{'full' if i in (2, 6) else 'sliding'}_attention" for i in range(7)]}),
     "granitehybrid": ("granitemoehybrid", {**HYBRID, **EXPERTS}),
     "granitehybrid-dense": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0,
                                                  "position_embedding_type": "rope"}),
@@ -148,6 +188,10 @@ ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
                          {"pad_token_id": 1, "type_vocab_size": 1, "num_labels": 1}),
     "distilbert": ("distilbert", "AutoModel", {"hidden_dim": 96}),
     "nomic-bert": ("nomic_bert", "AutoModel", {}),
+    "eurobert": ("eurobert", "AutoModel", {"head_dim": 16}),
+    "gemma-embedding": ("gemma3_text", "AutoModel", {
+        "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 12, "num_hidden_layers": 7,
+        "use_bidirectional_attention": True}),
     "modernbert": ("modernbert", "AutoModel", {"local_attention": 16, "num_hidden_layers": 4}),
     "modernbert-rank": ("modernbert", "AutoModelForSequenceClassification",
                         {"local_attention": 16, "num_hidden_layers": 4, "num_labels": 1}),

@@ -22,7 +22,7 @@ from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.unread import unknown_keys, unread_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aggml import Tensor
     from aggml.models.description import Description, SpeechDescription
@@ -137,12 +137,21 @@ def tensor_problems(model: Described, tensors: Mapping[str, Tensor]) -> Iterator
             yield from _type_problems(name, tensor, form)
     if getattr(model, "first", 0) or not getattr(model, "ends", True):
         return  # a part of a model, whose file has the tensors of the other parts, too
+    ahead = _layers_ahead(forms, tensors)
     for name in tensors:
+        if name.startswith(ahead):
+            continue
         if name not in forms and not any(x.search(name) for x, _ in UNREAD):
             yield (
                 f"the file has a tensor {name!r}, which a model of the architecture "
                 f"{model.architecture!r} does not use: its results would be wrong without it"
             )
+
+
+def _layers_ahead(forms: Mapping[str, TensorForm], tensors: Iterable[str]) -> tuple[str, ...]:
+    """The beginnings of names of whole layers that predict further tokens, such as "blk.61."."""
+    found = {name.partition("nextn.")[0] for name in tensors if ".nextn." in name}
+    return tuple(found - {match[0] for name in forms if (match := LAYERS.match(name))})
 
 
 #: Optional tensors that the first layer lacks in some models although the others have them.
@@ -154,7 +163,7 @@ def _uneven_layers(forms: Mapping[str, TensorForm], tensors: Mapping[str, Tensor
     layers: dict[tuple[str, str], dict[str, bool]] = {}
     for name, form in forms.items():
         match = LAYERS.match(name)
-        if match is not None and form.optional:
+        if match is not None and form.optional and not form.uneven:
             part = name[match.end() :]
             lacks_norm = f"{match[0]}attn_norm.weight" not in tensors
             if not (match[2] == "0" and part in NOT_IN_FIRST and lacks_norm):

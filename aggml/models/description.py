@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from aggml.models.kv.room import Cached, Memory, State
 
 __all__ = [
-    "VOCABULARY", "Architecture", "Block", "Description", "Layer", "Mixer", "SpeechDescription",
-    "mixer_in",
+    "VOCABULARY", "Architecture", "Block", "Description", "Ending", "Layer", "Mixer",
+    "SpeechDescription", "mixer_in",
 ]  # fmt: skip
 
 
@@ -78,6 +78,22 @@ def mixer_in(block: Block | Mixer | None) -> Mixer | None:
     return cast("Mixer", block) if hasattr(block, "caches") else None
 
 
+class Ending(Protocol):
+    """The last part of a layer, after both blocks and their residual sums."""
+
+    def needs(self) -> Iterable[str]:
+        """Names of the tensors without which it cannot be built."""
+        ...
+
+    def forms(self, of: FormContext) -> Mapping[str, TensorForm]:
+        """The forms of all tensors that it reads, optional ones included."""
+        ...
+
+    def build(self, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
+        """[width, n] -> [width, n]; ``last`` is which tokens of the step these are, None: all."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A mixer and then a feed-forward block, each with norms around it and a residual sum.
@@ -95,6 +111,8 @@ class Layer:
         cross: a second mixer between the two blocks, with its own norm and residual sum: attention
             to an input other than text, such as audio.
         before_cross: the name of the norm before ``cross``.
+        ending: changes the output of the layer; None: nothing does.
+        bare: norms whose tensors have no ".weight" at the end of their names.
     """
 
     mixer: Mixer
@@ -107,6 +125,8 @@ class Layer:
     parallel: bool = False
     cross: Mixer | None = None
     before_cross: str = "cross_attn_norm"
+    ending: Ending | None = None
+    bare: tuple[str, ...] = ()
 
     def parts(self) -> tuple[Layer, ...]:
         """The layer as layers of one mixer each: two if it has ``cross``, else itself.
@@ -115,7 +135,7 @@ class Layer:
         """
         if self.cross is None:
             return (self,)
-        first = replace(self, feed_forward=None, cross=None)
+        first = replace(self, feed_forward=None, cross=None, ending=None)
         second = replace(
             self, mixer=self.cross, before_mixer=self.before_cross, after_mixer=None, cross=None
         )
@@ -141,7 +161,12 @@ class Layer:
         if self.cross is not None:
             norms.append(self.before_cross)
             parts += self.cross.needs()
-        return [*(f"{norm}.weight" for norm in norms if norm is not None), *parts]
+        if self.ending is not None:
+            parts += self.ending.needs()
+        return [*(self._tensor(norm) for norm in norms if norm is not None), *parts]
+
+    def _tensor(self, norm: str) -> str:
+        return norm if norm in self.bare else f"{norm}.weight"
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The forms of all tensors that it reads, optional ones included."""
@@ -153,9 +178,12 @@ class Layer:
         if self.cross is not None:
             found |= self.cross.forms(of)
             norms.append(self.before_cross)
+        if self.ending is not None:
+            found |= self.ending.forms(of)
         for name in norms:
             if name is not None:
-                found |= norm(name, of.width, centred=of.centred)
+                form = norm(name, of.width, centred=of.centred)
+                found |= {name: form[f"{name}.weight"]} if name in self.bare else form
         return found
 
 
@@ -176,10 +204,13 @@ class Description:
             bias if the file has one.
         embedding_norm: embeddings are normalised (``token_embd_norm``).
         position_table: embeddings of positions are added (``position_embd``).
+        layer_embedding: elements of a further embedding that each token has for each layer
+            (``per_layer_token_embd``); 0: there is none.
         entire: later layers use values of the first one, so the model cannot be cut into stages.
         first: the number in the file of the first of ``layers``; not 0 in a later `stage`.
         embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
         ends: whether the output is logits; if not, it is the output of the last layer.
+        last_norm: the name in the file of the norm before the logits.
         pooling: how the vector of a text is made of its tokens' hidden states: their mean, that of
             the first ("cls") or last token; "rank": the file's head gives a score, and no vector.
     """
@@ -195,10 +226,12 @@ class Description:
     centred: bool = False
     embedding_norm: bool = False
     position_table: bool = False
+    layer_embedding: int = 0
     entire: bool = False
     first: int = 0
     embeds: bool = True
     ends: bool = True
+    last_norm: str = "output_norm"
     pooling: Literal["mean", "cls", "last", "rank"] = "mean"
 
     def stage(self, first: int, stop: int) -> Description:
@@ -243,8 +276,11 @@ class Description:
             names.append("token_embd_norm.weight")
         if self.embeds and self.position_table:
             names.append("position_embd.weight")
+        if self.layer_embedding:
+            parts = ("token_embd", "model_proj", "proj_norm")
+            names += [f"per_layer_{part}.weight" for part in parts]
         if self.ends:
-            names.append("output_norm.weight")
+            names.append(f"{self.last_norm}.weight")
         for i, layer in enumerate(self.layers, self.first):
             names += [f"blk.{i}.{part}" for part in layer.needs()]
         return names
@@ -260,17 +296,22 @@ class Description:
         found["output.weight"] = replace(found["output.weight"], optional=True)
         found["token_embd.weight"] = TensorForm((width, VOCABULARY), optional=not self.embeds)
         if self.ends:
-            found |= norm("output_norm", width, centred=centred)
+            found |= norm(self.last_norm, width, centred=centred)
         if self.embedding_norm:
             found |= norm("token_embd_norm", width, centred=centred, optional=not self.embeds)
         if has_biased_norms(tensors):
             found |= demand(found, "output_norm.bias", "token_embd_norm.bias")
         if self.position_table:
             found["position_embd.weight"] = TensorForm((width, self.context_length))
+        if self.layer_embedding:
+            n = self.layer_embedding * len(self.layers)
+            found["per_layer_token_embd.weight"] = TensorForm((n, VOCABULARY))
+            found["per_layer_model_proj.weight"] = TensorForm((width, n))
+            found |= norm("per_layer_proj_norm", self.layer_embedding, centred=False)
         for layer in self.layers:
             rope = getattr(layer.mixer, "rope", None)
             if rope is not None:
-                demanded = rope.long_factors is not None and self.embeds and rope.stretched
+                demanded = self.embeds and rope.stretched
                 for name in (rope.factors, rope.long_factors):
                     if name is not None:
                         found[name] = TensorForm((rope.dims // 2,), not demanded, vector=True)

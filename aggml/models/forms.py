@@ -32,6 +32,7 @@ class TensorForm:
             float type or quantized type will do.
         flat: whether only the number of its elements counts.
         other: other extents that are right, too.
+        uneven: whether some layers may have it and others not, if it is optional.
     """
 
     ne: Extents
@@ -39,6 +40,7 @@ class TensorForm:
     vector: bool = False
     flat: bool = False
     other: Extents | None = None
+    uneven: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
+from aggml.models.blocks.feed_forward import FeedForward
 from aggml.models.blocks.mamba2 import Mamba2
 from aggml.models.description import Description, Layer
 from aggml.models.encoder.description import EncoderDescription
@@ -38,8 +39,11 @@ __all__ = [
     "head_length",
     "layers_of",
     "mamba2_of",
+    "nets_of",
     "normed_after",
+    "rms_encoder_of",
     "rope_of",
+    "routed_of",
     "window_of",
     "windowed",
 ]
@@ -66,8 +70,9 @@ def head_length(hp: Hyperparameters) -> int:
 
 
 def layers_of(hp: Hyperparameters) -> int:
-    """How many layers the model has."""
-    return hp.integer("block_count", least=1, most=MOST_LAYERS)
+    """How many layers the model has, without those that only predict further tokens (MTP)."""
+    layers = hp.integer("block_count", least=1, most=MOST_LAYERS)
+    return layers - hp.integer("nextn_predict_layers", 0, most=layers - 1)
 
 
 def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any) -> Rope:  # noqa: ANN401
@@ -139,6 +144,48 @@ def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
         "scale": hp.number("expert_weights_scale", 1.0) or 1.0,
     }
     return Experts(**read | changes)
+
+
+#: How experts are weighed, by GGUF's numbers.
+GATINGS: Final[Mapping[int, str]] = {1: "softmax", 2: "sigmoid", 3: "chosen"}
+
+
+def routed_of(
+    hp: Hyperparameters,
+    gating: Literal["softmax", "sigmoid"] = "softmax",
+    **changes: Any,  # noqa: ANN401
+) -> Experts:
+    """Experts of which the file says how they are chosen and weighed.
+
+    Args:
+        hp: of the file.
+        gating: if the file does not say it.
+        changes: to what was read.
+
+    Raises:
+        ModelError: an unknown way of weighing experts; groups that do not divide the experts.
+    """
+    kind = hp.integer("expert_gating_func", 0)
+    if kind and kind not in GATINGS:
+        raise ModelError(
+            f"{hp.architecture}.expert_gating_func is {kind}, not 1 (softmax), 2 (sigmoid) or 3 "
+            "(the softmax of the chosen ones)"
+        )
+    count, groups = hp.integer("expert_count", 0), hp.integer("expert_group_count", 1) or 1
+    divides(hp, "expert_group_count", groups, "expert_count", count)
+    read: dict[str, Any] = {
+        "weights": GATINGS[kind] if kind else gating,
+        "sum_to_one": hp.flag("expert_weights_norm", False),
+        "groups": groups,
+        "groups_used": hp.integer("expert_group_used_count", 1, most=groups) or 1,
+    }
+    return experts_of(hp, **read | changes)
+
+
+def nets_of(hp: Hyperparameters, experts: Experts, step: int = 1) -> list[Block]:
+    """The net of each layer: some dense ones first, and then experts in every ``step``-th layer."""
+    dense = hp.integer("leading_dense_block_count", 0)
+    return [FeedForward() if i < dense or (i + 1) % step else experts for i in range(layers_of(hp))]
 
 
 def mamba2_of(hp: Hyperparameters) -> Mamba2:
@@ -227,6 +274,25 @@ def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> 
     return description_of(hp, layers, eps=eps, centred=True, **changes)
 
 
+def rms_encoder_of(
+    hp: Hyperparameters,
+    layers: Sequence[EncoderLayer],
+    **changes: Any,  # noqa: ANN401
+) -> EncoderDescription:
+    """A whole encoder with RMS norms before its blocks, and perhaps fewer heads of keys."""
+    heads = hp.integer("attention.head_count", least=1)
+    kv_heads = hp.integer("attention.head_count_kv", heads, least=1)
+    divides(hp, "attention.head_count_kv", kv_heads, "attention.head_count", heads)
+    read: dict[str, Any] = {
+        "eps": hp.number("attention.layer_norm_rms_epsilon", least=0.0, most=LARGEST_EPS),
+        "kv_heads": kv_heads,
+        "head_length": head_length(hp),
+        "rms": True,
+        "embedding_norm": False,
+    }
+    return encoder_of(hp, layers, **read | changes)
+
+
 RANK: Final = 4  # the way of pooling of a rank head
 #: Ways of pooling by GGUF's numbers; 0 is none, for which a decoder takes the mean, and the rank
 #: head of an encoder takes the first token.
@@ -264,13 +330,14 @@ def encoder_of(
         "width": hp.integer("embedding_length", least=1),
         "context_length": hp.integer("context_length", least=1),
         "heads": hp.integer("attention.head_count", least=1),
-        "eps": hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS),
         "layers": tuple(layers),
         "pooling": "none" if kind == 0 else pooling,
         "normalize": hp.flag("pooling_normalize", True),
     }
+    if "eps" not in changes:
+        read["eps"] = hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS)
     heads, head = read["heads"], head_length(hp)  # refuses heads that do not divide the width
-    if heads * head != read["width"]:
+    if "head_length" not in changes and heads * head != read["width"]:
         raise ModelError(
             f"{hp.architecture}.attention.key_length is {head}, expected was "
             f"{read['width'] // heads}, as {heads} heads are as wide as the model"

@@ -40,9 +40,17 @@ def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     random = np.random.default_rng(zlib.crc32(f"{case} {name}".encode()))
     made = random.standard_normal(shape).astype(np.float32)
     if "norm" in name.lower() or "_ln." in name or ".ln_" in name:
-        from_one = case.startswith(("gemma", "qwen3next")) and "linear_attn." not in name
+        from_one = (
+            case.startswith(("gemma", "qwen3next", "qwen35"))
+            and case != "gemma4"
+            and "linear_attn." not in name
+        )
         first = 0 if from_one or name.endswith("bias") else 1
+        if case == "gemma4" and name.endswith(("q_norm.weight", "k_norm.weight")):
+            first = np.float32(0.5)  # products of queries and keys are not scaled
         return (first + np.float32(0.2) * made).astype(np.float32)
+    if name.endswith("layer_scalar"):
+        return (1 + np.float32(0.2) * made).astype(np.float32)
     if "bias" in name or name.endswith("sinks"):
         return made * np.float32(0.3)
     if "experts" in name and name.endswith("proj"):  # shape (experts, columns, rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from models import layouts_latent, layouts_states, layouts_variants
+from models import layouts_experts, layouts_hybrid, layouts_latent, layouts_states, layouts_variants
 from models.layout import (
     EXPERTS,
     HEAD,
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+#: Encoders that have a norm of this name after the last layer.
+WITH_LAST_NORM: Final = ("modern-bert", "eurobert", "gemma-embedding")
 REFERENCE: Final = Path(__file__).with_name("reference")
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
@@ -160,6 +162,8 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     ),
     **layouts_latent.LAYOUTS,
     **layouts_states.LAYOUTS,
+    **layouts_hybrid.LAYOUTS,
+    **layouts_experts.LAYOUTS,
     **layouts_variants.LAYOUTS,
 }  # fmt: skip
 
@@ -195,6 +199,12 @@ _OF_ENCODER: Final = {
     "attention.head_count_kv": HEADS,
 }
 
+_RMS: Final = {"attention.causal": False, "pooling_type": 1}
+_SOME_EXPERTS: Final = {
+    "ffn_up.weight": None, "ffn_up.bias": None, "ffn_down.weight": None, "ffn_down.bias": None,
+    "ffn_gate_inp.weight": (N_EXPERTS, WIDTH), "ffn_up_exps.weight": (N_EXPERTS, INNER, WIDTH),
+    "ffn_down_exps.weight": (N_EXPERTS, WIDTH, INNER),
+}  # fmt: skip
 #: Models that make vectors; each of `texts` is one sequence.
 ENCODERS: Final[Mapping[str, Layout]] = {
     "bert": Layout(
@@ -245,6 +255,51 @@ ENCODERS: Final[Mapping[str, Layout]] = {
          "rope.freq_base_swa": 10000.0},
         layers=5,
     ),
+    "jina-bert-v3": Layout(
+        "jina-bert-v3", {**_ENCODER, **_BIASES}, _EMBEDDINGS,
+        {**_OF_ENCODER, "rope.freq_base": 20000.0},
+    ),
+    "nomic-bert-moe": Layout(
+        "nomic-bert-moe",
+        {
+            **_ENCODER, **_BIASES, "attn_q.weight": None, "attn_k.weight": None,
+            "attn_v.weight": None, "attn_q.bias": None, "attn_k.bias": None, "attn_v.bias": None,
+            "attn_qkv.weight": (3 * WIDTH, WIDTH), "attn_qkv.bias": (3 * WIDTH,),
+        },
+        _EMBEDDINGS,
+        {
+            **_OF_ENCODER, **OF_EXPERTS, "moe_every_n_layers": 2, "rope.freq_base": 10000.0,
+        },
+        single=dict.fromkeys((1, 3), _SOME_EXPERTS),
+    ),
+    "eurobert": Layout("eurobert", {}, {}, {**_RMS, "rope.freq_base": 250000.0}),
+    "neo-bert": Layout(
+        "neo-bert",
+        {
+            "attn_q.weight": None, "attn_k.weight": None, "attn_v.weight": None,
+            "attn_qkv.weight": (3 * WIDTH, WIDTH), "ffn_gate.weight": None,
+            "ffn_up.weight": (2 * INNER, WIDTH),
+        },
+        {"enc.output_norm.weight": (WIDTH,)}, {**_RMS, "attention.head_count_kv": HEADS},
+    ),
+    "gemma-embedding": Layout(
+        "gemma-embedding", {**POST_NORMS, **HEAD_NORMS}, {},
+        {
+            **_RMS, "attention.sliding_window": 8, "rope.freq_base": 1e6,
+            "rope.freq_base_swa": 10000.0,
+        },
+        layers=7,
+    ),
+    "gemma-embedding-dense": Layout(
+        "gemma-embedding", {**POST_NORMS, **HEAD_NORMS},
+        {"dense_2.weight": (INNER, WIDTH), "dense_3.weight": (WIDTH, INNER)},
+        {
+            **_RMS, "attention.sliding_window": 8, "rope.freq_base": 1e6,
+            "rope.freq_base_swa": 10000.0, "dense_2_feat_in": WIDTH, "dense_2_feat_out": INNER,
+            "dense_3_feat_in": INNER, "dense_3_feat_out": WIDTH,
+        },
+        layers=7,
+    ),
 }  # fmt: skip
 
 
@@ -268,6 +323,8 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
             return (1 + random.random(shape)).astype(np.float32)
         if "norm" in tensor:
             return (1 + 0.2 * random.standard_normal(shape)).astype(np.float32)
+        if tensor.endswith(("scale.weight", ".scale")):
+            return (0.5 + random.random(shape)).astype(np.float32)
         if tensor.endswith("ssm_a"):  # negative, so that the state decays
             return (-0.2 - random.random(shape)).astype(np.float32)
         made = random.standard_normal(shape).astype(np.float32)
@@ -279,7 +336,8 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
     shapes |= layout.shapes()
     made = {tensor: values(tensor, shape) for tensor, shape in shapes.items()}
     made["token_embd.weight"] *= 4
-    if name in ENCODERS and not layout.architecture.startswith("modern"):
+    other = layout.architecture.startswith("lfm2")  # its last norm has the name token_embd_norm
+    if other or (name in ENCODERS and layout.architecture not in WITH_LAST_NORM):
         del made["output_norm.weight"]
     return made
 

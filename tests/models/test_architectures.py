@@ -77,7 +77,7 @@ def test_the_page_of_models_has_every_layout() -> None:
     assert all(float(error) < NMSE.get(name, MOST) for _, name, error in rows if name != "---")
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt-oss", "olmo3"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma4", "cohere2", "gpt-oss", "olmo3"])
 async def test_a_window_of_any_length_of_context_gives_the_same(folder: Path, name: str) -> None:
     """A ring cache that has wrapped more than once gives the logits of a cache of all positions."""
     path = random_models.write(folder / f"{name}.gguf", name)

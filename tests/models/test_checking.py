@@ -16,8 +16,10 @@ from models.layout import VOCABULARY, WIDTH
 
 import aggml
 from aggml.models import ModelError
+from aggml.models.catalogue import describe
 from aggml.models.checking import describe_checked, problems_of
 from aggml.models.encoder.weights import EncoderFile
+from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.small import tokens as small_tokens
 from aggml.models.weights import open_model
 
@@ -281,7 +283,22 @@ async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, lay
     long = {"rope_factors_short.weight"} if layout == "phi3" else set()  # of shorter contexts
     unused = {"output.weight"} - read
     first = {x for x in file.tensors if x.startswith("blk.0.time_mix_v") and x[16] in "012"}
-    assert set(file.tensors) - there - heads - long - unused - first == set()
+    numbers = {x.partition("nextn.")[0] for x in file.tensors if ".nextn." in x}
+    ahead = {x for x in file.tensors if x.startswith(tuple(numbers))}  # of further tokens
+    assert set(file.tensors) - there - heads - long - unused - first - ahead == set()
+
+
+async def test_a_layer_of_further_tokens_is_not_loaded(folder: Path) -> None:
+    path = random_models.write(folder / "ahead.gguf", "qwen35-ahead")
+    async with await aggml.models.load(path, ctx=256) as model:
+        decoder: Any = model._computer
+        placed = {x for x, tensor in decoder.weights.items() if tensor.buffer is not None}
+        assert {x for x in placed if x.startswith("blk.4.")} != set()
+        assert {x for x in placed if x.startswith("blk.5.")} == set()
+        assert len(decoder.model.layers) == 5
+    wrong = {**random_models.metadata_of("qwen35-ahead"), "qwen35.nextn_predict_layers": 6}
+    with pytest.raises(ModelError, match=r"nextn_predict_layers is 6, expected was .* to 5"):
+        describe(Hyperparameters(wrong))
 
 
 async def test_a_tensor_that_the_model_does_not_use_is_refused(folder: Path) -> None:

@@ -261,3 +261,22 @@ def test_encoders_tell_how_many_types_of_tokens_there_are(
     folder = random_folders.write(place / f"{case}-types", case)
     with ModelFolder.open(folder, catalogue.checkpoints()) as opened:
         assert opened.metadata["tokenizer.ggml.token_type_count"] == count
+
+
+async def test_experts_of_qwen35moe_may_lie_in_one_tensor(place: Path) -> None:
+    """As Qwen3.5 is published: all experts together, each with its gate before its values."""
+    case = "qwen35moe"
+    tensors = random_folders.weights(case, CASES[case]["tensors"])
+    layers = CASES[case]["config"]["num_hidden_layers"]
+    for at in (f"model.layers.{i}.mlp.experts." for i in range(layers)):
+        gate, up, down = (
+            np.stack([tensors.pop(f"{at}{e}.{part}_proj.weight") for e in range(8)])
+            for part in ("gate", "up", "down")
+        )
+        both = np.concatenate([gate, up], axis=1)
+        tensors |= {f"{at}gate_up_proj": both, f"{at}down_proj": down}
+    folder = random_folders.save(place / "packed", CASES[case]["config"], tensors)
+    async with await aggml.models.load(folder, ctx=256, cache="f32") as model:
+        got = await model.logits(random_models.prompt())
+    wanted = RECORDED[f"{case}:logits"]
+    assert nmse(got[-len(wanted) :], wanted) < 1e-5

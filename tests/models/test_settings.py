@@ -94,7 +94,7 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("gemma3", {"layer_types": ["full_attention"] * 6}, "layer_types .* for 7 layers"),
     ("gemma3", {"layer_types": ["chunked_attention"] * 7}, "layer_types"),
     ("gemma2", {"query_pre_attn_scalar": 20}, "query_pre_attn_scalar"),
-    ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("smollm3", {"no_rope_layers": [1, 0, 1, 0, 1]}, "no_rope_layers"),
     ("mamba2", {"time_step_limit": [0.1, 3.0]}, "time_step_limit"),
     ("qwen2moe", {"norm_topk_prob": True}, "norm_topk_prob"),

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
+LAYOUTS = [
+    "mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
+    "nemotron_h", "falcon-h1", "mamba",
+]  # fmt: skip
 CTX = 768
 
 

@@ -35,4 +35,4 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("qwen2",), describe, (CHECKPOINT,))
+ARCHITECTURE = Architecture(("qwen2", "qwen2vl"), describe, (CHECKPOINT,))

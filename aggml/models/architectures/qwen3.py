@@ -36,4 +36,4 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("qwen3",), describe, (CHECKPOINT,))
+ARCHITECTURE = Architecture(("qwen3", "qwen3vl"), describe, (CHECKPOINT,))

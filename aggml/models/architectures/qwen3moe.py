@@ -46,4 +46,4 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("qwen3moe",), describe, (CHECKPOINT,))
+ARCHITECTURE = Architecture(("qwen3moe", "qwen3vlmoe"), describe, (CHECKPOINT,))

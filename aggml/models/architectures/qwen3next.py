@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from aggml.models.blocks import DeltaNet, FeedForward
+from aggml.models.blocks import DeltaNet, Experts, FeedForward
 from aggml.models.checkpoints.keys import (
     DECODER,
     DECODER_KEYS,
@@ -35,19 +35,42 @@ if TYPE_CHECKING:
 
     from aggml.models.checkpoints.config import Config
     from aggml.models.checkpoints.recipes import Array, Shape
+    from aggml.models.description import Block
     from aggml.models.hyperparameters import Hyperparameters
 
-__all__ = ["ARCHITECTURE", "describe"]
+__all__ = [
+    "ARCHITECTURE", "CHECKPOINT", "describe", "gated_experts", "of_delta_nets", "period_of_folder",
+    "values_of_folder",
+]  # fmt: skip
 
 
 def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
-    net = experts_of(hp, sum_to_one=True, shared=FeedForward(suffix="_shexp"), shared_gate=True)
+    return of_delta_nets(hp, gated_experts(hp))
+
+
+def gated_experts(hp: Hyperparameters) -> Experts:
+    """Experts beside a shared net that is multiplied by a gate."""
+    return experts_of(hp, sum_to_one=True, shared=FeedForward(suffix="_shexp"), shared_gate=True)
+
+
+def of_delta_nets(hp: Hyperparameters, net: Block, *, tiled: bool = False) -> Description:
+    """A model whose layers are mostly `DeltaNet`, the others gated attention.
+
+    Args:
+        hp: of the file.
+        net: of every layer.
+        tiled: as `DeltaNet` has it.
+
+    Raises:
+        ModelError: the file does not say of each layer what it is.
+    """
     linear = DeltaNet(
         key_heads=hp.integer("ssm.group_count", least=1),
         value_heads=hp.integer("ssm.time_step_rank", least=1),
         head=hp.integer("ssm.state_size", least=1),
         kernel=hp.integer("ssm.conv_kernel", least=2),
+        tiled=tiled,
     )
     divides(hp, "ssm.group_count", linear.key_heads, "ssm.time_step_rank", linear.value_heads)
     rope, layers = rope_of(hp, "neox"), layers_of(hp)
@@ -55,8 +78,8 @@ def describe(hp: Hyperparameters) -> Description:
     told = hp.get("attention.recurrent_layers")
     if told is not None and (len(told) < layers or not all(x in (0, 1) for x in told)):
         raise ModelError(
-            f"qwen3next.attention.recurrent_layers has {len(told)} values for {layers} layers; "
-            "expected was true or false for each"
+            f"{hp.architecture}.attention.recurrent_layers has {len(told)} values for {layers} "
+            "layers; expected was true or false for each"
         )
     mixers = (
         linear
@@ -93,7 +116,7 @@ def _parted(gates: bool) -> Recipe:
     return Recipe(("layers.{i}.linear_attn.in_proj_qkvz",), make, shape)
 
 
-def _recurrent(config: Config) -> int:
+def period_of_folder(config: Config) -> int:
     """The period n: every n-th layer has attention.
 
     Raises:
@@ -101,6 +124,8 @@ def _recurrent(config: Config) -> int:
     """
     kinds = config.get("layer_types")
     period = int(config.get("full_attention_interval", default=4))
+    if kinds is not None and "full_attention" in kinds:
+        period = kinds.index("full_attention") + 1
     usual = [
         "linear_attention" if (i + 1) % period else "full_attention"
         for i in range(int(config.need("num_hidden_layers")))
@@ -113,7 +138,7 @@ def _recurrent(config: Config) -> int:
     return period
 
 
-def _head_of_values(config: Config) -> int:
+def values_of_folder(config: Config) -> int:
     """Elements of all heads of values together.
 
     Raises:
@@ -153,9 +178,9 @@ CHECKPOINT: Final = Checkpoint(
         **DECODER_KEYS,
         **EXPERT_KEYS,
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-        "full_attention_interval": _recurrent,
+        "full_attention_interval": period_of_folder,
         "ssm.conv_kernel": "linear_conv_kernel_dim",
-        "ssm.inner_size": _head_of_values,
+        "ssm.inner_size": values_of_folder,
         "ssm.state_size": "linear_key_head_dim",
         "ssm.time_step_rank": "linear_num_value_heads",
         "ssm.group_count": "linear_num_key_heads",

@@ -6,19 +6,40 @@ the order of blocks in a layer (../decoder/step.py), the blocks of each model (.
 
 from __future__ import annotations
 
-from aggml.models.blocks.attention import Attention, Rope
+from aggml.models.blocks.alone import Alone
+from aggml.models.blocks.attention import Attention, Rope, Temperature
 from aggml.models.blocks.cross import CrossAttention
 from aggml.models.blocks.delta_net import DeltaNet
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
+from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
 from aggml.models.blocks.latent import LatentAttention
+from aggml.models.blocks.mamba import Mamba
 from aggml.models.blocks.mamba2 import Mamba2
 from aggml.models.blocks.rwkv7 import ChannelMix, TimeMix
 from aggml.models.blocks.scope import Scope
+from aggml.models.blocks.short_conv import ShortConv
+from aggml.models.blocks.side_by_side import SideBySide
 
 __all__ = [
-    "Attention", "ChannelMix", "CrossAttention", "DeltaNet", "Experts", "FeedForward",
-    "LatentAttention", "Mamba2", "Rope", "Scope", "TimeMix",
+    "Alone",
+    "Attention",
+    "BesideExperts",
+    "ChannelMix",
+    "CrossAttention",
+    "DeltaNet",
+    "Experts",
+    "FeedForward",
+    "LatentAttention",
+    "LayerEnd",
+    "Mamba",
+    "Mamba2",
+    "Rope",
+    "Scope",
+    "ShortConv",
+    "SideBySide",
+    "Temperature",
+    "TimeMix",
 ]  # fmt: skip
 
 

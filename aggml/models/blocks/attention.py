@@ -7,10 +7,10 @@ caps. Not here: which rows of a cache are written and seen (../kv/rows.py).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from aggml import ops
+from aggml import DType, ops
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.forms import norm as norm_form
 from aggml.models.kv.room import Cached, Room
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.models.blocks.scope import Places, Scope
     from aggml.models.decoder.batch import Part
 
-__all__ = ["Attention", "Rope", "heads_of", "queries_of"]
+__all__ = ["Attention", "Rope", "Temperature", "heads_of", "queries_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Rope:
         extrapolation: YaRN's share of extrapolation; 0: none.
         attention_factor: sines and cosines are multiplied by it.
         beta_fast, beta_slow: YaRN's bounds.
-        factors: the name in the file of the tensor by whose elements frequencies are divided.
+        factors: the name in the file of the tensor by whose elements frequencies are divided; None:
+            they are not divided.
         long_factors: used instead if sequences may be longer than ``original_context``.
         stretched: whether the file must have these factors.
     """
@@ -52,7 +53,7 @@ class Rope:
     attention_factor: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    factors: str = "rope_freqs.weight"
+    factors: str | None = "rope_freqs.weight"
     long_factors: str | None = None
     stretched: bool = False
 
@@ -66,7 +67,7 @@ class Rope:
         turned = ops.rope_ext(
             x,
             at.positions,
-            at.weights.get(factors),
+            None if factors is None else at.weights.get(factors),
             self.dims,
             mode=self.mode,
             n_ctx_orig=self.original_context,
@@ -78,6 +79,36 @@ class Rope:
             beta_slow=self.beta_slow,
         )
         return ops.rope_set_offset(turned, offset) if offset else turned
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Makes attention sharper at late positions.
+
+    Queries are multiplied by 1 + share * log(1 + floor((position + offset) / length)).
+
+    Attributes:
+        share: of the logarithm.
+        length: positions after which the factor grows.
+        offset: added to positions.
+    """
+
+    share: float
+    length: int
+    offset: int = 0
+
+    def build(self, at: Scope, q: Tensor) -> Tensor:
+        """``q`` [head, heads, tokens], multiplied."""
+        name = f"temperature {self}"
+        factor = at.passed.get(name)
+        if factor is None:
+            # The half makes sure that no quotient of whole numbers is rounded down by mistake.
+            x = ops.cast(at.positions, DType.F32)
+            x = ops.scale_bias(x, 1 / self.length, (self.offset + 0.5) / self.length)
+            x = ops.log(ops.scale_bias(ops.floor(x), 1.0, 1.0))
+            x = ops.scale_bias(x, self.share, 1.0)
+            factor = at.passed[name] = ops.reshape_3d(x, 1, 1, x.ne[0])
+        return ops.mul(q, factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +124,18 @@ class Attention:
         soft_cap: c bounds the products by c * tanh(x / c); 0: no bound.
         norm: what is normalised in queries and keys: each "head"; each "own head", where each has
             weights of its own; each "turned head", which is a head after its rotary positions; the
-            whole "width"; None: nothing.
+            whole "width"; each "head of some files"; None: nothing.
         sinks: the softmax of each head has one more logit, without a value (``attn_sinks``).
         joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
             whether the file has it.
         gated: whether ``attn_q`` also gives a gate for each head; the head's output is multiplied
             by the sigmoid of the gate.
         values_in_keys: values are the first elements of keys, so one cache holds both.
+        temperature: by which queries are multiplied; None: by nothing.
+        value_norm: whether each head of values is normalised, without weights. If the file has no
+            ``attn_v``, values are the keys before their norm and rotary positions.
+        lends: whether later layers use the keys and values of this one.
+        borrows: the number of the layer whose keys and values are used; None: its own.
     """
 
     heads: int
@@ -110,11 +146,15 @@ class Attention:
     scale: float | None = None
     window: int | None = None
     soft_cap: float = 0.0
-    norm: Literal["head", "own head", "turned head", "width"] | None = None
+    norm: Literal["head", "own head", "turned head", "width", "head of some files"] | None = None
     sinks: bool = False
     joined: bool | None = False
     gated: bool = False
     values_in_keys: bool = False
+    temperature: Temperature | None = None
+    value_norm: bool = False
+    lends: bool = False
+    borrows: int | None = None
 
     @property
     def room(self) -> Room:
@@ -125,7 +165,12 @@ class Attention:
         """Its matrices and norms."""
         parts = [] if self.joined is None else ["attn_q", "attn_k", "attn_v"]
         parts = ["attn_qkv"] if self.joined else parts
-        norms = ["attn_q_norm", "attn_k_norm"] if self.norm else []
+        some = self.norm in (None, "head of some files")
+        norms = [] if some else ["attn_q_norm", "attn_k_norm"]
+        if self.value_norm:
+            parts = parts[:-1]  # some files have no values
+        if self.borrows is not None:
+            parts, norms = parts[:1], norms[:1]
         names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
         return [*names, "attn_sinks.weight"] if self.sinks else names
 
@@ -147,14 +192,28 @@ class Attention:
             elif self.norm is not None:
                 found |= norm_form(
                     f"attn_{part}_norm", self.key_length, centred=of.centred,
+                    optional=self.norm == "head of some files",
                     heads=heads if self.norm == "own head" else None,
                 )  # fmt: skip
+        if self.value_norm:
+            found |= {
+                x: replace(y, optional=True, uneven=True) for x, y in found.items() if "attn_v" in x
+            }
+        if self.borrows is not None:
+            unused = ("attn_k", "attn_v")
+            found |= {
+                x: replace(y, optional=True, uneven=True)
+                for x, y in found.items()
+                if x[:6] in unused
+            }
         if self.sinks:
             found["attn_sinks.weight"] = TensorForm((self.heads,), vector=True)
         return found | linear("attn_output", self.heads * self.value_length, of.width)
 
     def caches(self) -> Mapping[str, Cached]:
         """Descriptions of the caches of keys and values."""
+        if self.borrows is not None:
+            return {}
         whole = math.gcd(self.key_length, self.value_length if self.values_in_keys else 0)
         found = {"k": Cached(self.key_length * self.kv_heads, whole, self.room)}
         if not self.values_in_keys:
@@ -164,6 +223,8 @@ class Attention:
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [value_length * heads, tokens]."""
+        if self.borrows is not None:
+            return self._seen(at, self._own_queries(at, x), *self._lent(at))
         q, k, v, gate = self._products(at, x)
         y = self.attend(at, q, k, v)
         return y if gate is None else ops.mul(y, ops.sigmoid(gate))
@@ -185,6 +246,24 @@ class Attention:
         new_k = ops.reshape_2d(k, self.key_length * self.kv_heads, at.shape.tokens)
         keys = self._written(at.caches["k"], new_k, places)
         values = keys if v is None else self._written(at.caches["v"], v, places)
+        if self.lends:
+            at.passed[f"{at.prefix}keys"], at.passed[f"{at.prefix}values"] = keys, values
+        return self._seen(at, q, keys, values)
+
+    def _lent(self, at: Scope) -> tuple[Tensor, Tensor]:
+        """The keys and values of another layer, with the rows of this step."""
+        lender = f"blk.{self.borrows}."
+        return at.passed[f"{lender}keys"], at.passed[f"{lender}values"]
+
+    def _own_queries(self, at: Scope, x: Tensor) -> Tensor:
+        """Queries [key_length, heads, tokens] of a layer that computes no keys."""
+        q = ops.reshape_3d(at.linear("attn_q", x), self.key_length, self.heads, at.shape.tokens)
+        q = at.norm("attn_q_norm", q) if self.norm == "head" else q
+        return q if self.rope is None else self.rope.build(at, q)
+
+    def _seen(self, at: Scope, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention of all tokens of the step over the caches: [value_length * heads, tokens]."""
+        places = at.places[self.room]
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
@@ -213,19 +292,26 @@ class Attention:
                 for n, first in ((wide[0], 0), (wide[1], wide[0]), (rest, sum(wide)))
             )
         else:
-            q, k, v = (at.linear(f"attn_{part}", x) for part in "qkv")
+            q, k = at.linear("attn_q", x), at.linear("attn_k", x)
+            own = not self.value_norm or at.find("attn_v.weight") is not None
+            v = at.linear("attn_v", x) if own else k
         if self.norm == "width":
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         q, gate = self._split(q) if self.gated else (q, None)
         q = q if self.gated else ops.reshape_3d(q, self.key_length, self.heads, tokens)
         k = ops.reshape_3d(k, self.key_length, self.kv_heads, tokens)
-        if self.norm in ("head", "own head"):
+        there = self.norm == "head of some files" and at.find("attn_q_norm.weight") is not None
+        if there or self.norm in ("head", "own head"):
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         if self.rope is not None:
             q, k = self.rope.build(at, q), self.rope.build(at, k)
         if self.norm == "turned head":
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
-        return q, k, v, gate
+        if self.value_norm:
+            v = ops.reshape_3d(v, self.value_length, self.kv_heads, tokens)
+            v = ops.rms_norm(v, at.eps)
+            v = ops.reshape_2d(v, self.value_length * self.kv_heads, tokens)
+        return q if self.temperature is None else self.temperature.build(at, q), k, v, gate
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [head, heads, tokens] and gates [head * heads, tokens].

@@ -1,7 +1,7 @@
 """DeltaNet: each head's state is a matrix; every token corrects it by the error it makes.
 
-The gated delta rule of Yang et al. 2024, as Qwen3-Next has it. Not here: the convolution before it
-(recurrent.py), where states lie (../kv/caches.py).
+The gated delta rule of Yang et al. 2024, as Qwen3-Next and Qwen3.5 have it. Not here: the
+convolution before it (recurrent.py), where states lie (../kv/caches.py).
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ class DeltaNet:
         key_heads, value_heads: how many there are; consecutive value heads share a key head.
         head: elements of a head, of keys and of values.
         kernel: how many tokens the convolution uses.
+        tiled: value head i uses key head i modulo ``key_heads`` instead, and the rates come from
+            two matrices: ``ssm_beta`` and ``ssm_alpha``.
     """
 
     key_heads: int
     value_heads: int
     head: int
     kernel: int
+    tiled: bool = False
 
     @property
     def _keys(self) -> int:
@@ -51,26 +54,30 @@ class DeltaNet:
         return self.value_heads * self.head
 
     def needs(self) -> Iterable[str]:
-        """The tensors that both layouts of files have."""
+        """The tensors that all layouts of files have."""
+        rates = ("ssm_beta.weight", "ssm_alpha.weight") if self.tiled else ("ssm_ba.weight",)
         return (
-            "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_ba.weight", "ssm_norm.weight",
+            "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", *rates, "ssm_norm.weight",
             "ssm_out.weight",
         )  # fmt: skip
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
         """The tensors of the layout that the file has."""
         n, heads, values = 2 * self._keys + self._values, self.value_heads, self._values
-        if of.find("attn_qkv.weight") is not None:
+        if self.tiled or of.find("attn_qkv.weight") is not None:
             found = linear("attn_qkv", of.width, n) | linear("attn_gate", of.width, values)
         else:
             found = linear("ssm_in", of.width, n + values)
+        if self.tiled:
+            found |= linear("ssm_beta", of.width, heads) | linear("ssm_alpha", of.width, heads)
+        else:
+            found |= linear("ssm_ba", of.width, 2 * heads)
         return {
             **found,
             "ssm_conv1d.weight": TensorForm((self.kernel, n), vector=True),
             "ssm_conv1d.bias": TensorForm((n,), optional=True, vector=True),
             "ssm_dt.bias": TensorForm((heads,), vector=True),
             "ssm_a": TensorForm((heads,), vector=True),
-            **linear("ssm_ba", of.width, 2 * heads),
             "ssm_norm.weight": TensorForm((self.head,), vector=True),
             **linear("ssm_out", values, of.width),
         }
@@ -85,7 +92,8 @@ class DeltaNet:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [head * value_heads, tokens]."""
         mixed, gate = self._products(at, x)
-        rates = at.linear("ssm_ba", x)
+        names = ("ssm_beta", "ssm_alpha") if self.tiled else ("ssm_ba",)
+        rates = [at.linear(name, x) for name in names]
         y = joined([self._part(at, mixed, rates, part) for part in parts_of(at)])
         y = ops.reshape_3d(y, self.head, self.value_heads, x.ne[1])
         y = ops.reshape_2d(at.rms_norm("ssm_norm", y), self._values, x.ne[1])
@@ -113,7 +121,7 @@ class DeltaNet:
         return ops.concat(ops.concat(q, k, 0), v, 0), of(wide, 2 * self.head + wide)
 
     def _part(
-        self, at: Scope, mixed: Tensor, rates: Tensor, part: tuple[int, int, int, int]
+        self, at: Scope, mixed: Tensor, rates: list[Tensor], part: tuple[int, int, int, int]
     ) -> Tensor:
         """One part of a step: [head * value_heads, tokens]."""
         i, _, tokens, sequences = part
@@ -141,32 +149,40 @@ class DeltaNet:
         return ops.reshape_2d(ops.view_1d(whole, n, 0), self._values, tokens * sequences)
 
     def _rates(
-        self, at: Scope, rates: Tensor, part: tuple[int, int, int, int]
+        self, at: Scope, rates: list[Tensor], part: tuple[int, int, int, int]
     ) -> tuple[Tensor, Tensor]:
         """How much each head learns, and the logarithm of its decay: [1, heads, ...]."""
-        _, first, tokens, sequences = part
-        each, row = self.value_heads // self.key_heads, rates.nb[1]
-        learn, forget = (
-            ops.cont_3d(
-                ops.view_4d(
-                    rates, each, self.key_heads, tokens, sequences,
-                    2 * each * rates.nb[0], row, tokens * row,
-                    first * row + offset * rates.nb[0],
-                ),
-                self.value_heads, tokens, sequences,
-            )
-            for offset in (0, each)
-        )  # fmt: skip
+        heads = self.value_heads
+        if self.tiled:
+            learn, forget = (ops.cont(columns(x, heads, 0, part)) for x in rates)
+        else:
+            learn, forget = self._split_rates(rates[0], part)
         forget = ops.softplus(ops.add(forget, at.weight("ssm_dt.bias")))
         forget = ops.mul(forget, at.weight("ssm_a"))
-        ne = 1, self.value_heads, tokens, sequences
+        ne = 1, heads, *part[2:]
         return ops.reshape_4d(ops.sigmoid(learn), *ne), ops.reshape_4d(forget, *ne)
+
+    def _split_rates(self, rates: Tensor, part: tuple[int, int, int, int]) -> tuple[Tensor, Tensor]:
+        """The two rates of each value head, which lie side by side for each key head."""
+        _, first, tokens, sequences = part
+        each, row = self.value_heads // self.key_heads, rates.nb[1]
+
+        def of(offset: int) -> Tensor:
+            view = ops.view_4d(
+                rates, each, self.key_heads, tokens, sequences,
+                2 * each * rates.nb[0], row, tokens * row, first * row + offset * rates.nb[0],
+            )  # fmt: skip
+            return ops.cont_3d(view, self.value_heads, tokens, sequences)
+
+        return of(0), of(each)
 
     def _spread(self, x: Tensor) -> Tensor:
         """[head, key heads, ...] -> [head, value heads, ...]: repeats the heads that are shared."""
         times, (tokens, sequences) = self.value_heads // self.key_heads, x.ne[2:]
         if times == 1:
             return x
+        if self.tiled:
+            return ops.repeat_4d(x, self.head, self.value_heads, tokens, sequences)
         n = tokens * sequences
         x = ops.reshape_4d(x, self.head, 1, self.key_heads, n)
         x = ops.repeat_4d(x, self.head, times, self.key_heads, n)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from aggml import ops
-from aggml.models.blocks.feed_forward import SPLIT, FeedForward
+from aggml.models.blocks.feed_forward import ALONE, SPLIT, FeedForward
 from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Experts:
 
     Attributes:
         count, used: how many experts there are, and how many each token uses.
-        activation: of the gate; "swiglu_oai" is gpt-oss's, bounded at 7.
+        activation: of the gate; "swiglu_oai" is gpt-oss's, bounded at 7; "relu_sqr" is for experts
+            without a gate.
         weights: how the router's logits become weights: the "softmax" of all logits; the "sigmoid"
             of each; "chosen", the softmax of the chosen experts' logits.
         sum_to_one: whether the weights of the chosen experts are divided by their sum.
@@ -42,11 +43,15 @@ class Experts:
         shared: a net that every token uses, beside the experts.
         shared_gate: whether the shared net's output is multiplied by the sigmoid of a gate
             (``ffn_gate_inp_shexp``).
+        gated: whether experts have a gate. The file has gate and up of all experts in two tensors
+            or in one, ``ffn_gate_up_exps``.
+        latent: experts work on fewer elements, to which ``ffn_latent_down`` maps a token and from
+            which ``ffn_latent_up`` maps their sum, if the file has these.
     """
 
     count: int
     used: int
-    activation: Literal["silu", "gelu", "swiglu_oai"] = "silu"
+    activation: Literal["silu", "gelu", "gelu_erf", "swiglu_oai", "relu_sqr"] = "silu"
     weights: Literal["softmax", "sigmoid", "chosen"] = "softmax"
     sum_to_one: bool = False
     scale: float = 1.0
@@ -55,10 +60,12 @@ class Experts:
     group_best: int = 2
     shared: FeedForward | None = None
     shared_gate: bool = False
+    gated: bool = True
+    latent: bool = False
 
     def needs(self) -> Iterable[str]:
         """The router and the experts' matrices."""
-        names = ["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
+        names = ["ffn_gate_inp", "ffn_down_exps"]  # the others have one of two names
         found = [f"{name}.weight" for name in names]
         if self.shared is not None:
             found += self.shared.needs()
@@ -69,35 +76,48 @@ class Experts:
         width, n, inner = of.width, self.count, "inner of experts"
         found = linear("ffn_gate_inp", width, n)
         found["exp_probs_b.bias"] = TensorForm((n,), optional=True, vector=True)
-        sizes: dict[str, tuple[int | str, int | str]] = {
-            "gate": (width, inner), "up": (width, inner), "down": (inner, width),
-        }  # fmt: skip
+        thin = self.latent and of.find("ffn_latent_down.weight") is not None
+        seen: int | str = "latent of experts" if thin else width
+        if thin:
+            found["ffn_latent_down.weight"] = TensorForm((width, seen))
+            found["ffn_latent_up.weight"] = TensorForm((seen, width))
+        down = of.find("ffn_down_exps.weight")
+        sizes: dict[str, tuple[int | str, int | str]] = {"down": (inner, seen)}
+        if self.gated and of.find("ffn_gate_up_exps.weight") is not None:
+            sizes["gate_up"] = (seen, f"2 {inner}" if down is None else 2 * down.ne[0])
+        else:
+            sizes |= {"gate": (seen, inner)} if self.gated else {}
+            sizes["up"] = (seen, inner)
         for part, (columns, rows) in sizes.items():
             found[f"ffn_{part}_exps.weight"] = TensorForm((columns, rows, n))
             found[f"ffn_{part}_exps.bias"] = TensorForm((rows, n), optional=True, vector=True)
+        found["ffn_down_exps.scale"] = TensorForm((n,), optional=True, vector=True)
         if self.shared is not None:
             found |= self.shared.forms(of)
         if self.shared_gate:
             found["ffn_gate_inp_shexp.weight"] = TensorForm((width,), flat=True)
         return found
 
-    def build(self, at: Scope, x: Tensor) -> Tensor:
-        """[width, tokens] -> [width, tokens]."""
-        ids, weights = self._chosen(at, x)
-        tokens = x.ne[1]
-        x3 = ops.reshape_3d(x, x.ne[0], 1, tokens)
-        up = self._by_expert(at, "ffn_up_exps", x3, ids)
-        gate = self._by_expert(at, "ffn_gate_exps", x3, ids)
-        if self.activation == "swiglu_oai":
-            inner = ops.swiglu_oai(gate, up)
-        else:
-            inner = SPLIT[self.activation](gate, up)
-        y = ops.mul(self._by_expert(at, "ffn_down_exps", inner, ids), weights)
+    def build(self, at: Scope, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """[width, tokens] -> [width, tokens]; experts are chosen by ``routed``, else by ``x``."""
+        ids, weights = self._chosen(at, x if routed is None else routed)
+        tokens, thin = x.ne[1], self.latent and at.find("ffn_latent_down.weight") is not None
+        into = ops.mul_mat(at.weight("ffn_latent_down.weight"), x) if thin else x
+        inner = self._inner(at, ops.reshape_3d(into, into.ne[0], 1, tokens), ids)
+        y = self._by_expert(at, "ffn_down_exps", inner, ids)
+        scales = at.find("ffn_down_exps.scale")
+        if scales is not None:  # one of each expert
+            flat = ops.reshape_1d(ops.cont(ids), self.used * tokens)
+            each = ops.get_rows(ops.reshape_2d(scales, 1, self.count), flat)
+            weights = ops.mul(weights, ops.reshape_3d(each, 1, self.used, tokens))
+        y = ops.mul(y, weights)
         total = ops.view_2d(y, y.ne[0], tokens, y.nb[2], 0)
         for i in range(1, self.used):
             total = ops.add(total, ops.view_2d(y, y.ne[0], tokens, y.nb[2], i * y.nb[1]))
         if self.used == 1:
             total = ops.cont(total)
+        if thin:
+            total = ops.mul_mat(at.weight("ffn_latent_up.weight"), total)
         if self.shared is None:
             return total
         beside = self.shared.build(at, x)
@@ -106,6 +126,26 @@ class Experts:
             gate_weight = ops.reshape_2d(gate_weight, gate_weight.ne[0], 1)
             beside = ops.mul(beside, ops.sigmoid(ops.mul_mat(gate_weight, x)))
         return ops.add(total, beside)
+
+    def _inner(self, at: Scope, x: Tensor, ids: Tensor) -> Tensor:
+        """What the chosen experts compute between their matrices: [inner, used, tokens]."""
+        if not self.gated:
+            assert self.activation != "swiglu_oai"
+            return ALONE[self.activation](self._by_expert(at, "ffn_up_exps", x, ids))
+        if at.find("ffn_gate_up_exps.weight") is not None:
+            both = self._by_expert(at, "ffn_gate_up_exps", x, ids)
+            n, row = both.ne[0] // 2, both.nb[1]
+            gate, up = (
+                ops.view_3d(both, n, *both.ne[1:3], row, both.nb[2], i * n * both.nb[0])
+                for i in (0, 1)
+            )
+        else:
+            up = self._by_expert(at, "ffn_up_exps", x, ids)
+            gate = self._by_expert(at, "ffn_gate_exps", x, ids)
+        if self.activation == "swiglu_oai":
+            return ops.swiglu_oai(gate, up)
+        assert self.activation != "relu_sqr"
+        return SPLIT[self.activation](gate, up)
 
     def _by_expert(self, at: Scope, name: str, x: Tensor, ids: Tensor) -> Tensor:
         """A linear map of the chosen experts: [rows of the matrix, used, tokens]."""

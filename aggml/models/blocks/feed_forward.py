@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from aggml import ops
+from aggml import Unsupported, ops
 from aggml.models.forms import FormContext, TensorForm, linear
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward"]
+__all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward", "Ungated"]
 
 Activation = Literal["silu", "gelu", "gelu_erf"]
+Ungated = Literal["silu", "gelu", "gelu_erf", "relu_sqr"]
 
 #: ``activation(gate) * up``: SPLIT takes two tensors, JOINED the two halves of each row of one.
 SPLIT: Final[dict[Activation, Callable[[Tensor, Tensor], Tensor]]] = {
@@ -34,10 +35,11 @@ JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "gelu_erf": ops.geglu_erf,
 }
 #: Activations without a gate.
-ALONE: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
+ALONE: Final[dict[Ungated, Callable[[Tensor], Tensor]]] = {
     "silu": ops.silu,
     "gelu": ops.gelu,
     "gelu_erf": ops.gelu_erf,
+    "relu_sqr": lambda x: ops.sqr(ops.relu(x)),
 }
 
 
@@ -46,13 +48,13 @@ class FeedForward:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 
     Attributes:
-        activation: of the gate; without a gate, of up(x).
+        activation: of the gate; without a gate, of up(x). "relu_sqr" is for nets without a gate.
         joined: ``ffn_up`` has the rows of the gate first, then its own.
         suffix: of the tensors' names: "_shexp" for a shared expert.
         gated: whether there is a gate.
     """
 
-    activation: Activation = "silu"
+    activation: Ungated = "silu"
     joined: bool = False
     suffix: str = ""
     gated: bool = True
@@ -77,10 +79,12 @@ class FeedForward:
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, n] -> [width, n]."""
         up = at.linear(f"ffn_up{self.suffix}", x)
-        if self.joined:
-            inner = JOINED[self.activation](up)
-        elif not self.gated:
+        if not self.gated:
             inner = ALONE[self.activation](up)
+        elif self.activation == "relu_sqr":
+            raise Unsupported(f"[FeedForward] {self.activation} is for nets without a gate")
+        elif self.joined:
+            inner = JOINED[self.activation](up)
         else:
             inner = SPLIT[self.activation](at.linear(f"ffn_gate{self.suffix}", x), up)
         return at.linear(f"ffn_down{self.suffix}", inner)

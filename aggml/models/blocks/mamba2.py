@@ -34,6 +34,7 @@ class Mamba2:
             the state is written and read.
         state: elements of the state for each element of a head.
         kernel: how many tokens the convolution uses.
+        norm_optional: whether some files have no norm after the scan.
     """
 
     inner: int
@@ -41,6 +42,7 @@ class Mamba2:
     groups: int
     state: int
     kernel: int
+    norm_optional: bool = False
 
     @property
     def _channels(self) -> int:
@@ -49,9 +51,10 @@ class Mamba2:
 
     def needs(self) -> Iterable[str]:
         """The matrices, kernels, rates and the norm."""
+        norms = () if self.norm_optional else ("ssm_norm.weight",)
         return (
-            "ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d",
-            "ssm_norm.weight", "ssm_out.weight",
+            "ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d", *norms,
+            "ssm_out.weight",
         )  # fmt: skip
 
     def forms(self, of: FormContext) -> dict[str, TensorForm]:
@@ -64,7 +67,9 @@ class Mamba2:
             "ssm_dt.bias": TensorForm((heads,), vector=True),
             "ssm_a": TensorForm((1, heads), vector=True),
             "ssm_d": TensorForm((1, heads), vector=True),
-            "ssm_norm.weight": TensorForm((self.inner // self.groups, self.groups), vector=True),
+            "ssm_norm.weight": TensorForm(
+                (self.inner // self.groups, self.groups), optional=self.norm_optional, vector=True
+            ),
             **linear("ssm_out", self.inner, of.width),
         }
 
@@ -116,5 +121,7 @@ class Mamba2:
         y = ops.add(y, ops.mul(into, at.weight("ssm_d")))
         y = ops.reshape_3d(y, self.inner, tokens, sequences)
         y = ops.swiglu_split(gate, y)
-        y = ops.reshape_4d(y, self.inner // self.groups, self.groups, tokens, sequences)
-        return ops.reshape_2d(at.rms_norm("ssm_norm", y), self.inner, tokens * sequences)
+        if at.find("ssm_norm.weight") is not None:
+            y = ops.reshape_4d(y, self.inner // self.groups, self.groups, tokens, sequences)
+            y = at.rms_norm("ssm_norm", y)
+        return ops.reshape_2d(y, self.inner, tokens * sequences)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["columns", "convolved", "joined", "parts_of"]
+__all__ = ["columns", "convolution", "convolved", "joined", "parts_of"]
 
 
 def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
@@ -50,17 +50,21 @@ def joined(found: list[Tensor]) -> Tensor:
 
 
 def convolved(at: Scope, part: int, x: Tensor) -> Tensor:
+    """SiLU of ``x``, convolved with the kernels ``ssm_conv1d``, plus a bias if there is one."""
+    y = convolution(at, part, x, "ssm_conv1d.weight")
+    bias = at.find("ssm_conv1d.bias")
+    return ops.silu(y if bias is None else ops.add(y, bias))
+
+
+def convolution(at: Scope, part: int, x: Tensor, kernels: str) -> Tensor:
     """``x`` [channels, tokens, sequences], each channel convolved with a kernel of its own.
 
-    The kernels are ``ssm_conv1d``. The state "conv" keeps the last tokens, as the convolution of
-    the next tokens needs them.
+    The state "conv" keeps the last tokens, as the convolution of the next tokens needs them.
     """
-    kernel = at.weight("ssm_conv1d.weight")
+    kernel = at.weight(kernels)
     back, (channels, tokens, sequences) = kernel.ne[0] - 1, x.ne[:3]
     before = ops.reshape_3d(at.recall("conv", part), back, channels, sequences)
     line = ops.concat(before, ops.transpose(x), 0)
     last = ops.view_3d(line, back, channels, sequences, line.nb[1], line.nb[2], tokens * line.nb[0])
     at.keep("conv", part, ops.cont(last), read=True)
-    y = ops.ssm_conv(line, kernel)
-    bias = at.find("ssm_conv1d.bias")
-    return ops.silu(y if bias is None else ops.add(y, bias))
+    return ops.ssm_conv(line, kernel)

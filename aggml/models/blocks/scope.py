@@ -60,7 +60,8 @@ def normed(
     If ``centred``, their mean is subtracted before, and ``NAME.bias`` is added if there is one.
     """
     y = ops.norm(x, eps) if centred else ops.rms_norm(x, eps)
-    y = ops.mul(y, weights[f"{name}.weight"])
+    weight = weights.get(f"{name}.weight")
+    y = ops.mul(y, weights[name] if weight is None else weight)  # some names have no ending
     bias = weights.get(f"{name}.bias") if centred else None
     return y if bias is None else ops.add(y, bias)
 

@@ -52,6 +52,9 @@ class Config:
     def __init__(self, values: Mapping[str, Any]) -> None:
         inner = values.get("text_config")
         self.values = {**values, **inner} if isinstance(inner, dict) else dict(values)
+        kinds = self.values.get("layers_block_type")
+        if isinstance(kinds, list):  # a list of the layers alone says how many there are
+            self.values.setdefault("num_hidden_layers", len(kinds))
         check_types(self.values)
         self.read: set[str] = set()
         self.model_type = str(self.values.get("model_type", ""))

@@ -181,7 +181,8 @@ def rope_keys(config: Config, tensors: Mapping[str, Rule]) -> dict[str, Any]:
     if local is not None and ("rope_local_base_freq" in config.values or near != rope):
         found["rope.freq_base_swa"] = float(local)
     kind = rope.get("rope_type", "default")
-    if kind in ("default", "llama3", "dynamic", None):  # llama3: by `scaled_frequencies`
+    # llama3: by `scaled_frequencies`; proportional: by a tensor of the architecture
+    if kind in ("default", "llama3", "proportional", "dynamic", None):
         return found
     if kind not in ("linear", "yarn", "longrope", "su"):
         raise ModelError(
@@ -220,7 +221,7 @@ def _refuse_rope(config: Config, tensors: Mapping[str, Rule]) -> None:
                 )
     rope = config.rope()
     kind = rope.get("rope_type")
-    factors = {"llama3": "rope_freqs.weight"}
+    factors = dict.fromkeys(("llama3", "proportional"), "rope_freqs.weight")
     factors |= dict.fromkeys(("longrope", "su"), "rope_factors_long.weight")
     if kind in factors and factors[kind] not in tensors:
         raise ModelError(
@@ -228,13 +229,19 @@ def _refuse_rope(config: Config, tensors: Mapping[str, Rule]) -> None:
             f"{config.model_type!r} model"
         )
     latent = "blk.{i}.attn_kv_a_mqa" in tensors
-    if not latent or rope.get("mscale") != rope.get("mscale_all_dim"):
+    carried = latent or config.model_type == "ministral3"
+    if not carried or rope.get("mscale") != rope.get("mscale_all_dim"):
         for name in ("mscale", "mscale_all_dim"):
             if rope.get(name) is not None:
                 raise ModelError(
                     f"config.json has {name} = {rope[name]} among its settings of rotary "
                     "positions, which is not carried out"
                 )
+    if rope.get("llama_4_scaling_beta") is not None and config.model_type != "ministral3":
+        raise ModelError(
+            "config.json has llama_4_scaling_beta among its settings of rotary positions, which is "
+            "not carried out"
+        )
     if rope.get("alpha") is not None and config.model_type != "hunyuan_v1_dense":
         raise ModelError(
             f"config.json has alpha = {rope['alpha']} among its settings of rotary positions, "

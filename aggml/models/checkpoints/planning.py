@@ -27,12 +27,13 @@ __all__ = ["Made", "Translation", "chosen", "rows_of"]
 #: Tensors that become f32 in any case, because they are small or added to f32; so do vectors.
 IN_F32: Final = re.compile(
     r"norm\.|ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d\.)"
-    r"|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
+    r"|shortconv\.conv\.|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
 )
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
 #: Models whose output is the embeddings if config.json does not say, as transformers has it.
 TIED: Final = (
-    "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "smollm3", "starcoder2",
+    "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "ernie4_5", "ernie4_5_moe", "smollm3",
+    "starcoder2", "cohere2", "lfm2", "lfm2_moe", "mamba", "gemma4", "gemma4_text",
 )  # fmt: skip
 #: Settings that say whether these tensors have biases.
 _QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
@@ -243,7 +244,12 @@ def chosen(config: Config, checkpoints: Sequence[tuple[str, Checkpoint]]) -> tup
     Raises:
         ModelError: no architecture knows this type of model, or this variant of it.
     """
-    fitting = [x for x in checkpoints if config.model_type in x[1].model_types]
+    fitting = [
+        x for x in checkpoints
+        if config.model_type in x[1].model_types
+        and (x[1].condition is None or x[1].condition(config))
+    ]  # fmt: skip
+    fitting.sort(key=lambda x: x[1].condition is None)
     named = [x for x in fitting if any(c.startswith(x[1].classes) for c in config.classes)
              and x[1].classes]  # fmt: skip
     found = next(iter([*named, *(x for x in fitting if not x[1].classes)]), None)

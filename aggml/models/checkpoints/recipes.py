@@ -69,6 +69,8 @@ class Checkpoint:
         expects: allowed values of entries of config.json; with others the model would be built
             differently. An entry may be missing.
         classes: if not empty, a name in ``architectures`` must begin with one of these.
+        condition: whether a folder of this type has this format; None: every one that no other
+            format's condition fits.
         harmless: settings of config.json that need not be read, each with the reason.
     """
 
@@ -80,6 +82,7 @@ class Checkpoint:
     ignored: tuple[str, ...] = ()
     expects: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    condition: Callable[[Config], bool] | None = None
     harmless: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -214,13 +214,15 @@ def check_types(values: Mapping[str, Any]) -> None:
 #: The settings of rotary positions that are carried out.
 _ROPE_NUMBERS: Final = _words(
     "rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow attention_factor "
-    "mscale mscale_all_dim alpha partial_rotary_factor original_max_position_embeddings"
+    "mscale mscale_all_dim alpha llama_4_scaling_beta partial_rotary_factor "
+    "original_max_position_embeddings"
 )
-_ROPE_LISTS: Final = ("short_factor", "long_factor")
+_ROPE_LISTS: Final = ("short_factor", "long_factor", "mrope_section")
 _ROPE_OTHERS: Final = (
     "rope_type", "type",
     "finetuned",  # says that the model was trained so
     "truncate",  # see `refuse_rope` of keys.py
+    "mrope_interleaved",  # text has the same position in all sections
 )  # fmt: skip
 
 

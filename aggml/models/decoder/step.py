@@ -6,6 +6,7 @@ blocks of a layer (../blocks/).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +144,8 @@ class Builder:
         early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
         x = self._embedded(tokens, positions) if model.embeds else tokens
+        if model.layer_embedding:
+            passed["embeddings of layers"] = self._of_layers(tokens, x)
         for i, layer in enumerate(model.layers):
             at = Scope(
                 weights,
@@ -182,7 +185,7 @@ class Builder:
         model = self._model
         if not model.ends:
             return x.set_output(), None, None
-        x = normed(self._weights, "output_norm", x, model.eps, centred=model.centred)
+        x = normed(self._weights, model.last_norm, x, model.eps, centred=model.centred)
         logits = x if shape.hidden else self._logits(x)
         if chosen is not None or drawing is not None:
             if drawing is not None:
@@ -218,6 +221,21 @@ class Builder:
         if model.embedding_norm:
             x = normed(weights, "token_embd_norm", x, model.eps, centred=model.centred)
         return x
+
+    def _of_layers(self, tokens: Tensor, x: Tensor) -> Tensor:
+        """What each token has for each layer: [layer_embedding, tokens, layers].
+
+        It is the mean of an embedding of its own and of a map of ``x``, which is [width, tokens].
+        """
+        model, weights = self._model, self._weights
+        size, layers, n = model.layer_embedding, len(model.layers), x.ne[1]
+        own = ops.get_rows(weights["per_layer_token_embd.weight"], tokens)
+        own = ops.reshape_3d(ops.scale(own, math.sqrt(size)), size, layers, n)
+        y = ops.mul_mat(weights["per_layer_model_proj.weight"], x)
+        y = ops.reshape_3d(ops.scale(y, model.width**-0.5), size, layers, n)
+        y = normed(weights, "per_layer_proj_norm", y, model.eps, centred=False)
+        y = ops.scale(ops.add(y, own), math.sqrt(0.5))
+        return ops.cont(ops.permute(y, 0, 2, 1, 3))
 
     def _places(self, shape: Shape) -> dict[Room, Places]:
         """Inputs for each room; rooms of the same length share the tensor of rows to write."""
@@ -269,6 +287,12 @@ def _turns(shape: Shape) -> Turns:
 
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     """One layer. ``last``, given for the last layer, is which tokens leave its last mixer."""
+    x = _blocks(layer, at, x, last)
+    return x if layer.ending is None else layer.ending.build(at, x, last)
+
+
+def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
+    """The mixer and the feed-forward block of a layer."""
     before, net = _normed(at, layer.before_mixer, x), layer.feed_forward
     y = layer.mixer.build(at, before)
     mixer = mixer_in(net)

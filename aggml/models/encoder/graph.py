@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import DType, Graph, Tensor, ops
+from aggml.models.blocks.scope import Scope, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +32,12 @@ NETS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "joined silu": ops.swiglu,
 }
 
+
+GATED: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
+    "gated gelu": ops.geglu_erf_split,
+    "gated tanh": ops.geglu_split,
+    "gated silu": ops.swiglu_split,
+}
 
 Kind = Literal["pooled", "rank", "tokens"]
 
@@ -128,7 +135,7 @@ async def build(
         x = part.layer(i, layer, x)
         await checkpoint()
     if model.layers[-1].norms_first:
-        x = part.norm("output_norm", x)
+        x = part.norm(model.last_norm, x)
     chosen = None
     if mean:
         assert member is not None
@@ -139,6 +146,9 @@ async def build(
         x = ops.get_rows(x, chosen)
         if kind == "rank":
             x = part.ranked(x)
+    if kind == "pooled":
+        for name in ("dense_2", "dense_3"):
+            x = part.linear(name, x) if f"{name}.weight" in weights else x
     return Program(Graph(x.set_output()), ids, positions, inputs, member, chosen, x)
 
 
@@ -177,8 +187,9 @@ class Nodes:
     narrow: bool = False
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """LayerNorm: mean 0 and variance 1 of each row, times the weight, plus a bias if any."""
-        y = ops.mul(ops.norm(x, self.model.eps), self.weights[f"{name}.weight"])
+        """LayerNorm or RMS norm of each row, times the weight, plus a bias if any."""
+        y = ops.rms_norm(x, self.model.eps) if self.model.rms else ops.norm(x, self.model.eps)
+        y = ops.mul(y, self.weights[f"{name}.weight"])
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
@@ -198,7 +209,9 @@ class Nodes:
         if self.model.positions:
             assert self.positions is not None
             x = ops.add(x, ops.get_rows(w["position_embd.weight"], self.positions))
-        return self.norm("token_embd_norm", x)
+        if self.model.embedding_scale != 1.0:
+            x = ops.scale(x, self.model.embedding_scale)
+        return self.norm("token_embd_norm", x) if self.model.embedding_norm else x
 
     def ranked(self, x: Tensor) -> Tensor:
         """[width, texts] -> [ranks, texts]."""
@@ -217,15 +230,19 @@ class Nodes:
         at = f"{self.prefix}blk.{i}."
         if layer.norms_first:
             first = self.norm(f"{at}attn_norm", x) if f"{at}attn_norm.weight" in self.weights else x
-            x = ops.add(self.attention(at, layer, first), x)
-            return ops.add(self.net(at, layer, self.norm(f"{at}ffn_norm", x)), x)
+            y = self.attention(at, layer, first)
+            x = ops.add(self.norm(f"{at}post_attention_norm", y) if layer.norms_after else y, x)
+            y = self.net(at, layer, self.norm(f"{at}ffn_norm", x))
+            return ops.add(self.norm(f"{at}post_ffw_norm", y) if layer.norms_after else y, x)
         y = self.norm(f"{at}attn_output_norm", ops.add(self.attention(at, layer, x), x))
         if f"{at}attn_norm_2.weight" in self.weights:
             y = self.norm(f"{at}attn_norm_2", ops.add(y, x))
         return self.norm(f"{at}layer_output_norm", ops.add(self.net(at, layer, y), y))
 
     def net(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
-        """The feed-forward net of a layer."""
+        """The feed-forward net of a layer, or its experts."""
+        if layer.experts is not None:
+            return layer.experts.build(self._scope(at), x)
         up = self.linear(f"{at}ffn_up", x)
         if layer.net == "gelu":
             inner = ops.gelu_erf(up)
@@ -233,9 +250,14 @@ class Nodes:
             inner = NETS[layer.net](up)
         else:
             gate = self.linear(f"{at}ffn_gate", x)
-            split = ops.geglu_erf_split if layer.net == "gated gelu" else ops.swiglu_split
-            inner = split(gate, up)
+            inner = GATED[layer.net](gate, up)
         return self.linear(f"{at}ffn_down", inner)
+
+    def _scope(self, at: str) -> Scope:
+        """What blocks of decoders need, of which experts use the weights."""
+        none: Any = None
+        eps, centred = self.model.eps, not self.model.rms
+        return Scope(self.weights, at, eps, {}, none, {}, none, 0, Turns((), ()), centred)
 
     def attention(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
         """Attention of all tokens of a row to each other."""
@@ -249,7 +271,7 @@ class Nodes:
         def heads(y: Tensor) -> Tensor:
             row, head = y.nb[2], y.nb[1]
             split = ops.view_4d(
-                y, model.head, model.heads, shape.tokens, shape.rows,
+                y, model.head, y.ne[1], shape.tokens, shape.rows,
                 head, row, row * shape.tokens, 0,
             )  # fmt: skip
             return ops.permute(split, 0, 2, 1, 3)
@@ -258,7 +280,7 @@ class Nodes:
             heads(q), heads(k), heads(v), self.masks[layer.window],
             1 / math.sqrt(model.head), model.distance_bias, 0.0,
         )  # fmt: skip
-        y = ops.reshape_2d(y, model.width, shape.rows * shape.tokens)
+        y = ops.reshape_2d(y, model.head * model.heads, shape.rows * shape.tokens)
         return self.linear(f"{at}attn_output", y)
 
     def products(self, at: str, layer: EncoderLayer, x: Tensor) -> list[Tensor]:
@@ -267,10 +289,15 @@ class Nodes:
         name = f"{at}attn_qkv"
         if f"{name}.weight" not in w:
             found = [self.linear(f"{at}attn_{part}", x) for part in "qkv"]
+            heads = self.model.heads, self.model.keys, self.model.keys
+            if layer.head_norms:
+                found = [self.split(y, 0, n) for y, n in zip(found, heads, strict=True)]
             for i, part in enumerate("qk"):
                 if f"{at}attn_{part}_norm.weight" in w:
                     found[i] = self.norm(f"{at}attn_{part}_norm", found[i])
-            return [self.split(y, 0) for y in found]
+            if layer.head_norms:
+                return found
+            return [self.split(y, 0, n) for y, n in zip(found, heads, strict=True)]
         if not self.narrow or layer.rope is not None:
             whole = self.linear(name, x)
             return [self.split(whole, i) for i in range(3)]
@@ -284,12 +311,18 @@ class Nodes:
         kv = ops.cast(product(n, 2 * n), DType.BF16)
         return [self.split(product(0, n), 0), self.split(kv, 0), self.split(kv, 1)]
 
-    def split(self, y: Tensor, part: int) -> Tensor:
-        """One of several results in each row, as heads: [head, heads, tokens]."""
+    def split(self, y: Tensor, part: int, heads: int = 0) -> Tensor:
+        """One of several results in each row, as heads: [head, heads, tokens].
+
+        Args:
+            y: [any, tokens].
+            part: which one of the results.
+            heads: of the only result; 0: each has the heads of queries.
+        """
         model, size = self.model, y.nb[0]
         return ops.view_3d(
-            y, model.head, model.heads, y.ne[1], size * model.head, y.nb[1],
-            size * model.width * part,
+            y, model.head, heads or model.heads, y.ne[1], size * model.head, y.nb[1],
+            size * model.head * model.heads * part,
         )  # fmt: skip
 
     def turned(self, layer: EncoderLayer, x: Tensor) -> Tensor:

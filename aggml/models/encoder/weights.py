@@ -71,6 +71,8 @@ class EncoderFile:
             ends.append((end, names, [self.tensors.get(name) for name in names]))
         there = [[None if x is None else x.dtype for x in three] for _, _, three in ends]
         normed = any(f"{at}attn_{part}_norm.weight" in self.tensors for part in "qk")
+        if len({None if x is None else x.ne for x in ends[0][2]}) > 1:
+            return  # fewer heads of keys and values than of queries
         if normed or there[0][0] is None or any(len(set(three)) > 1 for three in there):
             return
         for end, names, three in ends:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from aggml.devices.sim import SimDevice
     from aggml.models.text_model import TextModel
 
-LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
+LAYOUTS = [
+    "mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
+    "nemotron_h", "falcon-h1", "mamba",
+]  # fmt: skip
 
 
 def written(folder: Path, layout: str) -> Path:

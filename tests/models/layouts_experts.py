@@ -1,0 +1,207 @@
+"""Layouts of models with experts, and of others that differ little from llama's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from models.layout import (
+    EXPERTS,
+    HEAD,
+    HEAD_NORMS,
+    HEADS,
+    INNER,
+    INNER_OF_EXPERT,
+    KV_HEADS,
+    N_EXPERTS,
+    OF_EXPERTS,
+    OUTPUT,
+    POST_NORMS,
+    QKV_BIAS,
+    SHARED,
+    VOCABULARY,
+    WIDTH,
+    WINDOW,
+    Layout,
+)
+
+Shapes = dict[str, tuple[int, ...] | None]
+
+_NETS: Final[Shapes] = {**EXPERTS, **SHARED, "exp_probs_b.bias": (N_EXPERTS,)}
+_DENSE: Final[Shapes] = {
+    **dict.fromkeys(_NETS),
+    "ffn_gate.weight": (INNER, WIDTH),
+    "ffn_up.weight": (INNER, WIDTH),
+    "ffn_down.weight": (WIDTH, INNER),
+}
+_FIRST: Final = {0: _DENSE}
+_AHEAD: Final[Shapes] = {
+    "nextn.eh_proj.weight": (WIDTH, 2 * WIDTH),
+    "nextn.enorm.weight": (WIDTH,),
+    "nextn.hnorm.weight": (WIDTH,),
+}
+_ROUTED: Final[dict[str, Any]] = {
+    **OF_EXPERTS,
+    "leading_dense_block_count": 1,
+    "expert_shared_count": INNER // INNER_OF_EXPERT,
+    "expert_gating_func": 2,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 2.5,
+}
+_WIDE_NORMS: Final[Shapes] = {
+    "attn_q_norm.weight": (WIDTH,),
+    "attn_k_norm.weight": (HEAD * KV_HEADS,),
+}
+_JOINED: Final[Shapes] = {
+    "attn_q.weight": None,
+    "attn_k.weight": None,
+    "attn_v.weight": None,
+    "attn_qkv.weight": (WIDTH + 2 * HEAD * KV_HEADS, WIDTH),
+}
+_POST: Final[Shapes] = {"ffn_norm.weight": None, "post_attention_norm.weight": (WIDTH,)}
+_YARN: Final[dict[str, Any]] = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+    "rope.scaling.yarn_log_multiplier": 1.0,
+    "attention.temperature_scale": 0.1,
+}
+
+
+def _gemma4(layers: int, metadata: dict[str, Any], more: Shapes, whole: Shapes) -> Layout:
+    """The layers 2 and 4 see all positions, and have longer heads."""
+    far = [i in (2, 4) for i in range(layers)]
+    kv_heads = metadata.get("attention.head_count_kv", [KV_HEADS] * layers)
+    single: dict[int, Shapes] = {}
+    for i, everywhere in enumerate(far):
+        head = 2 * HEAD if everywhere else HEAD
+        single[i] = {
+            "attn_q.weight": (HEADS * head, WIDTH),
+            "attn_k.weight": (kv_heads[i] * head, WIDTH),
+            "attn_v.weight": (kv_heads[i] * head, WIDTH),
+            "attn_output.weight": (WIDTH, HEADS * head),
+            "attn_q_norm.weight": (head,),
+            "attn_k_norm.weight": (head,),
+        }
+        if i >= layers - metadata.get("attention.shared_kv_layers", 0):
+            single[i] |= dict.fromkeys(["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"])
+        elif everywhere and "attention.head_count_kv" in metadata:
+            single[i]["attn_v.weight"] = None  # values are the keys
+    made: dict[str, Any] = {
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": [not x for x in far],
+        "attention.key_length": 2 * HEAD,
+        "attention.value_length": 2 * HEAD,
+        "attention.key_length_swa": HEAD,
+        "attention.value_length_swa": HEAD,
+        "rope.dimension_count": 2 * HEAD,
+        "rope.dimension_count_swa": HEAD,
+        "rope.freq_base": 1e6,
+        "rope.freq_base_swa": 10000.0,
+        "embedding_length_per_layer_input": 0,
+        "final_logit_softcapping": 30.0,
+        "attention.head_count_kv": KV_HEADS,
+    }
+    outside: dict[str, tuple[int, ...]] = {"rope_freqs.weight": (HEAD,)}
+    outside |= {name: shape for name, shape in whole.items() if shape is not None}
+    return Layout("gemma4", {**POST_NORMS, **more}, outside, {**made, **metadata},
+                  layers=layers, single=single)  # fmt: skip
+
+
+_SIZE: Final = 8  # elements of the embedding that a token has for each layer
+_OF_LAYERS: Final[Shapes] = {
+    "inp_gate.weight": (_SIZE, WIDTH),
+    "proj.weight": (WIDTH, _SIZE),
+    "post_norm.weight": (WIDTH,),
+    "layer_output_scale.weight": (1,),
+}
+_BESIDE: Final[Shapes] = {
+    "ffn_gate_inp.weight": (N_EXPERTS, WIDTH),
+    "ffn_gate_inp.scale": (WIDTH,),
+    "ffn_gate_up_exps.weight": (N_EXPERTS, 2 * INNER_OF_EXPERT, WIDTH),
+    "ffn_down_exps.weight": (N_EXPERTS, WIDTH, INNER_OF_EXPERT),
+    "ffn_down_exps.scale": (N_EXPERTS,),
+    "pre_ffw_norm_2.weight": (WIDTH,),
+    "post_ffw_norm_1.weight": (WIDTH,),
+    "post_ffw_norm_2.weight": (WIDTH,),
+}
+
+LAYOUTS: Final = {
+    "gemma4": _gemma4(
+        7,
+        {"embedding_length_per_layer_input": _SIZE, "attention.shared_kv_layers": 4},
+        _OF_LAYERS,
+        {
+            "per_layer_token_embd.weight": (VOCABULARY, 7 * _SIZE),
+            "per_layer_model_proj.weight": (7 * _SIZE, WIDTH),
+            "per_layer_proj_norm.weight": (_SIZE,),
+        },
+    ),
+    "gemma4-keys-as-values": _gemma4(
+        5, {"attention.head_count_kv": [2, 2, 1, 2, 1]}, {"layer_output_scale.weight": (1,)}, {}
+    ),
+    "gemma4-experts": _gemma4(5, OF_EXPERTS, _BESIDE, {}),
+    "mistral3-late": Layout("mistral3", whole=OUTPUT, metadata=_YARN),
+    "mistral3": Layout("mistral3"),
+    "glm4moe": Layout(
+        "glm4moe", {**_NETS, **_POST, **QKV_BIAS}, OUTPUT,
+        {**_ROUTED, "rope.dimension_count": HEAD // 2}, single=_FIRST,
+    ),
+    "glm4moe-normed": Layout(
+        "glm4moe", {**_NETS, **_POST, **QKV_BIAS, **HEAD_NORMS}, OUTPUT,
+        {**_ROUTED, "rope.dimension_count": HEAD // 2, "nextn_predict_layers": 1},
+        layers=5, single={**_FIRST, 4: _AHEAD},
+    ),
+    "cohere2": Layout(
+        "cohere2", {"ffn_norm.weight": None},
+        metadata={
+            "attention.sliding_window": WINDOW, "logit_scale": 0.0625,
+            "attention.layer_norm_epsilon": 1e-5,
+        },
+        layers=5,
+    ),
+    "minimax-m2": Layout(
+        "minimax-m2", {**EXPERTS, **_WIDE_NORMS, "exp_probs_b.bias": (N_EXPERTS,)}, OUTPUT,
+        {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "expert_gating_func": 2,
+         "rope.dimension_count": HEAD // 2},
+    ),
+    "olmoe": Layout(
+        "olmoe",
+        {
+            **EXPERTS, "attn_q_norm.weight": (WIDTH,), "attn_k_norm.weight": (WIDTH,),
+            "attn_k.weight": (WIDTH, WIDTH), "attn_v.weight": (WIDTH, WIDTH),
+        },
+        OUTPUT,
+        {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "attention.head_count_kv": HEADS},
+    ),
+    "dots1": Layout(
+        "dots1",
+        {**_NETS, **HEAD_NORMS, "attn_k.weight": (WIDTH, WIDTH), "attn_v.weight": (WIDTH, WIDTH)},
+        OUTPUT, {**_ROUTED, "attention.head_count_kv": HEADS}, single=_FIRST,
+    ),
+    "bailingmoe2": Layout(
+        "bailingmoe2", {**_NETS, **HEAD_NORMS, **_JOINED}, OUTPUT,
+        {**_ROUTED, "expert_group_count": 4, "expert_group_used_count": 2,
+         "rope.dimension_count": HEAD // 2},
+        single=_FIRST,
+    ),
+    "hunyuan-moe": Layout(
+        "hunyuan-moe", {**EXPERTS, **SHARED, **HEAD_NORMS}, OUTPUT,
+        {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT,
+         "expert_shared_feed_forward_length": INNER},
+    ),
+    "ernie4_5-moe": Layout(
+        "ernie4_5-moe", _NETS, metadata={
+            **OF_EXPERTS, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1,
+            "expert_shared_feed_forward_length": INNER,
+        },
+        single=_FIRST,
+    ),
+    "qwen2vl": Layout("qwen2vl", QKV_BIAS, metadata={"rope.dimension_sections": [2, 3, 3, 0]}),
+    "qwen3vl": Layout(
+        "qwen3vl", HEAD_NORMS, metadata={"rope.dimension_sections": [3, 3, 2, 0]}
+    ),
+    "qwen3vlmoe": Layout(
+        "qwen3vlmoe", {**HEAD_NORMS, **EXPERTS}, OUTPUT,
+        {**OF_EXPERTS, "rope.dimension_sections": [3, 3, 2, 0]},
+    ),
+}  # fmt: skip
