@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Device, Scheduler, Tensor
+    from aggml.models.adapters.reading import AdapterArrays
     from aggml.models.description import Description
     from aggml.models.site import Site
     from aggml.models.weights import ModelFile
@@ -290,12 +291,13 @@ async def fit_text(
     ctx: int | None,
     slots: int | None,
     cache: DType,
+    adapters: AdapterArrays | None = None,
 ) -> Fit:
     """`fit` for an open file of a model that continues text, for `load`; arguments as of `fit`.
 
     It takes 5 to 40 ms, and gives way to other tasks meanwhile.
     """
-    return await fit_model(description, file, site, memory, ctx, slots, cache)
+    return await fit_model(description, file, site, memory, ctx, slots, cache, adapters)
 
 
 async def fit_model(
@@ -306,6 +308,7 @@ async def fit_model(
     ctx: int | None,
     slots: int | None,
     cache: DType,
+    adapters: AdapterArrays | None = None,
 ) -> Fit:
     """`fit` for an open file.
 
@@ -317,6 +320,7 @@ async def fit_model(
         ctx: as for `fit`.
         slots: as for `fit`.
         cache: as for `fit`.
+        adapters: adapters and control vectors that lie beside the weights.
     """
     if site is None:
         devices = [await anyio.to_thread.run_sync(aggml.best_device)]
@@ -325,7 +329,7 @@ async def fit_model(
     tensors: Mapping[str, Tensor] = file.tensors
     if isinstance(model, EncoderDescription):
         tensors = EncoderFile(file, model, None).tensors  # some are made from others
-    search = _Search(model, tensors, devices, memory, cache)
+    search = _Search(model, tensors, devices, memory, cache, adapters)
     return await search.find(ctx, slots)
 
 
@@ -338,6 +342,7 @@ class _Search:
         devices: in order of priority; the last one is that of tensors that belong to no layer.
         memory: bytes in all; None: what is free.
         cache: element type of keys and values.
+        adapters: of the model.
     """
 
     def __init__(
@@ -347,11 +352,13 @@ class _Search:
         devices: Sequence[Device],
         memory: int | None,
         cache: DType,
+        adapters: AdapterArrays | None = None,
     ) -> None:
         self._model = model
         uses = getattr(model, "uses", None)
         self._tensors = {n: t for n, t in tensors.items() if uses is None or uses(n)}
         self._devices = devices
+        self._adapters = adapters
         self._given = memory
         self._cache = cache
         self._known: dict[tuple[int, int], Footprint] = {}
@@ -468,6 +475,8 @@ class _Search:
         model, tensors = self._model, self._tensors
         steps = await self._steps(ctx, slots)
         weights = sum(t.nbytes for t in tensors.values())
+        if self._adapters is not None:
+            weights += self._adapters.nbytes
         caches = self._caches(ctx, slots)
         placement, on_cpu = self._place(caches)
         packed = packed_bytes({n: tensors[n] for n in on_cpu}, steps.multiplied)
