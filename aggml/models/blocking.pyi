@@ -109,13 +109,14 @@ class BlockingTextModel(BlockingModel):
     ctx: int
     slots: int
     engine: TextEngine
+    adapters: tuple[str, ...]
     @property
     def template(self) -> ChatTemplate: ...
     @property
     def width(self) -> int: ...
     @property
     def vocabulary_size(self) -> int: ...
-    def logits(self, ids: TokenIds) -> F32: ...
+    def logits(self, ids: TokenIds, *, adapter: str | None = None) -> F32: ...
     def generate(  # type: ignore[override]
         self,
         prompt: str | TokenIds,
@@ -156,6 +157,7 @@ class BlockingTextModel(BlockingModel):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
+        adapter: str | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,
@@ -203,6 +205,7 @@ class BlockingTextModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -212,6 +215,7 @@ class BlockingTextModel(BlockingModel):
         normalize: bool | None = None,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def embed_multi(
         self,
@@ -221,6 +225,7 @@ class BlockingTextModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> list[F32]: ...
     @property
     def ranks(self) -> bool: ...
@@ -231,6 +236,7 @@ class BlockingTextModel(BlockingModel):
         *,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def close(self) -> None: ...
 
@@ -250,6 +256,7 @@ class BlockingEncoderModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -373,6 +380,8 @@ def load(
     dtype: str | None = None,
     chat_template: str | os.PathLike[str] | None = None,
     tool_format: str | None = None,
+    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
+    control_vectors: Iterable[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(

@@ -99,7 +99,8 @@ class TextModel(Model):
         self.engine: TextEngine = engine
         self._decoder = decoder
         self._adapters: Adapters | None = getattr(decoder, "adapters", None)
-        self.adapters = () if self._adapters is None else tuple(self._adapters.choices)
+        choices = () if self._adapters is None else self._adapters.choices
+        self.adapters: tuple[str, ...] = tuple(choices)
         self._template_source = template
         self._head = head
         self._template: ChatTemplate | None = None
@@ -730,9 +731,9 @@ class TextModel(Model):
         what: str,
         sequences: Sequence[Sequence[int]],
         result: Result,
-        priority: int,
-        deadline: float | None,
-        adapter: AdapterChoice,
+        priority: int = 0,
+        deadline: float | None = None,
+        adapter: AdapterChoice = NO_ADAPTER,
     ) -> list[F32]:
         """The logits or hidden states of all tokens of each sequence."""
         for ids in sequences:
