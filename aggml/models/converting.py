@@ -17,7 +17,7 @@ import numpy as np
 import aggml
 from aggml import DType, GGUFFile, GGUFWriter
 from aggml.gguf.parts import SPLIT_KEYS, GGUFParts
-from aggml.models.adapters.given import GivenAdapters, scaled_files
+from aggml.models.adapters.given import GivenAdapters, refusal, scaled_files
 from aggml.models.adapters.reading import read_adapters
 from aggml.models.checking import describe_checked
 from aggml.models.checkpoints import ModelFolder
@@ -233,13 +233,11 @@ async def _changes(source: ModelFile, given: Sequence[ScaledFile]) -> Mapping[st
         InvalidArgument: the model does not continue text.
         ModelError: an adapter cannot be read, or belongs to another model.
     """
+    wanted = GivenAdapters(always=tuple(given))
     model = await anyio.to_thread.run_sync(describe_checked, source.metadata, source.tensors)
     if not isinstance(model, Description):
-        raise aggml.InvalidArgument(
-            f"[convert] adapters are given, but {model.architecture} does not continue text: such "
-            "models take none"
-        )
-    found = await read_adapters(model, source, GivenAdapters(always=tuple(given)))
+        raise refusal("convert", wanted, model.architecture)
+    found = await read_adapters(model, source, wanted)
     assert found is not None
     return found.adapters[0]
 

@@ -17,9 +17,11 @@ import aggml
 from aggml import AggmlError, DeviceType, DType, InvalidArgument
 from aggml.devices.cpu import CPUDevice
 from aggml.memory.shortage import amount
+from aggml.models.adapters.given import adapters_of, refusal
+from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.checking import describe_checked
-from aggml.models.description import SpeechDescription
+from aggml.models.description import Description, SpeechDescription
 from aggml.models.dividing import SHARE, divided, layer_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
@@ -38,11 +40,10 @@ from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aggml import Backend, Device, Scheduler, Tensor
     from aggml.models.adapters.reading import AdapterArrays
-    from aggml.models.description import Description
     from aggml.models.site import Site
     from aggml.models.weights import ModelFile
 
@@ -232,6 +233,8 @@ async def fit(
     ctx: int | None = None,
     slots: int | None = None,
     cache: DType | str = "f16",
+    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
+    control_vectors: Iterable[Any] | None = None,
 ) -> Fit:
     """Say what of a model fits into memory: ``print(await aggml.models.fit("model.gguf"))``.
 
@@ -249,6 +252,8 @@ async def fit(
         slots: sequences at a time; None: as many as fit at full length, at most 16; of a model of
             speech 1.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
+        adapters: as for `load`; they are read, because their ranks tell what they take.
+        control_vectors: as for `load`.
 
     Returns:
         What fits, and the bytes of each part.
@@ -267,9 +272,15 @@ async def fit(
     sequences = None if slots is None else integer("fit", "slots", slots, 1)
     element = cache_type(cache)
     site = None if backend is None else site_of(backend)
+    given = adapters_of("fit", adapters, control_vectors)
     with await open_model(where) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
-        return await fit_model(model, file, site, bound, length, sequences, element)
+        changes = None
+        if isinstance(model, Description):
+            changes = await read_adapters(model, file, given)
+        elif given:
+            raise refusal("fit", given, model.architecture)
+        return await fit_model(model, file, site, bound, length, sequences, element, changes)
 
 
 def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
-from aggml.models.adapters.given import GivenAdapters, adapters_of
+from aggml.models.adapters.given import GivenAdapters, adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.chat.template import DEFAULT, sources_of
@@ -318,10 +318,7 @@ async def _load(
 
 def _refuse_adapters(adapters: GivenAdapters, architecture: str) -> None:
     if adapters:
-        raise InvalidArgument(
-            f"[load] {adapters.what} are given, but {architecture} does not continue text: such "
-            "models take none"
-        )
+        raise refusal("load", adapters, architecture)
 
 
 async def _read_template(given: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""Adapters of random numbers: as GGUF files, as folders of PEFT, and merged models. No tests here."""
+"""Adapters of random numbers: GGUF files, folders of PEFT, and merged models. No tests here."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from aggml.models.arguments import file_path, number, shown
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GivenAdapters", "ScaledFile", "adapters_of", "scaled_files"]
+__all__ = ["GivenAdapters", "ScaledFile", "adapters_of", "refusal", "scaled_files"]
 
 LIST: Final = "[(path, scale), ...]"
 
@@ -86,6 +86,14 @@ def scaled_files(place: str, name: str, given: Any) -> tuple[ScaledFile, ...]:
         forms = LIST if name != "adapters" else f"{LIST} or {{name: path}}"
         raise InvalidArgument(f"[{place}] {name} is {shown(given)}, expected {forms}")
     return tuple(_scaled(place, f"{name}[{i}]", x) for i, x in enumerate(given))
+
+
+def refusal(place: str, given: GivenAdapters, architecture: str) -> InvalidArgument:
+    """The error of a model that takes no adapters."""
+    return InvalidArgument(
+        f"[{place}] {given.what} are given, but {architecture} does not continue text: such models "
+        "take none"
+    )
 
 
 def _scaled(place: str, name: str, given: Any) -> ScaledFile:

@@ -51,16 +51,18 @@ class FolderNames:
     Attributes:
         maps: of the architecture; the first one fits that knows all names of an adapter.
         config: of the folder; for a GGUF file as far as its metadata says.
+        names: of the model's tensors.
     """
 
     maps: tuple[Checkpoint, ...]
     config: Config
+    names: frozenset[str]
 
 
 def base_of(file: ModelFile) -> FolderNames:
     """What is needed to read folders of adapters for a model."""
     if isinstance(file, ModelFolder):
-        return FolderNames((file.checkpoint,), file.config)
+        return FolderNames((file.checkpoint,), file.config, frozenset(file.tensors))
     architecture = str(file.metadata.get("general.architecture", ""))
     maps = tuple(x for name, x in checkpoints() if name == architecture)
     values: dict[str, Any] = {}
@@ -69,9 +71,10 @@ def base_of(file: ModelFile) -> FolderNames:
             value = file.metadata.get(f"{architecture}.{key}")
             names = where.names if isinstance(where, Number) else where
             if isinstance(value, (int, float, np.number)) and not callable(names):
-                for name in (names,) if isinstance(names, str) else names:
-                    values[name] = value.item() if isinstance(value, np.number) else value
-    return FolderNames(maps, Config(values))
+                # The other names of a tuple may be the first ones of other values.
+                name = names if isinstance(names, str) else names[0]
+                values[name] = value.item() if isinstance(value, np.number) else value
+    return FolderNames(maps, Config(values), frozenset(file.tensors))
 
 
 def read_adapter_folder(path: Path, base: FolderNames) -> dict[str, LowRank]:
@@ -95,7 +98,7 @@ def read_adapter_folder(path: Path, base: FolderNames) -> dict[str, LowRank]:
     pairs = _pairs(where, SafeTensors.open(path / WEIGHTS), told)
     unknown = [*pairs]
     for one in base.maps:
-        found, unknown = _translated(pairs, one, base.config)
+        found, unknown = _translated(pairs, one, base)
         if not unknown:
             return found
     raise ModelError(
@@ -178,7 +181,7 @@ def _of_module(told: Mapping[str, Any], patterns: str, name: str, module: str) -
 
 
 def _translated(
-    pairs: Mapping[str, LowRank], of: Checkpoint, config: Config
+    pairs: Mapping[str, LowRank], of: Checkpoint, base: FolderNames
 ) -> tuple[dict[str, LowRank], list[str]]:
     """The changes under the model's names, and the modules that the map has no matrix for."""
     short = {next((x.removeprefix(p) for p in of.prefixes if x.startswith(p)), x): x for x in pairs}
@@ -190,6 +193,9 @@ def _translated(
             continue
         suffix = "" if target.endswith(".weight") else ".weight"
         for i in layers if "{i}" in target else (0,):
+            name = target.replace("{i}", str(i)) + suffix
+            if name not in base.names:
+                continue
             for one, sources in _sources(rule, i):
                 modules = [short.get(x.removesuffix(".weight")) for x in sources]
                 if any(x is None for x in modules):
@@ -197,9 +203,9 @@ def _translated(
                 if len(modules) == 1:
                     (module,) = modules
                     assert module is not None
-                    change = _through(pairs[module], one, config)
+                    change = _through(pairs[module], one, base.config)
                     if change is not None:
-                        found[target.replace("{i}", str(i)) + suffix] = change
+                        found[name] = change
                         used.add(module)
                 break
     return found, [x for x in pairs if x not in used]
@@ -238,9 +244,7 @@ def _through(change: LowRank, rule: str | Recipe, config: Config) -> LowRank | N
 def _rows_picked(given: Array, rule: Recipe, config: Config) -> Array | None:
     """Which rows of a probe a recipe picks; None: it does something else."""
     columns, rows = 2, given.size // 2
-    try:
-        if rule.shape([given.shape], config) == ():
-            return None
+    try:  # whether the model has the tensor at all is known, so `Recipe.shape` is not asked
         made = rule.make([given], config)
     except (ModelError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
