@@ -117,3 +117,35 @@ def write_control(path: Path, directions: Mapping[int, F32]) -> Path:
         for layer, vector in directions.items():
             writer.add_tensor(f"direction.{layer}", vector)
     return path
+
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "llama": ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"),
+    "qwen2": ("attn_q", "attn_output", "ffn_down"),
+    "phi3": ("attn_qkv", "ffn_up"),
+    "qwen3moe": ("attn_q", "attn_output", "ffn_gate_inp"),
+    "gptneox": ("attn_qkv", "ffn_down"),
+}
+
+
+def example_adapter(path: Path, layout: str) -> Path:
+    """The adapter with which llama.cpp's logits were recorded (benchmarks/make_adapters.py)."""
+    parts = pairs(shapes_of(layout, EXAMPLES[layout]), "llama.cpp", rank=4)
+    return write(path, random_models.metadata_of(layout)["general.architecture"], parts)
+
+
+def example_directions(layers: int, width: int) -> dict[int, F32]:
+    """The control vector with which they were recorded; layer 2 has none."""
+    random = np.random.default_rng(5)
+    return {
+        layer: random.standard_normal(width).astype(np.float32)
+        for layer in range(1, layers) if layer != 2
+    }  # fmt: skip
+
+
+def example_control(path: Path, layout: str) -> Path:
+    """A file of `example_directions` for a layout."""
+    told = random_models.metadata_of(layout)
+    of = told["general.architecture"]
+    layers, width = told[f"{of}.block_count"], told[f"{of}.embedding_length"]
+    return write_control(path, example_directions(layers, width))
