@@ -392,6 +392,8 @@ def fit(
     ctx: int | None = None,
     slots: int | None = None,
     cache: DType | str = "f16",
+    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
+    control_vectors: Iterable[Any] | None = None,
 ) -> Fit: ...
 def Host(
     backend: Backend | Scheduler | None = None,
