@@ -30,10 +30,10 @@ def _set(session: Session, kind: str, path: Path, scale: float, layers: int, wid
     """Give a context an adapter or a control vector."""
     c = session.c
     if kind == "lora":
-        adapter = c.llama_adapter_lora_init(session.model, str(path).encode())
+        adapter: Any = c.llama_adapter_lora_init(session.model, str(path).encode())
         assert adapter
         status = c.llama_set_adapters_lora(
-            session.context, (type(adapter) * 1)(adapter), 1, (ctypes.c_float * 1)(scale)
+            session.context, ctypes.byref(adapter), 1, (ctypes.c_float * 1)(scale)
         )
         assert status == 0
         return

@@ -380,8 +380,8 @@ def load(
     dtype: str | None = None,
     chat_template: str | os.PathLike[str] | None = None,
     tool_format: str | None = None,
-    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
-    control_vectors: Iterable[Any] | None = None,
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(
@@ -392,8 +392,8 @@ def fit(
     ctx: int | None = None,
     slots: int | None = None,
     cache: DType | str = "f16",
-    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
-    control_vectors: Iterable[Any] | None = None,
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
 ) -> Fit: ...
 def Host(
     backend: Backend | Scheduler | None = None,

@@ -29,7 +29,7 @@ from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -110,7 +110,7 @@ async def convert(
     ends: DType | str | None = None,
     keep: str | None = None,
     imatrix: str | os.PathLike[str] | None = None,
-    adapters: Iterable[Any] | None = None,
+    adapters: Sequence[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
     """Write a model as a GGUF file: from "folder" to "model.gguf", with matrices of "q4_K".

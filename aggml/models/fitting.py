@@ -40,7 +40,7 @@ from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Device, Scheduler, Tensor
     from aggml.models.adapters.reading import AdapterArrays
@@ -233,8 +233,8 @@ async def fit(
     ctx: int | None = None,
     slots: int | None = None,
     cache: DType | str = "f16",
-    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
-    control_vectors: Iterable[Any] | None = None,
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
 ) -> Fit:
     """Say what of a model fits into memory: ``print(await aggml.models.fit("model.gguf"))``.
 
@@ -486,18 +486,20 @@ class _Search:
         model, tensors = self._model, self._tensors
         steps = await self._steps(ctx, slots)
         weights = sum(t.nbytes for t in tensors.values())
+        scratch = steps.scratch
         if self._adapters is not None:
             weights += self._adapters.nbytes
+            scratch += self._adapters.scratch * len(self._devices)
         caches = self._caches(ctx, slots)
         placement, on_cpu = self._place(caches)
         packed = packed_bytes({n: tensors[n] for n in on_cpu}, steps.multiplied)
         self._mapped_and_packed = sum(tensors[name].nbytes for name in packed)
         copies = min(sum(packed.values()), self._packable())
-        parts = (weights, copies, sum(caches), steps.scratch, steps.graphs)
+        parts = (weights, copies, sum(caches), scratch, steps.graphs)
         return Fit(
             model.architecture, ctx, slots,
             None if isinstance(model, EncoderDescription) else self._cache,
-            weights, copies, sum(caches), PAGE, steps.scratch, steps.graphs, sum(parts),
+            weights, copies, sum(caches), PAGE, scratch, steps.graphs, sum(parts),
             self._memory, placement,
         )  # fmt: skip
 

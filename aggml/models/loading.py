@@ -47,7 +47,7 @@ from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
     from aggml.models.adapters.reading import AdapterArrays
@@ -78,8 +78,8 @@ def load(
     dtype: str | None = None,
     chat_template: str | os.PathLike[str] | None = None,
     tool_format: str | None = None,
-    adapters: Mapping[str, Any] | Iterable[Any] | None = None,
-    control_vectors: Iterable[Any] | None = None,
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 from models import adapter_files, random_models
 
 import aggml
+from aggml.devices.sim import SimDevice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,7 +52,7 @@ async def backend() -> AsyncIterator[aggml.Backend]:
 
 
 def load(
-    path: Path, backend: aggml.Backend, **options: Any
+    path: Path, backend: aggml.Backend | aggml.Scheduler, **options: Any
 ) -> AbstractAsyncContextManager[TextModel]:
     """A model whose keys and values are not rounded."""
     found = aggml.models.load(path, backend, cache="f32", **{"slots": 8, **options})
@@ -338,11 +340,41 @@ async def test_adapters_count_in_the_memory_of_a_model(
     fit = await aggml.models.fit(base, backend, **wanted)
     more = await aggml.models.fit(base, backend, **wanted, adapters=files)
     assert more.weights - fit.weights >= bytes_of
+    ids = (random_models.prompt() * 6)[:200]
+    async with load(base, backend, ctx=256, slots=1, adapters=files) as model:
+        await tokens_of(model, ids, 4, adapter="tables")
+        assert model.memory.scratch <= more.scratch
     bound = fit.total + 1000
     async with load(base, backend, memory=bound, ctx=256, slots=1):
         pass
     with pytest.raises(aggml.models.MemoryShortage, match="weights"):
         await aggml.models.load(base, backend, memory=bound, ctx=256, slots=1, adapters=files)
+
+
+async def test_adapters_lie_beside_the_layers_that_they_change(
+    backend: aggml.Backend, tmp_path: Path
+) -> None:
+    """Over two devices and the CPU the logits are those of one backend."""
+    base = random_models.write(tmp_path / "base.gguf", "llama")
+    files, _ = adapters_for(tmp_path, "llama", ("attn_q", "ffn_down"), NAMES[:2])
+    vector = np.random.default_rng(1).standard_normal(64).astype(np.float32)
+    control = adapter_files.write_control(tmp_path / "control.gguf", {2: vector})
+    options: dict[str, Any] = {"adapters": files, "control_vectors": [control]}
+    ids = random_models.prompt()
+    async with load(base, backend, **options) as model:
+        wanted = {name: await model.logits(ids, adapter=name) for name in (None, *files)}
+    devices = [SimDevice("A"), SimDevice("B"), aggml.get_device("CPU")]
+    async with AsyncExitStack() as stack:
+        backends = [await stack.enter_async_context(x.backend()) for x in devices]
+        scheduler = await stack.enter_async_context(aggml.Scheduler(backends))
+        async with load(base, scheduler, **options) as model:
+            decoder = decoder_of(model)
+            for name, (a, b) in decoder.adapters.stacks.items():
+                home = decoder.weights[name].buffer.type.device
+                assert a.buffer.type.device is b.buffer.type.device is home
+            for name, logits in wanted.items():
+                found = await model.logits(ids, adapter=name)
+                np.testing.assert_allclose(found, logits, rtol=0, atol=1e-4)
 
 
 def decoder_of(model: TextModel) -> Any:

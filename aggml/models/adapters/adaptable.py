@@ -34,10 +34,10 @@ class _Recorder:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def at(self, _numbers: Tensor | None) -> _Recorder:
+    def at(self, _numbers: Tensor | None, /) -> _Recorder:
         return self
 
-    def add(self, name: str, _x: Tensor, y: Tensor) -> Tensor:
+    def add(self, name: str, _x: Tensor, y: Tensor, /) -> Tensor:
         self.names.add(name)
         return y
 

@@ -7,8 +7,7 @@ Not here: the files that they name (reading.py).
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +81,8 @@ def scaled_files(place: str, name: str, given: Any) -> tuple[ScaledFile, ...]:
     """
     if given is None:
         return ()
-    if isinstance(given, (str, bytes, os.PathLike, Mapping)) or not isinstance(given, Iterable):
+    # A sequence, because it may be looked at more than once.
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         forms = LIST if name != "adapters" else f"{LIST} or {{name: path}}"
         raise InvalidArgument(f"[{place}] {name} is {shown(given)}, expected {forms}")
     return tuple(_scaled(place, f"{name}[{i}]", x) for i, x in enumerate(given))

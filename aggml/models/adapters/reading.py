@@ -19,6 +19,7 @@ from aggml.models.adapters.files import check_fits, read_adapter_file
 from aggml.models.adapters.low_rank import add_up
 from aggml.models.adapters.peft import base_of, read_adapter_folder
 from aggml.models.adapters.stacks import AdapterChoice, Adapters, Stack
+from aggml.models.kv.caches import CHUNK
 from aggml.models.kv.page_files import identity_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,15 @@ class AdapterArrays:
             (rank, columns), rows = self._rank(name)[0], self._rank(name)[1]
             found += 4 * self._count * rank * (columns + rows)
         return found
+
+    @property
+    def scratch(self) -> int:
+        """Bytes, at most, for what the products with them add to the results of a step."""
+        rows_and_columns = (
+            rank + columns + rows
+            for (rank, columns), rows in map(self._rank, self._changed())
+        )  # fmt: skip
+        return 2 * 4 * CHUNK * max(rows_and_columns, default=0)  # two of them at a time
 
     @property
     def _count(self) -> int:
@@ -159,7 +169,8 @@ async def read_adapters(
     if given.named:
         adapters = tuple(changes[x] for x in given.named.values())
     else:
-        together = add_up([changes[x] for x in given.always])
+        every = [changes[x] for x in given.always]
+        together = await anyio.to_thread.run_sync(add_up, every)
         adapters = (together,) if together else ()
     return AdapterArrays(tuple(given.named), tuple(abouts), adapters, directions, about)
 

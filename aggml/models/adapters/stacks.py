@@ -63,7 +63,7 @@ class GraphAdapters(Protocol):
     always: bool
     directions: Mapping[int, Tensor]
 
-    def at(self, numbers: Tensor | None) -> Adapting:
+    def at(self, numbers: Tensor | None, /) -> Adapting:
         """What adds them to products of tokens with these numbers, i32 [1, tokens]."""
         ...
 
@@ -88,7 +88,7 @@ class Adapters:
         """All tensors, which take memory."""
         return [*(x for stack in self.stacks.values() for x in stack), *self.directions.values()]
 
-    def at(self, numbers: Tensor | None) -> StepAdapters:
+    def at(self, numbers: Tensor | None, /) -> StepAdapters:
         """See `GraphAdapters`."""
         return StepAdapters(self.stacks, numbers)
 
@@ -105,7 +105,7 @@ class StepAdapters:
     stacks: Mapping[str, Stack]
     numbers: Tensor | None
 
-    def add(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+    def add(self, name: str, x: Tensor, y: Tensor, /) -> Tensor:
         """``y``, the product of a matrix and ``x``, with what the adapters add to it."""
         stack = self.stacks.get(name)
         if stack is None:

@@ -23,7 +23,7 @@ __all__ = ["Adapting", "Places", "Scope", "Turns", "normed"]
 class Adapting(Protocol):
     """Changes the products of matrices and a step's tokens, as adapters do."""
 
-    def add(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+    def add(self, name: str, x: Tensor, y: Tensor, /) -> Tensor:
         """``y``, the product of the matrix ``name`` and ``x``, with what adapters add to it."""
         ...
 
