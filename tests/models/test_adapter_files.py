@@ -271,8 +271,8 @@ async def test_wrong_arguments_are_refused_at_the_call(
     path = _gguf()(tmp_path)
     wrong: list[Any] = [
         str(path), path, b"x", 3, iter([(path, 1.0)]), {path}, [3], [(path,)],
-        [(path, 1.0, 2.0)], [(path, "1")], [(path, float("nan"))], [(path, True)], {1: path}, {"": path}, {"x": None},
-        {"x": (path, float("inf"))},
+        [(path, 1.0, 2.0)], [(path, "1")], [(path, float("nan"))], [(path, True)],
+        {1: path}, {"": path}, {"x": None}, {"x": (path, float("inf"))},
     ]  # fmt: skip
     for given in wrong:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] adapters"):

@@ -377,6 +377,24 @@ async def test_adapters_lie_beside_the_layers_that_they_change(
                 np.testing.assert_allclose(found, logits, rtol=0, atol=1e-4)
 
 
+async def test_a_host_counts_the_adapters_of_its_models(
+    backend: aggml.Backend, tmp_path: Path
+) -> None:
+    base = random_models.write(tmp_path / "base.gguf", "llama")
+    files, _ = adapters_for(tmp_path, "llama", ("attn_q", "ffn_up"), NAMES[:2])
+    ids = random_models.prompt()[:20]
+    bytes_of = {}
+    async with aggml.models.Host(backend) as host:
+        for name, options in {"plain": {}, "adapted": {"adapters": files}}.items():
+            host.add(name, base, ctx=256, slots=1, **options)
+            async with host.use(name) as model:
+                found: Any = model
+                assert found.adapters == tuple(options.get("adapters", ()))
+                await tokens_of(found, ids, adapter=next(iter(found.adapters), None))
+                bytes_of[name] = found.memory.mapped
+        assert bytes_of["adapted"] > bytes_of["plain"]
+
+
 def decoder_of(model: TextModel) -> Any:
     """What computes the steps of a model."""
     return model.engine.decoder
