@@ -18,7 +18,7 @@ import anyio
 import click
 
 from aggml.cli.lines import Lines
-from aggml.cli.shared import awaited, model_options, opened, tell
+from aggml.cli.shared import adapter_options, awaited, model_options, opened, tell
 from aggml.cli.text import sampling_options
 from aggml.models import ModelError
 from aggml.stream.parker import post_here
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from aggml.cli.shared import ScaledPath
     from aggml.models import Model
 
 __all__ = ["chat"]
@@ -42,6 +43,7 @@ Ctrl-C  end an answer; twice at the prompt: leave"""
 
 @click.command
 @model_options
+@adapter_options
 @click.option(
     "--system",
     metavar="TEXT",
@@ -59,6 +61,8 @@ async def chat(
     threads: int | None,
     ctx: int | None,
     cache: str,
+    adapters: tuple[ScaledPath, ...],
+    control_vectors: tuple[ScaledPath, ...],
     system: str | None,
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
@@ -72,7 +76,9 @@ async def chat(
     the last message got no answer.
     """
     begin = [] if system is None else [{"role": "system", "content": system}]
-    async with opened(model, device, threads, ctx, cache) as loaded:
+    async with opened(
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
+    ) as loaded:
         shown: _Shown = _Events() if as_json else _Terminal()
         shown.ready(loaded, ctx)
         messages, status = list(begin), 0

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import aggml
-from aggml.cli.shared import UserPath, awaited, bar, show, type_names
+from aggml.cli.shared import UserPath, awaited, bar, scaled_paths, show, type_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aggml.cli.shared import ScaledPath
 
 __all__ = ["convert", "quantize"]
 
@@ -79,6 +81,11 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             help="Importance matrix, which says how much each column matters: a .dat or .gguf that "
             "llama.cpp measured. [default: all columns matter equally]",
         ),
+        click.option(
+            "--adapter", "adapters", multiple=True, metavar="PATH[:SCALE]", callback=scaled_paths,
+            help="LoRA adapter that becomes part of the matrices: a GGUF file or a folder of PEFT; "
+            "may be given several times. [default: none]",
+        ),
         click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs."),
     )):  # fmt: skip
         function = option(function)
@@ -89,7 +96,7 @@ TARGET = click.argument("target", type=UserPath(dir_okay=False, path_type=Path),
 
 
 @click.command
-@click.argument("folder", type=UserPath(exists=True, file_okay=False, path_type=Path))
+@click.argument("source", type=UserPath(exists=True, path_type=Path))
 @TARGET
 @click.option(
     "-t",
@@ -98,18 +105,19 @@ TARGET = click.argument("target", type=UserPath(dir_okay=False, path_type=Path),
     metavar="TYPE",
     shell_complete=type_names,
     callback=_type,
-    help="Element type of the matrices. [default: as in FOLDER]",
+    help="Element type of the matrices. [default: as in SOURCE]",
 )
 @_options
 @awaited
-async def convert(folder: Path, target: Path, **options: Any) -> None:  # noqa: ANN401
-    """Write the model of a Hugging Face FOLDER to the GGUF file TARGET.
+async def convert(source: Path, target: Path, **options: Any) -> None:  # noqa: ANN401
+    """Write SOURCE, a folder of Hugging Face or a GGUF file, to the GGUF file TARGET.
 
-    Norms, biases, routers and positions stay as they are. Matrices whose rows are no whole number
-    of blocks get a type of about the same size with smaller ones. TARGET is written aside and
-    renamed when it is whole: Ctrl-C leaves no broken file.
+    With --adapter, TARGET is a model of its own that has the adapter in it. Norms, biases, routers
+    and positions stay as they are. Matrices whose rows are no whole number of blocks get a type of
+    about the same size with smaller ones. TARGET is written aside and renamed when it is whole:
+    Ctrl-C leaves no broken file.
     """
-    await _convert(folder, target, "converting", **options)
+    await _convert(source, target, "converting", **options)
 
 
 @click.command
@@ -141,6 +149,7 @@ async def _convert(
     ends: str | None,
     keep: str | None,
     imatrix: Path | None,
+    adapters: tuple[ScaledPath, ...],
     as_json: bool,
 ) -> None:
     """Convert with a progress bar, then print a summary."""
@@ -148,8 +157,9 @@ async def _convert(
 
     with bar(what) as progress:
         done = await models.convert(
-            source, target, dtype, ends=ends, keep=keep, imatrix=imatrix, progress=progress
-        )
+            source, target, dtype, ends=ends, keep=keep, imatrix=imatrix, adapters=adapters,
+            progress=progress,
+        )  # fmt: skip
     if as_json:
         show({
             "source": str(source), "target": str(target), "tensors": done.tensors,

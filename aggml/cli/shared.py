@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from aggml.models import Model
 
 __all__ = [
-    "CACHES", "Program", "UserPath", "awaited", "bar", "device_names", "device_options",
-    "model_options", "opened", "show", "tell", "type_names", "without_group",
+    "CACHES", "Program", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
+    "device_names", "device_options", "model_options", "opened", "scaled_paths", "show", "tell",
+    "type_names", "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -173,9 +174,61 @@ class UserPath(click.Path):
         return super().convert(os.path.expanduser(value), param, ctx)
 
 
+ScaledPath = tuple[Path, float]
+
+
+def scaled_paths(
+    _context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> tuple[ScaledPath, ...]:
+    """Paths with their scales, from texts PATH or PATH:SCALE.
+
+    Raises:
+        BadParameter: there is no such file or folder.
+    """
+    found = []
+    for text in given:
+        path, scale = Path(os.path.expanduser(text)), 1.0
+        if not path.exists():
+            before, _, after = text.rpartition(":")
+            try:
+                path, scale = Path(os.path.expanduser(before)), float(after)
+            except ValueError:
+                before = ""
+            if not before or not path.exists():
+                raise click.BadParameter(f"there is no file or folder {text!r}", param=option)
+        found.append((path, scale))
+    return tuple(found)
+
+
+def adapter_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say what changes a model."""
+    for option in reversed((
+        click.option(
+            "--adapter", "adapters", multiple=True, metavar="PATH[:SCALE]", callback=scaled_paths,
+            help="LoRA adapter that changes MODEL: a GGUF file or a folder of PEFT; may be given "
+            "several times. [default: none]",
+        ),
+        click.option(
+            "--control-vector", "control_vectors", multiple=True, metavar="PATH[:SCALE]",
+            callback=scaled_paths,
+            help="GGUF file of directions that are added after layers; may be given several times. "
+            "[default: none]",
+        ),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
 @asynccontextmanager
 async def opened(
-    model: Path, device: Sequence[str], threads: int | None, ctx: int | None, cache: str
+    model: Path,
+    device: Sequence[str],
+    threads: int | None,
+    ctx: int | None,
+    cache: str,
+    *,
+    adapters: Sequence[ScaledPath] = (),
+    control_vectors: Sequence[ScaledPath] = (),
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
@@ -184,8 +237,9 @@ async def opened(
     async with models.computing(device, threads) as on:
         with bar("loading") as progress:
             loaded = await models.load(
-                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, progress=progress
-            )
+                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache,
+                adapters=adapters, control_vectors=control_vectors, progress=progress,
+            )  # fmt: skip
         async with loaded:
             yield loaded
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import awaited, model_options, opened, show
+from aggml.cli.shared import adapter_options, awaited, model_options, opened, show
 from aggml.models import ranked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aggml.cli.shared import ScaledPath
 
 __all__ = ["embed", "generate", "rerank", "sampling_options"]
 
@@ -226,6 +228,7 @@ def _biases(
 
 @click.command
 @model_options
+@adapter_options
 @click.option("-p", "--prompt", metavar="TEXT", help="Text to continue. [default: standard input]")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end: text, ids, speeds."
@@ -243,6 +246,8 @@ async def generate(
     threads: int | None,
     ctx: int | None,
     cache: str,
+    adapters: tuple[ScaledPath, ...],
+    control_vectors: tuple[ScaledPath, ...],
     prompt: str | None,
     as_json: bool,
     logprobs: int | None,
@@ -250,7 +255,9 @@ async def generate(
 ) -> None:
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
     text = _stdin() if prompt is None else prompt
-    async with opened(model, device, threads, ctx, cache) as loaded:
+    async with opened(
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
+    ) as loaded:
         ids = loaded.tokenizer.encode_prompt(text)
         if not ids:
             raise click.UsageError("the prompt is empty: give --prompt, or text on standard input")
@@ -285,6 +292,7 @@ async def generate(
 
 @click.command
 @model_options
+@adapter_options
 @click.argument("texts", nargs=-1)
 @click.option(
     "--json",
@@ -299,12 +307,16 @@ async def embed(
     threads: int | None,
     ctx: int | None,
     cache: str,
+    adapters: tuple[ScaledPath, ...],
+    control_vectors: tuple[ScaledPath, ...],
     texts: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Print a vector of length 1 for each of TEXTS, or for each line of standard input."""
     lines = list(texts) or _stdin().splitlines()
-    async with opened(model, device, threads, ctx, cache) as loaded:
+    async with opened(
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
+    ) as loaded:
         vectors = await loaded.embed(lines)
     if as_json:
         show(vectors.tolist())
@@ -315,6 +327,7 @@ async def embed(
 
 @click.command
 @model_options
+@adapter_options
 @click.argument("query")
 @click.argument("documents", nargs=-1)
 @click.option(
@@ -333,6 +346,8 @@ async def rerank(
     threads: int | None,
     ctx: int | None,
     cache: str,
+    adapters: tuple[ScaledPath, ...],
+    control_vectors: tuple[ScaledPath, ...],
     query: str,
     documents: tuple[str, ...],
     top_n: int | None,
@@ -340,7 +355,9 @@ async def rerank(
 ) -> None:
     """Print DOCUMENTS (or the lines of standard input), the best answer to QUERY first."""
     lines = list(documents) or _stdin().splitlines()
-    async with opened(model, device, threads, ctx, cache) as loaded:
+    async with opened(
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
+    ) as loaded:
         best = ranked((await loaded.rerank(query, lines)).tolist(), top_n)
     if as_json:
         show([{"index": x.index, "relevance_score": x.score} for x in best])

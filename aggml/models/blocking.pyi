@@ -116,13 +116,14 @@ class BlockingTextModel(BlockingModel):
     ctx: int
     slots: int
     engine: TextEngine
+    adapters: tuple[str, ...]
     @property
     def template(self) -> ChatTemplate: ...
     @property
     def width(self) -> int: ...
     @property
     def vocabulary_size(self) -> int: ...
-    def logits(self, ids: TokenIds) -> F32: ...
+    def logits(self, ids: TokenIds, *, adapter: str | None = None) -> F32: ...
     def generate(  # type: ignore[override]
         self,
         prompt: str | TokenIds,
@@ -163,6 +164,7 @@ class BlockingTextModel(BlockingModel):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
+        adapter: str | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = ...,
@@ -210,6 +212,7 @@ class BlockingTextModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -219,6 +222,7 @@ class BlockingTextModel(BlockingModel):
         normalize: bool | None = None,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def embed_multi(
         self,
@@ -228,6 +232,7 @@ class BlockingTextModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> list[F32]: ...
     @property
     def ranks(self) -> bool: ...
@@ -238,6 +243,7 @@ class BlockingTextModel(BlockingModel):
         *,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def close(self) -> None: ...
 
@@ -257,6 +263,7 @@ class BlockingEncoderModel(BlockingModel):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> F32: ...
     def embed_ids(
         self,
@@ -390,6 +397,8 @@ def load(
     dtype: str | None = None,
     chat_template: str | os.PathLike[str] | None = None,
     tool_format: str | None = None,
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(
@@ -400,6 +409,8 @@ def fit(
     ctx: int | None = None,
     slots: int | None = None,
     cache: DType | str = "f16",
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
 ) -> Fit: ...
 def Host(
     backend: Backend | Scheduler | None = None,

@@ -17,7 +17,11 @@ import numpy as np
 import aggml
 from aggml import DType, GGUFFile, GGUFWriter
 from aggml.gguf.parts import SPLIT_KEYS, GGUFParts
+from aggml.models.adapters.given import GivenAdapters, refusal, scaled_files
+from aggml.models.adapters.reading import read_adapters
+from aggml.models.checking import describe_checked
 from aggml.models.checkpoints import ModelFolder
+from aggml.models.description import Description
 from aggml.models.errors import ModelError
 from aggml.models.imatrix import read_imatrix
 from aggml.models.weights import open_model
@@ -25,11 +29,13 @@ from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from aggml import Tensor
+    from aggml.models.adapters.given import ScaledFile
+    from aggml.models.adapters.low_rank import LowRank
     from aggml.models.weights import ModelFile
 
     Imatrix = Mapping[str, npt.NDArray[np.float32]]
@@ -104,6 +110,7 @@ async def convert(
     ends: DType | str | None = None,
     keep: str | None = None,
     imatrix: str | os.PathLike[str] | None = None,
+    adapters: Sequence[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
     """Write a model as a GGUF file: from "folder" to "model.gguf", with matrices of "q4_K".
@@ -117,13 +124,17 @@ async def convert(
         ends: type of the output and the embeddings; None: ``dtype``.
         keep: a regular expression of names of tensors that stay as they are.
         imatrix: an importance matrix, a file of llama.cpp that says how much each column matters.
+        adapters: LoRA adapters that become part of the matrices, ``[(path, scale), ...]``, as for
+            `load`. A matrix of blocks is rounded once more; its type stays, unless ``dtype`` is
+            given.
         progress: called with bytes of the source done so far and bytes in all.
 
     Raises:
-        ModelError: the source cannot be read, or is no model; the importance matrix belongs to
-            another model.
+        ModelError: the source cannot be read, or is no model; the importance matrix or an adapter
+            belongs to another model.
         Unsupported: there is no quantizer for the type.
-        InvalidArgument: the type cannot be made without an importance matrix.
+        InvalidArgument: the type cannot be made without an importance matrix; ``adapters`` is no
+            list of adapters, or the source does not continue text.
         OSError: the target cannot be written.
 
     Cancellation: takes effect after the current piece; an old ``target`` stays, nothing else does.
@@ -132,10 +143,12 @@ async def convert(
     last = element if ends is None else DType.parse(ends)
     weighs = {} if imatrix is None else await anyio.to_thread.run_sync(read_imatrix, imatrix)
     wanted = _Wanted(element, last, None if keep is None else re.compile(keep), weighs)
+    given = scaled_files("convert", "adapters", adapters)
     source, where = user_path(source), user_path(target)
     types, changed = dict[str, int](), 0
     with await open_model(source) as opened:
         total = opened.nbytes
+        changes = await _changes(opened, given) if given else {}
         align = opened.alignment if isinstance(opened, GGUF) else 32
         metadata = opened.metadata
         if isinstance(opened, ModelFolder):
@@ -151,7 +164,7 @@ async def convert(
             done = 0
             for name, tensor in opened.tensors.items():
                 to = wanted.of(name, tensor)
-                await _written(opened, writer, name, to, weighs.get(name))
+                await _written(opened, writer, name, to, weighs.get(name), changes.get(name))
                 changed += to is not tensor.dtype
                 types[to.type_name] = types.get(to.type_name, 0) + to.row_size(tensor.ne[0]) * (
                     math.prod(tensor.ne[1:])
@@ -165,8 +178,8 @@ async def convert(
             raise
         count = len(opened.tensors)
     size = (await anyio.Path(where).stat()).st_size
-    given = anyio.Path(source)
-    before = (await given.stat()).st_size if await given.is_file() else total
+    from_file = anyio.Path(source)
+    before = (await from_file.stat()).st_size if await from_file.is_file() else total
     return Converted(count, changed, before, size, types)
 
 
@@ -176,23 +189,57 @@ async def _written(
     name: str,
     to: DType,
     weighs: npt.NDArray[np.float32] | None,
+    change: LowRank | None,
 ) -> None:
-    """Write one tensor, converted to type ``to`` if it has another one."""
+    """Write one tensor, converted to type ``to`` if it has another one.
+
+    Args:
+        source: the model.
+        writer: of the target.
+        name: of the tensor.
+        to: its type in the target.
+        weighs: the importance of its columns, if it is known.
+        change: what adapters add to it; None: nothing.
+    """
     tensor = source.tensors[name]
+    own = to is tensor.dtype and change is None
     if isinstance(source, GGUF):
         data: Any = source.data(name)
-        if to is not tensor.dtype:
+        if not own:
             data = await aggml.dequantize_async(data, tensor.dtype, ne=tensor.ne)
             data = data.reshape(tensor.shape)
     else:
         assert isinstance(source, ModelFolder)
         data = await anyio.to_thread.run_sync(source.array, name)
-    own = to is tensor.dtype
+    if change is not None:
+        data = await anyio.to_thread.run_sync(_changed, data, change)
     if own or weighs is None or not to.is_quantized:
         extents = tensor.ne[: tensor.ndim] if isinstance(source, GGUF) and own else None
         await writer.add_tensor_async(name, data, to, ne=extents)
         return
     await writer.add_tensor_async(name, await _weighed(name, data, to, weighs), to)
+
+
+def _changed(data: npt.NDArray[Any], change: LowRank) -> npt.NDArray[np.float32]:
+    """A matrix with what adapters add to it."""
+    found: npt.NDArray[np.float32] = data.astype(np.float32) + change.whole
+    return found
+
+
+async def _changes(source: ModelFile, given: Sequence[ScaledFile]) -> Mapping[str, LowRank]:
+    """What adapters add to the matrices of a model, by their names.
+
+    Raises:
+        InvalidArgument: the model does not continue text.
+        ModelError: an adapter cannot be read, or belongs to another model.
+    """
+    wanted = GivenAdapters(always=tuple(given))
+    model = await anyio.to_thread.run_sync(describe_checked, source.metadata, source.tensors)
+    if not isinstance(model, Description):
+        raise refusal("convert", wanted, model.architecture)
+    found = await read_adapters(model, source, wanted)
+    assert found is not None
+    return found.adapters[0]
 
 
 async def _weighed(

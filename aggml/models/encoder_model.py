@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio.to_thread
 import numpy as np
 
+from aggml.models.adapters.stacks import choice_of
 from aggml.models.arguments import (
     flag,
     integer,
@@ -104,6 +105,7 @@ class EncoderModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> F32:
         """A vector for each text; a text longer than ``ctx`` tokens is cut.
 
@@ -117,13 +119,14 @@ class EncoderModel(Model):
             deadline: seconds from now, in which the result is needed.
             prompt: the name of one of ``prompts``, which is put before each text; None: the one
                 that the folder names as its default, if any.
+            adapter: None: encoders take no adapters.
 
         Returns:
             float32 (len(texts), width).
 
         Raises:
             InvalidArgument: ``texts`` is no list of texts; ``dimensions`` is not within 1 and the
-                width; there is no such prompt.
+                width; there is no such prompt; an adapter is named.
             DeadlineError: the deadline cannot be met, or has passed.
             EngineError: the computation failed; the cause is attached.
             ModelError: the file has no vocabulary.
@@ -133,6 +136,7 @@ class EncoderModel(Model):
         """
         place = "embed"
         self._check_open(place)
+        choice_of(place, None, adapter)
         wanted = self._dimensions(place, dimensions), self._normalize(place, normalize)
         when = urgency_of(place, priority, deadline)
         ids = await self._tokens(place, texts, prompt)

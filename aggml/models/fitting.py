@@ -17,9 +17,11 @@ import aggml
 from aggml import AggmlError, DeviceType, DType, InvalidArgument
 from aggml.devices.cpu import CPUDevice
 from aggml.memory.shortage import amount
+from aggml.models.adapters.given import adapters_of, refusal
+from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.checking import describe_checked
-from aggml.models.description import SpeechDescription
+from aggml.models.description import Description, SpeechDescription
 from aggml.models.dividing import SHARE, divided, layer_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Device, Scheduler, Tensor
-    from aggml.models.description import Description
+    from aggml.models.adapters.reading import AdapterArrays
     from aggml.models.site import Site
     from aggml.models.weights import ModelFile
 
@@ -231,6 +233,8 @@ async def fit(
     ctx: int | None = None,
     slots: int | None = None,
     cache: DType | str = "f16",
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
 ) -> Fit:
     """Say what of a model fits into memory: ``print(await aggml.models.fit("model.gguf"))``.
 
@@ -248,6 +252,8 @@ async def fit(
         slots: sequences at a time; None: as many as fit at full length, at most 16; of a model of
             speech 1.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
+        adapters: as for `load`; they are read, because their ranks tell what they take.
+        control_vectors: as for `load`.
 
     Returns:
         What fits, and the bytes of each part.
@@ -266,9 +272,15 @@ async def fit(
     sequences = None if slots is None else integer("fit", "slots", slots, 1)
     element = cache_type(cache)
     site = None if backend is None else site_of(backend)
+    given = adapters_of("fit", adapters, control_vectors)
     with await open_model(where) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
-        return await fit_model(model, file, site, bound, length, sequences, element)
+        changes = None
+        if isinstance(model, Description):
+            changes = await read_adapters(model, file, given)
+        elif given:
+            raise refusal("fit", given, model.architecture)
+        return await fit_model(model, file, site, bound, length, sequences, element, changes)
 
 
 def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
@@ -290,12 +302,13 @@ async def fit_text(
     ctx: int | None,
     slots: int | None,
     cache: DType,
+    adapters: AdapterArrays | None = None,
 ) -> Fit:
     """`fit` for an open file of a model that continues text, for `load`; arguments as of `fit`.
 
     It takes 5 to 40 ms, and gives way to other tasks meanwhile.
     """
-    return await fit_model(description, file, site, memory, ctx, slots, cache)
+    return await fit_model(description, file, site, memory, ctx, slots, cache, adapters)
 
 
 async def fit_model(
@@ -306,6 +319,7 @@ async def fit_model(
     ctx: int | None,
     slots: int | None,
     cache: DType,
+    adapters: AdapterArrays | None = None,
 ) -> Fit:
     """`fit` for an open file.
 
@@ -317,6 +331,7 @@ async def fit_model(
         ctx: as for `fit`.
         slots: as for `fit`.
         cache: as for `fit`.
+        adapters: adapters and control vectors that lie beside the weights.
     """
     if site is None:
         devices = [await anyio.to_thread.run_sync(aggml.best_device)]
@@ -325,7 +340,7 @@ async def fit_model(
     tensors: Mapping[str, Tensor] = file.tensors
     if isinstance(model, EncoderDescription):
         tensors = EncoderFile(file, model, None).tensors  # some are made from others
-    search = _Search(model, tensors, devices, memory, cache)
+    search = _Search(model, tensors, devices, memory, cache, adapters)
     return await search.find(ctx, slots)
 
 
@@ -338,6 +353,7 @@ class _Search:
         devices: in order of priority; the last one is that of tensors that belong to no layer.
         memory: bytes in all; None: what is free.
         cache: element type of keys and values.
+        adapters: of the model.
     """
 
     def __init__(
@@ -347,11 +363,13 @@ class _Search:
         devices: Sequence[Device],
         memory: int | None,
         cache: DType,
+        adapters: AdapterArrays | None = None,
     ) -> None:
         self._model = model
         uses = getattr(model, "uses", None)
         self._tensors = {n: t for n, t in tensors.items() if uses is None or uses(n)}
         self._devices = devices
+        self._adapters = adapters
         self._given = memory
         self._cache = cache
         self._known: dict[tuple[int, int], Footprint] = {}
@@ -468,16 +486,20 @@ class _Search:
         model, tensors = self._model, self._tensors
         steps = await self._steps(ctx, slots)
         weights = sum(t.nbytes for t in tensors.values())
+        scratch = steps.scratch
+        if self._adapters is not None:
+            weights += self._adapters.nbytes
+            scratch += self._adapters.scratch * len(self._devices)
         caches = self._caches(ctx, slots)
         placement, on_cpu = self._place(caches)
         packed = packed_bytes({n: tensors[n] for n in on_cpu}, steps.multiplied)
         self._mapped_and_packed = sum(tensors[name].nbytes for name in packed)
         copies = min(sum(packed.values()), self._packable())
-        parts = (weights, copies, sum(caches), steps.scratch, steps.graphs)
+        parts = (weights, copies, sum(caches), scratch, steps.graphs)
         return Fit(
             model.architecture, ctx, slots,
             None if isinstance(model, EncoderDescription) else self._cache,
-            weights, copies, sum(caches), PAGE, steps.scratch, steps.graphs, sum(parts),
+            weights, copies, sum(caches), PAGE, scratch, steps.graphs, sum(parts),
             self._memory, placement,
         )  # fmt: skip
 

@@ -28,6 +28,8 @@ import aggml
 from aggml import AggmlError, InvalidArgument, InvalidState
 from aggml.devices.cpu import CPUBackend, CPUDevice
 from aggml.memory.shortage import amount
+from aggml.models.adapters.given import adapters_of
+from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, flag, integer, number, one_text, shown
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
@@ -620,18 +622,24 @@ class Host:
         ctx, slots = options.get("ctx"), options.get("slots")
         with await open_model(entry.path) as file:
             model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
+            adapters = None
+            if isinstance(model, Description):
+                given = adapters_of("load", options.get("adapters"), options.get("control_vectors"))
+                adapters = await read_adapters(model, file, given)
             try:
-                found = await fit_model(model, file, site, limit, ctx, slots, cache)
+                found = await fit_model(model, file, site, limit, ctx, slots, cache, adapters)
             except MemoryShortage:
                 # Scratch and packed copies are the most that it may need: it may do with less.
                 found = await fit_model(
-                    model, file, site, EVERYTHING, ctx or 256, slots or 1, cache
+                    model, file, site, EVERYTHING, ctx or 256, slots or 1, cache, adapters
                 )
                 if found.weights + found.pages > limit:
                     raise
             if isinstance(model, Description):
                 if slots is None and found.slots > SLOTS:
-                    found = await fit_model(model, file, site, EVERYTHING, found.ctx, SLOTS, cache)
+                    found = await fit_model(
+                        model, file, site, EVERYTHING, found.ctx, SLOTS, cache, adapters
+                    )
                 options["slots"] = found.slots
                 options.setdefault("ctx", found.ctx)
         return found, options

@@ -16,6 +16,8 @@ import anyio.to_thread
 
 import aggml
 from aggml import AggmlError, Backend, DType, InvalidArgument, Scheduler
+from aggml.models.adapters.given import GivenAdapters, adapters_of, refusal
+from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, integer, shown
 from aggml.models.chat.template import DEFAULT, sources_of
 from aggml.models.chat.tools import FORMATS, format_called
@@ -45,9 +47,10 @@ from aggml.models.weights import load_weights, open_model
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
+    from aggml.models.adapters.reading import AdapterArrays
     from aggml.models.chat.tools import ToolFormat
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
@@ -75,6 +78,8 @@ def load(
     dtype: str | None = None,
     chat_template: str | os.PathLike[str] | None = None,
     tool_format: str | None = None,
+    adapters: Mapping[str, Any] | Sequence[Any] | None = None,
+    control_vectors: Sequence[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.
@@ -113,6 +118,11 @@ def load(
             place of the file's own; None: that.
         tool_format: how the model writes calls of functions, one of the names in
             docs/answers.md; None: as the family does whose template this is.
+        adapters: LoRA adapters, GGUF files or folders of PEFT. ``{name: path}``: requests choose
+            one by ``adapter=name``; ``[(path, scale), ...]``: every request has all of them. In
+            both, a path and a pair of path and scale may stand for each other; the scale is 1.
+        control_vectors: GGUF files with directions that are added after layers, for every request:
+            ``[(path, scale), ...]``.
         progress: called with bytes loaded so far and bytes in all.
 
     Returns:
@@ -120,10 +130,12 @@ def load(
 
     Raises:
         InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache, an argument of another
-            type; by the await: ``dtype`` for a model that is no encoder.
+            type; by the await: ``dtype`` for a model that is no encoder, adapters and control
+            vectors for one that does not continue text.
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
-            or lacks something that the architecture needs.
+            or lacks something that the architecture needs; an adapter or a control vector cannot be
+            read, or belongs to another model.
 
     Cancellation: nothing of the model stays loaded.
     """
@@ -159,9 +171,13 @@ def load(
                 f"[{place}] tool_format is {shown(tool_format)}, not one of {names}"
             )
     template = None if chat_template is None else _template_text(place, chat_template)
+    changes = adapters_of(place, adapters, control_vectors)
     return Loading(
-        _load(where, backend, asked, sequences, element, limits, dtype, template, form, progress)
-    )
+        _load(
+            where, backend, asked, sequences, element, limits, dtype, template, form, changes,
+            progress,
+        )
+    )  # fmt: skip
 
 
 def _template_text(place: str, given: Any) -> str | Path:  # noqa: ANN401 whatever was given
@@ -237,6 +253,7 @@ async def _load(
     dtype: str | None,
     given: str | Path | None,
     form: ToolFormat | None,
+    adapters: GivenAdapters,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -248,6 +265,7 @@ async def _load(
         if await anyio.to_thread.run_sync(is_voice_file, path):
             if dtype is not None:
                 raise InvalidArgument(f"[load] dtype is {dtype!r}, but silero-vad is no encoder")
+            _refuse_adapters(adapters, "silero-vad")
             return VoiceModel(await load_voice(at, path), owned=own)
         with await open_model(path) as file:
             template = sources_of(file.metadata)
@@ -255,6 +273,8 @@ async def _load(
                 kept = {k: x for k, x in (template or {}).items() if k == RERANK}
                 template = {DEFAULT: await _read_template(given), **kept}
             model = await described(file)
+            if not isinstance(model, Description):
+                _refuse_adapters(adapters, model.architecture)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
                 return await _load_encoder(at, file, model, tokenizer, own, dtype, progress)
@@ -276,6 +296,7 @@ async def _load(
                 cache=element,
                 limits=limits,
                 path=path,
+                adapters=adapters,
                 progress=progress,
             )
     except BaseException:
@@ -293,6 +314,11 @@ async def _load(
             "[load] ctx=%d was rounded up to %d, a multiple of 256", ctx, text.ctx
         )
     return text
+
+
+def _refuse_adapters(adapters: GivenAdapters, architecture: str) -> None:
+    if adapters:
+        raise refusal("load", adapters, architecture)
 
 
 async def _read_template(given: str | Path) -> str:
@@ -385,6 +411,7 @@ async def load_engine(
     cache: DType | str,
     limits: EngineLimits,
     path: Path | None = None,
+    adapters: GivenAdapters | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """A model that continues text, without its tokenizer; the arguments are those of `load`."""
@@ -392,10 +419,12 @@ async def load_engine(
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
     site = site_of(backend)
-    size = sum(tensor.nbytes for tensor in file.tensors.values())
+    changes = await read_adapters(model, file, adapters or GivenAdapters())
+    more = 0 if changes is None else changes.nbytes
+    size = sum(tensor.nbytes for tensor in file.tensors.values()) + more
     if limits.memory is not None or is_short(site, size):
         fits = await fit_text(
-            model, file, site, limits.memory, ctx, slots, DType.parse(cache)
+            model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes
         )  # fmt: skip
         ctx, slots = fits.ctx, fits.slots
         if limits.memory is not None:
@@ -404,12 +433,14 @@ async def load_engine(
     slots = SLOTS if slots is None else slots
     decoder = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
-        cache=cache, progress=progress,
+        cache=cache, progress=progress, adapters=changes,
     )  # fmt: skip
     try:
         about = ""
         if limits.prefix_folder is not None and path is not None:
             about = await anyio.to_thread.run_sync(identity_of, path)
+            if changes is not None and changes.about:
+                about = f"{about} {changes.about}"
         return engine_of(decoder, slots, limits, about)
     except BaseException:
         decoder.close()
@@ -429,6 +460,7 @@ async def load_decoder(
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
+    adapters: AdapterArrays | None = None,
 ) -> Decoder: ...
 @overload
 async def load_decoder(
@@ -441,6 +473,7 @@ async def load_decoder(
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
+    adapters: AdapterArrays | None = None,
 ) -> D: ...
 async def load_decoder(
     backend: Backend | Scheduler,
@@ -452,6 +485,7 @@ async def load_decoder(
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
+    adapters: AdapterArrays | None = None,
 ) -> Decoder:
     """The part of a model that computes, without its tokenizer.
 
@@ -464,6 +498,7 @@ async def load_decoder(
         cache: element type of keys and values.
         progress: called with bytes loaded so far and bytes in all.
         stage: the first layer and the one after the last, for `Description.stage`; None: all.
+        adapters: adapters and control vectors of the whole model.
 
     Raises:
         ModelError: the file is no model that this package can run.
@@ -479,4 +514,7 @@ async def load_decoder(
     limit = ctx or min(model.context_length, LONGEST)
     caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache)
     weights = await load_weights(backend, file, model.needs(), progress, model.uses, caches)
-    return kind(backend, model, weights, ctx=limit, sequences=sequences, cache=cache)
+    placed = None if adapters is None else await adapters.place(site_of(backend), weights)
+    return kind(
+        backend, model, weights, ctx=limit, sequences=sequences, cache=cache, adapters=placed
+    )

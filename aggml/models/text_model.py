@@ -14,6 +14,7 @@ import anyio
 import numpy as np
 
 from aggml import InvalidArgument, Unsupported
+from aggml.models.adapters.stacks import NO_ADAPTER, choice_of
 from aggml.models.arguments import (
     flag,
     integer,
@@ -39,6 +40,7 @@ from aggml.models.token_stream import TokenStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from aggml.models.adapters.stacks import AdapterChoice, Adapters
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
     from aggml.models.chat.thoughts import Thoughts
@@ -71,6 +73,7 @@ class TextModel(Model):
         slots: sequences at a time; further requests wait (docs/engine.md).
         engine: computes the requests.
         prompts, prompt: of the folder, as of `Model`.
+        adapters: the names of the adapters that calls can choose.
         asked_ctx: the ``ctx`` that `load` was given, before it was rounded up; None: as ``ctx``.
     """
 
@@ -95,6 +98,9 @@ class TextModel(Model):
         super().__init__(decoder, tokenizer, owned, prompts, prompt)
         self.engine: TextEngine = engine
         self._decoder = decoder
+        self._adapters: Adapters | None = getattr(decoder, "adapters", None)
+        choices = () if self._adapters is None else self._adapters.choices
+        self.adapters: tuple[str, ...] = tuple(choices)
         self._template_source = template
         self._head = head
         self._template: ChatTemplate | None = None
@@ -132,17 +138,19 @@ class TextModel(Model):
         rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
         return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
-    async def logits(self, ids: TokenIds) -> F32:
+    async def logits(self, ids: TokenIds, *, adapter: str | None = None) -> F32:
         """The logits after each token of a sequence.
 
         Args:
             ids: token ids, at least one, at most ``ctx``.
+            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+                none does.
 
         Returns:
             float32 (len(ids), vocabulary).
 
         Raises:
-            InvalidArgument: no token, or an id that is not in the vocabulary.
+            InvalidArgument: no token, or an id that is not in the vocabulary; no such adapter.
             ModelError: more tokens than ``ctx``.
             InvalidState: the model is closed.
 
@@ -150,8 +158,9 @@ class TextModel(Model):
         """
         self._check_open("logits")
         tokens = token_ids("logits", "ids", ids, self.vocabulary_size)
+        choice = choice_of("logits", self._adapters, adapter)
         when = _when("logits", 0, None)
-        (found,) = await self._arrays("logits", [tokens], "logits", *when)
+        (found,) = await self._arrays("logits", [tokens], "logits", *when, choice)
         return found
 
     def generate(  # type: ignore[override]  # its options by name
@@ -194,6 +203,7 @@ class TextModel(Model):
         mirostat_tau: float = 5.0,
         mirostat_eta: float = 0.1,
         samplers: Sequence[str] | None = None,
+        adapter: str | None = None,
         _continue: Sequence[int] = (),
         _thinking: Thinking | None = None,
         _shown: frozenset[int] = frozenset(),
@@ -259,6 +269,8 @@ class TextModel(Model):
             samplers: the steps between logits and draw, in order: "penalties", "dry",
                 "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"; those
                 that are not named are not taken. None: all of them in this order.
+            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+                none does.
 
         Returns:
             An asynchronous iterator: each token as soon as it is known. Why the text ended is in
@@ -287,6 +299,7 @@ class TextModel(Model):
             _ = self.tokenizer  # raises if there is none
         elif not given:
             raise InvalidArgument("[generate] prompt is empty, there must be at least one token")
+        choice = choice_of(place, self._adapters, adapter)
         options = options_of(
             place, vocabulary, self._ends(), self._suppressed(),
             max_tokens=max_tokens, temperature=temperature,
@@ -301,6 +314,8 @@ class TextModel(Model):
             dynatemp_range=dynatemp_range, dynatemp_exponent=dynatemp_exponent, mirostat=mirostat,
             mirostat_tau=mirostat_tau, mirostat_eta=mirostat_eta, samplers=samplers,
         )  # fmt: skip
+        if choice is not NO_ADAPTER:
+            options = replace(options, adapter=choice)
         if _grammar is not None:
             options = replace(options, grammar=_grammar)
         if options.grammar is not None:
@@ -511,6 +526,7 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> F32:
         """A vector for each text.
 
@@ -526,13 +542,15 @@ class TextModel(Model):
             deadline: seconds from now, in which all vectors are needed.
             prompt: the name of one of ``prompts``, which is put before each text; None: the one
                 that the folder names as its default, if any.
+            adapter: the name of one of ``adapters``, which changes the model for this call; None:
+                none does.
 
         Returns:
             float32 (len(texts), dimensions or width).
 
         Raises:
             InvalidArgument: ``texts`` is no list of texts; another argument out of its range; there
-                is no such prompt.
+                is no such prompt, or no such adapter.
             ModelError: no vocabulary; a text longer than ``ctx``.
             FullError: too many requests wait.
             DeadlineError: the deadline cannot be met, or has passed.
@@ -543,9 +561,10 @@ class TextModel(Model):
         """
         self._check_open("embed")
         wanted = self._form("embed", dimensions, normalize)
+        choice = choice_of("embed", self._adapters, adapter)
         when = _when("embed", priority, deadline)
         given = self._prompted("embed", text_list("embed", "texts", texts), prompt)
-        return await self._vectors(await self._encoded(given), "embed", *wanted, *when)
+        return await self._vectors(await self._encoded(given), "embed", *wanted, *when, choice)
 
     async def embed_ids(
         self,
@@ -555,6 +574,7 @@ class TextModel(Model):
         normalize: bool | None = None,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> F32:
         """`embed` for texts that are given as token ids.
 
@@ -564,6 +584,7 @@ class TextModel(Model):
             normalize: as of `embed`.
             priority: as of `embed`.
             deadline: as of `embed`.
+            adapter: as of `embed`.
 
         Returns:
             float32 (len(sequences), dimensions or width).
@@ -576,9 +597,10 @@ class TextModel(Model):
         """
         self._check_open("embed_ids")
         wanted = self._form("embed_ids", dimensions, normalize)
+        choice = choice_of("embed_ids", self._adapters, adapter)
         when = _when("embed_ids", priority, deadline)
         ids = sequences_of("embed_ids", "sequences", sequences, self.vocabulary_size)
-        return await self._vectors(ids, "embed_ids", *wanted, *when)
+        return await self._vectors(ids, "embed_ids", *wanted, *when, choice)
 
     async def embed_multi(
         self,
@@ -588,6 +610,7 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         prompt: str | None = None,
+        adapter: str | None = None,
     ) -> list[F32]:
         """The hidden states of all tokens of each text, whatever the file's pooling.
 
@@ -597,6 +620,7 @@ class TextModel(Model):
             priority: as of `embed`.
             deadline: as of `embed`.
             prompt: as of `embed`.
+            adapter: as of `embed`.
 
         Returns:
             For each text float32 (tokens, width).
@@ -608,10 +632,11 @@ class TextModel(Model):
         """
         self._check_open("embed_multi")
         unit = flag("embed_multi", "normalize", normalize)
+        choice = choice_of("embed_multi", self._adapters, adapter)
         when = _when("embed_multi", priority, deadline)
         given = self._prompted("embed_multi", text_list("embed_multi", "texts", texts), prompt)
         ids = await self._encoded(given)
-        found = await self._arrays("embed_multi", ids, "hidden", *when)
+        found = await self._arrays("embed_multi", ids, "hidden", *when, choice)
         return [_unit(x) for x in found] if unit else found
 
     @property
@@ -626,6 +651,7 @@ class TextModel(Model):
         *,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: str | None = None,
     ) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 
@@ -638,6 +664,7 @@ class TextModel(Model):
             documents: any number of texts.
             priority: as of `embed`.
             deadline: as of `embed`.
+            adapter: as of `embed`.
 
         Raises:
             InvalidArgument: ``query`` is no text, ``documents`` no list of texts.
@@ -649,6 +676,7 @@ class TextModel(Model):
         """
         self._check_open("rerank")
         when = _when("rerank", priority, deadline)
+        choice = choice_of("rerank", self._adapters, adapter)
         asked = one_text("rerank", "query", query)
         texts = text_list("rerank", "documents", documents)
         head = self._head
@@ -664,7 +692,7 @@ class TextModel(Model):
             pairs = await anyio.to_thread.run_sync(
                 lambda: [head.encode(words, asked, text, self.ctx) for text in texts]
             )
-        states = await self._arrays("rerank", pairs, "hidden", *when)
+        states = await self._arrays("rerank", pairs, "hidden", *when, choice)
         return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
 
     def _form(self, place: str, dimensions: int | None, normalize: bool | None) -> tuple[int, bool]:
@@ -682,6 +710,7 @@ class TextModel(Model):
         normalize: bool,
         priority: int,
         deadline: float | None,
+        adapter: AdapterChoice,
     ) -> F32:
         pooling = self._decoder.model.pooling
         if pooling == "rank":
@@ -690,7 +719,7 @@ class TextModel(Model):
                 "scores, and no vectors"
             )
         found = np.empty((len(sequences), dimensions), np.float32)
-        states = await self._arrays(what, sequences, "hidden", priority, deadline)
+        states = await self._arrays(what, sequences, "hidden", priority, deadline, adapter)
         for i, hidden in enumerate(states):
             if pooling == "mean":
                 vector = hidden.mean(axis=0)
@@ -706,6 +735,7 @@ class TextModel(Model):
         result: Result,
         priority: int = 0,
         deadline: float | None = None,
+        adapter: AdapterChoice = NO_ADAPTER,
     ) -> list[F32]:
         """The logits or hidden states of all tokens of each sequence."""
         for ids in sequences:
@@ -728,7 +758,7 @@ class TextModel(Model):
                         del waiting[0]
                     request = TextRequest(
                         list(ids), 1, result=result, priority=priority, caller=caller.get(),
-                        deadline=deadline,
+                        deadline=deadline, adapter=adapter,
                     )  # fmt: skip
                     if i and engine.queued >= engine.max_waiting and waiting:
                         found += [await self._array(what, x) for x in waiting]

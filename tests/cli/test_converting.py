@@ -19,6 +19,7 @@ from cli import program
 from models import random_folders, random_models
 
 import aggml
+from aggml.models import small
 
 PROGRAM = [*program.PROGRAM, "gguf"]
 
@@ -155,3 +156,28 @@ def _spooled(pid: int) -> bool:
         return any("(deleted)" in str(x.readlink()) for x in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
+
+
+def test_an_adapter_becomes_part_of_a_file_and_generate_takes_it_without(tmp_path: Path) -> None:
+    from models import adapter_files
+
+    base = small.write_small(tmp_path / "base.gguf")
+    with aggml.GGUFFile.open(base) as file:
+        columns, rows = file.tensors["blk.0.attn_q.weight"].ne[:2]
+        architecture = file.metadata["general.architecture"]
+    parts = adapter_files.pairs({"blk.0.attn_q.weight": (rows, columns)}, "x", strength=20.0)
+    adapter = adapter_files.write(tmp_path / "adapter.gguf", architecture, parts)
+    made = tmp_path / "merged.gguf"
+    assert told("convert", base, made, "--adapter", f"{adapter}:0.5")["changed"] == 0
+    words = ("--prompt", "Once upon a time", "--max-tokens", 8)
+    answers = [
+        program.told("generate", base, *words, "--adapter", f"{adapter}:0.5")["ids"],
+        program.told("generate", made, *words)["ids"],
+        program.told("generate", base, *words)["ids"],
+    ]
+    assert answers[0] == answers[1] != answers[2]
+    for command in (("gguf", "convert", base, made), ("generate", base)):
+        _, error = program.run(*command, "--adapter", tmp_path / "none", status=2)
+        assert "there is no file or folder" in error
+    _, error = program.run("generate", base, *words, "--adapter", base, status=1)
+    assert "general.type" in error

@@ -45,10 +45,10 @@ def values(case: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
             and case != "gemma4"
             and "linear_attn." not in name
         )
-        first = 0 if from_one or name.endswith("bias") else 1
+        first = 0.0 if from_one or name.endswith("bias") else 1.0
         if case == "gemma4" and name.endswith(("q_norm.weight", "k_norm.weight")):
-            first = np.float32(0.5)  # products of queries and keys are not scaled
-        return (first + np.float32(0.2) * made).astype(np.float32)
+            first = 0.5  # products of queries and keys are not scaled
+        return (np.float32(first) + np.float32(0.2) * made).astype(np.float32)
     if name.endswith("layer_scalar"):
         return (1 + np.float32(0.2) * made).astype(np.float32)
     if "bias" in name or name.endswith("sinks"):

@@ -5,8 +5,8 @@ Here: linear maps and norms by name. Not here: the blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 from aggml import ops
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from aggml.models.decoder.batch import Shape
     from aggml.models.kv.room import Room
 
-__all__ = ["Places", "Scope", "Turns", "normed"]
+__all__ = ["Adapting", "Places", "Scope", "Turns", "normed"]
+
+
+class Adapting(Protocol):
+    """Changes the products of matrices and a step's tokens, as adapters do."""
+
+    def add(self, name: str, x: Tensor, y: Tensor, /) -> Tensor:
+        """``y``, the product of the matrix ``name`` and ``x``, with what adapters add to it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,8 @@ class Scope:
         kept: further nodes that the graph must compute: they write the new states.
         kept_early: further nodes of this sort that may run before the rest of their layer.
         passed: values that a layer passes to later layers beside its result, by name.
+        adapting: the adapters of all tokens; None: nobody uses one.
+        adapting_last: those of the tokens that go on after the last mixer.
     """
 
     weights: Mapping[str, Tensor]
@@ -99,6 +109,8 @@ class Scope:
     kept: list[Tensor] = field(default_factory=list)
     kept_early: list[Tensor] = field(default_factory=list)
     passed: dict[str, Tensor] = field(default_factory=dict)
+    adapting: Adapting | None = None
+    adapting_last: Adapting | None = None
 
     def weight(self, name: str) -> Tensor:
         """A tensor of this layer: ``weight("attn_q.weight")``."""
@@ -111,8 +123,14 @@ class Scope:
     def linear(self, name: str, x: Tensor) -> Tensor:
         """``NAME.weight`` times ``x``, plus ``NAME.bias`` where the file has one."""
         y = ops.mul_mat(self.weight(f"{name}.weight"), x)
+        if self.adapting is not None:
+            y = self.adapting.add(f"{self.prefix}{name}.weight", x, y)
         bias = self.find(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
+
+    def of_last(self) -> Scope:
+        """The same layer for the tokens alone that go on after the last mixer."""
+        return self if self.adapting is None else replace(self, adapting=self.adapting_last)
 
     def rms_norm(self, name: str, x: Tensor) -> Tensor:
         """The rows of ``x`` normalised, times ``NAME.weight``."""

@@ -142,6 +142,16 @@ class ModelFolder:
         return for_file(self.metadata)
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """The map of its architecture, from names in the folder to GGUF's."""
+        return self._map
+
+    @property
+    def config(self) -> Config:
+        """Its config.json."""
+        return self._config
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
         return sum(tensor.nbytes for tensor in self.tensors.values())

@@ -78,6 +78,7 @@ class Shape:
         drawn: the device draws a token among so many of the best ones; 0: it draws none. Only the
             drawn tokens are brought here; after a chained step the next one also takes them.
         changed: room for so many changed logits of each row before the draw; 0: none change.
+        adapted: whether any token has an adapter that its request chose.
     """
 
     parts: tuple[Part, ...]
@@ -89,6 +90,7 @@ class Shape:
     hidden: bool = False
     drawn: int = 0
     changed: int = 0
+    adapted: bool = False
 
     @property
     def tokens(self) -> int:
@@ -110,6 +112,7 @@ class Group:
     kv) float16, 0 or -inf; the window may be None. ``slot`` is the slot in which attention reads
     the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
     state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
+    ``adapters`` are the numbers of the tokens' adapters; None: no token has one.
     """
 
     ids: I32
@@ -121,6 +124,7 @@ class Group:
     kept: I32 | None = None
     shared: int = 0
     shared_from: int = 0
+    adapters: I32 | None = None
 
     @property
     def part(self) -> Part:
@@ -187,6 +191,17 @@ class Batch:
     staged: I32 | None = None
 
     @property
+    def adapted(self) -> bool:
+        """Whether any token has an adapter."""
+        return any(group.adapters is not None for group in self.groups)
+
+    @property
+    def adapters(self) -> I32:
+        """The number of each token's adapter."""
+        each = (np.zeros_like(x.ids) if x.adapters is None else x.adapters for x in self.groups)
+        return joined([*each])
+
+    @property
     def taken(self) -> list[tuple[int, int, int]]:
         """For each sequence its number, the first position and how many tokens."""
         return [
@@ -215,7 +230,10 @@ class Batch:
         ends = 0 if self.last is None else len(self.last)
         parts = tuple(group.part for group in self.groups)
         chained = best == CHAINED
-        return Shape(parts, ends, self.staged is not None, 0 if chained else best, chained, every)
+        return Shape(
+            parts, ends, self.staged is not None, 0 if chained else best, chained, every,
+            adapted=self.adapted,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Scheduler
+    from aggml.models.adapters.stacks import Adapters
     from aggml.models.decoder.ahead import Kind
     from aggml.models.decoder.batch import Group, Shape
     from aggml.models.decoder.drawing import Draws
@@ -57,6 +58,7 @@ class Decoder:
         sequences: how many there may be at a time.
         cache: element type of the caches.
         max_graphs: how many graphs of steps are kept; None: `graphs`.
+        adapters: adapters and control vectors, where `AdapterArrays.place` has put them.
 
     Raises:
         ModelError: a head is no whole number of blocks of the cache's type.
@@ -77,12 +79,14 @@ class Decoder:
         sequences: int = 1,
         cache: DType | str = DType.F16,
         max_graphs: int | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.site = site_of(backend)
         self.model = model
         self.ctx = rounded(ctx)
         self.sequences = sequences
         self.weights = weights
+        self.adapters = adapters
         embeddings = weights.get("token_embd.weight")  # a stage may have none
         self._vocabulary = 0 if embeddings is None else embeddings.ne[1]
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
@@ -92,7 +96,7 @@ class Decoder:
         self._reached = Reached(sequences) if self.caches.states else None
         self._written = Written() if self.saves else None
         self._memory = self._allocate()
-        builder = Builder(model, weights, self.caches, self.ctx)
+        builder = Builder(model, weights, self.caches, self.ctx, adapters)
         self._steps = Steps(self.site, builder, self.graphs if max_graphs is None else max_graphs)
         self.lifetime = Lifetime(self._free)
 
@@ -133,13 +137,16 @@ class Decoder:
         self._memory = ()
         unplace(self.caches.all)
         unplace(self.weights.values())
+        if self.adapters is not None:
+            unplace(self.adapters.tensors)
         self.caches.clear()
         self.weights = {}
         self.site = CLOSED  # the backend has scratch memory
 
     def parts(self) -> Parts:
         """What it has, for `Model.memory`."""
-        return Parts(self.site, self.weights.values(), self.caches.all)
+        more = [] if self.adapters is None else self.adapters.tensors
+        return Parts(self.site, [*self.weights.values(), *more], self.caches.all)
 
     @property
     def vocabulary(self) -> int:

@@ -23,6 +23,8 @@ from aggml.models.description import mixer_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aggml.models.adapters.stacks import GraphAdapters
+    from aggml.models.blocks.scope import Adapting
     from aggml.models.decoder.batch import Batch, Group, Shape
     from aggml.models.description import Description, Layer
     from aggml.models.kv.caches import Caches
@@ -57,6 +59,8 @@ class Step:
     result: Tensor | list[Tensor]  # the only one of `results`, or all of them
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
     drawing: Drawing | None = None  # inputs of the draws; then `best` is [ends], the drawn tokens
+    adapters: Tensor | None = None  # [1, tokens]: the number of each token's adapter
+    adapters_last: Tensor | None = None  # [1, ends]: those of the tokens `last`
 
     @property
     def results(self) -> list[Tensor]:
@@ -82,6 +86,12 @@ class Step:
                 inputs[read], inputs[write] = group.states(self.sequences)
         if self.last is not None:
             inputs[self.last] = batch.last
+        if self.adapters is not None or self.adapters_last is not None:
+            numbers = batch.adapters
+            if self.adapters is not None:
+                inputs[self.adapters] = numbers
+            if self.adapters_last is not None:
+                inputs[self.adapters_last] = numbers[batch.last]
         return inputs
 
     def inputs_in_turn(self, group: Group) -> list[dict[Tensor, Any]]:
@@ -112,6 +122,7 @@ class Builder:
         weights: by their names in the file.
         caches: the caches and states of all layers.
         ctx: positions of a sequence.
+        adapters: adapters and control vectors; None: there are none.
     """
 
     def __init__(
@@ -120,11 +131,13 @@ class Builder:
         weights: Mapping[str, Tensor],
         caches: Caches,
         ctx: int,
+        adapters: GraphAdapters | None = None,
     ) -> None:
         self._model = model
         self._weights = weights
         self._caches = caches
         self._ctx = ctx
+        self._adapters = adapters
 
     async def build(self, shape: Shape, chosen: Tensor | None = None) -> Step:
         """The graph of a step.
@@ -143,6 +156,9 @@ class Builder:
         kept: list[Tensor] = []
         early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
+        numbers, numbers_last = self._numbers(shape, last)
+        adapting, adapting_last = self._adapting(shape, numbers, numbers_last)
+        directions = {} if self._adapters is None else self._adapters.directions
         x = self._embedded(tokens, positions) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
@@ -161,32 +177,45 @@ class Builder:
                 kept,
                 early,
                 passed,
+                adapting,
+                adapting_last,
             )
             parts = layer.parts()
             for part in parts:
                 ends = i + 1 == len(model.layers) and part is parts[-1]
                 x = _layer(part, at, x, last if ends else None)
+            direction = directions.get(model.first + i)
+            if direction is not None:
+                x = ops.add(x, direction)
             await checkpoint()
         drawing = Drawing.of(shape)
-        logits, best, every = self._results(x, shape, chosen, drawing)
+        logits, best, every = self._results(x, shape, chosen, drawing, adapting_last)
         results = [y for y in (best, logits, every) if y is not None]
         graph = Graph(*early, *results, *kept)
+        leafs = set(graph.leafs)
         return Step(
             graph, self._ctx, self._caches.sequences, tokens, positions,
-            any(leaf is positions for leaf in graph.leafs), places,
+            positions in leafs, places,
             turns if self._caches.states else None, last, logits, best,
             results[0] if len(results) == 1 else results, every, drawing,
+            numbers if numbers in leafs else None,
+            numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
         )  # fmt: skip
 
     def _results(
-        self, x: Tensor, shape: Shape, chosen: Tensor | None, drawing: Drawing | None
+        self,
+        x: Tensor,
+        shape: Shape,
+        chosen: Tensor | None,
+        drawing: Drawing | None,
+        adapting: Adapting | None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """From the last layer's output: `Step.logits`, `Step.best` and `Step.every`."""
         model = self._model
         if not model.ends:
             return x.set_output(), None, None
         x = normed(self._weights, model.last_norm, x, model.eps, centred=model.centred)
-        logits = x if shape.hidden else self._logits(x)
+        logits = x if shape.hidden else self._logits(x, adapting)
         if chosen is not None or drawing is not None:
             if drawing is not None:
                 best = drawing.tokens(logits)
@@ -209,6 +238,25 @@ class Builder:
             return _given("tokens", shape.tokens)
         ne = self._model.width, shape.tokens
         return aggml.new_tensor(DType.F32, ne=ne, name="values").set_input()
+
+    def _numbers(self, shape: Shape, last: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Inputs for the adapters of all tokens, and of those that leave the last mixer."""
+        if not shape.adapted:
+            return None, None
+        numbers = aggml.new_tensor(DType.I32, ne=(1, shape.tokens), name="adapters").set_input()
+        if last is None:
+            return numbers, numbers
+        ne = 1, shape.ends
+        return numbers, aggml.new_tensor(DType.I32, ne=ne, name="adapters_last").set_input()
+
+    def _adapting(
+        self, shape: Shape, numbers: Tensor | None, numbers_last: Tensor | None
+    ) -> tuple[Adapting | None, Adapting | None]:
+        """The adapters of these tokens."""
+        adapters = self._adapters
+        if adapters is None or not (adapters.always or shape.adapted):
+            return None, None
+        return adapters.at(numbers), adapters.at(numbers_last)
 
     def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[tokens] -> [width, tokens]."""
@@ -260,10 +308,16 @@ class Builder:
             found[room] = Places(*rows[length], masks, seen, length)
         return found
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Tensor, adapting: Adapting | None) -> Tensor:
         """[width, n] -> [vocabulary, n]."""
         model, weights = self._model, self._weights
-        logits = ops.mul_mat(weights.get("output.weight", weights["token_embd.weight"]), x)
+        output = weights.get("output.weight")
+        if output is None:
+            logits = ops.mul_mat(weights["token_embd.weight"], x)
+        else:
+            logits = ops.mul_mat(output, x)
+            if adapting is not None:
+                logits = adapting.add("output.weight", x, logits)
         bias = weights.get("output.bias")
         if bias is not None:
             logits = ops.add(logits, bias)
@@ -299,6 +353,7 @@ def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     if mixer is None:
         x, y = _only(last, x), _only(last, y)
         before = _only(last, before) if layer.parallel else before
+        at = at if last is None else at.of_last()
     into, y = x, _normed(at, layer.after_mixer, layer.mixer.output(at, y))
     x = _added(layer, x, y)
     if net is None:
@@ -312,7 +367,7 @@ def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     y = net.build(at, into)
     if mixer is not None:
         x, y = _only(last, x), _only(last, y)
-        y = mixer.output(at, y)
+        y = mixer.output(at if last is None else at.of_last(), y)
     return _added(layer, x, _normed(at, layer.after_feed_forward, y))
 
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import numpy as np
@@ -101,6 +101,18 @@ class _Flight:
         return [*self.plan.running, *(x for x, _ in self.plan.chunk)]
 
 
+class _HeldTokens(NamedTuple):
+    """Tokens whose keys, values and states a free slot still has.
+
+    Attributes:
+        tokens: from position 0 on.
+        about: the adapter with which they were computed, as of `AdapterChoice`.
+    """
+
+    tokens: list[int]
+    about: str
+
+
 class _Waiters:
     """Tasks of one event loop that wait for tokens.
 
@@ -166,7 +178,7 @@ class Engine:
         self._arriving: deque[TextRequest] = deque()  # any thread appends, a turn takes them
         self._waiting: list[TextRequest] = []
         self._active: dict[int, TextRequest] = {}  # by slot
-        self._held: dict[int, list[int]] = {}  # free slot: the tokens whose keys it still has
+        self._held: dict[int, _HeldTokens] = {}  # free slot: the tokens whose keys it still has
         self._flights: deque[_Flight] = deque()
         self._plan: _StepDraft | None = None  # its graph has to be built before it can be queued
         self._building = [None]  # who pops it builds the graph of `_plan`
@@ -213,7 +225,7 @@ class Engine:
         Cancellation: abandons the wait.
         """
         if self.prefixes is not None and self.prefixes.has_files and request.keeps:
-            await self.prefixes.fetch(request.tokens)
+            await self.prefixes.fetch(request.tokens, about=request.adapter.about)
 
     async def flush(self) -> None:
         """Wait until the beginnings that were stored so far are in files, if there are any."""
@@ -501,7 +513,9 @@ class Engine:
         waiting = [x for x in self._without_slot() if not x.over and x.priority >= one.priority]
         going = [x for x in list(self._active.values()) if not x.over]
         ahead = [*(x for x in going if x.standing >= one.priority), *waiting]
-        cached = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
+        cached = (
+            0 if self.prefixes is None else self.prefixes.match(one.tokens, about=one.adapter.about)
+        )
         seconds = policy.seconds_to_answer(
             one.prompt - cached, one.max_tokens,
             before=sum(max(0, x.prompt - x.computed) for x in ahead),
@@ -822,8 +836,12 @@ class Engine:
         if one.snapshot is not None or one.result != "tokens" or not one.keeps:
             return None, 0
         best: tuple[int | None, int] = None, 0
-        stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
-        for slot, held in self._held.items():
+        stored = (
+            0 if self.prefixes is None else self.prefixes.match(one.tokens, about=one.adapter.about)
+        )
+        for slot, (held, about) in self._held.items():
+            if about != one.adapter.about:
+                continue
             n = steps.common(held, one.tokens, len(one.tokens) - 1)
             if self._rows.states and (n < len(held) or not self.decoder.state_at(slot, n)):
                 continue
@@ -844,7 +862,9 @@ class Engine:
         one.waited += policy.AGING  # so nobody is preempted again and again
         one.queued = time.monotonic()
         n = one.computed
-        stored = 0 if self.prefixes is None else self.prefixes.match(one.tokens)
+        stored = (
+            0 if self.prefixes is None else self.prefixes.match(one.tokens, about=one.adapter.about)
+        )
         size = n * self.decoder.form.position + self.decoder.form.state
         copied = n > 0 and one.result == "tokens" and self._swapped + size <= self._swap
         copied = copied and self._is_whole(one)
@@ -868,7 +888,7 @@ class Engine:
         del self._active[slot]
         self._held.pop(slot, None)
         if held:
-            self._held[slot] = held
+            self._held[slot] = _HeldTokens(held, one.adapter.about)
         one.slot = None
 
     def _clear(self) -> None:
@@ -958,7 +978,7 @@ class Engine:
         assert one.slot is not None
         row = None if one.staged is None else self._rows.slots * self._rows.ctx + one.staged
         try:
-            n = self.prefixes.restore(one.tokens, one.slot, row=row)
+            n = self.prefixes.restore(one.tokens, one.slot, row=row, about=one.adapter.about)
         except Exception as error:  # of any class: it is nobody else's
             self._fail([one], error)
             return
@@ -978,7 +998,7 @@ class Engine:
         if self.prefixes is None or not one.keeps or one.result != "tokens":
             return False
         try:
-            pending = self.prefixes.pending(one.tokens)
+            pending = self.prefixes.pending(one.tokens, about=one.adapter.about)
         except Exception as error:  # of any class: it is nobody else's
             self._fail([one], error)
             return True
@@ -994,7 +1014,7 @@ class Engine:
         try:
             free = max(0, self.pages.free) * self.decoder.page_bytes()
             self.prefixes.allowed = self.prefixes.nbytes + free
-            self.prefixes.keep(one.fed, one.slot, states=self._rows.states)
+            self.prefixes.keep(one.fed, one.slot, states=self._rows.states, about=one.adapter.about)
             self._count_stored()
         except Exception as error:  # of any class: the answer is good all the same
             if self._closing is None:
@@ -1014,10 +1034,10 @@ class Engine:
         for slot, kept in self.pages.surplus():
             held = self._held.get(slot)
             if held is not None:
-                if self._rows.states and kept < len(held):
+                if self._rows.states and kept < len(held.tokens):
                     del self._held[slot]
                 else:
-                    self._held[slot] = held[:kept]
+                    self._held[slot] = held._replace(tokens=held.tokens[:kept])
             self._give_backs.extend(self.decoder.forget_parts(slot, kept))
         if self._touched > self.pages.shared:
             first, n = self.pages.shared * PAGE, (self._touched - self.pages.shared) * PAGE

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml import InvalidArgument
+from aggml.models.adapters.stacks import NO_ADAPTER, AdapterChoice
 from aggml.models.arguments import (
     flag,
     integer,
@@ -60,6 +61,7 @@ class RequestOptions:
     deadline: float | None  # as `time.monotonic`
     chain: Chain | None  # None: the device draws with the five numbers above
     grammar: Grammar | None
+    adapter: AdapterChoice = NO_ADAPTER
 
     def request(
         self,
@@ -85,6 +87,7 @@ class RequestOptions:
         return TextRequest(
             [*prompt, *before], max_tokens, sampler, self.ends, adjuster, self.logprobs,
             priority=self.priority, deadline=self.deadline, caller=caller.get(), drawn=len(before),
+            adapter=self.adapter,
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
+from aggml.models.adapters.stacks import NO_ADAPTER, AdapterChoice
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
 from aggml.models.engine.policy import AGING
@@ -60,6 +61,8 @@ class TextRequest:
         deadline: when the answer must be complete, as `time.monotonic`; None: no matter when.
         caller: whose request it is.
         drawn: tokens of the answer that are part of the prompt because they were made elsewhere.
+        adapter: of all its tokens. Keys and values depend on it, so only requests with the same
+            one share any.
     """
 
     tokens: list[int]
@@ -73,6 +76,7 @@ class TextRequest:
     deadline: float | None = None
     caller: object = None
     drawn: int = 0
+    adapter: AdapterChoice = NO_ADAPTER
 
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival
@@ -154,6 +158,10 @@ class TextRequest:
         """
         ends = [] if self.end is None else [self.end]
         return [*self.tokens, *ends][: self.computed]
+
+    def shares_with(self, other: TextRequest) -> bool:
+        """Whether the same tokens have the same keys, values and states in both."""
+        return self.adapter.about == other.adapter.about
 
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""

@@ -164,7 +164,9 @@ def next_prompts(
 
 def _computes_beginning(older: TextRequest, one: TextRequest) -> bool:
     """Whether an older prompt is computing whole pages with which a prompt begins, too."""
-    if not (older.keeps and one.keeps) or older.computed >= len(older.tokens):
+    if not (older.keeps and one.keeps and older.shares_with(one)):
+        return False
+    if older.computed >= len(older.tokens):
         return False
     n = min(len(older.tokens), len(one.tokens) - 1) // PAGE * PAGE
     return n > 0 and older.tokens[:PAGE] == one.tokens[:PAGE]
@@ -294,7 +296,16 @@ def next_tokens(
             assert request.slot is not None
             kept[request.slot - first] = request.slot
     begin = min(x.slot for x in requests if x.slot is not None) - first if shared else 0
-    return Group(ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin)
+    numbers = None
+    if any(x.adapter.number for x in requests):
+        numbers = np.zeros((n, 1), np.int32)
+        for request in requests:
+            assert request.slot is not None
+            numbers[request.slot - first] = request.adapter.number
+    return Group(
+        ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin,
+        adapters=numbers,
+    )  # fmt: skip
 
 
 def common(one: Sequence[int], other: Sequence[int], most: int | None = None) -> int:
@@ -314,6 +325,8 @@ def shared_by(requests: Sequence[TextRequest]) -> int:
     if len(requests) < 2:
         return 0
     first = requests[0].tokens
+    if not all(x.shares_with(requests[0]) for x in requests):
+        return 0
     n = min(x.computed for x in requests)
     for other in requests[1:]:
         n = common(first, other.tokens, n)
@@ -363,7 +376,15 @@ def _prompts(
     hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
     kept = np.array([pieces[0].slot], np.int32) if rows.states else None
     slot = last.slot if in_place else rows.slots
-    group = Group(laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept)
+    numbers = None
+    if any(x.adapter.number for x, _ in chunk):
+        numbers, begin = np.zeros_like(laid.ids), 0
+        for request, piece in chunk:
+            numbers[0, begin : begin + len(piece.ids)] = request.adapter.number
+            begin += len(piece.ids)
+    group = Group(
+        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers
+    )  # fmt: skip
     return group, None if in_place else laid.staged[0], ends
 
 
