@@ -277,7 +277,8 @@ async def test_wrong_arguments_are_refused_at_the_call(
     for given in wrong:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] adapters"):
             aggml.models.load(base, backend, adapters=given)
-    for given in (str(path), {"x": path}, [3]):
+    vectors: list[Any] = [str(path), {"x": path}, [3]]
+    for given in vectors:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] control_vectors"):
             aggml.models.load(base, backend, control_vectors=given)
 
@@ -291,7 +292,7 @@ async def test_an_unknown_name_is_refused_with_the_names_that_there_are(
     async with aggml.models.load(base, backend, slots=1, adapters=names) as model:
         for name in ("law", 3, "", ["poems"]):
             with pytest.raises(aggml.InvalidArgument, match="adapters 'poems', 'code'"):
-                model.generate([1], adapter=name)  # type: ignore[arg-type]
+                model.generate([1], adapter=name)
             with pytest.raises(aggml.InvalidArgument, match="adapters 'poems', 'code'"):
                 await model.logits([1], adapter=name)  # type: ignore[call-arg]
             with pytest.raises(aggml.InvalidArgument, match="adapters 'poems', 'code'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -129,7 +130,7 @@ async def test_sequences_with_different_adapters_share_a_step_and_others_keep_th
         before = model.engine.counters.steps
         async with anyio.create_task_group() as tasks:
             for i in range(8):
-                tasks.start_soon(lambda i=i: tokens_of(model, ids, 10, adapter=NAMES[i % 4]))
+                tasks.start_soon(partial(tokens_of, model, ids, 10, adapter=NAMES[i % 4]))
         assert model.engine.counters.steps - before < 30  # one by one it would be 80
         assert any(shape.adapted and shape.tokens == 8 for shape in shapes)
 
@@ -385,7 +386,8 @@ async def test_a_host_counts_the_adapters_of_its_models(
     ids = random_models.prompt()[:20]
     bytes_of = {}
     async with aggml.models.Host(backend) as host:
-        for name, options in {"plain": {}, "adapted": {"adapters": files}}.items():
+        cases: dict[str, dict[str, Any]] = {"plain": {}, "adapted": {"adapters": files}}
+        for name, options in cases.items():
             host.add(name, base, ctx=256, slots=1, **options)
             async with host.use(name) as model:
                 found: Any = model
