@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import builtins
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from aggml.models import ModelError, read_sound
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RATE = 44100
 
@@ -61,6 +64,26 @@ def test_a_sound_of_any_format_is_read(container: str, codec: str, form: str, ra
 @pytest.mark.parametrize("data", [b"", b"abc", b"RIFF1234WAVEjunk" * 9, bytes(5000), b"ID3" * 999])
 def test_what_is_no_sound_is_refused(data: bytes) -> None:
     with pytest.raises(ModelError):
+        read_sound(data)
+
+
+def test_a_list_of_other_files_is_not_followed(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    secret = tmp_path / "secret.mp3"
+    secret.write_bytes(encoded("mp3", "mp3", "s16p", tone()))
+    for text in (
+        f"ffconcat version 1.0\nfile '{secret}'\n",
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:1,\n{secret}\n#EXT-X-ENDLIST\n",
+        f"[playlist]\nNumberOfEntries=1\nFile1={secret}\n",
+    ):
+        with pytest.raises(ModelError, match="decoded"):
+            read_sound(text.encode())
+
+
+def test_a_sound_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded("mp3", "mp3", "s16p", tone(3))
+    monkeypatch.setattr("aggml.models.speech.sounds.LONGEST", 2)
+    with pytest.raises(ModelError, match="longer than"):
         read_sound(data)
 
 

@@ -121,6 +121,25 @@ async def test_requests_together_share_windows(model: Path) -> None:
     assert max(sizes) > 1
 
 
+async def test_the_time_of_each_word_is_told_if_asked_for(model: Path) -> None:
+    form = {"response_format": "verbose_json"}
+    both = {"timestamp_granularities[]": ["word", "segment"]}
+    alone = {"timestamp_granularities[]": "word"}
+    async with serving(models=[model]) as (_, client):
+        whole = (await ask(client, None, ROUTE, **form, **both)).json()
+        words = (await ask(client, None, ROUTE, **form, **alone)).json()
+        plain = (await ask(client, None, ROUTE, **form)).json()
+    assert "words" not in plain
+    assert "segments" not in words
+    for answer in (words, whole):
+        said = "".join(x["word"] for x in answer["words"])
+        assert said == "".join(answer["text"].split())
+        times = [t for x in answer["words"] for t in (x["start"], x["end"])]
+        assert times == sorted(times)
+    assert whole["segments"]
+    assert plain["segments"]
+
+
 async def test_a_field_that_nobody_knows_is_ignored_and_named(model: Path) -> None:
     async with serving(models=[model]) as (_, client):
         answer = await ask(client, None, ROUTE, chunking_strategy="auto")
@@ -135,7 +154,7 @@ async def test_a_field_that_nobody_knows_is_ignored_and_named(model: Path) -> No
         ({"response_format": "diarized_json"}, "response_format", "diarized_json"),
         ({"temperature": "2"}, "temperature", "<= 1"),
         ({"temperature": "warm"}, "temperature", "temperature"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "word"),
+        ({"timestamp_granularities[]": "letter"}, "timestamp_granularities", "letter"),
         ({"stream": "perhaps"}, "stream", "stream"),
     ],
 )
@@ -152,10 +171,10 @@ async def test_fields_that_cannot_be_are_refused(
 async def test_bodies_that_are_no_recording_are_refused(model: Path) -> None:
     async with serving(models=[model]) as (_, client):
         for answer, message in (
-            (await ask(client, b"ID3"), "no WAV file"),
+            (await ask(client, b"ID3"), "the sound file cannot be decoded"),
             (await client.post(ROUTE, json={"model": "x"}), "multipart/form-data"),
             (await client.post(ROUTE, files={"other": b"x"}), "'other'"),
-            (await client.post(ROUTE, files={"file": b""}), "no WAV file"),
+            (await client.post(ROUTE, files={"file": b""}), "the sound file cannot be decoded"),
             (
                 await client.post(
                     ROUTE, content=b"x", headers={"content-type": "multipart/form-data"}

@@ -7,7 +7,7 @@ opus, m4a, flac, webm, and the sound of videos. Not here: samples that are there
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -73,6 +73,12 @@ def _has_av() -> bool:
     return True
 
 
+#: Containers of sound. FFmpeg also knows lists of other files and addresses (HLS, concat, DASH),
+#: and would open those: a file that somebody sent must not name files of this machine.
+CONTAINERS: Final = "aac,ac3,aiff,amr,asf,au,avi,caf,flac,matroska,webm,mov,mp3,ogg,wav,w64"
+LONGEST: Final = 12 * 3600  # seconds: a small file may become 2.7 GB of samples, and no more
+
+
 def _decoded(data: bytes) -> F32:
     """What FFmpeg makes of a file: mono, 16,000 samples a second."""
     import av
@@ -80,12 +86,19 @@ def _decoded(data: bytes) -> F32:
 
     pieces: list[Any] = []
     try:
-        with av.open(io.BytesIO(data), "r", metadata_errors="ignore") as container:
+        options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "none"}
+        source = io.BytesIO(data)
+        with av.open(source, "r", metadata_errors="ignore", options=options) as container:
             if not container.streams.audio:
                 raise ModelError("the file holds no sound")
             resampler = av.AudioResampler(format="fltp", rate=RATE)
+            length = 0
             for frame in container.decode(audio=0):
-                pieces += [x.to_ndarray().mean(axis=0) for x in resampler.resample(frame)]
+                made = [x.to_ndarray().mean(axis=0) for x in resampler.resample(frame)]
+                pieces += made
+                length += sum(map(len, made))
+                if length > LONGEST * RATE:
+                    raise ModelError(f"the sound is longer than {LONGEST // 3600} hours")
             pieces += [x.to_ndarray().mean(axis=0) for x in resampler.resample(None)]
     except (av.error.FFmpegError, ValueError, EOFError) as error:
         if isinstance(error, ModelError):

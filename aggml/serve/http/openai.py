@@ -660,8 +660,7 @@ async def _heard(exchange: Exchange, *, translate: bool) -> Response:
             aclosing(model.transcribe(samples, rate, **options)) as said,
         ):
             found = [segment async for segment in said]
-    form = given.response_format
-    return answered(form, found, len(samples) / rate, translate=translate)
+    return answered(given, found, len(samples) / rate, translate=translate)
 
 
 # -- models

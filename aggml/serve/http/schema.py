@@ -444,7 +444,8 @@ class Transcription(ModelRequest, kw_only=True):
     ] = "json"
     temperature: Annotated[float, about("0: raised where the model is not sure", ge=0, le=1)] = 0.0
     timestamp_granularities: Annotated[
-        list[Literal["segment"]], about("there are times of segments, but not of words")
+        list[Literal["segment", "word"]],
+        about("of `verbose_json`: `word` gives the time of each word, `segment` the segments"),
     ] = []
     stream: Annotated[bool, about("an event for each segment")] = False
 

@@ -1,4 +1,4 @@
-"""Recordings over HTTP: reads a form with a WAV file, writes answers as OpenAI does.
+"""Recordings over HTTP: reads a form with a sound file, writes answers as OpenAI does.
 
 Here: reading ``multipart/form-data``, the five forms of an answer, events. Not here: fields
 (schema.py), the route (app.py), the transcription (`SpeechModel.transcribe`).
@@ -13,7 +13,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response
 
 from aggml import InvalidArgument
-from aggml.models import ModelError, read_wav
+from aggml.models import ModelError, read_sound
 from aggml.models.speech import as_objects, as_srt, as_text, as_vtt
 from aggml.serve.http.bodies import read_body
 from aggml.serve.http.forms import as_json, event_of
@@ -91,13 +91,13 @@ def _number(text: str) -> object:
 
 
 def sound_of(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
-    """The samples of a WAV file, and their rate in Hz.
+    """The samples of a sound file, and their rate in Hz. Blocks.
 
     Raises:
-        RequestError: the data is no WAV file.
+        RequestError: the data is no sound file, or one for which PyAV is not installed.
     """
     try:
-        return read_wav(data)
+        return read_sound(data)
     except (ModelError, InvalidArgument) as error:
         raise RequestError(400, f"file: {error}", field="file") from error
 
@@ -121,28 +121,36 @@ def options_of(given: Transcription, model: SpeechModel, *, translate: bool) -> 
     options: dict[str, Any] = {
         "language": given.language, "prompt": given.prompt,
         "task": "translate" if translate else "transcribe",
+        "words": "word" in given.timestamp_granularities,
     }  # fmt: skip
     # As with OpenAI, 0 lets the model raise the temperature where it is not sure.
     return options | ({"temperature": given.temperature} if given.temperature else {})
 
 
 def answered(
-    form: str, segments: Sequence[Segment], seconds: float, *, translate: bool
+    given: Transcription, segments: Sequence[Segment], seconds: float, *, translate: bool
 ) -> Response:
     """The answer in one piece, in the asked form."""
-    text = as_text(segments)
+    text, form = as_text(segments), given.response_format
     if form == "json":
         return as_json({"text": text, "usage": {"type": "duration", "seconds": round(seconds, 2)}})
     if form == "verbose_json":
-        return as_json(
-            {
-                "task": "translate" if translate else "transcribe",
-                "language": segments[0].language if segments else None,
-                "duration": seconds,
-                "text": text,
-                "segments": as_objects(segments),
-            }
-        )
+        found = {
+            "task": "translate" if translate else "transcribe",
+            "language": segments[0].language if segments else None,
+            "duration": seconds,
+            "text": text,
+        }
+        wanted = given.timestamp_granularities
+        if "word" in wanted:
+            found["words"] = [
+                {"word": x.text.strip(), "start": x.start, "end": x.end}
+                for segment in segments
+                for x in segment.words
+            ]
+        if "segment" in wanted or not wanted:
+            found["segments"] = as_objects(segments)
+        return as_json(found)
     told = {"text": f"{text}\n", "srt": as_srt(segments), "vtt": as_vtt(segments)}[form]
     return Response(told, media_type="text/vtt" if form == "vtt" else "text/plain")
 
