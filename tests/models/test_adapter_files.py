@@ -277,7 +277,8 @@ async def test_wrong_arguments_are_refused_at_the_call(
     for given in wrong:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] adapters"):
             aggml.models.load(base, backend, adapters=given)
-    for given in (str(path), {"x": path}, [3]):
+    others: list[Any] = [str(path), {"x": path}, [3]]
+    for given in others:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] control_vectors"):
             aggml.models.load(base, backend, control_vectors=given)
 

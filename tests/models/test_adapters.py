@@ -127,9 +127,13 @@ async def test_sequences_with_different_adapters_share_a_step_and_others_keep_th
         shapes = decoder_of(model)._steps._kept
         assert not any(shape.adapted for shape in shapes)
         before = model.engine.counters.steps
+
+        async def answer(name: str) -> None:
+            await tokens_of(model, ids, 10, adapter=name)
+
         async with anyio.create_task_group() as tasks:
             for i in range(8):
-                tasks.start_soon(lambda i=i: tokens_of(model, ids, 10, adapter=NAMES[i % 4]))
+                tasks.start_soon(answer, NAMES[i % 4])
         assert model.engine.counters.steps - before < 30  # one by one it would be 80
         assert any(shape.adapted and shape.tokens == 8 for shape in shapes)
 
@@ -385,7 +389,8 @@ async def test_a_host_counts_the_adapters_of_its_models(
     ids = random_models.prompt()[:20]
     bytes_of = {}
     async with aggml.models.Host(backend) as host:
-        for name, options in {"plain": {}, "adapted": {"adapters": files}}.items():
+        both: dict[str, dict[str, Any]] = {"plain": {}, "adapted": {"adapters": files}}
+        for name, options in both.items():
             host.add(name, base, ctx=256, slots=1, **options)
             async with host.use(name) as model:
                 found: Any = model
