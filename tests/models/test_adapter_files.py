@@ -126,9 +126,9 @@ def _gguf(**told: Any) -> Callable[[Path], Any]:
 
     def make(folder: Path) -> Path:
         parts = adapter_files.pairs(adapter_files.shapes_of("llama", ("attn_q",)), "x")
-        alpha = told.pop("alpha", adapter_files.ALPHA)
-        architecture = told.pop("architecture", "llama")
-        change = told.pop("change", None)
+        alpha = told.get("alpha", adapter_files.ALPHA)
+        architecture = told.get("architecture", "llama")
+        change = told.get("change")
         if change is not None:
             parts = change(parts)
         path = folder / "adapter.gguf"
