@@ -105,7 +105,7 @@ def write_folder(
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    rank = len(next(iter(parts.values()))[0])
+    rank = max(next(iter(parts.values()))[0].shape[:1], default=0)
     told = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA, "bias": "none", **(config or {})}
     (folder / "adapter_config.json").write_text(json.dumps(told), encoding="utf-8")
     arrays = {}

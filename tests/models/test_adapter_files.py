@@ -138,6 +138,16 @@ def _gguf(**told: Any) -> Callable[[Path], Any]:
     return make
 
 
+def _peft_of(a: tuple[int, ...], b: tuple[int, ...]) -> Any:
+    def make(folder: Path) -> Path:
+        both = np.ones(a, np.float32), np.ones(b, np.float32)
+        return adapter_files.write_folder(
+            folder / "adapter", {"model.layers.0.self_attn.q_proj": both}, config={"r": 4}
+        )
+
+    return make
+
+
 def _renamed(name: str) -> Callable[[Any], Any]:
     return lambda parts: {name: next(iter(parts.values()))}
 
@@ -208,6 +218,9 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another rank": (_peft({"r": 8}), "r = 8"),
     "no rank": (_peft({"lora_alpha": 0}), "lora_alpha is 0"),
     "a text as alpha": (_peft({"lora_alpha": "16"}), "lora_alpha is '16'"),
+    "numbers alone": (_peft_of((), ()), "are no matrices of one rank"),
+    "rows alone": (_peft_of((4,), (64,)), "are no matrices of one rank"),
+    "the rank 0": (_peft_of((0, 64), (64, 0)), "are no matrices of one rank"),
     "an expert": (_peft(module="model.layers.0.mlp.experts.3.up_proj"), "experts.3.up_proj"),
     "the head of a tied model": (_peft(module="lm_head"), "changes 'lm_head'"),
     "a huge layer": (_peft(module="model.layers.999999.self_attn.q_proj"), "layers.999999"),
