@@ -305,7 +305,7 @@ async def test_an_unknown_name_is_refused_with_the_names_that_there_are(
     async with aggml.models.load(base, backend, slots=1, adapters=names) as model:
         for name in ("law", 3, "", ["poems"]):
             with pytest.raises(aggml.InvalidArgument, match="adapters 'poems', 'code'"):
-                model.generate([1], adapter=name)  # type: ignore[arg-type]
+                model.generate([1], adapter=name)
             with pytest.raises(aggml.InvalidArgument, match="adapters 'poems', 'code'"):
                 await model.logits([1], adapter=name)  # type: ignore[call-arg]
             with pytest.raises(aggml.InvalidArgument, match="adapters 'poems', 'code'"):
