@@ -80,12 +80,18 @@ def merged(layout: str, parts: Pairs, *, scale: float = 1.0) -> dict[str, F32]:
 
 def write_model(path: Path, layout: str, weights: Mapping[str, F32], kind: str = "f32") -> Path:
     """Write a model of a layout with these weights; its matrices in a type."""
+    types = random_models.LAYOUTS[layout].types
     with aggml.GGUFWriter(path) as writer:
         for key, value in random_models.metadata_of(layout).items():
             writer.add(key, value)
         writer.add("tokenizer.ggml.model", "no_vocab")
         for name, values in weights.items():
-            if kind != "f32" and values.ndim == 2 and "norm" not in name and "gate_inp" not in name:
+            own = next((t for end, t in types.items() if name.endswith(end)), None)
+            if own is not None:
+                writer.add_tensor(name, aggml.quantize(values, own), own)
+            elif (
+                kind != "f32" and values.ndim == 2 and "norm" not in name and "gate_inp" not in name
+            ):
                 writer.add_tensor(name, aggml.quantize(values, kind), kind)
             else:
                 writer.add_tensor(name, values)
@@ -99,7 +105,7 @@ def write_folder(
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    rank = len(next(iter(parts.values()))[0])
+    rank = max(next(iter(parts.values()))[0].shape[:1], default=0)
     told = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA, "bias": "none", **(config or {})}
     (folder / "adapter_config.json").write_text(json.dumps(told), encoding="utf-8")
     arrays = {}

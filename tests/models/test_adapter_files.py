@@ -126,14 +126,24 @@ def _gguf(**told: Any) -> Callable[[Path], Any]:
 
     def make(folder: Path) -> Path:
         parts = adapter_files.pairs(adapter_files.shapes_of("llama", ("attn_q",)), "x")
-        alpha = told.pop("alpha", adapter_files.ALPHA)
-        architecture = told.pop("architecture", "llama")
-        change = told.pop("change", None)
+        alpha = told.get("alpha", adapter_files.ALPHA)
+        architecture = told.get("architecture", "llama")
+        change = told.get("change")
         if change is not None:
             parts = change(parts)
         path = folder / "adapter.gguf"
         adapter_files.write(path, architecture, parts, alpha=alpha, told=told.get("keys"))
         return path
+
+    return make
+
+
+def _peft_of(a: tuple[int, ...], b: tuple[int, ...]) -> Any:
+    def make(folder: Path) -> Path:
+        both = np.ones(a, np.float32), np.ones(b, np.float32)
+        return adapter_files.write_folder(
+            folder / "adapter", {"model.layers.0.self_attn.q_proj": both}, config={"r": 4}
+        )
 
     return make
 
@@ -208,6 +218,9 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another rank": (_peft({"r": 8}), "r = 8"),
     "no rank": (_peft({"lora_alpha": 0}), "lora_alpha is 0"),
     "a text as alpha": (_peft({"lora_alpha": "16"}), "lora_alpha is '16'"),
+    "numbers alone": (_peft_of((), ()), "are no matrices of one rank"),
+    "rows alone": (_peft_of((4,), (64,)), "are no matrices of one rank"),
+    "the rank 0": (_peft_of((0, 64), (64, 0)), "are no matrices of one rank"),
     "an expert": (_peft(module="model.layers.0.mlp.experts.3.up_proj"), "experts.3.up_proj"),
     "the head of a tied model": (_peft(module="lm_head"), "changes 'lm_head'"),
     "a huge layer": (_peft(module="model.layers.999999.self_attn.q_proj"), "layers.999999"),
@@ -277,8 +290,8 @@ async def test_wrong_arguments_are_refused_at_the_call(
     for given in wrong:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] adapters"):
             aggml.models.load(base, backend, adapters=given)
-    vectors: list[Any] = [str(path), {"x": path}, [3]]
-    for given in vectors:
+    others: list[Any] = [str(path), {"x": path}, [3]]
+    for given in others:
         with pytest.raises(aggml.InvalidArgument, match=r"\[load\] control_vectors"):
             aggml.models.load(base, backend, control_vectors=given)
 

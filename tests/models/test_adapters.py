@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -13,6 +12,10 @@ from models import adapter_files, random_models
 
 import aggml
 from aggml.devices.sim import SimDevice
+from aggml.models.adapters.adaptable import adaptable
+from aggml.models.checking import describe_checked
+from aggml.models.description import Description
+from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,6 +120,45 @@ async def test_each_of_eight_sequences_with_four_adapters_answers_as_its_merged_
     assert all(np.abs(wanted[name, 0][0] - plain).max() > 0.1 for name in NAMES)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", sorted(set(random_models.LAYOUTS) - set(LAYOUTS)))
+async def test_every_matrix_that_a_layout_lets_adapters_change_is_changed(
+    backend: aggml.Backend, tmp_path: Path, layout: str
+) -> None:
+    """Logits of all tokens, and of the last one alone, are those of the merged model."""
+    base = random_models.write(tmp_path / "base.gguf", layout)
+    with await open_model(base) as file:
+        described = describe_checked(file.metadata, file.tensors)
+        assert isinstance(described, Description)
+        names = sorted(await adaptable(described, file.tensors))
+        shapes = {name: (file.tensors[name].ne[1], file.tensors[name].ne[0]) for name in names}
+        architecture = described.architecture
+    assert len(names) > 5
+    numbers = adapter_files.pairs(shapes, layout, strength=0.2)
+    files = {"all": adapter_files.write(tmp_path / "all.adapter.gguf", architecture, numbers)}
+    merged = tmp_path / "merged.gguf"
+    adapter_files.write_model(merged, layout, adapter_files.merged(layout, numbers))
+    ids = random_models.prompt()[:11]
+
+    async def ask(model: TextModel, name: str | None) -> tuple[F32, int, float]:
+        (token,) = [
+            x async for x in model.generate(ids, max_tokens=1, logprobs=0, adapter=name)
+        ]  # fmt: skip
+        assert token.logprob is not None
+        return await model.logits(ids, adapter=name), token.id, token.logprob
+
+    async with load(merged, backend, slots=2, prefix_cache=0) as model:
+        wanted = await ask(model, None)
+    async with load(base, backend, slots=2, prefix_cache=0, adapters=files) as model:
+        found = await ask(model, "all")
+        plain = await ask(model, None)
+    most = np.abs(wanted[0]).max()
+    assert np.abs(found[0] - wanted[0]).max() < 2e-4 * most
+    assert found[1] == wanted[1]
+    assert found[2] == pytest.approx(wanted[2], abs=1e-3)
+    assert np.abs(plain[0] - wanted[0]).max() > 0.005 * most
+
+
 async def test_sequences_with_different_adapters_share_a_step_and_others_keep_their_graphs(
     backend: aggml.Backend, tmp_path: Path
 ) -> None:
@@ -128,9 +170,13 @@ async def test_sequences_with_different_adapters_share_a_step_and_others_keep_th
         shapes = decoder_of(model)._steps._kept
         assert not any(shape.adapted for shape in shapes)
         before = model.engine.counters.steps
+
+        async def answer(name: str) -> None:
+            await tokens_of(model, ids, 10, adapter=name)
+
         async with anyio.create_task_group() as tasks:
             for i in range(8):
-                tasks.start_soon(partial(tokens_of, model, ids, 10, adapter=NAMES[i % 4]))
+                tasks.start_soon(answer, NAMES[i % 4])
         assert model.engine.counters.steps - before < 30  # one by one it would be 80
         assert any(shape.adapted and shape.tokens == 8 for shape in shapes)
 
@@ -386,8 +432,8 @@ async def test_a_host_counts_the_adapters_of_its_models(
     ids = random_models.prompt()[:20]
     bytes_of = {}
     async with aggml.models.Host(backend) as host:
-        cases: dict[str, dict[str, Any]] = {"plain": {}, "adapted": {"adapters": files}}
-        for name, options in cases.items():
+        both: dict[str, dict[str, Any]] = {"plain": {}, "adapted": {"adapters": files}}
+        for name, options in both.items():
             host.add(name, base, ctx=256, slots=1, **options)
             async with host.use(name) as model:
                 found: Any = model

@@ -120,7 +120,7 @@ def _pair(
     alpha: Any,  # noqa: ANN401 as the file has it
 ) -> LowRank:
     a, b = (elements(file, name + end) for end in ENDS)
-    if a.ndim != 2 or b.ndim != 2:
+    if a.ndim != 2 or b.ndim != 2 or not len(a):
         raise ModelError(
             f"{where}: {name}.lora_a {list(a.shape)} and .lora_b {list(b.shape)} are no matrices, "
             "so this tensor cannot take an adapter"

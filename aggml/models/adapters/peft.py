@@ -144,8 +144,8 @@ def _pairs(where: str, file: SafeTensors, told: Mapping[str, Any]) -> dict[str, 
             if part not in names:
                 raise ModelError(f"{where} has no lora_{part} of {module!r}, the other of a pair")
         a, b = (_floats(where, file, names[part]) for part in "AB")
-        rank = len(a)
-        if a.ndim != 2 or b.ndim != 2 or b.shape[1] != rank:
+        rank = a.shape[0] if a.ndim == 2 else 0
+        if not rank or b.ndim != 2 or b.shape[1] != rank:
             raise ModelError(
                 f"{where}: lora_A {list(a.shape)} and lora_B {list(b.shape)} of {module!r} are no "
                 "matrices of one rank"

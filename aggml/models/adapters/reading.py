@@ -113,10 +113,11 @@ class AdapterArrays:
         stacks: dict[str, Stack] = {}
         for name in self._changed():
             a, b = await anyio.to_thread.run_sync(self.stack, name)
-            made = Stack(*(
-                aggml.new_tensor(DType.F32, ne=x.shape[::-1], name=f"{name}.{part}")
-                for x, part in ((a, "lora_a"), (b, "lora_b"))
-            ))  # fmt: skip
+            short = name.removesuffix(".weight")
+            made = Stack(
+                aggml.new_tensor(DType.F32, ne=a.shape[::-1], name=f"{short}.lora_a"),
+                aggml.new_tensor(DType.F32, ne=b.shape[::-1], name=f"{short}.lora_b"),
+            )
             stacks[name] = made
             wanted.setdefault(site.beside(weights[name]), []).extend([(made.a, a), (made.b, b)])
         directions: dict[int, Tensor] = {}

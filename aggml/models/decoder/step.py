@@ -342,7 +342,11 @@ def _turns(shape: Shape) -> Turns:
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     """One layer. ``last``, given for the last layer, is which tokens leave its last mixer."""
     x = _blocks(layer, at, x, last)
-    return x if layer.ending is None else layer.ending.build(at, x, last)
+    return (
+        x
+        if layer.ending is None
+        else layer.ending.build(at if last is None else at.of_last(), x, last)
+    )
 
 
 def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:

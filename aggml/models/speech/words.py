@@ -143,7 +143,9 @@ def words_of(
             carried, since = carried + text, start
         elif bare:
             whole = carried + (text.lstrip() if carried else text)
-            found.append(Word(float(times[start]), float(times[last + 1]), whole))
+            found.append(
+                Word(round(float(times[start]), 2), round(float(times[last + 1]), 2), whole)
+            )
             carried = ""
     if carried and found:
         word = found[-1]

@@ -135,7 +135,7 @@ def answered(
     if form == "json":
         return as_json({"text": text, "usage": {"type": "duration", "seconds": round(seconds, 2)}})
     if form == "verbose_json":
-        found = {
+        found: dict[str, Any] = {
             "task": "translate" if translate else "transcribe",
             "language": segments[0].language if segments else None,
             "duration": seconds,
