@@ -5,6 +5,7 @@ Not here: the conversation itself (test_program.py), what a server answers (test
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from cli.program import PROGRAM, run
 from examples import llama_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 GREEDY = ["--temperature", "0", "-n", "6", "--ctx", "256"]
@@ -95,6 +97,16 @@ def test_ctrl_c_is_told_in_the_answer(path: Path) -> None:
         assert chat.wait(30) == 0
 
 
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End a process if the block raises: leaving a Popen waits for it."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_server_tells_where_it_listens_what_it_answers_and_its_end(path: Path, loop: str) -> None:
     with subprocess.Popen(
@@ -102,7 +114,7 @@ def test_a_server_tells_where_it_listens_what_it_answers_and_its_end(path: Path,
          "--threads", "1", "--log-level", "debug"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env=os.environ | {"PYTHONWARNINGS": "default"},
-    ) as server:  # fmt: skip
+    ) as server, ending(server):  # fmt: skip
         assert server.stdout is not None
         listening = json.loads(server.stdout.readline())
         assert listening["event"] == "listening"
@@ -111,6 +123,7 @@ def test_a_server_tells_where_it_listens_what_it_answers_and_its_end(path: Path,
         assert [x["id"] for x in json.loads(body)["data"]] == listening["models"]
         request = json.loads(server.stdout.readline())
         assert request.pop("seconds") > 0
+        assert request.pop("id") == answer.headers["X-Request-Id"]
         assert request == {
             "event": "request", "method": "GET", "path": "/v1/models", "status": 200,
             "bytes": len(body),
