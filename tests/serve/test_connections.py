@@ -75,6 +75,7 @@ def test_a_client_that_has_gone_without_a_word_is_noticed(address: tuple[str, in
 def busy(url: str, wanted: float) -> None:
     """Wait until so many sequences have a slot."""
     end = time.monotonic() + PATIENCE
+    text = ""
     while time.monotonic() < end:
         text = httpx.get(f"{url}/metrics").text
         if f'aggml_active{{model="small"}} {wanted}' in text:

@@ -77,6 +77,7 @@ def test_shares_are_counted_for_each_client() -> None:
 async def test_a_client_has_so_many_requests_under_way(file: Path) -> None:
     async with serving(models=[file], concurrency=1, api_key=["k1", "k2"]) as (app, client):
         engine = engine_of(app)
+        lines: list[str] = []
         long = GIVEN | {"max_tokens": 400}
         async with anyio.create_task_group() as tasks:
             post = client.post
@@ -143,12 +144,13 @@ async def test_a_silent_stream_gets_comments(file: Path) -> None:
     """While a prompt waits for a slot, nothing else is sent."""
     async with serving(models=[file], slots=1, ping=0.01) as (app, client):
         engine = engine_of(app)
+        lines: list[str] = []
         long = GIVEN | {"max_tokens": 400}
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.post("/v1/completions", json=long))
             await until(lambda: engine.active)
             answer = await client.post("/v1/completions", json=GIVEN | {"stream": True})
-        lines = [x for x in answer.text.split("\n\n") if x]
+            lines += [x for x in answer.text.split("\n\n") if x]
     assert lines.count(": still here") >= 1
     assert all(x.startswith(("data: ", ": ")) for x in lines)
     assert lines[-1] == "data: [DONE]"

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 try:
     from opentelemetry import propagate, trace
-except ModuleNotFoundError:  # an installation without it
-    propagate = trace = None  # type: ignore[assignment]
+
+    _INSTALLED = True
+except ModuleNotFoundError:
+    _INSTALLED = False
 
 __all__ = ["Span"]
 
@@ -34,7 +36,7 @@ class Span:
     @classmethod
     def begin(cls, exchange: Exchange) -> Self:
         """The span of a request that has a model."""
-        if trace is None:
+        if not _INSTALLED:
             return cls(None)
         headers = dict(exchange.request.headers)
         span = trace.get_tracer("aggml").start_span(
