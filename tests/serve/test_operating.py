@@ -77,7 +77,6 @@ def test_shares_are_counted_for_each_client() -> None:
 async def test_a_client_has_so_many_requests_under_way(file: Path) -> None:
     async with serving(models=[file], concurrency=1, api_key=["k1", "k2"]) as (app, client):
         engine = engine_of(app)
-        lines: list[str] = []
         long = GIVEN | {"max_tokens": 400}
         async with anyio.create_task_group() as tasks:
             post = client.post

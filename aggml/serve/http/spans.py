@@ -7,6 +7,7 @@ for its first token and its end. Names are those of OpenTelemetry for generative
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.exchange import Exchange
 
-try:
-    from opentelemetry import propagate, trace
-
-    _INSTALLED = True
-except ModuleNotFoundError:
-    _INSTALLED = False
-
 __all__ = ["Span"]
+
+
+@functools.cache
+def _api() -> tuple[Any, Any] | None:
+    """The modules ``propagate`` and ``trace`` of OpenTelemetry; None: it is not installed."""
+    try:
+        from opentelemetry import propagate, trace
+    except ModuleNotFoundError:
+        return None
+    return propagate, trace
 
 
 class Span:
@@ -36,8 +40,10 @@ class Span:
     @classmethod
     def begin(cls, exchange: Exchange) -> Self:
         """The span of a request that has a model."""
-        if not _INSTALLED:
+        api = _api()
+        if api is None:
             return cls(None)
+        propagate, trace = api
         headers = dict(exchange.request.headers)
         span = trace.get_tracer("aggml").start_span(
             f"{exchange.request.method} {exchange.request.url.path}",
@@ -75,7 +81,9 @@ class Span:
 
     def fail(self, error: BaseException) -> None:
         """Note an error."""
-        if self._span is not None and trace is not None:
+        api = _api()
+        if self._span is not None and api is not None:
+            _, trace = api
             self._span.record_exception(error)
             self._span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
 
