@@ -32,9 +32,9 @@ async def main() -> None:
         return tensor
 
     x = aggml.new_tensor("f32", ne=(2, BATCH), name="points")
-    hidden = ops.silu(parameter("w1", 2, HIDDEN) @ x + parameter("b1", HIDDEN))
-    hidden = ops.silu(parameter("w2", HIDDEN, HIDDEN) @ hidden + parameter("b2", HIDDEN))
-    y = parameter("w3", HIDDEN, 3) @ hidden + parameter("b3", 3)
+    hidden = ops.silu(x @ parameter("w1", 2, HIDDEN).T + parameter("b1", HIDDEN))
+    hidden = ops.silu(hidden @ parameter("w2", HIDDEN, HIDDEN).T + parameter("b2", HIDDEN))
+    y = hidden @ parameter("w3", HIDDEN, 3).T + parameter("b3", 3)
 
     async with aggml.get_device("CPU").backend() as backend:
         _memory = backend.alloc(first)

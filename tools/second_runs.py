@@ -2,7 +2,7 @@
 
     python tools/second_runs.py < names    # one name on each line, as pytest prints them
 
-Here: comparing the names with .ci/second-runs.md. Not here: running the tests again (.ci/run).
+Here: comparing the names with those that were written down. Not here: running the tests again.
 """
 
 from __future__ import annotations

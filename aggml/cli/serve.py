@@ -42,7 +42,7 @@ __all__ = ["serve"]
 )  # fmt: skip
 @click.option(
     "--api-key-file", type=UserPath(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="Further keys: lines of a key, or of a name for records and a key.",
+    help="Further keys: lines of a key, or of a name for records and a key. [default: none]",
 )  # fmt: skip
 @click.option(
     "--alias", "aliases", multiple=True, metavar="NAME[=MODEL]",

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
     from aggml.models import Segment
 
-__all__ = ["listen", "transcribe"]
+__all__ = [
+    "listen",
+    "raw_options",
+    "transcribe",
+]
 
 #: Samples of raw sound by the names that FFmpeg and ALSA have for them.
 ELEMENTS: Final = {"s16le": "<i2", "s32le": "<i4", "f32le": "<f4"}

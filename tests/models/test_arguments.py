@@ -56,6 +56,7 @@ RIGHT = {
     "min_tokens": {"huge"},
     "ignore_eos": {"True", "np.bool"},
     "priority": {"-1"},
+    "adapter": {"None"},
     "deadline": {"None", "2.5", "huge"},
     "typical_p": set(),
     "top_n_sigma": set(NUMBERS),

@@ -14,6 +14,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+import anyio.to_thread
+
 from aggml import InvalidArgument, InvalidState
 from aggml.models.arguments import flag, integer
 from aggml.models.chat.asking import read_format, read_think, read_tools
@@ -230,9 +232,10 @@ class ChatStream:
     async def _begin(self) -> TokenStream:
         model, wanted = self._model, self._wanted
         offer = wanted.offer if wanted.offer is None or wanted.offer.callable else None
+        # In a thread: it takes 20 ms to read a template the first time.
+        template = (await anyio.to_thread.run_sync(lambda: model.template)).whole_source
         own = model._tool_form
         form = GENERIC if own is None else own
-        template = model.template.whole_source
         if not knows_tools(template):
             form = GENERIC
         given = {**wishes(template, wanted.think), **wanted.template_args}

@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["WINDOW", "VoiceDetector", "VoiceState", "is_voice_file", "load_voice"]
+__all__ = [
+    "WINDOW",
+    "VoiceDetector",
+    "VoiceState",
+    "is_voice_file",
+    "load_voice",
+    "read_voice_file",
+]
 
 WINDOW: Final = 512  # samples
 BEFORE: Final = 64  # samples of the window before

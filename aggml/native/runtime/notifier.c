@@ -2,8 +2,9 @@
  *
  * It is an eventfd on Linux, a pipe elsewhere. It is written at most once between two drains. In the child of a fork
  * all descriptors of the parent's loops are closed, so that the child cannot wake them.
- *
- * Waits whose tickets are done are kept in a list of their notifier, in the order in which they became due, until the
+ */
+
+/* Waits whose tickets are done are kept in a list of their notifier, in the order in which they became due, until the
  * loop takes them. So a loop that wakes looks only at what happened, not at everything that it waits for.
  *
  * No lock is held during a write: the loop that wakes takes the core from the writing thread immediately, and would

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.choice import Piece
 
-__all__ = ["ENDPOINTS", "PromptArguments", "messages_of"]
+__all__ = [
+    "ENDPOINTS",
+    "PromptArguments",
+    "arguments_of",
+    "count_tokens",
+    "messages",
+    "messages_of",
+]
 
 BILLING: Final = "x-anthropic-billing-header"  # begins a block that differs in each request
 PromptArguments = dict[str, Any]

@@ -48,7 +48,18 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.choice import Piece
 
-__all__ = ["ENDPOINTS"]
+__all__ = [
+    "ENDPOINTS",
+    "adapters",
+    "apply_template",
+    "completion",
+    "detokenize",
+    "embedding",
+    "infill",
+    "properties",
+    "slots",
+    "tokenize",
+]
 
 NEVER: Final = -1e9  # the bias of a token that must not come
 

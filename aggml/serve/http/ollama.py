@@ -48,7 +48,16 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import ModelRequest
     from aggml.serve.http.service import Entry
 
-__all__ = ["ENDPOINTS"]
+__all__ = [
+    "ENDPOINTS",
+    "chat",
+    "embed",
+    "generate",
+    "running",
+    "show",
+    "tags",
+    "version_of",
+]
 
 LATEST: Final = ":latest"  # Ollama's clients put it behind names
 LINES: Final = "application/x-ndjson"

@@ -59,7 +59,25 @@ if TYPE_CHECKING:
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Generation, ModelRequest
 
-__all__ = ["ENDPOINTS", "chat_arguments", "chat_logprobs", "limit_of", "vectors_of"]
+__all__ = [
+    "ENDPOINTS",
+    "about_model",
+    "chat",
+    "chat_arguments",
+    "chat_logprobs",
+    "check_least",
+    "completions",
+    "embeddings",
+    "limit_of",
+    "models",
+    "one_model",
+    "rerank",
+    "tei_embed",
+    "text_logprobs",
+    "transcriptions",
+    "translations",
+    "vectors_of",
+]
 
 ECHO: Final = 1 << 30  # bytes of logits of a prompt whose probabilities are told
 

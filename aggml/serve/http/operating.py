@@ -19,7 +19,17 @@ from aggml.serve.http.schema import ModelChange, RequestError
 if TYPE_CHECKING:
     from aggml.serve.http.service import Entry
 
-__all__ = ["ENDPOINTS"]
+__all__ = [
+    "ENDPOINTS",
+    "alive",
+    "docs",
+    "health",
+    "load",
+    "openapi",
+    "show_metrics",
+    "unload",
+    "version",
+]
 
 RETRY: Final = 5  # seconds until a client should ask again
 

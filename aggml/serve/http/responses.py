@@ -39,7 +39,14 @@ if TYPE_CHECKING:
     from aggml.models import ToolCallDelta
     from aggml.serve.http.choice import Piece
 
-__all__ = ["ENDPOINTS"]
+__all__ = [
+    "ENDPOINTS",
+    "count_chat",
+    "count_input",
+    "delete_response",
+    "one_response",
+    "responses",
+]
 
 LOGPROBS: Final = "message.output_text.logprobs"
 

@@ -215,7 +215,7 @@ async def test_a_norm_leaves_its_rows_as_int8(
         return ops.concat(both, y, 0), values
 
     together, fewer = await ran(device, build, watched=False)
-    monkeypatch.setattr("aggml.devices.cuda.plan.quantize_ahead", lambda nodes: len(nodes))
+    monkeypatch.setattr("aggml.devices.cuda.plan.fuse_norm_with_quantize", lambda nodes: len(nodes))
     alone, more = await ran(device, build, watched=False)
     assert np.array_equal(together.view(np.int32), alone.view(np.int32))
     assert more == fewer + 1
@@ -242,7 +242,9 @@ async def test_rows_that_a_norm_does_not_leave_as_int8(
     for build in (between, reshaped):
         together, fewer = await ran(device, build, watched=False)
         with monkeypatch.context() as patch:
-            patch.setattr("aggml.devices.cuda.plan.quantize_ahead", lambda nodes: len(nodes))
+            patch.setattr(
+                "aggml.devices.cuda.plan.fuse_norm_with_quantize", lambda nodes: len(nodes)
+            )
             alone, more = await ran(device, build, watched=False)
         assert np.array_equal(together.view(np.int32), alone.view(np.int32))
         assert more == fewer
