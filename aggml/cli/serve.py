@@ -51,7 +51,7 @@ __all__ = ["serve"]
 )  # fmt: skip
 @click.option(
     "--chat-template", metavar="TEXT|FILE",
-    help="A chat template instead of those of the files.",
+    help="A chat template instead of those of the files. [default: theirs]",
 )  # fmt: skip
 @click.option(
     "--strict", is_flag=True,
@@ -89,7 +89,7 @@ __all__ = ["serve"]
 )  # fmt: skip
 @click.option(
     "--cors", multiple=True, metavar="ORIGIN",
-    help="Let pages of this origin ask, such as https://chat.example; *: of all.",
+    help="Let pages of this origin ask, such as https://chat.example; *: of all. [default: none]",
 )  # fmt: skip
 @click.option(
     "--memory", type=click.IntRange(1), metavar="MB",
@@ -98,7 +98,7 @@ __all__ = ["serve"]
 )  # fmt: skip
 @click.option(
     "--idle", type=click.FloatRange(0, min_open=True), metavar="S",
-    help="With --memory: seconds after which a model that nobody uses is unloaded.",
+    help="With --memory: seconds after which a model that nobody uses is unloaded. [default: never]",
 )  # fmt: skip
 @click.option("--no-page", is_flag=True, help="Do not show the page with a chat at /.")
 @device_options

@@ -246,8 +246,8 @@ class SpeechModel(Model):
 
         Args:
             chunks: pieces of the sound, of any length, as they come: floats from -1 to 1 or
-                integers; if (samples, channels), channels are averaged. An asynchronous generator is
-                closed at the end.
+                integers; if (samples, channels), channels are averaged. An asynchronous
+                generator is closed at the end.
             rate: samples a second.
             language: the code of the language; None: the model detects it, and keeps to it from
                 the first final piece on.

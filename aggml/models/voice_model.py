@@ -90,8 +90,8 @@ class VoiceModel(Model):
 
         Args:
             chunks: pieces of a sound, of any length, as they come: floats from -1 to 1 or integers;
-                if (samples, channels), channels are averaged. An asynchronous generator is closed at the
-                end.
+                if (samples, channels), channels are averaged. An asynchronous generator is closed
+                at the end.
             rate: samples a second.
             threshold: the probability from which on it is speech. Speech ends when it falls 0.15
                 below that.

@@ -41,7 +41,8 @@ def test_the_service_ray_and_the_program_use_the_public_objects_of_models() -> N
                 if isinstance(node, ast.ImportFrom) and node.module:
                     found.add(node.module)
     assert {x for x in found if x.startswith("aggml.models.")} <= {
-        "aggml.models.chat", "aggml.models.engine.interface", "aggml.models.engine.text", "aggml.models.kv.rows",
+        "aggml.models.chat", "aggml.models.engine.interface", "aggml.models.engine.text",
+        "aggml.models.kv.rows",
         "aggml.models.speech", "aggml.models.stages", "aggml.models.tokenizers",
     }  # fmt: skip
 

@@ -88,7 +88,6 @@ void bind_interpreter(nb::module_ &m)
     m.def("shutdown", shutdown);
     m.def("usable_cpus", ag_usable_cpus);
     m.def("sched_loop", ag_sched_loop);
-    m.def("streams_seen", streams_seen);
     m.def("timers_compared", ag_timer_compared);
     m.def("banks", ag_banks);
     m.def("pretend_cores", ag_topology_pretend, "cores"_a, "banks"_a);

@@ -178,7 +178,6 @@ void bind_lineup(nb::module_ &m)
         .def("busy", &Lineup::busy)
         .def("free_slot", &Lineup::free_slot)
         .def("before", before, "use"_a, "done_too"_a);
-    m.def("submit_in_line", submit_in_line, "groups"_a, "lineup"_a, "use"_a, "ahead"_a);
 }
 
 } // namespace binding

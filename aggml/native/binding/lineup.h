@@ -66,8 +66,6 @@ struct Lineup {
     uint64_t user_at(size_t home, uint64_t tail) const;
 };
 
-nb::object submit_in_line(nb::sequence groups, Lineup &line, const Use &use, Ahead &ahead); // None: it does not hold
-
 } // namespace binding
 
 #endif

@@ -243,7 +243,8 @@ bool needs(Stream &self, nb::sequence ops, nb::sequence blocked)
 
 } // namespace
 
-nb::object submit_in_line(nb::sequence groups, Lineup &line, const Use &use, Ahead &ahead)
+// None: what was found out ahead does not hold any more.
+static nb::object submit_in_line(nb::sequence groups, Lineup &line, const Use &use, Ahead &ahead)
 {
     return submit_groups(groups, &line, &use, &ahead);
 }
@@ -252,7 +253,9 @@ void bind_stream(nb::module_ &m)
 {
     m.def("set_unseen", set_unseen, "tell"_a);
     m.def("take_unseen", take_unseen);
+    m.def("streams_seen", streams_seen);
     m.def("submit", submit, "groups"_a);
+    m.def("submit_in_line", submit_in_line, "groups"_a, "lineup"_a, "use"_a, "ahead"_a);
     m.def("submit_one", submit_one, "stream"_a, "desc"_a);
     m.def("first_failed", first_failed, "ops"_a);
     nb::class_<Op>(m, "Op")
