@@ -16,6 +16,7 @@ from models import random_models
 from models.layout import VOCABULARY
 
 import aggml
+from aggml.models import TextModel
 from aggml.models.decoder import Batch, Decoder, Group
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
@@ -210,3 +211,33 @@ async def test_layers_that_look_at_the_first_one_have_no_stages(tmp_path: Path) 
             pytest.raises(aggml.Unsupported, match="rwkv7 cannot be cut into stages: later layers"),
         ):
             await load_decoder(backend, file, stage=(0, 2))
+
+
+@pytest.mark.parametrize("layout", ["qwen3next", "qwen35", "granitehybrid", "falcon-h1", "mamba2"])
+@pytest.mark.parametrize("seed", [0, 3, 7])
+async def test_prompts_that_go_on_from_a_stored_end_beside_others_answer_as_alone(
+    tmp_path: Path, layout: str, seed: int
+) -> None:
+    """The keys behind the last whole page are where the prompt reads them, its states, too."""
+    path = random_models.write(tmp_path / "model.gguf", layout)
+    texts = np.random.default_rng(5).integers(5, 300, (4, 12)).tolist()
+    prompts = [text[:n] for text in texts for n in (9, 12)]
+    found: dict[int, list[int]] = {}
+
+    async def answer(model: TextModel, i: int) -> None:
+        tokens = model.generate(prompts[i], max_tokens=4, stop_ids=[])
+        found[i] = [x.id async for x in tokens]
+
+    options: Any = {"slots": 8, "ctx": 256, "cache": "f32"}
+    async with aggml.get_device("CPU").backend(n_threads=2) as backend:
+        async with aggml.models.load(path, backend, prefix_cache=0, **options) as model:
+            assert isinstance(model, TextModel)
+            for i in range(len(prompts)):
+                await answer(model, i)
+        alone = dict(found)
+        async with aggml.models.load(path, backend, **options) as model:
+            assert isinstance(model, TextModel)
+            async with anyio.create_task_group() as tasks:
+                for i in np.random.default_rng(seed).permutation(len(prompts)).tolist():
+                    tasks.start_soon(answer, model, i)
+    assert found == alone

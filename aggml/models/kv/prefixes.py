@@ -228,6 +228,8 @@ class Prefixes:
                 self._memory.note(page, count, writes)
             if end is not None and end.snapshot is not None:
                 self._decoder.load(slot, end.snapshot)
+                if row is not None and end.snapshot.n:  # keys and values behind the last page
+                    self._decoder.load_rows(row, end.snapshot)
             self._touch([*path, end] if end is not None else path)
             return n
 

@@ -59,6 +59,20 @@ Memory::~Memory()
     }
 }
 
+int64_t item(PyObject *tuple, Py_ssize_t i)
+{
+    int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+    if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+    return value;
+}
+
+void four(PyObject *object, int64_t *out)
+{
+    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 4)
+        throw nb::type_error("expected a tuple of four ints");
+    for (int i = 0; i < 4; ++i) out[i] = item(object, i);
+}
+
 size_t reach(const int64_t *ne, const int64_t *nb, size_t item)
 {
     int64_t end = static_cast<int64_t>(item);

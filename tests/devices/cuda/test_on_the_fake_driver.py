@@ -31,7 +31,7 @@ _JITTER = {
     "test_blas",
 }
 #: These have two GPUs.
-_TWO = {"test_joined", "test_nccl"}
+_TWO = {"test_fusion_pair", "test_nccl"}
 #: These run once more with eight GPUs.
 _EIGHT = {"test_nccl"}
 #: These take 5 s of a core or more, and find little that the others do not find.
