@@ -104,7 +104,7 @@ async def test_three_launches_are_one(
     tokens: int,
 ) -> None:
     together, fewer = await told(device, how, cache, kind, tokens)
-    monkeypatch.setattr(plans, "turn_with_rows", lambda _: 0)
+    monkeypatch.setattr(plans, "fuse_rope_with_rows", lambda _: 0)
     alone, more = await told(device, how, cache, kind, tokens)
     assert fewer == more - 2
     for one, other in zip(together, alone, strict=True):
@@ -118,7 +118,7 @@ async def test_what_depends_on_each_other_stays_apart(
     device: CUDADevice, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     together, launches = await told(device, how, "f16", "f32", 5)
-    monkeypatch.setattr(plans, "turn_with_rows", lambda _: 0)
+    monkeypatch.setattr(plans, "fuse_rope_with_rows", lambda _: 0)
     alone, same = await told(device, how, "f16", "f32", 5)
     assert launches == same
     for one, other in zip(together, alone, strict=True):

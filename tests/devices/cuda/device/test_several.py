@@ -58,7 +58,8 @@ async def main():
             with anyio.fail_after(60):
                 try:
                     await model.logits(IDS)
-                except aggml.DeviceError as error:
+                except aggml.models.EngineError as failure:
+                    error = failure.__cause__
                     print("told", type(error).__name__, error)
                 else:
                     raise SystemExit("nothing failed")
