@@ -98,7 +98,8 @@ __all__ = ["serve"]
 )  # fmt: skip
 @click.option(
     "--idle", type=click.FloatRange(0, min_open=True), metavar="S",
-    help="With --memory: seconds after which a model that nobody uses is unloaded. [default: never]",
+    help="With --memory: seconds after which a model that nobody uses is unloaded. "
+    "[default: never]",
 )  # fmt: skip
 @click.option("--no-page", is_flag=True, help="Do not show the page with a chat at /.")
 @device_options

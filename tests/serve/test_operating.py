@@ -17,7 +17,7 @@ from starlette.routing import Route
 from aggml import InvalidArgument
 from aggml.models.small import write_small
 from aggml.serve.http import Options, application
-from aggml.serve.http.keys import Shares, read_keys
+from aggml.serve.http.keys import ClientShares, read_keys
 from aggml.serve.http.page import STATIC
 from aggml.serve.http.schema import RequestError
 
@@ -52,7 +52,7 @@ async def test_keys_come_from_a_file_with_names(file: Path, tmp_path: Path) -> N
 
 def test_shares_are_counted_for_each_client() -> None:
     now = 0.0
-    shares = Shares(rate=2, at_once=None, clock=lambda: now)
+    shares = ClientShares(rate=2, at_once=None, clock=lambda: now)
 
     def ask(client: str) -> float | None:
         try:
@@ -67,7 +67,7 @@ def test_shares_are_counted_for_each_client() -> None:
     assert [ask("a"), ask("a")] == [None, pytest.approx(30)]
     now = 1e6
     assert [ask("a"), ask("a"), ask("a")] == [None, None, pytest.approx(30)]
-    at_once = Shares(rate=None, at_once=1)
+    at_once = ClientShares(rate=None, at_once=1)
     with at_once.take("a"), at_once.take("b"), pytest.raises(RequestError), at_once.take("a"):
         pass
     with at_once.take("a"):

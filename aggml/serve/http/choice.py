@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aggml.models import TextModel, Token, TokenStream, ToolCallDelta
 
-__all__ = ["ChatChoice", "Choice", "Piece", "Said", "TextChoice", "Told", "seeded"]
+__all__ = ["AnsweredCall", "ChatChoice", "Choice", "Piece", "TextChoice", "Told", "seeded"]
 
 
 class Told(NamedTuple):
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     ids: Sequence[int] = ()
 
 
-class Said(NamedTuple):
+class AnsweredCall(NamedTuple):
     """A call of a function, as the answer has it.
 
     Attributes:
@@ -103,7 +103,7 @@ class Choice(ABC):
         self.ended = before.ended
         self.content = ""
         self.reasoning = ""
-        self.calls: list[Said] = []
+        self.calls: list[AnsweredCall] = []
         self.told: list[Told] = []
         self.ids = list(before.tokens)
         self._spell = model.tokenizer.bytes_of
@@ -199,7 +199,7 @@ class Choice(ABC):
                     known = calls.setdefault(call.index, [call.id or "", call.name or "", ""])
                     known[2] += call.arguments
         self.content, self.reasoning = "".join(content), "".join(reasoning)
-        self.calls = [Said(*x) for x in calls.values()]
+        self.calls = [AnsweredCall(*x) for x in calls.values()]
 
 
 def seeded(options: Mapping[str, Any], variant: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Keys", "Shares", "read_keys"]
+__all__ = ["ClientShares", "Keys", "read_keys"]
 
 CLIENTS: Final = 4096  # clients that are remembered; the one that was idle longest is forgotten
 MINUTE: Final = 60.0
@@ -107,7 +107,7 @@ class _Share:
     running: int = 0
 
 
-class Shares:
+class ClientShares:
     """How many requests each client may begin in a minute, and have under way.
 
     Args:

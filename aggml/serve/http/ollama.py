@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aggml.models import TextModel, ToolCallDelta
     from aggml.serve.http.choice import Piece
     from aggml.serve.http.schema import ModelRequest
-    from aggml.serve.http.service import Entry
+    from aggml.serve.http.service import ServedEntry
 
 __all__ = [
     "ENDPOINTS",
@@ -309,7 +309,7 @@ async def embed(exchange: Exchange) -> Response:
     )  # fmt: skip
 
 
-def _about(exchange: Exchange, entry: Entry, name: str) -> dict[str, Any]:
+def _about(exchange: Exchange, entry: ServedEntry, name: str) -> dict[str, Any]:
     size = entry.path.stat().st_size if entry.path.is_file() else 0
     created = datetime.fromtimestamp(exchange.service.created, UTC).isoformat()
     return {
@@ -318,7 +318,7 @@ def _about(exchange: Exchange, entry: Entry, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _details(entry: Entry) -> dict[str, Any]:
+def _details(entry: ServedEntry) -> dict[str, Any]:
     family = "" if entry.model is None else entry.model.architecture
     return {"parent_model": "", "format": "gguf", "family": family, "families": [family],
             "parameter_size": "", "quantization_level": ""}  # fmt: skip

@@ -17,7 +17,7 @@ from aggml.serve.http.page import POLICY, page, script, style
 from aggml.serve.http.schema import ModelChange, RequestError
 
 if TYPE_CHECKING:
-    from aggml.serve.http.service import Entry
+    from aggml.serve.http.service import ServedEntry
 
 __all__ = [
     "ENDPOINTS",
@@ -83,7 +83,7 @@ async def unload(exchange: Exchange) -> Response:
     return as_json({"success": True})
 
 
-async def _changed(exchange: Exchange) -> Entry:
+async def _changed(exchange: Exchange) -> ServedEntry:
     """The model that a request is about.
 
     Raises:

@@ -27,7 +27,6 @@ __all__ = [
     "AnthropicTool",
     "Call",
     "Chat",
-    "Chosen",
     "ChosenFunction",
     "Completion",
     "Detokenize",
@@ -36,6 +35,7 @@ __all__ = [
     "Extra",
     "Function",
     "FunctionCall",
+    "FunctionChoice",
     "Generation",
     "Infill",
     "JsonSchema",
@@ -380,7 +380,7 @@ class ChosenFunction(Struct):
     name: str
 
 
-class Chosen(Struct):
+class FunctionChoice(Struct):
     """The function that must be called."""
 
     function: ChosenFunction
@@ -409,7 +409,7 @@ class Chat(Generation, kw_only=True):
     ] = None
     tools: Annotated[list[Tool] | None, about("functions that the model may call")] = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | Chosen | None, about("whether it calls one")
+        Literal["none", "auto", "required"] | FunctionChoice | None, about("whether it calls one")
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, about("false: at most one call in an answer")

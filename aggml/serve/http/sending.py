@@ -15,7 +15,7 @@ import anyio
 
 from aggml.serve.http.forms import Failure, as_json
 from aggml.serve.http.resuming import Note
-from aggml.serve.http.spans import Span
+from aggml.serve.http.spans import RequestSpan
 from aggml.serve.http.streams import EVENTS, HungUpError, first_of, hung_up_cancels
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ async def respond(
         TooLongError, FullError, DeadlineError, ...: before anything is sent.
     """
     choices = writer.choices
-    span = Span.begin(exchange)
+    span = RequestSpan.begin(exchange)
     try:
         for choice in choices:
             await choice.open()
@@ -162,7 +162,7 @@ def _plain(write: Write) -> Write:
     return without
 
 
-async def _send(writer: Writer, write: Write, seconds: float, span: Span) -> None:
+async def _send(writer: Writer, write: Write, seconds: float, span: RequestSpan) -> None:
     """Write the answer piece by piece, the pieces of several choices as they come."""
     try:
         with anyio.fail_after(seconds):
@@ -181,7 +181,7 @@ async def _send(writer: Writer, write: Write, seconds: float, span: Span) -> Non
     await write(writer.end(), ENDED)
 
 
-async def _send_choice(writer: Writer, choice: Choice, write: Write, span: Span) -> None:
+async def _send_choice(writer: Writer, choice: Choice, write: Write, span: RequestSpan) -> None:
     if not choice.begun:
         await _write(write, writer.begin_choice(choice), choice)
     async with aclosing(choice.pieces()) as pieces:

@@ -29,7 +29,7 @@ from aggml.models import (
 from aggml.process.paths import user_path
 from aggml.serve.http.fields import Ignored
 from aggml.serve.http.kept import Store
-from aggml.serve.http.keys import Keys, Shares, read_keys
+from aggml.serve.http.keys import ClientShares, Keys, read_keys
 from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import UnderWay, collect_seldom
 from aggml.serve.http.schema import RequestError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from aggml.models import Model
     from aggml.serve.http.schema import ModelRequest
 
-__all__ = ["Entry", "Options", "Service"]
+__all__ = ["Options", "ServedEntry", "Service"]
 
 M = TypeVar("M", bound="Model")
 
@@ -135,7 +135,7 @@ async def _beside(task: Callable[[], Coroutine[Any, Any, Any]]) -> AsyncIterator
 
 
 @dataclass
-class Entry:
+class ServedEntry:
     """A model of the service.
 
     Attributes:
@@ -176,7 +176,7 @@ class Service:
         self.options = options
         self.metrics = Metrics()
         self.keys = Keys(options.keys())
-        self.shares = Shares(options.rate, options.concurrency)
+        self.shares = ClientShares(options.rate, options.concurrency)
         self.ignored = Ignored(strict=options.strict)
         self.entries = _entries(options)
         self.host: Host | None = None
@@ -231,7 +231,9 @@ class Service:
             await anyio.sleep(max(1.0, self.options.idle / 2))
             await self.host.tidy()
 
-    async def _open(self, entry: Entry, on: Backend | Scheduler, stack: AsyncExitStack) -> None:
+    async def _open(
+        self, entry: ServedEntry, on: Backend | Scheduler, stack: AsyncExitStack
+    ) -> None:
         progress = self.options.progress
         path = entry.path
 
@@ -246,7 +248,7 @@ class Service:
         self._know(entry, served.model)
         entry.model = served.model
 
-    def _know(self, entry: Entry, model: Model) -> None:
+    def _know(self, entry: ServedEntry, model: Model) -> None:
         """Note what a loaded model can do."""
         entry.kind = type(model)
         entry.ranks = isinstance(model, EncoderModel) and model.ranks
@@ -275,7 +277,7 @@ class Service:
         """The loaded models of speech."""
         return {x.name: x.model for x in self.entries if isinstance(x.model, SpeechModel)}
 
-    def find(self, name: str) -> Entry:
+    def find(self, name: str) -> ServedEntry:
         """The model of a name.
 
         Raises:
@@ -326,7 +328,7 @@ class Service:
     async def _use(
         self,
         stack: AsyncExitStack,
-        entry: Entry,
+        entry: ServedEntry,
         kinds: Sequence[type[Model]],
         what: str,
         *,
@@ -340,7 +342,7 @@ class Service:
         return model
 
     @asynccontextmanager
-    async def use(self, entry: Entry) -> AsyncIterator[Model]:
+    async def use(self, entry: ServedEntry) -> AsyncIterator[Model]:
         """A model of the host, loaded if it is not, until the end of the block."""
         assert self.host is not None
         async with self.host.use(entry.name) as model:
@@ -350,13 +352,13 @@ class Service:
                 self._know(entry, model)
             yield model
 
-    def state_of(self, entry: Entry) -> str:
+    def state_of(self, entry: ServedEntry) -> str:
         """Whether a model is "loaded", "loading", "unloading" or "unloaded"."""
         if self.host is None:
             return "loaded" if entry.model is not None else "loading"
         return self.host.models[entry.name].state
 
-    async def load(self, entry: Entry) -> None:
+    async def load(self, entry: ServedEntry) -> None:
         """Load a model of the host.
 
         Raises:
@@ -366,7 +368,7 @@ class Service:
         async with self.use(entry):
             pass
 
-    async def unload(self, entry: Entry) -> None:
+    async def unload(self, entry: ServedEntry) -> None:
         """Unload a model of the host.
 
         Raises:
@@ -403,14 +405,14 @@ class Service:
             model.engine.cut_off(EngineError("the server has stopped"))
 
 
-def _can(entry: Entry, kinds: Sequence[type[Model]], *, ranks: bool) -> bool:
+def _can(entry: ServedEntry, kinds: Sequence[type[Model]], *, ranks: bool) -> bool:
     """Whether a model can answer; one that was never loaded may."""
     if entry.kind is None:
         return True
     return issubclass(entry.kind, tuple(kinds)) and (entry.ranks or not ranks)
 
 
-def _entries(options: Options) -> list[Entry]:
+def _entries(options: Options) -> list[ServedEntry]:
     """The models and all their names.
 
     Raises:
@@ -434,7 +436,7 @@ def _entries(options: Options) -> list[Entry]:
     for path, stem, others in zip(paths, stems, aliases, strict=True):
         # Files of one name are told apart by their aliases.
         names = [*others, stem] if stems.count(stem) == 1 or not others else others
-        found.append(Entry(path, names))
+        found.append(ServedEntry(path, names))
     seen: set[str] = set()
     for entry in found:
         for name in entry.names:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.http.exchange import Exchange
 
-__all__ = ["Span"]
+__all__ = ["RequestSpan"]
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def _api() -> tuple[Any, Any] | None:
     return propagate, trace
 
 
-class Span:
+class RequestSpan:
     """The span of a request for text: ``with span: ...``; ends once."""
 
     def __init__(self, span: Any) -> None:  # noqa: ANN401 of OpenTelemetry, or None
