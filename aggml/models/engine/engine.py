@@ -594,6 +594,13 @@ class Engine:
             inputs = self.decoder.inputs_of(step, plan.batch, plan.draws, chained=plan.chained)
             future = self.decoder.run_step(step, inputs, plan.batch, chained=plan.chained)
         except Exception as error:
+            if plan.chained and any(
+                x.future.done() and x.future.exception() for x in self._flights
+            ):
+                # The step before has failed since `_land`, and a lost state is refused here: that
+                # step's error is the one to tell, not the refusal.
+                self._again = True
+                return False
             self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             return False
         self._flights.append(_Flight(plan, future, time.perf_counter()))

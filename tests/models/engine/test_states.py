@@ -6,6 +6,7 @@ themselves (../test_states.py), continuous batching as such (test_engine.py).
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aggml.devices.sim import SimDevice
+    from aggml.models.decoder.batch import Shape
+    from aggml.models.decoder.step import Step
     from aggml.models.text_model import TextModel
 
 LAYOUTS = [
@@ -157,6 +160,33 @@ async def test_a_step_that_fails_fails_its_sequences_alone(
         with pytest.raises(EngineError, match="injected fault"):
             await all_of(model, *asked[0])
         assert await all_of(model, *asked[1]) == wanted
+
+
+@pytest.mark.parametrize("k", range(2, 8))
+async def test_the_error_of_a_step_is_told_if_it_fails_while_the_next_one_is_planned(
+    tmp_path: Path, sim_device: SimDevice, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """The state is lost between the look for ended steps and the launch of the step behind."""
+    asked = [(ids, 12) for ids in prompts([20, 9])]
+    (wanted,) = await alone(tmp_path, "rwkv7-two-heads", asked[1:])
+    file = written(tmp_path, "rwkv7-two-heads")
+    async with running(file, device=sim_device, cache="f32") as model:
+        engine = engine_of(model)
+
+        find_step = engine.decoder.find_step
+
+        def find_after_all_have_ended(shape: Shape) -> Step | None:
+            for flight in engine._flights:
+                while not flight.future.done():
+                    time.sleep(0)
+            return find_step(shape)
+
+        monkeypatch.setattr(engine.decoder, "find_step", find_after_all_have_ended)
+        sim_device.fail_at(k, "compute")
+        with pytest.raises(EngineError, match="injected fault"):
+            await all_of(model, *asked[0])
+        assert await all_of(model, *asked[1]) == wanted
+        assert engine.counters.failed_steps == 1
 
 
 async def test_a_step_that_is_aborted_leaves_no_state_behind(tmp_path: Path) -> None:
