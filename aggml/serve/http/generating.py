@@ -6,6 +6,7 @@ here: fields (schema.py), the routes of a protocol.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio.to_thread
@@ -66,7 +67,6 @@ def sampling_options(
         logprobs: how many probable tokens are told beside each one; None: none is told.
     """
     ends = frozenset[int]() if given.ignore_eos else model.tokenizer.ends
-    defaults = type(given)
     found: dict[str, Any] = {
         "temperature": max(0.0, given.temperature),
         "top_k": max(0, given.top_k),
@@ -80,7 +80,7 @@ def sampling_options(
         "deadline": given.timeout,
         **_constraint(given),
     }
-    usual = {x.encode_name: x.default for x in msgspec.structs.fields(defaults)}
+    usual = _defaults_of(type(given))
     for name in SAME:
         value = getattr(given, name)
         if name == "min_p" or value != usual[name]:
@@ -93,6 +93,11 @@ def sampling_options(
     if given.samplers:
         found["samplers"] = _samplers(given.samplers, exchange)
     return found
+
+
+@functools.cache  # reading annotations takes 4 ms, which no request may take on the event loop
+def _defaults_of(form: type[Sampling]) -> dict[str, Any]:
+    return {x.encode_name: x.default for x in msgspec.structs.fields(form)}
 
 
 def _stops(given: str | list[str]) -> list[str]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 import msgspec
 
+from aggml import __version__
 from aggml.models import TextModel
 from aggml.models.chat import encode_chat, render_chat
 from aggml.serve.http.choice import Choice, TextChoice, Told
@@ -389,7 +389,7 @@ async def properties(exchange: Exchange) -> Response:
     found: dict[str, Any] = {
         "total_slots": getattr(model, "slots", 1), "model_alias": entry.name,
         "model_path": entry.path.name, "modalities": {"vision": False, "audio": False},
-        "build_info": f"aggml {version('aggml')}", "is_sleeping": False,
+        "build_info": f"aggml {__version__}", "is_sleeping": False,
     }  # fmt: skip
     settings: dict[str, Any] = {"id": 0, "n_ctx": model.ctx, "is_processing": False}
     if isinstance(model, TextModel):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from aggml import __version__
 from aggml.models import EncoderModel
 from aggml.serve.http.choice import ChatChoice, Choice, TextChoice
 from aggml.serve.http.exchange import Endpoint, Exchange
@@ -356,7 +356,7 @@ async def show(exchange: Exchange) -> Response:
 
 async def version_of(_: Exchange) -> Response:
     """Tell the version, in Ollama's form."""
-    return as_json({"version": version("aggml")})
+    return as_json({"version": __version__})
 
 
 ENDPOINTS: Final = (

@@ -6,11 +6,11 @@ Not here: the schema itself (schema.py).
 from __future__ import annotations
 
 import html
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from aggml import __version__
 from aggml.serve.http.schema import ALIASES, FORMS, OTHERS, Transcription, components
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             paths.setdefault(plain, {})[endpoint.method.lower()] = _operation(endpoint, plain)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "aggml", "version": version("aggml")},
+        "info": {"title": "aggml", "version": __version__},
         "paths": paths,
         "components": {
             "schemas": parts,

@@ -5,11 +5,11 @@ Not here: the page with a chat (page.py), what is measured (metrics.py).
 
 from __future__ import annotations
 
-from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse, Response
 
+from aggml import __version__
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import as_json
 from aggml.serve.http.openapi import description, documentation
@@ -62,7 +62,7 @@ async def alive(exchange: Exchange) -> Response:
 
 async def version(_: Exchange) -> Response:
     """Tell the version of the program."""
-    return as_json({"version": version_of("aggml")})
+    return as_json({"version": __version__})
 
 
 async def show_metrics(exchange: Exchange) -> Response:

@@ -6,16 +6,16 @@ Here: options, names, opening, draining. Not here: the routes (app.py), opening 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from aggml import InvalidArgument
+from aggml import InvalidArgument, __version__
 from aggml.models import (
     EncoderModel,
     EngineError,
@@ -161,11 +161,11 @@ class ServedEntry:
         """The name that is told."""
         return self.names[0]
 
-    @property
+    @functools.cached_property  # it asks the file system
     def fingerprint(self) -> str:
         """What answers of the same seed depend on: the file and the version of the program."""
         stat = self.path.stat() if self.path.exists() else None
-        what = f"{version('aggml')}|{self.path.name}|{stat.st_size if stat else 0}"
+        what = f"{__version__}|{self.path.name}|{stat.st_size if stat else 0}"
         return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:12]
 
 
