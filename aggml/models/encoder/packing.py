@@ -129,12 +129,12 @@ def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     """
     shape = packing.shape
     if not shape.masked:  # each sentence is a row
-        row = np.arange(shape.tokens, dtype=np.int32)
-        return (
-            np.concatenate(sentences).reshape(shape.rows, shape.tokens),
-            np.broadcast_to(row, (shape.rows, shape.tokens)),
-            np.ones((shape.rows, shape.tokens, 1), np.float32),
-        )
+        positions = np.empty((shape.rows, shape.tokens), np.int32)
+        positions[:] = np.arange(shape.tokens, dtype=np.int32)
+        member = np.empty((shape.rows, shape.tokens, 1), np.float32)
+        member.fill(1)
+        ids = np.concatenate(sentences).reshape(shape.rows, shape.tokens)
+        return ids, positions, member
     ids = np.zeros((shape.rows, shape.tokens), np.int32)
     positions = np.zeros((shape.rows, shape.tokens), np.int32)
     member = np.zeros((shape.rows, shape.tokens, shape.segments), np.float32)
