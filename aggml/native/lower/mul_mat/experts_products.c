@@ -3,8 +3,6 @@
  * scattered in the result. */
 #include "experts.h"
 
-#include "table/tunables.h"
-
 enum {
     L1_ELEMENTS = 7168, /* f32 elements of columns: they take 28 of the 48 KB */
     K_GRAIN = 256,      /* a multiple of every block size */
@@ -123,8 +121,7 @@ static void by_packed(const part *x)
                                         .lda = agk_packed_group_bytes(layout, k),
                                         .b = x->columns + agk_experts_before(p, layout, i, k),
                                         .c = x->task->scratch,
-                                        .ldc = (size_t)rows * sizeof(float),
-                                        .ahead = (size_t)agk_tuned_ahead(a->type)};
+                                        .ldc = (size_t)rows * sizeof(float)};
             (n <= AGK_PACKED_COLUMNS ? p->packed_lanes : p->packed_tiles)(&block);
             scatter(x, i, n, row, rows, x->task->scratch);
         }
