@@ -12,6 +12,7 @@ import anyio
 import numpy as np
 import pytest
 from devices.ggml import builds, fakes
+from waiting import until
 
 import aggml
 from aggml import Graph, ops
@@ -119,11 +120,11 @@ async def test_a_wait_between_streams_is_left_to_the_device() -> None:
         with one.stream.hold():
             one.set(x, _ramp(4))
             computed = one.graph_compute(graph)
+        # time in which both are issued: with less, two would wait without the library's event
         await anyio.sleep(0.02)
         two.wait(computed)
         got = two.get(y)
-        await anyio.sleep(0.02)
-        assert device.native.followed == before + 1
+        await until(lambda: device.native.followed == before + 1)
         assert not computed.done()
         assert not got.done()
         assert np.array_equal(await got, 2 * _ramp(4))
