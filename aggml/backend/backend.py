@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from aggml.memory.buffer_type import BufferType
     from aggml.memory.graph_memory import CompiledGraph, GraphPlans
     from aggml.plan import DevicePlan
-    from aggml.stream.batch import Batch
+    from aggml.stream.batch import StreamBatch
     from aggml.stream.prepared import RunArguments
     from aggml.stream.slices import Sliced
     from aggml.tensor.placement import BufferUsage, Holder
@@ -1210,7 +1210,7 @@ class Backend(ABC):
 
     # -- order
 
-    def batch(self) -> Batch:
+    def batch(self) -> StreamBatch:
         """``with backend.batch():`` enqueues this thread's calls at its end, in one step.
 
         No call of another thread gets between them. Awaiting one of the batch's Futures inside the

@@ -16,7 +16,7 @@ from aggml.ops.table import NUMBERS
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Launch
-    from aggml.plan import Chain
+    from aggml.plan import FusionChain
     from aggml.tensor import Tensor
 
 __all__ = ["append_words", "beginning", "ending", "fits"]
@@ -27,7 +27,7 @@ _AUX: Final = 80 * 2 + 64  # offset of aux with one operand; each further operan
 _OF_PRODUCT: Final = 3  # the first word of aux that a product does not use
 
 
-def fits(chain: Chain) -> bool:
+def fits(chain: FusionChain) -> bool:
     """Whether one launch computes the chain."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     if last.nb != lead.nb or not last.is_contiguous:
@@ -43,7 +43,7 @@ def fits(chain: Chain) -> bool:
     )
 
 
-def _follows(lead: Tensor, chain: Chain) -> bool:
+def _follows(lead: Tensor, chain: FusionChain) -> bool:
     """Whether the product kernels for few columns can also compute the next stage."""
     (stage,) = chain.stages
     node, other = stage.node, stage.other
@@ -60,13 +60,13 @@ def _row(other: Tensor, lead: Tensor) -> bool:
     return other.dtype is DType.F32 and wide and other.nrows == 1
 
 
-def beginning(chain: Chain, address: Address) -> tuple[Tensor, Address]:
+def beginning(chain: FusionChain, address: Address) -> tuple[Tensor, Address]:
     """The first node, and an address function that makes its launches write the last node."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     return lead, lambda tensor: address(last if tensor is lead else tensor)
 
 
-def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launch]:
+def ending(chain: FusionChain, launches: list[Launch], address: Address) -> list[Launch]:
     """The launches of the first node; those that write it also get the words for what follows."""
     lead = chain.nodes[0]
     if lead.op in _NORMS:

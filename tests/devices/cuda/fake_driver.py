@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.devices.cuda.launch import Address
-    from aggml.plan import Chain
+    from aggml.plan import FusionChain
     from aggml.plan.fusion import Readers
 
 __all__ = ["ON_FAKE", "Fake", "HostKernels", "SimpleKernels", "all_kernels", "built"]
@@ -202,15 +202,17 @@ class SimpleKernels:
         """No kernel needs counters."""
         return 0
 
-    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+    def find(self, node: Tensor, readers: Readers) -> FusionChain | None:
         """There are no chains."""
         return None
 
-    def fits(self, chain: Chain) -> bool:
+    def fits(self, chain: FusionChain) -> bool:
         """No chain fits: each node is computed by itself."""
         return False
 
-    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+    def together(
+        self, chain: FusionChain, address: Address, scratch: int, fault: int
+    ) -> list[Launch]:
         """Never called, since no chain fits."""
         raise NotImplementedError
 
