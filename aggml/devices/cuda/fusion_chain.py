@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["append_words", "beginning", "ending", "fits"]
 
 _NORMS: Final = frozenset(("norm", "rms_norm", "l2_norm"))
-_FEW: Final = 8  # up to this many columns the product kernels take one more operand
+_VEC_COLUMNS: Final = 8  # up to this many columns the product kernels take one more operand
 _AUX: Final = 80 * 2 + 64  # offset of aux with one operand; each further operand adds 80
 _OF_PRODUCT: Final = 3  # the first word of aux that a product does not use
 
@@ -47,7 +47,7 @@ def _follows(lead: Tensor, chain: FusionChain) -> bool:
     """Whether the product kernels for few columns can also compute the next stage."""
     (stage,) = chain.stages
     node, other = stage.node, stage.other
-    if lead.ne[1] > _FEW or lead.ne[2] * lead.ne[3] != 1:
+    if lead.ne[1] > _VEC_COLUMNS or lead.ne[2] * lead.ne[3] != 1:
         return False
     if other is None or other.dtype is not DType.F32 or other.ne != lead.ne or other.nb[0] != 4:
         return False
@@ -76,7 +76,7 @@ def ending(chain: FusionChain, launches: list[Launch], address: Address) -> list
     assert stage.other is not None
     words = NUMBERS[stage.node.op], address(stage.other), int(stage.first), stage.other.nb[1]
     return [
-        append_words(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("few_") else launch
+        append_words(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("vec_") else launch
         for launch in launches
     ]
 

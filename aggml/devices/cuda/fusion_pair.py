@@ -107,7 +107,7 @@ def launches(
         append_words(
             replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_given(lead)), 3, *words
         )
-        if each.kernel.startswith(("few_1", "id_few"))
+        if each.kernel.startswith(("vec_1", "id_vec"))
         else each
         for each in mul_mat.launches(NodeSite(lead, where, scratch, word, gpu))
     ]

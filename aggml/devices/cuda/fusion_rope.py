@@ -20,7 +20,7 @@ __all__ = ["fuse_rope_with_rows"]
 
 #: Kernels that write their first operand and scratch, and read nothing but operands, scratch and
 #: what a word of their aux points to. A rope is put off past these alone.
-_PASSED: Final = ("few_", "tiles_", "add_parts", "quantize_columns", "norm_rows")
+_PASSED: Final = ("vec_", "tiles_", "add_parts", "quantize_columns", "norm_rows")
 _WINDOW: Final = 24  # launches that are looked at
 _OPERAND: Final = struct.Struct("<10q")  # data, ne, nb, type
 _TAIL: Final = 64 + 64 + 24  # op_params, aux, scratch, fault, op

@@ -165,7 +165,7 @@ static void offer_fetch(ag_pool *pool, const ag_run *r, size_t step, int streams
     atomic_store_explicit(&f->chunks, next->n_chunks, memory_order_relaxed);
     atomic_store_explicit(&f->streams, (unsigned)streams, memory_order_relaxed);
     atomic_store_explicit(&f->done, 0, memory_order_relaxed);
-    const bool weighed = r->weighed && streams <= AG_FEW_THREADS;
+    const bool weighed = r->weighed && streams <= AG_SMALL_POOL;
     for (int i = 0; weighed && i <= streams; ++i)
         atomic_store_explicit(&f->begins[i], ag_run_begins(r, i, next->n_chunks), memory_order_relaxed);
     atomic_store_explicit(&f->weighed, weighed, memory_order_relaxed);
@@ -187,7 +187,7 @@ bool ag_pool_fetch(ag_pool *pool)
     const size_t stream = 1 + piece % (streams - 1), at = piece / (streams - 1) * FETCH_BYTES;
     const size_t bytes = atomic_load(&f->chunk_bytes), more = chunks % streams;
     size_t each = chunks / streams, begin = stream * each + (stream < more ? stream : more);
-    if (atomic_load_explicit(&f->weighed, memory_order_relaxed) && stream < AG_FEW_THREADS) {
+    if (atomic_load_explicit(&f->weighed, memory_order_relaxed) && stream < AG_SMALL_POOL) {
         begin = atomic_load_explicit(&f->begins[stream], memory_order_relaxed);
         each = atomic_load_explicit(&f->begins[stream + 1], memory_order_relaxed) - begin;
     }

@@ -194,16 +194,16 @@ ag_submit_status ag_submit(ag_batch *batches, size_t n)
 
 ag_submit_status ag_submit_if(ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen)
 {
-    enum { FEW = 16 };
-    party few[FEW], *parties = few;
+    enum { ON_STACK = 16 };
+    party on_stack[ON_STACK], *parties = on_stack;
     size_t bound = n_seen;
     for (size_t i = 0; i < n; ++i) {
         ++bound;
         for (size_t k = 0; k < batches[i].n; ++k) bound += batches[i].slots[k].kind == AG_KIND_WAIT;
     }
-    if (bound > FEW && (parties = malloc(bound * sizeof *parties)) == NULL) return AG_SUBMIT_NO_MEMORY;
+    if (bound > ON_STACK && (parties = malloc(bound * sizeof *parties)) == NULL) return AG_SUBMIT_NO_MEMORY;
     const size_t count = involved(batches, n, seen, n_seen, parties);
     const ag_submit_status status = submit(parties, count, batches, n, seen, n_seen);
-    if (parties != few) free(parties);
+    if (parties != on_stack) free(parties);
     return status;
 }
