@@ -12,6 +12,7 @@ import hashlib
 import os
 import struct
 import subprocess
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def built(source: str, name: str = "") -> Path:
     library = folder / (name or f"{path.stem}.so")
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        part = library.with_suffix(f".{os.getpid()}")
+        part = library.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         soname = f"-Wl,-soname,{library.name}"
         subprocess.run([*flags, str(path), soname, "-o", str(part), "-ldl"], check=True)
         part.replace(library)
