@@ -14,8 +14,8 @@ import anyio.lowlevel
 from aggml.backend.inputs import reshape_results, shapes_of
 from aggml.errors import InvalidHandle, InvalidState
 from aggml.graph import Graph
-from aggml.scheduler.deciding.show import SchedulePlan
 from aggml.scheduler.arguments import COPIES, SchedulerArguments
+from aggml.scheduler.deciding.show import SchedulePlan
 from aggml.scheduler.layout.layout import measure
 from aggml.scheduler.planner import Planner
 from aggml.scheduler.running.job import Job

@@ -181,7 +181,7 @@ class Admission:
                         oldest = None
                 # None: another waiter is first, or all places belong to tasks that were admitted
                 # and have not submitted yet. In any case a place that is given up wakes, too.
-                last = None if oldest is None else oldest._awaited()
+                last = None if oldest is None else oldest._op_to_await()
                 if last is not None:
                     if entry is not None:
                         entry.cancel()

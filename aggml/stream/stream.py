@@ -434,8 +434,8 @@ class Stream:
         batch = self.open_batch() if future._ops is None else None
         event._move(future, queued=batch is None)
         if batch is not None:
-            batch.once_enqueued(lambda: event._queued(future))
-            batch.on_drop(lambda: event._dropped(future))
+            batch.once_enqueued(lambda: event._note_queued(future))
+            batch.on_drop(lambda: event._note_dropped(future))
         return future
 
     def mark(

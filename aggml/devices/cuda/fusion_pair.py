@@ -105,7 +105,7 @@ def launches(
     words = NUMBERS[last.op], address(matrix), int(chain.stages[1].first)
     return [
         append_words(
-            replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_given(lead)), 3, *words
+            replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_operands(lead)), 3, *words
         )
         if each.kernel.startswith(("vec_1", "id_vec"))
         else each
@@ -113,5 +113,5 @@ def launches(
     ]
 
 
-def _given(node: Tensor) -> list[Tensor]:
+def _operands(node: Tensor) -> list[Tensor]:
     return [source for source in node.src if source is not None]

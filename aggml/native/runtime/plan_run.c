@@ -44,7 +44,7 @@ static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step,
     return plan->steps[step].run(&task, plan->steps[step].node, chunk);
 }
 
-static void chunk_failed(ag_run *r, size_t step, agk_status status, const char *message)
+static void fail_chunk(ag_run *r, size_t step, agk_status status, const char *message)
 {
     pthread_mutex_lock(&r->message_lock);
     int none = AGK_OK;
@@ -247,7 +247,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
-        if (status != AGK_OK) chunk_failed(r, step, status, worker->message);
+        if (status != AGK_OK) fail_chunk(r, step, status, worker->message);
     }
     leave_run(pool, r);
     return AG_RUN_FINISHED;
@@ -268,7 +268,7 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
         agk_status status = run_chunk(worker, plan, c.step, c.chunk, r->arena, worker->message);
-        if (status != AGK_OK) chunk_failed(r, c.step, status, worker->message);
+        if (status != AGK_OK) fail_chunk(r, c.step, status, worker->message);
     }
     ag_pool_wake_owed(pool, worker, 1);
     return ag_run_finish(r, &c) ? LAST : WORKED;

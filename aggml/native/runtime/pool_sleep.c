@@ -16,7 +16,7 @@
 
 _Atomic(void (*)(void)) ag_on_idle; /* null at first */
 
-static bool crowded(const ag_pool *pool)
+static bool is_crowded(const ag_pool *pool)
 {
     return ag_now() < atomic_load_explicit(&pool->crowded_until, memory_order_relaxed);
 }
@@ -44,7 +44,7 @@ static void lie_apart(ag_pool *pool, ag_worker *worker)
     atomic_store(&worker->cpu, here);
     /* In larger pools the system does this better, and looking at each worker costs time. */
     const int n_threads = atomic_load(&pool->n_threads);
-    if (here < 0 || pool->params.strict || n_threads > AG_SMALL_POOL || crowded(pool)) return;
+    if (here < 0 || pool->params.strict || n_threads > AG_SMALL_POOL || is_crowded(pool)) return;
     cpu_set_t mine, taken, there;
     CPU_ZERO(&taken);
     bool shared = false;
@@ -148,7 +148,7 @@ static int wake_locked(ag_pool *pool, ag_bank *bank, int n, bool stays)
         for (; woken < n && bank->asleep != NULL; ++woken) rouse(bank, bank->asleep);
         return woken;
     }
-    const bool send = stays && !crowded(pool);
+    const bool send = stays && !is_crowded(pool);
     for (int elsewhere = 1; elsewhere >= 0; --elsewhere) {
         for (int i = 0; i < n_threads && woken < n; ++i) {
             ag_worker *worker = pool->workers[i];

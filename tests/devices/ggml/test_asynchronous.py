@@ -17,7 +17,7 @@ from waiting import until
 import aggml
 from aggml import Graph, ops
 from aggml.devices.ggml.backend import GgmlBackend
-from aggml.devices.ggml.memory import taken
+from aggml.devices.ggml.memory import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ async def test_the_device_is_given_work_ahead() -> None:
     device, longest = fakes.device(), []
     fakes.delay(2000)
     for ahead in (True, False):
-        be = GgmlBackend(device, taken(device.native.stream("test", 1, ahead)), None)
+        be = GgmlBackend(device, result_of(device.native.stream("test", 1, ahead)), None)
         x, y, graph = _doubled(be)
         await be.set(x, _ramp(0))
         fakes.longest_queue()

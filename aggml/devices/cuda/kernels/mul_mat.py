@@ -182,7 +182,7 @@ def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
     return apart if ceil(m, apart) * batches >= _BLOCKS or a.ne[0] <= 1024 else rows
 
 
-def _aligned(site: NodeSite) -> int:
+def _rows_are_aligned(site: NodeSite) -> int:
     """Whether rows of a and b begin at multiples of 16 bytes."""
     operands = (site.src(0), site.src(1))
     return int(
@@ -198,7 +198,7 @@ def _plain(site: NodeSite) -> list[Launch]:
     node = site.node
     a, _, _ = _operands(node)
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
-    aligned = _aligned(site)
+    aligned = _rows_are_aligned(site)
     if columns > _VEC_COLUMNS:
         cut = _cut(node, site.gpu)
         stages, shared = (0, 0) if cut.ring is None else cut.ring[1:]
@@ -225,7 +225,7 @@ def _plain(site: NodeSite) -> list[Launch]:
 def _by_expert(site: NodeSite) -> list[Launch]:
     a, _, ids = _operands(site.node)
     assert ids is not None
-    m, slots, aligned = site.node.ne[0], ids.nelements, _aligned(site)
+    m, slots, aligned = site.node.ne[0], ids.nelements, _rows_are_aligned(site)
     if slots <= 2 * _VEC_COLUMNS:
         module, kernel = _kernel(a, "id_vec")
         rows = _rows(a, 1, m, slots)

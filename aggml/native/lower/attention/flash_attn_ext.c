@@ -187,7 +187,7 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
 
 /* How many keys of a head are converted at once for all tiles that see them, if there are several tiles. Converting
  * takes a quarter of the time that one tile takes. */
-static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t sharing)
+static int64_t keys_to_hold(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t sharing)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     if (k->ne[1] == 0 || plan->tiles * sharing < 2) return 0;
@@ -332,7 +332,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int terms = choose_terms(lowering, rows);
     if (terms != 0) lower_terms(lowering, &plan, terms);
     choose_kernels(lowering, &plan);
-    plan.held = (int32_t)keys_held(lowering, &plan, group);
+    plan.held = (int32_t)keys_to_hold(lowering, &plan, group);
     const bool small = n_keys * width * 4 <= HELD_MOST;
     plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small ? AGK_FLASH_AHEAD : 0u);
     /* A tile makes some 60 products per ns; half of that if its rows fill one vector only. */

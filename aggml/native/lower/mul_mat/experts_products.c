@@ -102,7 +102,7 @@ static const char *packed_rows(const part *x, int64_t row, int64_t rows)
 }
 
 /* Multiplies two groups of 16 rows at a time: they stay in L2 while all columns of the expert are multiplied. */
-static void by_packed(const part *x)
+static void multiply_packed(const part *x)
 {
     const agk_view *a = &x->node->src[0];
     const agk_experts_plan *p = x->p;
@@ -193,7 +193,7 @@ agk_status agk_experts_product_step(const agk_task *task, const agk_node *node, 
                         .columns = agk_experts_columns(&t, expert),
                         .stride = t.stride};
         if (p.packs)
-            by_packed(&x);
+            multiply_packed(&x);
         else if (x.cols > AGK_EXPERTS_DOTS)
             by_blocks(&x);
         else
