@@ -11,7 +11,7 @@ import aggml
 import aggml.models
 from aggml import Graph, ops
 from aggml.models.encoder.graph import build
-from aggml.models.encoder.packing import Shape
+from aggml.models.encoder.packing import PackingShape
 from benchmarks import ggml
 from benchmarks.models import embed
 from benchmarks.peers import MissingPeerError
@@ -85,7 +85,7 @@ async def _bert(be: aggml.Backend) -> list[Row]:
     encoder = model._encoder
     for rows in range(1, 12):
         start = time.perf_counter()
-        shape = Shape(rows, 32, 4, masked=True)
+        shape = PackingShape(rows, 32, 4, masked=True)
         program = await build(encoder.model, encoder.weights, shape)
         built.append(time.perf_counter() - start)
         start = time.perf_counter()

@@ -21,7 +21,7 @@ import aggml
 import aggml.devices.ggml as ggml
 from aggml import Graph, Tensor, ops
 from aggml.devices.ggml.backend import GgmlBackend
-from aggml.devices.ggml.memory import taken
+from aggml.devices.ggml.memory import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ def _triple(be: GgmlBackend, x: Tensor, y: Tensor, graph: Graph, data: Any) -> A
 
 async def _block(device: Any, *, issue_ahead: bool) -> dict[int, list[float]]:
     """Microseconds of one, and of three, times set, tiny graph, get; only the last is awaited."""
-    be = GgmlBackend(device, taken(device.native.stream("ahead", 1, issue_ahead)), None)
+    be = GgmlBackend(device, result_of(device.native.stream("ahead", 1, issue_ahead)), None)
     x = aggml.new_tensor("f32", ne=(4,))
     y = ops.scale(x, 2.0)
     graph = Graph(y)

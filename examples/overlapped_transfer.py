@@ -126,7 +126,7 @@ def main() -> None:
         "--stage-ms", type=float, default=4.0, help="milliseconds of each stage of a chunk"
     )
     parser.add_argument(
-        "--picture", default="timeline.png", help="a .png or .svg file to draw; '' for none"
+        "--picture", default="timeline.svg", help="an .svg file to draw; '' for none"
     )
     parser.add_argument("--loop", choices=["asyncio", "trio"], default="asyncio")
     args = parser.parse_args()

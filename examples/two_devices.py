@@ -172,7 +172,7 @@ def main() -> None:
         "--stage-ms", type=float, default=10.0, help="milliseconds that half of the model takes"
     )
     parser.add_argument(
-        "--picture", default="timeline.png", help="a .png or .svg file to draw; '' for none"
+        "--picture", default="timeline.svg", help="an .svg file to draw; '' for none"
     )
     parser.add_argument(
         "--plan",

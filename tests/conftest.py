@@ -58,6 +58,8 @@ AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
+    told = "one loop for each test of EITHER_LOOP (workers.py), also where its file is named"
+    parser.addoption("--one-loop", action="store_true", help=told)
     parser.addini("test_seconds", "a test that takes longer ends its process (watch.py)")
 
 

@@ -9,13 +9,13 @@ import gc
 import logging
 import os
 import socket
-import time
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,10 +70,9 @@ def served(application: Any) -> Iterator[str]:
     serve.start(proxy_location="HeadOnly", http_options=options)
     try:
         serve.run(application)
-        until = time.monotonic() + 400
-        while httpx.get(f"{url}/health", timeout=300).status_code == httpx.codes.NOT_FOUND:
-            assert time.monotonic() < until, "the proxy never knew its routes"
-            time.sleep(0.05)  # the proxy signals nothing when it learns its routes
+        health, missing = f"{url}/health", httpx.codes.NOT_FOUND
+        # the proxy signals nothing when it learns its routes
+        wait_until(lambda: httpx.get(health, timeout=300).status_code != missing, 400)
         yield url
     finally:
         serve.shutdown()  # type: ignore[no-untyped-call]

@@ -37,25 +37,67 @@ FREEZE = 500
 #: The loops themselves are the matter of other files: test_any_loop.py, test_off_the_loop.py, ...
 EITHER_LOOP = frozenset(
     {
+        "conversion/test_not_finite.py",
+        "conversion/test_quant.py",
+        "devices/cuda/device/test_blas.py",
+        "devices/cuda/device/test_corpus.py",
+        "devices/cuda/device/test_fusion_chain.py",
+        "devices/cuda/device/test_fusion_experts.py",
+        "devices/cuda/device/test_fusion_pair.py",
+        "devices/cuda/device/test_fusion_rope.py",
+        "devices/cuda/device/test_kernels_on_it.py",
+        "devices/cuda/device/test_models.py",
+        "devices/cuda/device/test_strided.py",
         "devices/meta/test_conformance.py",
         "devices/meta/test_models.py",
         "devices/meta/test_parts.py",
         "devices/meta/test_schedules.py",
+        "examples/test_adjusting.py",
+        "models/engine/test_beginnings.py",
+        "models/engine/test_faults.py",
+        "models/engine/test_memory.py",
+        "models/engine/test_not_finite.py",
+        "models/engine/test_preemption.py",
+        "models/engine/test_shared.py",
+        "models/engine/test_states.py",
+        "models/kv/test_prefix_files.py",
+        "models/kv/test_prefixes.py",
+        "models/kv/test_snapshots.py",
+        "models/test_adapter_files.py",
+        "models/test_adapters.py",
         "models/test_ahead.py",
+        "models/test_answers.py",
         "models/test_architectures.py",
         "models/test_arguments.py",
+        "models/test_chat.py",
         "models/test_checking.py",
-        "models/engine/test_memory.py",
+        "models/test_constraints.py",
         "models/test_encoders.py",
+        "models/test_fit.py",
         "models/test_folder_pooling.py",
         "models/test_folders.py",
+        "models/test_live.py",
+        "models/test_minilm.py",
         "models/test_speech.py",
         "models/test_stages.py",
         "models/test_states.py",
         "models/test_template_limits.py",
         "models/test_unread.py",
+        "models/test_voice.py",
         "models/test_windows.py",
+        "ops/test_mul_mat_packed.py",
+        "ops/test_mul_mat_packed_experts.py",
+        "ops/test_mul_mat_scales.py",
+        "opt/test_training.py",
         "scheduler/test_recorded_runs.py",
+        "serve/test_bodies.py",
+        "serve/test_calls.py",
+        "serve/test_fields.py",
+        "serve/test_protocols.py",
+        "serve/test_rank_heads.py",
+        "serve/test_rerank.py",
+        "serve/test_transcriptions.py",
+        "serve/test_wrong_types.py",
     }
 )
 TESTS = Path(__file__).resolve().parent
@@ -185,12 +227,14 @@ class Workers:
             return
         named = {str(arg).partition("::")[0] for arg in self._config.args}
         files = {Path(name).resolve() for name in named if name.endswith(".py")}
-        left = [
-            item
-            for item in items
-            if item.path not in files
-            and (item.get_closest_marker("slow") is not None or is_on_other_loop(item))
-        ]
+        one_loop = getattr(options, "one_loop", False)
+
+        def is_left_out(item: pytest.Item) -> bool:
+            if item.path in files:
+                return one_loop and is_on_other_loop(item)
+            return item.get_closest_marker("slow") is not None or is_on_other_loop(item)
+
+        left = [item for item in items if is_left_out(item)]
         if left:
             self._slow = len(left)
             out = set(left)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from aggml.memory.buffer_type import BufferType
     from aggml.memory.graph_memory import CompiledGraph, GraphPlans
     from aggml.plan import DevicePlan
-    from aggml.stream.batch import Batch
+    from aggml.stream.batch import StreamBatch
     from aggml.stream.prepared import RunArguments
     from aggml.stream.slices import Sliced
     from aggml.tensor.placement import BufferUsage, Holder
@@ -929,14 +929,14 @@ class Backend(ABC):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
         memory: GraphBuffer | None = graph.memory
         if memory is None:
-            raise _unplaced(graph, what)
+            raise _not_placed(graph, what)
         if memory.backend is not None and memory.backend() is not self:
             raise InvalidState(
                 f"[{what}] {graph!r} was placed by {memory.backend()!r}, only that can compute it"
             )
         return memory
 
-    def _reached(self, graph: Graph, what: str) -> PlaceRecord:
+    def _check_reach(self, graph: Graph, what: str) -> PlaceRecord:
         """Where the tensors lie; refuses a graph of which this device does not reach all."""
         then = PlaceRecord(graph)
         first: dict[Any, Tensor] = {}  # the first tensor of each buffer, for the message
@@ -959,9 +959,9 @@ class Backend(ABC):
         allocate tensors again. The plan may then have addresses of memory that is about to be
         freed. So a plan is kept, and an error raised, only if no tensor moved meanwhile.
         """
-        return self._memory_of(graph, what), _plans_of(graph, what), self._reached(graph, what)
+        return self._memory_of(graph, what), _plans_of(graph, what), self._check_reach(graph, what)
 
-    def _compiled(self, graph: Graph, what: str) -> CompiledGraph:
+    def _ensure_compiled(self, graph: Graph, what: str) -> CompiledGraph:
         """The plan of a placed graph, compiled now if needed, with the runs prepared for it."""
         self._memory_of(graph, what)
         found = _plans_of(graph, what).compiled_for(self)
@@ -981,7 +981,7 @@ class Backend(ABC):
         raise _restless(graph, what)
 
     def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
-        plan: DevicePlan = self._compiled(graph, what).plan
+        plan: DevicePlan = self._ensure_compiled(graph, what).plan
         return plan
 
     def graph_plan(self, graph: Graph) -> GraphPlan:
@@ -1035,7 +1035,7 @@ class Backend(ABC):
         """`graph_compute` of a graph that was not prepared yet, or cannot be prepared."""
         what = "Backend.graph_compute"
         self._check_open(what)
-        compiled = self._compiled(graph, what)
+        compiled = self._ensure_compiled(graph, what)
         plan: Any = compiled.plan
         batch = self.stream.open_batch()
         marks = check_written(graph, what, {} if batch is None else batch.states)
@@ -1132,12 +1132,12 @@ class Backend(ABC):
         what = "Backend.run"
         self._check_open(what)
         for _ in range(ATTEMPTS):
-            compiled = self._compiled(graph, what)
+            compiled = self._ensure_compiled(graph, what)
             plan: Any = compiled.plan
             shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
             arena = self.memory.arena(plan.arena_size)
             asked = find_arguments(graph, inputs, outputs, reuse, what)
-            sets = self._checked(asked)
+            sets = self._check_inputs(asked)
             if not observers and not self.stream._batches and self._direct(plan):
                 prepared = PreparedRun(
                     self.stream, plan, self.memory, asked, what, marks=asked.marks, shapes=shapes
@@ -1156,7 +1156,7 @@ class Backend(ABC):
             return self._unit(future if shapes is None else reshape_results(future, shapes))
         raise _restless(graph, what)
 
-    def _checked(self, asked: RunArguments) -> list[tuple[Tensor, Array]]:
+    def _check_inputs(self, asked: RunArguments) -> list[tuple[Tensor, Array]]:
         """The inputs with their arrays, after checking that all inputs and outputs are usable."""
         sets = []
         for tensor, x in asked.inputs.items():
@@ -1210,7 +1210,7 @@ class Backend(ABC):
 
     # -- order
 
-    def batch(self) -> Batch:
+    def batch(self) -> StreamBatch:
         """``with backend.batch():`` enqueues this thread's calls at its end, in one step.
 
         No call of another thread gets between them. Awaiting one of the batch's Futures inside the
@@ -1516,7 +1516,7 @@ def _plans_of(graph: Graph, what: str) -> GraphPlans:
     """The plans of a placed graph; raises if another thread has unplaced it meanwhile."""
     plans: GraphPlans | None = graph.plans
     if plans is None:
-        raise _unplaced(graph, what)
+        raise _not_placed(graph, what)
     return plans
 
 
@@ -1527,5 +1527,5 @@ def _restless(graph: Graph, what: str) -> InvalidState:
     )
 
 
-def _unplaced(graph: Graph, what: str) -> NotAllocated:
+def _not_placed(graph: Graph, what: str) -> NotAllocated:
     return NotAllocated(f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first")

@@ -123,7 +123,7 @@ def find_arguments(
             check_output(graph, tensor, what)
     due = _due(graph, given, reuse, what)
     brought = dict.fromkeys([tensor.root for tensor in given])
-    marks = Marks([leaf for leaf in brought if leaf._flags & _INPUT], _sorted(graph)[1])
+    marks = Marks([leaf for leaf in brought if leaf._flags & _INPUT], _input_leafs(graph)[1])
     return RunArguments(given, found, single, due, marks)
 
 
@@ -226,10 +226,10 @@ def _due(graph: Graph, given: Mapping[Tensor, object], reuse: object, what: str)
     if not graph.inputs:
         return ()
     brought = {tensor.root for tensor in given}
-    return tuple([(t, t in again) for t in _sorted(graph)[0] if t not in brought])
+    return tuple([(t, t in again) for t in _input_leafs(graph)[0] if t not in brought])
 
 
-def _sorted(graph: Graph) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _input_leafs(graph: Graph) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The INPUT leafs that a run reads, and those that the run itself writes (such as caches).
 
     The result is kept with the graph, which never changes.
@@ -262,7 +262,7 @@ def check_written(
     Raises:
         NotAllocated: a leaf was never written; the text names it.
     """
-    reads, writes = _sorted(graph)
+    reads, writes = _input_leafs(graph)
     for leaf in reads:
         place = leaf.placement  # of a leaf: it is no view
         if place is None or states.get(place, place.filled) == EMPTY:

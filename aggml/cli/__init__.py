@@ -16,7 +16,7 @@ from aggml.cli.fit import fit
 from aggml.cli.gguf import gguf
 from aggml.cli.ops import ops
 from aggml.cli.serve import serve
-from aggml.cli.shared import Program
+from aggml.cli.shared import CommandLine
 from aggml.cli.speech import listen, transcribe
 from aggml.cli.text import embed, generate, rerank
 from aggml.cli.trace import trace
@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 
 @click.group(
-    cls=Program,
+    cls=CommandLine,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

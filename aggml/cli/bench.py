@@ -18,11 +18,8 @@ import numpy as np
 
 import aggml
 from aggml.cli.shared import UserPath, awaited, bar, device_options, opened, show
-from aggml.cli.tune import search
 from aggml.devices.cpu import CPUBackend, Roofline
-from aggml.devices.cpu.tuning import save
 from aggml.models import Hyperparameters, TextModel, open_model
-from aggml.native import _native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,8 +89,6 @@ def _unit(tensor: Tensor) -> str:
 )  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
               help="How often the model is timed; the median is printed.")  # fmt: skip
-@click.option("--tune", "tuning", is_flag=True,
-              help="First search faster settings for this processor, and keep them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @awaited
 async def bench(
@@ -104,7 +99,6 @@ async def bench(
     cache: str,
     tokens: int,
     rounds: int,
-    tuning: bool,
     as_json: bool,
 ) -> None:
     """Measure this machine, and what share of its speed MODEL reaches.
@@ -112,22 +106,11 @@ async def bench(
     Of the machine: the bytes that it reads per second, and the operations per second of each kind
     of arithmetic unit. Of MODEL: tokens per second of a prompt and of an answer, and the share of
     the machine's speed that each of them is.
-
-    With --tune, settings that change only the speed are searched first: how far ahead weights are
-    prefetched, how many rows a thread takes at a time. A setting that is at least 3 % faster than
-    the built-in one is kept for this processor.
     """
     async with aggml.get_device("CPU").backend(n_threads=threads) as backend:
         assert isinstance(backend, CPUBackend)
         used = backend.n_threads
-        numbers = await search(backend) if tuning else []
     found: dict[str, Any] = {"aggml": aggml.__version__, "threads": used}
-    if tuning:
-        kept = {x.name: x.value for x in numbers if x.value != 0}
-        found["tuned"] = {x.name: {"value": x.value, "gain": x.gain} for x in numbers}
-        found["tuned_in"] = str(save(kept))
-        for name, value in kept.items():
-            _native.tune(name, value)
     found["roofline"] = roofline = _machine(used)
     if model is not None:
         file = await open_model(model)
@@ -212,12 +195,6 @@ def _table(found: Mapping[str, Any]) -> list[str]:
     for name, value in found["roofline"].items():
         what = "reads" if name == "read" else f"multiplies and adds, {name}"
         lines.append(f"  {what:32}{value / 1e9:10.1f} {'GB/s' if name == 'read' else 'GOP/s'}")
-    for name, of in found.get("tuned", {}).items():
-        faster = f"{of['value']:10}  {of['gain']:.2f} times as fast"
-        told = faster if of["value"] else "  built-in value kept: no other was 3 % faster"
-        lines.append(f"  {name:32}{told}")
-    if "tuned" in found:
-        lines.append(f"  kept in {found['tuned_in']}")
     model = found.get("model")
     if model is None:
         return lines

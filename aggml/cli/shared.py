@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aggml.models import Model
 
 __all__ = [
-    "CACHES", "Program", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
+    "CACHES", "CommandLine", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
     "device_names", "device_options", "model_options", "opened", "scaled_paths", "show", "tell",
     "type_names", "without_group",
 ]  # fmt: skip
@@ -36,7 +36,7 @@ CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and valu
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
-class Program(click.Group):
+class CommandLine(click.Group):
     """A group of commands. A command ends with an exit status, a failure also with one line."""
 
     def main(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.encoder.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
-    from aggml.models.kv.room import Cached, Memory, State
+    from aggml.models.kv.room import Cached, CrossMemory, State
 
 __all__ = [
     "VOCABULARY", "Architecture", "Block", "Description", "Ending", "Layer", "Mixer",
@@ -60,7 +60,7 @@ class Mixer(Protocol):
         """The forms of all tensors that it reads, optional ones included."""
         ...
 
-    def caches(self) -> Mapping[str, Cached | Memory | State]:
+    def caches(self) -> Mapping[str, Cached | CrossMemory | State]:
         """Descriptions of its caches and states by name."""
         ...
 
@@ -141,7 +141,7 @@ class Layer:
         )
         return first, second
 
-    def caches(self) -> dict[str, Cached | Memory | State]:
+    def caches(self) -> dict[str, Cached | CrossMemory | State]:
         """Descriptions of the caches and states of all parts by name."""
         found = dict(self.mixer.caches())
         if self.cross is not None:

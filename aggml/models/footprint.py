@@ -240,7 +240,7 @@ async def steps_of_encoder(
     built, scratch, graphs = [], 0, 0
     ranks = "cls.weight" in tensors or "cls.output.weight" in tensors
     for kind in ("pooled", "rank") if ranks else ("pooled",):
-        shape = packing.Shape(texts, length, 1, masked=True)
+        shape = packing.PackingShape(texts, length, 1, masked=True)
         program = await encoder_graph.build(reduced, weights, shape, kind)
         built.append(program.graph)
         need, size = await _bytes_of(program.graph, device, weights.values())

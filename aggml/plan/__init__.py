@@ -6,15 +6,15 @@ the step that calls Python. Not here: where tensors lie (memory/), running (the 
 """
 
 from aggml.plan.call import PlanCall
-from aggml.plan.fusion import Chain
+from aggml.plan.fusion import FusionChain
 from aggml.plan.lowering import Locate, compile_plan, compile_steps, node_problem
 from aggml.plan.plan import DevicePlan, NativePlan, Plan, PlanStep
 from aggml.plan.storages import WHOLE, Storages, written_leafs
 
 __all__ = [
     "WHOLE",
-    "Chain",
     "DevicePlan",
+    "FusionChain",
     "Locate",
     "NativePlan",
     "Plan",

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING_FUSED",
-    "Chain",
     "ChainStage",
     "Fused",
+    "FusionChain",
     "Readers",
     "find_chains",
     "without_last",
@@ -56,7 +56,7 @@ class ChainStage(NamedTuple):
     first: bool
 
 
-class Chain(NamedTuple):
+class FusionChain(NamedTuple):
     """Nodes that are computed together, in order.
 
     Only the last one is written. If the first is a product, it is not among the stages.
@@ -84,7 +84,7 @@ class Fused(NamedTuple):
             product's packed form. If that form is bf16, they are computed to that accuracy.
     """
 
-    chains: Mapping[Tensor, Chain]
+    chains: Mapping[Tensor, FusionChain]
     inner: frozenset[Tensor]
     columns: frozenset[Tensor]
 
@@ -160,8 +160,8 @@ def _readers_of(graph: Graph) -> Sliced[Readers]:
 def find_chains(
     graph: Graph,
     span: Callable[[Tensor], Span],
-    fits: Callable[[Chain], bool] | None = None,
-    more: Callable[[Tensor, Readers], Chain | None] | None = None,
+    fits: Callable[[FusionChain], bool] | None = None,
+    more: Callable[[Tensor, Readers], FusionChain | None] | None = None,
 ) -> Sliced[Fused]:
     """Find the chains of a graph and the columns of its products, in small steps.
 
@@ -178,7 +178,7 @@ def find_chains(
     readers = yield from _readers_of(graph)
     taken: set[Tensor] = set()
     columns: set[Tensor] = set()
-    chains: dict[Tensor, Chain] = {}
+    chains: dict[Tensor, FusionChain] = {}
     for node in graph.nodes:
         chain = None if more is None or node in taken else more(node, readers)
         if chain is not None and taken.isdisjoint(chain.nodes):
@@ -203,7 +203,7 @@ def find_chains(
     return Fused(chains, frozenset(taken.difference(chains)), frozenset(columns))
 
 
-def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> Chain | None:
+def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> FusionChain | None:
     """The longest chain that begins with ``lead`` by ops, types and shapes alone."""
     if lead.dtype is not DType.F32 or 0 in lead.ne:
         return None
@@ -238,7 +238,7 @@ def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> Chain | None
                 break
         nodes.append(node)
         stages.append(stage)
-    return Chain(tuple(nodes), tuple(stages)) if len(nodes) > 1 else None
+    return FusionChain(tuple(nodes), tuple(stages)) if len(nodes) > 1 else None
 
 
 def _narrows(node: Tensor, value: Tensor) -> bool:
@@ -247,11 +247,11 @@ def _narrows(node: Tensor, value: Tensor) -> bool:
     return whole and node.ne == value.ne and node.nb[0] == 2
 
 
-def without_last(chain: Chain) -> Chain | None:
+def without_last(chain: FusionChain) -> FusionChain | None:
     """The chain without its last node; None if the rest is no chain."""
     if len(chain.nodes) == 2:
         return None
-    return Chain(chain.nodes[:-1], chain.stages[:-1])
+    return FusionChain(chain.nodes[:-1], chain.stages[:-1])
 
 
 def _begin(node: Tensor) -> ChainStage | None:
@@ -302,7 +302,7 @@ def _repeats(other: Tensor, node: Tensor) -> bool:
 
 
 def _is_safe(
-    chain: Chain, graph: Graph, order: Mapping[Tensor, int], span: Callable[[Tensor], Span]
+    chain: FusionChain, graph: Graph, order: Mapping[Tensor, int], span: Callable[[Tensor], Span]
 ) -> bool:
     """Whether the bytes that the chain reads are still intact when its last node runs.
 

@@ -24,7 +24,7 @@ from aggml.stream.slices import finish
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
-    from aggml.plan.fusion import Chain, Span
+    from aggml.plan.fusion import FusionChain, Span
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Placement
@@ -209,7 +209,7 @@ def _add_node(draft: _Draft, node: Tensor, number: int, leaf: int) -> None:
         draft.calls[draft.native.n_steps - 1] = PlanCall(node, places)
 
 
-def _add_chain(draft: _Draft, chain: Chain, number: int, leaf: int) -> None:
+def _add_chain(draft: _Draft, chain: FusionChain, number: int, leaf: int) -> None:
     """Add nodes that are computed together, or one by one if no kernel computes them together."""
     if _is_added(draft, chain, number, leaf):
         return
@@ -221,7 +221,7 @@ def _add_chain(draft: _Draft, chain: Chain, number: int, leaf: int) -> None:
     _add_node(draft, last, number, leaf)
 
 
-def _is_added(draft: _Draft, chain: Chain, number: int, leaf: int) -> bool:
+def _is_added(draft: _Draft, chain: FusionChain, number: int, leaf: int) -> bool:
     """Add a chain as one step that writes its last node; False: no kernel computes it together."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     sources = chain.sources

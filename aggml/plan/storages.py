@@ -74,7 +74,7 @@ class Storages:
             if root not in writes and (op, i) not in TARGETS:
                 self.reads.setdefault(root)
         if op in UPDATES:
-            for target in _updated(node):
+            for target in _other_targets(node):
                 self._write(node, target)
         return self._write(node, node)
 
@@ -111,7 +111,7 @@ def _is_replaced(node: Tensor, target: Tensor, root: Tensor) -> bool:
     )
 
 
-def _updated(node: Tensor) -> list[Tensor]:
+def _other_targets(node: Tensor) -> list[Tensor]:
     """The sources that a node writes in addition to its result."""
     sources = [node.src[i] for i in UPDATES.get(node.op, ())]
     return [source for source in sources if source is not None]
@@ -122,7 +122,7 @@ def written_leafs(graph: Graph) -> set[Tensor]:
     found = {node.root for node in graph.nodes if node.op not in IDLE}
     for node in graph.nodes:
         if node.op in UPDATES:
-            found.update([source.root for source in _updated(node)])
+            found.update([source.root for source in _other_targets(node)])
     return found
 
 

@@ -1,6 +1,6 @@
 """Scheduler: one graph over several backends, several submissions in flight.
 
-Here: the public class, which hands on to its parts. Not here: its checked arguments (given.py),
+Here: the public class, which hands on to its parts. Not here: its checked arguments (arguments.py),
 plans of graphs (planner.py), the way of a submission (running/submitter.py).
 """
 
@@ -14,8 +14,8 @@ import anyio.lowlevel
 from aggml.backend.inputs import reshape_results, shapes_of
 from aggml.errors import InvalidHandle, InvalidState
 from aggml.graph import Graph
+from aggml.scheduler.arguments import COPIES, SchedulerArguments
 from aggml.scheduler.deciding.show import SchedulePlan
-from aggml.scheduler.given import COPIES, SchedulerArguments
 from aggml.scheduler.layout.layout import measure
 from aggml.scheduler.planner import Planner
 from aggml.scheduler.running.job import Job

@@ -24,7 +24,7 @@ from aggml.stream.reactor import current_reactor, current_task
 
 if TYPE_CHECKING:
     from aggml.native import _native
-    from aggml.stream.batch import Batch
+    from aggml.stream.batch import StreamBatch
     from aggml.stream.future import Future
 
 __all__ = ["Admission"]
@@ -57,7 +57,7 @@ class Admission:
         self._units: deque[Future[Any]] = deque()
         self._line = Line()
 
-    def note(self, future: Future[Any], batch: Batch | None) -> None:
+    def note(self, future: Future[Any], batch: StreamBatch | None) -> None:
         """One submission was made; all calls of a batch count as one."""
         if self.limit is None:
             return
@@ -181,7 +181,7 @@ class Admission:
                         oldest = None
                 # None: another waiter is first, or all places belong to tasks that were admitted
                 # and have not submitted yet. In any case a place that is given up wakes, too.
-                last = None if oldest is None else oldest._awaited()
+                last = None if oldest is None else oldest._op_to_await()
                 if last is not None:
                     if entry is not None:
                         entry.cancel()

@@ -1,4 +1,4 @@
-"""Batch: the calls of one thread on a stream, enqueued in one step.
+"""StreamBatch: the calls of one thread on a stream, enqueued in one step.
 
 Here: collecting, committing and dropping calls, with all that they change besides: what others may
 see only once the calls are enqueued, and what goes back if they are dropped. Not here: the calls
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from aggml.stream.future import Future
     from aggml.tensor.placement import Placement
 
-__all__ = ["Batch", "Collecting"]
+__all__ = ["Collecting", "StreamBatch"]
 
 
 class Collecting(Protocol):
     """The part of a stream that a batch uses."""
 
     name: str
-    _batches: dict[int, Batch]
+    _batches: dict[int, StreamBatch]
 
-    def _open(self, batch: Batch) -> None:
+    def _open(self, batch: StreamBatch) -> None:
         """Collect the calls of this thread in ``batch`` from now on."""
         ...
 
@@ -50,7 +50,7 @@ class _Position(NamedTuple):
     calls: bool
 
 
-class Batch:
+class StreamBatch:
     """Operations of one thread that are enqueued in one step, at the end of a ``with`` block.
 
     No lock is held during the block. If the body raises, nothing is enqueued and the Futures raise

@@ -44,7 +44,7 @@ class _Completions(Generic[T]):
         self._parker: Parker | None = None
 
     def _start(self) -> Parker:
-        lasts = [future._awaited() for future in self._futures]  # raises before anybody waits
+        lasts = [future._op_to_await() for future in self._futures]  # raises before anybody waits
         parker, reactor, ready = Parker(), current_reactor(), self._ready
 
         # It does not refer to self: a loop that is left early must not keep the rest.
@@ -76,7 +76,7 @@ class _Completions(Generic[T]):
                 raise
         try:
             await anyio.lowlevel.checkpoint()
-            while (future := self._arrived()) is None:
+            while (future := self._next_arrival()) is None:
                 await self._parker.park()
         except Exception:
             self.close()
@@ -89,7 +89,7 @@ class _Completions(Generic[T]):
         future._leave(cancelled=False)
         return future
 
-    def _arrived(self) -> Future[T] | None:
+    def _next_arrival(self) -> Future[T] | None:
         while self._ready:
             future = self._ready.popleft()
             if future in self._waited:  # after Ctrl-C a Future may arrive twice

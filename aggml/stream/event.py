@@ -53,20 +53,20 @@ class Event:
         return None
 
     def _move(self, mark: Future[None], *, queued: bool) -> None:
-        """Take a new mark; if it is not queued yet, `_queued` or `_dropped` follows."""
+        """Take a new mark; if it is not queued yet, `_note_queued` or `_note_dropped` follows."""
         with _marking:
             if queued:
                 self._marks = ((mark, None),)
             else:
                 self._marks = (*self._marks, (mark, threading.get_ident()))
 
-    def _queued(self, mark: Future[None]) -> None:
+    def _note_queued(self, mark: Future[None]) -> None:
         """The batch of a mark was enqueued, so the mark is the latest."""
         with _marking:
             waiting = [m for m in self._marks if m[0] is not mark and m[1] is not None]
             self._marks = ((mark, None), *waiting)
 
-    def _dropped(self, mark: Future[None]) -> None:
+    def _note_dropped(self, mark: Future[None]) -> None:
         """The batch of a mark was dropped: the mark was never made."""
         with _marking:
             self._marks = tuple([m for m in self._marks if m[0] is not mark])

@@ -111,7 +111,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             )
         return self._ops[-1]
 
-    def _awaited(self) -> _native.Op | None:
+    def _op_to_await(self) -> _native.Op | None:
         """`_last`, for a caller that is about to wait for it.
 
         Raises:
@@ -196,7 +196,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         ops = self._ops
-        last = self._awaited() if ops is None or calling else ops[-1]
+        last = self._op_to_await() if ops is None or calling else ops[-1]
         if last is None:
             yield from checkpoint()
             return self.result()
@@ -282,7 +282,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
                 or through others: the function would wait for itself.
             TooManyFiles: the process has no file descriptor left; the work goes on.
         """
-        last = self._awaited()
+        last = self._op_to_await()
         if last is None:
             return True
         seconds = -1.0 if timeout is None else max(0.0, timeout)
@@ -343,7 +343,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
 
     async def settled(self) -> None:
         """Wait until done, however it ends. Cancellation: abandons only this wait."""
-        last = self._awaited()
+        last = self._op_to_await()
         if last is not None:
             await _Op(last)
 
@@ -438,7 +438,7 @@ class Shielded(Generic[T_co]):
         self._future = future
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        last = self._future._awaited()
+        last = self._future._op_to_await()
         self._future._enter()  # it counts as a waiter, so no other waiter is the last one
         try:
             yield from checkpoint() if last is None else wait_op(last)

@@ -239,20 +239,20 @@ class PreparedRun:
         base = 0 if scratch is None else scratch.base
         made = self._native.submit(keep, base, inputs)
         if made is None:  # an array of another shape that fits, a list, ...
-            made = self._native.submit_arrays(keep, base, self._fitted(inputs or {}))
+            made = self._native.submit_arrays(keep, base, self._fit(inputs or {}))
         for place in self._brought:
             fill(place, BROUGHT)
         for place in self._written:
             fill(place, KEPT)
         if self._shapes is None:
             return Future(made[0], made[1], self._operation, self._abortable)
-        return Future(made[0], self._reshaped(made[1]), self._operation, self._abortable)
+        return Future(made[0], self._reshape(made[1]), self._operation, self._abortable)
 
-    def _fitted(self, inputs: Mapping[Any, object]) -> list[Array]:
+    def _fit(self, inputs: Mapping[Any, object]) -> list[Array]:
         pairs = zip(self._inputs, inputs.values(), strict=True)
         return [bits_of(incoming(x, tensor, self._what)) for tensor, x in pairs]
 
-    def _reshaped(self, value: Any) -> Any:  # noqa: ANN401 - an array, or a list of arrays
+    def _reshape(self, value: Any) -> Any:  # noqa: ANN401 - an array, or a list of arrays
         shapes = self._shapes or ()
         results = [value] if self._single else value
         shaped = [

@@ -25,7 +25,7 @@ from aggml.native import _native
 from aggml.process.foreign import report, text_of
 from aggml.process.locks import new_lock
 from aggml.stream import exit as _exit  # noqa: F401 - it ends all streams at exit
-from aggml.stream.batch import Batch
+from aggml.stream.batch import StreamBatch
 from aggml.stream.call_thread import CallThread, foreign_error
 from aggml.stream.event import Event
 from aggml.stream.failures import exception_of
@@ -103,7 +103,7 @@ class Stream:
             native = _native.Stream(name, self.pool.native, n_threads)
             self.pool.attach(self)
         self.native = native
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, StreamBatch] = {}
         self._caller: CallThread | None = None
         self._starting = new_lock()
 
@@ -434,8 +434,8 @@ class Stream:
         batch = self.open_batch() if future._ops is None else None
         event._move(future, queued=batch is None)
         if batch is not None:
-            batch.once_enqueued(lambda: event._queued(future))
-            batch.on_drop(lambda: event._dropped(future))
+            batch.once_enqueued(lambda: event._note_queued(future))
+            batch.on_drop(lambda: event._note_dropped(future))
         return future
 
     def mark(
@@ -510,16 +510,16 @@ class Stream:
             future._ops = tuple(submit(groups)[main])
         return future
 
-    def _open(self, batch: Batch) -> None:
+    def _open(self, batch: StreamBatch) -> None:
         if threading.get_ident() in self._batches:
             raise InvalidState(f"[batch] {self!r} has a batch open in this thread already")
         self._batches[threading.get_ident()] = batch
 
-    def batch(self) -> Batch:
+    def batch(self) -> StreamBatch:
         """``with stream.batch():`` enqueues all calls of this thread at its end, in one step."""
-        return Batch(self, guarded=True)
+        return StreamBatch(self, guarded=True)
 
-    def open_batch(self) -> Batch | None:
+    def open_batch(self) -> StreamBatch | None:
         """The batch that this thread has open on this stream, if any."""
         return self._batches.get(threading.get_ident()) if self._batches else None
 
@@ -535,7 +535,7 @@ class Stream:
             with batch.whole():
                 yield
             return
-        with Batch(self, guarded=False):
+        with StreamBatch(self, guarded=False):
             yield
 
     def together(self, parts: Sequence[Future[None]], operation: str) -> Future[None]:

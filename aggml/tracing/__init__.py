@@ -1,1 +1,1 @@
-"""Observers of streams: timelines (timeline.py, picture.py) and the race checker (race.py)."""
+"""Observers of streams: timelines (timeline.py) and the race checker (race.py)."""

@@ -13,7 +13,6 @@ from xml.sax.saxutils import escape
 from aggml.errors import InvalidArgument
 from aggml.process.paths import user_path
 from aggml.stream.observe import observers
-from aggml.tracing.picture import Picture
 
 if TYPE_CHECKING:
     import os
@@ -126,24 +125,21 @@ class Trace:
         """Draw a timeline, a row for each stream.
 
         Args:
-            path: ends with ``.png`` or ``.svg``; the latter names an operation under the mouse.
+            path: of the SVG; it ends with ``.svg``. A viewer names the operation under the mouse.
             title: above it.
 
         Raises:
             InvalidArgument: no work was traced, or another suffix.
         """
-        suffix = user_path(path).suffix.lower()
-        if suffix not in {".png", ".svg"}:
-            raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends neither with .png nor .svg")
+        file = user_path(path)
+        if file.suffix.lower() != ".svg":
+            raise InvalidArgument(f"[Trace.plot] {str(path)!r} does not end with .svg")
         done = self.events
         notes = len(done) - len(self._notes)
         events = [e for i, e in enumerate(done) if i >= notes or e.operation not in _MARKS]
         if not events:
             raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
-        if suffix == ".svg":
-            user_path(path).write_text(_svg(events, title))
-        else:
-            _png(events, title, path)
+        file.write_text(_svg(events, title))
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self._ops)} operations on {len(self._rows())} streams>"
@@ -231,35 +227,3 @@ def _svg(events: Sequence[TraceEvent], title: str) -> str:
         f'<rect width="100%" height="100%" fill="white"/>'
         f'<text x="{left}" y="18" font-size="14">{escape(title)}</text>{"".join(rows)}</svg>\n'
     )
-
-
-def _png(events: Sequence[TraceEvent], title: str, path: str | os.PathLike[str]) -> None:
-    row_of = _row_numbers(events)
-    start, end = min(e.started for e in events), max(e.done for e in events)
-    left = 16 + 8 * max(map(len, row_of))
-    width, height, top = 1200, 28, 44
-    scale = width / max(end - start, 1e-9)
-    bottom = top + len(row_of) * height
-    picture = Picture(left + width + 40, bottom + 32)
-    picture.text(left, 8, title)
-    x = left
-    for operation in dict.fromkeys(e.operation for e in events):
-        picture.rect(x, 26, 10, 10, _COLOURS.get(operation, _OTHER))
-        x += 14 + picture.text(x + 14, 26, operation) + 16
-    for name, i in row_of.items():
-        y = top + i * height
-        picture.text(8, y + 9, name)
-        picture.rect(left, y + height - 3, width, 1, "#dddddd")
-    for e in events:
-        picture.rect(
-            left + (e.started - start) * scale,
-            top + row_of[e.stream] * height + 3,
-            (e.done - e.started) * scale,
-            20,
-            _COLOURS.get(e.operation, _OTHER),
-        )
-    for k in range(6):
-        x = left + round(width * k / 5)
-        picture.rect(x, top, 1, bottom - top, "#bbbbbb")
-        picture.text(x - 20, bottom + 10, f"{(end - start) * k / 5 * 1e3:.1f} ms")
-    picture.save(path)

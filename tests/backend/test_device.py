@@ -9,6 +9,7 @@ import anyio
 import numpy as np
 import pytest
 from support import N, holding, placed, ramp, sum_graph, sum_on, vector
+from waiting import until
 
 import aggml
 from aggml import Graph, new_tensor, ops
@@ -121,9 +122,7 @@ async def test_slow_devices_overlap() -> None:
     backends = [d.backend() for d in devices]
     tensors = [placed(be) for be in backends]
     sets = [be.set(t, ramp()) for be, t in zip(backends, tensors, strict=True)]
-    with anyio.fail_after(60):
-        while any(future.times.started is None for future in sets):  # noqa: ASYNC110
-            await anyio.sleep(0.001)
+    await until(lambda: all(future.times.started is not None for future in sets))
     assert not any(future.done() for future in sets)
     for be, future in zip(backends, sets, strict=True):
         future.abort()

@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from cli import program
 from models import random_folders, random_models
+from waiting import wait_until
 
 import aggml
 from aggml.models import small
@@ -140,11 +140,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         [*PROGRAM, "convert", str(folder), str(made), "--type", "iq3_s"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as program:  # fmt: skip
-        deadline = time.monotonic() + 60
-        while not _spooled(program.pid):
-            assert program.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: _spooled(program.pid) or program.poll() is not None)
+        assert program.poll() is None
         program.send_signal(signal.SIGINT)
         assert program.wait(60) == 130
     assert [*place.iterdir()] == []

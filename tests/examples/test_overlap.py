@@ -47,8 +47,8 @@ async def test_transfers_overlap_with_computing(tmp_path: Path) -> None:
     assert overlaps(report.trace, "set", "graph_compute")
     assert overlaps(report.trace, "get", "graph_compute") or overlaps(report.trace, "get", "set")
     assert "8 chunks" in str(report)
-    report.trace.plot(tmp_path / "timeline.png")
-    assert (tmp_path / "timeline.png").stat().st_size > 500
+    report.trace.plot(tmp_path / "timeline.svg")
+    assert (tmp_path / "timeline.svg").stat().st_size > 500
 
 
 async def test_a_transformer_over_two_devices_is_right_and_overlaps() -> None:

@@ -95,7 +95,7 @@ def child():
         return 0
     return 3
 for pause in {pauses}:
-    time.sleep(pause)
+    time.sleep(pause)  # drawn at random: the fork comes while work is under way, wherever that is
     pid = os.fork()
     if pid == 0:
         code = 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aggml.models.encoder.packing import (
     FEWEST_TOKENS,
     Packing,
-    Shape,
+    PackingShape,
     divide,
     fill,
     pack,
@@ -60,13 +60,13 @@ def test_arrays_say_who_is_where(lengths: list[int]) -> None:
 
 def test_equal_lengths_need_no_mask() -> None:
     assert pack([14, 14, 14], alike=True) == Packing(
-        Shape(3, 14, 1, masked=False), ((0, 0, 0), (1, 0, 0), (2, 0, 0))
+        PackingShape(3, 14, 1, masked=False), ((0, 0, 0), (1, 0, 0), (2, 0, 0))
     )
 
 
 def test_short_sentences_share_a_row() -> None:
     assert pack([3, 16, 5, 8]) == Packing(
-        Shape(2, 16, 4, masked=True), ((1, 13, 2), (0, 0, 0), (1, 8, 1), (1, 0, 0))
+        PackingShape(2, 16, 4, masked=True), ((1, 13, 2), (0, 0, 0), (1, 8, 1), (1, 0, 0))
     )
 
 

@@ -19,7 +19,7 @@ from models.speech_file import sound
 
 import aggml
 from aggml.models import ModelError
-from aggml.models.speech.deciding import Rules, compression
+from aggml.models.speech.deciding import SpeechRules, compression
 from aggml.models.speech.features import spectrogram
 from aggml.models.speech.segments import _parts
 from aggml.models.speech.special import LANGUAGES, Special
@@ -141,7 +141,7 @@ def _allowed(made: list[int], *, times: bool = True, boost: int | None = None) -
     if boost is not None:
         logits[boost] = 30.0
     never, blank = np.array([MANY.no_speech, 7]), np.array([220, MANY.end])
-    Rules(MANY, never, blank, times).apply(logits, made)
+    SpeechRules(MANY, never, blank, times).apply(logits, made)
     return set(np.flatnonzero(np.isfinite(logits)).tolist())
 
 

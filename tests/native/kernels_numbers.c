@@ -220,11 +220,11 @@ static void optimizers(rng *r)
 /* Each variant that finds the first of a row: rows of equal numbers, both zeros, infinities and NaN among them. */
 static void first_of_rows(rng *r)
 {
-    enum { MOST = 300, K = AGK_SORT_FEW };
+    enum { MOST = 300, K = AGK_SORT_MOST };
     static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 1.0f};
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *v = &agk_variants[i];
-        if ((v->needs & ~agk_cpu_features()) != 0 || strcmp(v->kernel, "sort_few") != 0) continue;
+        if ((v->needs & ~agk_cpu_features()) != 0 || strcmp(v->kernel, "sort_top_k") != 0) continue;
         int served = 0;
         for (int round = 0; round < 3000; ++round) {
             const int n = AGK_SORT_LEAST + (int)(rng_next(r) % (MOST - AGK_SORT_LEAST)), k = 1 + round % K;
@@ -238,7 +238,7 @@ static void first_of_rows(rng *r)
                     expected[at] = expected[at - 1];
                 expected[at] = j;
             }
-            if (((agk_sort_few_fn *)v->fn)(n, k, x, found)) {
+            if (((agk_sort_top_k_fn *)v->fn)(n, k, x, found)) {
                 ++served;
                 CHECK(memcmp(expected, found, (size_t)k * sizeof *found) == 0);
             }

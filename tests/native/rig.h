@@ -104,17 +104,17 @@ static inline ag_slot rig_plan_slot(ag_plan *plan, void *arena)
 /* To be called in this order: reads, writes in full, writes in part; three in all at most. */
 static inline void rig_reads(ag_slot *slot, ag_storage *storage)
 {
-    slot->few[slot->n_reads++] = ag_storage_ref(storage);
+    slot->inline_storages[slot->n_reads++] = ag_storage_ref(storage);
 }
 
 static inline void rig_writes(ag_slot *slot, ag_storage *storage)
 {
-    slot->few[slot->n_reads + slot->n_writes++] = ag_storage_ref(storage);
+    slot->inline_storages[slot->n_reads + slot->n_writes++] = ag_storage_ref(storage);
 }
 
 static inline void rig_partial(ag_slot *slot, ag_storage *storage)
 {
-    slot->few[slot->n_reads + slot->n_writes + slot->n_partial++] = ag_storage_ref(storage);
+    slot->inline_storages[slot->n_reads + slot->n_writes + slot->n_partial++] = ag_storage_ref(storage);
 }
 
 static inline op rig_start(ag_stream *stream, ag_slot slot)

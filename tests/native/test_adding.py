@@ -91,14 +91,14 @@ void agk_f32_to_toy(const float *src, void *dst, int64_t n)
 }
 """,
     "aggml/native/table/kernels.def": "AGK_VARIANT(toy_to_f32, scalar, 0)\n",
-    "aggml/devices/cuda/kernels/quant_few.cuh": """
+    "aggml/devices/cuda/kernels/quant_low_bits.cuh": """
 UNPACK(toy)
 {
     scale_all(o, 0.25f);
     for (int k = 0; k < 8; ++k) o.q[k] = (int)word1(p + 4 * k);
 }
 """,
-    "aggml/devices/cuda/kernels/quantize_few.cuh": """
+    "aggml/devices/cuda/kernels/quantize_low_bits.cuh": """
 DEV void put_toy(const float *x, char *y)
 {
     for (int i = 0; i < 32; ++i) y[i] = (char)(int)(x[i] * 4.0f);

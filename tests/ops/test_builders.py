@@ -33,7 +33,7 @@ _ALONE = ["hardswish", "hardsigmoid"]  # unary functions that have no in-place v
 _UNARY = [name for name, op in OPS.items() if op.stage == "UNARY" and name not in _ALONE]
 _GATES = [name for name, op in OPS.items() if op.stage == "GATED"]
 CASES = sorted(PARAMETERS)
-_OURS = [  # functions that ggml does not have (test_sample.py, test_flash_few.py)
+_OURS = [  # functions that ggml does not have (test_sample.py, test_flash_decode.py)
     "flash_attn_ext_set_shared",
     "penalize",
     "sample",

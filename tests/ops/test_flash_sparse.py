@@ -1,6 +1,6 @@
 """flash_attn_ext with a promise that a query sees few keys, against numpy and against no promise.
 
-Not here: few rows of any mask (test_flash_few.py), rows that fill tiles (test_flash_tiles.py).
+Not here: few rows of any mask (test_flash_decode.py), rows that fill tiles (test_flash_tiles.py).
 """
 
 from __future__ import annotations

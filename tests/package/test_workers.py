@@ -56,7 +56,7 @@ here.mkdir(exist_ok=True)
 def running(k):
     mine = here / str(k)
     mine.touch()
-    time.sleep(0.02)
+    time.sleep(0.02)  # a test that takes time: others begin meanwhile, if nothing keeps them
     found = len(os.listdir(here))
     mine.unlink()
     return found

@@ -346,7 +346,7 @@ async def test_a_time_out_of_a_generator_does_not_count_the_wait_for_the_consume
             yield i
 
     async with run([20], Stage(count, timeout=0.2), buffer=1) as results:
-        await anyio.sleep(0.3)
+        await anyio.sleep(0.3)  # a consumer that takes longer than the stage may
         assert [x async for x in results] == [*range(20)]
 
 

@@ -64,22 +64,29 @@ while f.times.started is None: pass""",
     "a failure": "f = be.stream.fail(ValueError('x')); f.wait(); f.exception()",
     "a call thread": "f = be.stream.call(int, '3'); f.wait(); assert f.result() == 3",
     "a call in flight": "f = be.stream.call(time.sleep, 0.2)",
-    "a call that is stuck": "f = be.stream.call(threading.Event().wait); time.sleep(0.05)",
+    "a call that is stuck": """
+f = be.stream.call(threading.Event().wait)
+while f.times.started is None: pass""",
     "a call thread whose stream was dropped": """
 s = aggml.Stream("s"); f = s.call(int, '3'); f.wait(); del s, f""",
     "calls queued": "fs = [be.stream.call(time.sleep, 0.001) for _ in range(100)]",
     "a thread in wait": """
 be.stream.native.hold(); f = be.get(a)
-threading.Thread(target=f.wait, daemon=True).start(); time.sleep(0.05)""",
+begun = threading.Event()
+def work(): begun.set(); f.wait()
+threading.Thread(target=work, daemon=True).start(); begun.wait()""",
     "threads that submit until the end": """
+submitted = threading.Barrier(4)
 def work():
+    be.run(graph, {a: x, b: x}, y).wait()
+    submitted.wait()
     try:
         while True:
             be.run(graph, {a: x, b: x}, y).wait()
     except aggml.InvalidState:  # closed by the exit
         pass
 for _ in range(3): threading.Thread(target=work, daemon=True).start()
-time.sleep(0.1)""",
+submitted.wait()""",
     "cyclic garbage": "class N: pass\nn = N(); n.n = n; n.be = be; n.f = be.get(a)",
     "a pool of its own": """
 pool = aggml.ThreadPool(3); s = aggml.Stream("s", pool=pool)
@@ -147,7 +154,7 @@ async def main():
     async with anyio.create_task_group() as tasks:
         async def wait(): await f
         tasks.start_soon(wait)
-        await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
         be.run(graph, {{a: x, b: x}}, y)
         print("end")
         sys.stdout.flush()

@@ -66,5 +66,5 @@ def _names(url: str, program: subprocess.Popen[bytes]) -> list[str]:
         else:
             if answer.status_code == 200:
                 return [x["id"] for x in answer.json()["data"]]
-        time.sleep(0.4)
+        time.sleep(0.4)  # between two questions; the program takes seconds to listen
     raise AssertionError("nobody answers")

@@ -91,7 +91,7 @@ async def both_run() -> None:
         return int(states.get("RUNNING", 0)) if set(states) <= {"RUNNING"} else 0
 
     while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
-        await anyio.sleep(0.2)
+        await anyio.sleep(0.2)  # between two questions to Ray
 
 
 async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaitable[bool]]) -> None:

@@ -126,5 +126,5 @@ def settled(count: Any) -> int:
     before = -1
     while (now := int(ray.get(count.get.remote()))) != before:
         before = now
-        time.sleep(2)
+        time.sleep(2)  # longer than one result takes: then nothing is computed any more
     return now

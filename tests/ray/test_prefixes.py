@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import ray
 from ray_cluster import cluster, replica_actor, served
+from waiting import until
 
 from aggml.models.small import write_small
 from aggml.serve import Limits
@@ -134,15 +135,14 @@ async def test_clients_that_hang_up_end_their_requests_on_the_replica(url: str, 
             async with anyio.create_task_group() as tasks:
                 for k in range(IMBALANCE):
                     tasks.start_soon(read, k)
-                while len(begun) < IMBALANCE:  # noqa: ASYNC110 of the replica
-                    await anyio.sleep(0.05)
+                await until(lambda: len(begun) == IMBALANCE, 300)
                 assert await anyio.to_thread.run_sync(under_way) == IMBALANCE
                 tasks.cancel_scope.cancel()
         assert begun == [replica] * IMBALANCE
         # if the answers went on to their end this would take several minutes
         with anyio.fail_after(300):
             while await anyio.to_thread.run_sync(under_way):  # noqa: ASYNC110 of Ray
-                await anyio.sleep(0.1)
+                await anyio.sleep(0.1)  # between two questions to Ray
         assert (await ask(client, url, [*begin, 9]))[:2] == (replica, 192)
 
 

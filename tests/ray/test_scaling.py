@@ -96,7 +96,7 @@ async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: st
         assert scope.cancelled_caught
         with anyio.fail_after(300):
             while await _metric(client, url, "aggml_active"):  # noqa: ASYNC110 of the replica
-                await anyio.sleep(0.05)
+                await anyio.sleep(0.05)  # between two questions to the replica
         made = await _metric(client, url, "aggml_tokens") - before
         assert 0 < made < LONG // 2
 
@@ -121,7 +121,7 @@ def test_long_requests_start_a_second_replica(url: str) -> None:
                 tasks.start_soon(ask)
             with anyio.fail_after(500):
                 while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
-                    await anyio.sleep(0.5)
+                    await anyio.sleep(0.5)  # between two questions to Ray
             tasks.cancel_scope.cancel()
 
     assert running() == 1

@@ -18,7 +18,7 @@ from aggml.serve import Limits
 from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from starlette.applications import Starlette
 
@@ -50,12 +50,6 @@ async def serving(**options: Any) -> AsyncIterator[tuple[Starlette, httpx.AsyncC
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             with anyio.fail_after(PATIENCE):
                 yield app, client
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Wait until the condition holds, without taking a core from the model."""
-    while not holds():  # noqa: ASYNC110 the engine sets no event for it
-        await anyio.sleep(0.001)
 
 
 async def events(response: httpx.Response) -> list[Any]:

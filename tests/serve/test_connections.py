@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from serve.support import GREEDY, PATIENCE, started
+from waiting import wait_until
 
 from aggml.models.small import write_small
 
@@ -74,14 +74,8 @@ def test_a_client_that_has_gone_without_a_word_is_noticed(address: tuple[str, in
 
 def busy(url: str, wanted: float) -> None:
     """Wait until so many sequences have a slot."""
-    end = time.monotonic() + PATIENCE
-    text = ""
-    while time.monotonic() < end:
-        text = httpx.get(f"{url}/metrics").text
-        if f'aggml_active{{model="small"}} {wanted}' in text:
-            return
-        time.sleep(0.01)
-    raise AssertionError(text)
+    line = f'aggml_active{{model="small"}} {wanted}'
+    wait_until(lambda: line in httpx.get(f"{url}/metrics").text, PATIENCE)
 
 
 def test_a_stream_over_http_1_0_ends_with_the_connection(address: tuple[str, int]) -> None:

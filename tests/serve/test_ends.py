@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from serve.support import GREEDY, PATIENCE, engine_of, serving, started, until
+from serve.support import GREEDY, PATIENCE, engine_of, serving, started
 from starlette.requests import Request
+from waiting import until, wait_until
 
 from aggml.models.small import write_small
 from aggml.serve.http.streams import LARGEST, TooLargeError, body_of
@@ -204,8 +204,7 @@ def uploading(address: str) -> socket.socket:
 
 def wait_for(address: str, line: str) -> None:
     """Wait until the metrics have this line."""
-    while line not in httpx.get(f"{address}/metrics", timeout=PATIENCE).text:
-        time.sleep(0.01)
+    wait_until(lambda: line in httpx.get(f"{address}/metrics", timeout=PATIENCE).text)
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
@@ -248,8 +247,8 @@ def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> 
             lines = response.iter_lines()
             next(lines)
             process.send_signal(signal.SIGINT)
-            while httpx.get(f"{address}/health", timeout=PATIENCE).status_code == 200:
-                time.sleep(0.01)
+            health = f"{address}/health"
+            wait_until(lambda: httpx.get(health, timeout=PATIENCE).status_code != 200)
             process.send_signal(signal.SIGINT)
             rest = [line for line in lines if line]
         assert "the server has stopped" in rest[-1]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
-from serve.support import GREEDY, engine_of, serving, until
+from serve.support import GREEDY, engine_of, serving
 from starlette.routing import Route
+from waiting import until
 
 from aggml import InvalidArgument
 from aggml.models.small import write_small

@@ -8,6 +8,7 @@ import anyio
 import numpy as np
 import pytest
 from support import N, Sum, holding, placed, ramp, sum_on
+from waiting import until
 
 import aggml
 from aggml import Graph, ops
@@ -298,8 +299,7 @@ async def test_losing_the_device_ends_a_delay_under_way(be: aggml.Backend) -> No
     first = Injected("fell off the bus")
     delay = be.stream.delay(1000)
     with anyio.fail_after(60):
-        while delay.times.started is None:  # noqa: ASYNC110 nothing tells of a start
-            await anyio.sleep(0.001)
+        await until(lambda: delay.times.started is not None)
         be.stream.lose(first)
         assert (await failure(delay)).__cause__ is first
 

@@ -16,6 +16,7 @@ import pytest
 import trio
 import trio.testing
 from support import N, holding, placed, ramp, sum_on
+from waiting import until
 
 import aggml
 
@@ -107,9 +108,7 @@ async def test_dropping_everything_with_work_in_flight(device: AnyDevice) -> Non
     be.stream.delay(0.02)
     be.set(placed(be, 1 << 16), x)
     del be, x
-    with anyio.fail_after(60):
-        while alive() is not None:  # noqa: ASYNC110 nothing tells of the end of an array
-            await anyio.sleep(0.005)
+    await until(lambda: alive() is None)  # nothing tells of the end of an array
 
 
 async def test_dropping_a_backend_that_is_held_lets_go_of_its_arrays(device: AnyDevice) -> None:
@@ -118,9 +117,7 @@ async def test_dropping_a_backend_that_is_held_lets_go_of_its_arrays(device: Any
     be.stream.native.hold()
     be.set(placed(be, 1 << 16), x)
     del be, x
-    with anyio.fail_after(60):
-        while alive() is not None:  # noqa: ASYNC110 nothing tells of the end of an array
-            await anyio.sleep(0.005)
+    await until(lambda: alive() is None)  # nothing tells of the end of an array
 
 
 async def test_a_stream_that_ran_dry_holds_no_arrays(be: aggml.Backend) -> None:
@@ -129,9 +126,7 @@ async def test_a_stream_that_ran_dry_holds_no_arrays(be: aggml.Backend) -> None:
     be.stream.delay(0.001)
     be.set(a, x)
     del x
-    with anyio.fail_after(60):
-        while alive() is not None:  # noqa: ASYNC110 nothing tells of the end of an array
-            await anyio.sleep(0.005)
+    await until(lambda: alive() is None)  # nothing tells of the end of an array
 
 
 async def test_an_awaited_run_lets_go_of_its_inputs(be: aggml.Backend) -> None:
@@ -139,9 +134,7 @@ async def test_an_awaited_run_lets_go_of_its_inputs(be: aggml.Backend) -> None:
     x, alive = watched()
     await be.run(s.graph, {s.a: x, s.b: ramp()}, s.y)
     del x
-    with anyio.fail_after(60):
-        while alive() is not None:  # noqa: ASYNC110 nothing tells of the end of an array
-            await anyio.sleep(0.005)
+    await until(lambda: alive() is None)  # nothing tells of the end of an array
 
 
 async def test_closing_a_buffer_with_work_in_flight(be: aggml.Backend) -> None:
@@ -214,7 +207,8 @@ def test_a_loop_of_asyncio_closed_by_hand_with_a_task_that_waits(be: aggml.Backe
     be.stream.native.hold()
     got = be.get(a)
     task = loop.create_task(wait())
-    loop.run_until_complete(asyncio.sleep(0.001))
+    for _ in range(3):  # turns in which the task comes to its wait
+        loop.run_until_complete(asyncio.sleep(0))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(task)

@@ -14,6 +14,7 @@ import anyio
 import numpy as np
 import pytest
 from support import holding, ramp, sum_on
+from waiting import until
 
 import aggml
 from aggml import ops
@@ -182,8 +183,7 @@ async def test_10000_futures_in_flight_awaited_by_100_tasks(be: aggml.Backend) -
     for _ in range(2):
         await work()
         rss = rss or resident()
-    while be.stream.native.kept:  # noqa: ASYNC110 a worker that falls asleep has them dropped
-        await anyio.sleep(0.001)
+    await until(lambda: not be.stream.native.kept)  # a worker that falls asleep has them dropped
     assert resident() - rss < 16 << 20
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from anyio import wait_all_tasks_blocked
 from support import N, holding, placed, ramp, sum_on
+from waiting import until
 
 import aggml
 from aggml import Graph, ops
@@ -78,8 +79,7 @@ async def test_delay_occupies_no_thread() -> None:
     streams = [aggml.Stream(f"s{i}", pool=pool) for i in range(20)]
     delays = [s.delay(1000) for s in streams]
     with anyio.fail_after(60):
-        while any(d.times.started is None for d in delays):  # noqa: ASYNC110 nothing tells of it
-            await anyio.sleep(0.001)
+        await until(lambda: all(d.times.started is not None for d in delays))
         await aggml.Stream("another", pool=pool).mark()
     assert not any(d.done() for d in delays)
     for delay in delays:

@@ -11,6 +11,7 @@ import anyio
 import numpy as np
 import pytest
 from support import ramp, sum_on
+from waiting import until
 
 import aggml
 from aggml import ThreadPool, ThreadPoolParams, ThreadPriority
@@ -298,6 +299,4 @@ async def test_workers_may_run_wherever_the_process_may(cpu_device: CPUDevice) -
             be.memset(x, 0)
             for _ in range(100):
                 await be.graph_compute(graph)
-        with anyio.fail_after(60):
-            while any(affinity(t) not in (mine, set()) for t in workers):  # noqa: ASYNC110
-                await anyio.sleep(0.001)
+        await until(lambda: all(affinity(t) in (mine, set()) for t in workers))

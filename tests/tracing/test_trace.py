@@ -6,18 +6,14 @@ Not here: whether operations overlap (tests of the examples).
 from __future__ import annotations
 
 import json
-import struct
 import xml.etree.ElementTree as ET
-import zlib
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from support import ramp, sum_on
 
 import aggml
 from aggml.stream.observe import observers
-from aggml.tracing.picture import Picture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,30 +76,6 @@ async def test_a_trace_is_drawn(device: AnyDevice, tmp_path: Path) -> None:
     root = ET.parse(tmp_path / "timeline.svg").getroot()
     bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if len(r)]
     assert len(bars) == len([e for e in t.events if e.operation not in {"wait", "mark"}])
-    t.plot(tmp_path / "timeline.png")
-    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG\r\n")
-    with pytest.raises(aggml.InvalidArgument, match="pdf"):
-        t.plot(tmp_path / "timeline.pdf")
-
-
-def test_a_picture_is_a_valid_png(tmp_path: Path) -> None:
-    picture = Picture(20, 10)
-    picture.rect(1, 2, 3, 4, "#ff8000")
-    picture.rect(18, 8, 10, 10, "#0000ff")  # the rest of this rectangle is outside
-    picture.save(tmp_path / "p.png")
-    raw = (tmp_path / "p.png").read_bytes()
-    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
-    chunks, at = {}, 8
-    while at < len(raw):
-        (n,) = struct.unpack(">I", raw[at : at + 4])
-        kind, body = raw[at + 4 : at + 8], raw[at + 8 : at + 8 + n]
-        assert struct.unpack(">I", raw[at + 8 + n : at + 12 + n])[0] == zlib.crc32(kind + body)
-        chunks[kind] = body
-        at += 12 + n
-    assert struct.unpack(">II", chunks[b"IHDR"][:8]) == (20, 10)
-    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(10, 61)[:, 1:]
-    pixels = rows.reshape(10, 20, 3)
-    assert tuple(pixels[2, 1]) == (255, 128, 0)
-    assert tuple(pixels[9, 19]) == (0, 0, 255)
-    assert tuple(pixels[0, 0]) == (255, 255, 255)
-    assert (pixels[2:6, 1:4] == (255, 128, 0)).all()
+    for name in ("timeline.pdf", "timeline.png", "timeline"):
+        with pytest.raises(aggml.InvalidArgument, match="svg"):
+            t.plot(tmp_path / name)

@@ -8,7 +8,6 @@ from aggml.devices.cpu.backend import CPUBackend
 from aggml.devices.cpu.device import CoreKinds, CPUDevice
 from aggml.devices.cpu.family import CPUFamily, aggml_backend_init
 from aggml.devices.cpu.features import CPUFeatures, compiled_features, usable_features
-from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
 from aggml.devices.cpu.roofline import Roofline
 from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.native import isas
@@ -19,12 +18,10 @@ __all__ = [
     "CPUFamily",
     "CPUFeatures",
     "CoreKinds",
-    "HBMBufferType",
     "Roofline",
     "TypeTraits",
     "aggml_backend_init",
     "compiled_features",
-    "hbm_buffer_type",
     "isas",
     "type_traits",
     "usable_features",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.backend.direct import DirectBackend
-from aggml.devices.cpu import tuning
 from aggml.errors import InvalidArgument
 from aggml.native import cpu_mask
 from aggml.plan import compile_steps
@@ -58,7 +57,6 @@ class CPUBackend(DirectBackend):
                 raise InvalidArgument(
                     f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512"
                 )
-        tuning.adopt()
         workers = default_pool() if pool is None else pool
         if n_threads is not None and pool is None:
             workers.grow(n_threads, widen=False)  # a caller may ask for more threads than cores

@@ -59,7 +59,7 @@ _LISTED: Final = (
 )
 
 
-def _tiled() -> bool:
+def _has_tiled_products() -> bool:
     """Whether there are tiled product kernels, which ggml's feature "llamafile" stands for."""
     return any(kernel.startswith("mm_blocks") for kernel, *_ in _native.variants())
 
@@ -69,7 +69,7 @@ def usable_features() -> CPUFeatures:
     found: dict[str, Any] = {
         name: value if name in _BYTES else bool(value) for name, value, _ in _native.cpu_report()
     }
-    return CPUFeatures(**found, llamafile=_tiled())
+    return CPUFeatures(**found, llamafile=_has_tiled_products())
 
 
 def compiled_features() -> CPUFeatures:
@@ -85,7 +85,7 @@ def compiled_features() -> CPUFeatures:
     for name, implied in reversed(_IMPLIED.items()):
         if name in found:
             found |= set(implied)
-    return CPUFeatures(**dict.fromkeys(found, True), llamafile=_tiled())
+    return CPUFeatures(**dict.fromkeys(found, True), llamafile=_has_tiled_products())
 
 
 def feature_list() -> dict[str, str]:

@@ -58,7 +58,7 @@ def _message(driver: Any, code: Any) -> str:  # noqa: ANN401
     return f"{words[0]} ({int(code)}): {words[1]}"
 
 
-def _checked(driver: Any, call: str, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401
+def _result_of(driver: Any, call: str, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401
     """The result of a driver call, without its status.
 
     Raises:
@@ -114,13 +114,13 @@ def probe() -> int:
         raise Missing("[cuda] the driver finds no CUDA device")
     if int(code) != 0:
         raise Missing(f"[cuda] the driver does not start: {_message(driver, code)}")
-    version = int(_checked(driver, "cuDriverGetVersion", driver.cuDriverGetVersion()))
+    version = int(_result_of(driver, "cuDriverGetVersion", driver.cuDriverGetVersion()))
     if version < API:
         raise Missing(
             f"[cuda] the driver offers CUDA {version // 1000}.{version % 1000 // 10}, "
             f"{API // 1000}.{API % 1000 // 10} is needed: update the driver (580 or later)"
         )
-    count = int(_checked(driver, "cuDeviceGetCount", driver.cuDeviceGetCount()))
+    count = int(_result_of(driver, "cuDeviceGetCount", driver.cuDeviceGetCount()))
     if count == 0:
         raise Missing("[cuda] the driver finds no CUDA device")
     return count
@@ -138,8 +138,8 @@ def facts(ordinal: int) -> DeviceFacts:
         device = core.Device(ordinal)
         properties = device.properties
         # pci_bus_id of cuda.core needs the runtime library, which we do not require.
-        pci = _checked(driver, "cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(32, ordinal))
-        total = _checked(driver, "cuDeviceTotalMem", driver.cuDeviceTotalMem(ordinal))
+        pci = _result_of(driver, "cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(32, ordinal))
+        total = _result_of(driver, "cuDeviceTotalMem", driver.cuDeviceTotalMem(ordinal))
         return DeviceFacts(
             ordinal,
             str(device.name),

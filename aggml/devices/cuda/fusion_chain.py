@@ -16,18 +16,18 @@ from aggml.ops.table import NUMBERS
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Launch
-    from aggml.plan import Chain
+    from aggml.plan import FusionChain
     from aggml.tensor import Tensor
 
 __all__ = ["append_words", "beginning", "ending", "fits"]
 
 _NORMS: Final = frozenset(("norm", "rms_norm", "l2_norm"))
-_FEW: Final = 8  # up to this many columns the product kernels take one more operand
+_VEC_COLUMNS: Final = 8  # up to this many columns the product kernels take one more operand
 _AUX: Final = 80 * 2 + 64  # offset of aux with one operand; each further operand adds 80
 _OF_PRODUCT: Final = 3  # the first word of aux that a product does not use
 
 
-def fits(chain: Chain) -> bool:
+def fits(chain: FusionChain) -> bool:
     """Whether one launch computes the chain."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     if last.nb != lead.nb or not last.is_contiguous:
@@ -43,11 +43,11 @@ def fits(chain: Chain) -> bool:
     )
 
 
-def _follows(lead: Tensor, chain: Chain) -> bool:
+def _follows(lead: Tensor, chain: FusionChain) -> bool:
     """Whether the product kernels for few columns can also compute the next stage."""
     (stage,) = chain.stages
     node, other = stage.node, stage.other
-    if lead.ne[1] > _FEW or lead.ne[2] * lead.ne[3] != 1:
+    if lead.ne[1] > _VEC_COLUMNS or lead.ne[2] * lead.ne[3] != 1:
         return False
     if other is None or other.dtype is not DType.F32 or other.ne != lead.ne or other.nb[0] != 4:
         return False
@@ -60,13 +60,13 @@ def _row(other: Tensor, lead: Tensor) -> bool:
     return other.dtype is DType.F32 and wide and other.nrows == 1
 
 
-def beginning(chain: Chain, address: Address) -> tuple[Tensor, Address]:
+def beginning(chain: FusionChain, address: Address) -> tuple[Tensor, Address]:
     """The first node, and an address function that makes its launches write the last node."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     return lead, lambda tensor: address(last if tensor is lead else tensor)
 
 
-def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launch]:
+def ending(chain: FusionChain, launches: list[Launch], address: Address) -> list[Launch]:
     """The launches of the first node; those that write it also get the words for what follows."""
     lead = chain.nodes[0]
     if lead.op in _NORMS:
@@ -76,7 +76,7 @@ def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launc
     assert stage.other is not None
     words = NUMBERS[stage.node.op], address(stage.other), int(stage.first), stage.other.nb[1]
     return [
-        append_words(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("few_") else launch
+        append_words(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("vec_") else launch
         for launch in launches
     ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.devices.cuda.once import are_sorted
 from aggml.devices.cuda.pack import MISSING, NodeSite, ceil
 from aggml.dtype import DType
-from aggml.plan.fusion import Chain, ChainStage
+from aggml.plan.fusion import ChainStage, FusionChain
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Gpu, Launch
@@ -27,14 +27,14 @@ _GRID: Final = 65535
 _MOST: Final = 128  # the most weights that a warp sums in the same order as sum_rows
 
 
-def find(node: Tensor, readers: Readers) -> Chain | None:
+def find(node: Tensor, readers: Readers) -> FusionChain | None:
     """The chain whose first sum is ``node``, or the chain that the division ``node`` ends."""
     if node.op == "div":
         return _shares(node, readers)
     return _sums(node, readers) if node.op == "add" else None
 
 
-def _shares(node: Tensor, readers: Readers) -> Chain | None:
+def _shares(node: Tensor, readers: Readers) -> FusionChain | None:
     """Weights gathered by sorted indices and divided by their sum, which is clamped from below."""
     values, whole = node.src[:2]
     if values is None or whole is None or whole.op != "clamp" or whole.src[0] is None:
@@ -53,7 +53,7 @@ def _shares(node: Tensor, readers: Readers) -> Chain | None:
         ChainStage(whole, None, False),
         ChainStage(node, None, False),
     )
-    return Chain((rows, total, whole, node), stages)
+    return FusionChain((rows, total, whole, node), stages)
 
 
 def _are_shares(rows: Tensor, values: Tensor, node: Tensor) -> bool:
@@ -68,7 +68,7 @@ def _are_shares(rows: Tensor, values: Tensor, node: Tensor) -> bool:
     return shapes and whole and plain and are_sorted(ids, table.ne[1])
 
 
-def _sums(node: Tensor, readers: Readers) -> Chain | None:
+def _sums(node: Tensor, readers: Readers) -> FusionChain | None:
     """Sums that add each part of one weighted product once; ``node`` is the first sum."""
     first = node.src[0]
     weighed = None if first is None else first.view_src
@@ -90,10 +90,10 @@ def _sums(node: Tensor, readers: Readers) -> Chain | None:
             break
         sums.append(added.node)
         stages.append(added)
-    return Chain((weighed, *sums), tuple(stages)) if sums[-1].is_contiguous else None
+    return FusionChain((weighed, *sums), tuple(stages)) if sums[-1].is_contiguous else None
 
 
-def is_of_experts(chain: Chain) -> bool:
+def is_of_experts(chain: FusionChain) -> bool:
     """Whether a chain is one of `find`."""
     return chain.nodes[0].op in {"mul", "get_rows"} and chain.stages[0].node is chain.nodes[1]
 
@@ -138,7 +138,7 @@ def _behind(total: Tensor, readers: Readers) -> ChainStage | None:
     return ChainStage(node, other, first) if other.ne == node.ne == total.ne else None
 
 
-def launches(chain: Chain, address: Address, scratch: int, gpu: Gpu) -> list[Launch]:
+def launches(chain: FusionChain, address: Address, scratch: int, gpu: Gpu) -> list[Launch]:
     """One launch, which writes the last node."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     first = NodeSite(lead, address, scratch, 0, gpu)

@@ -17,7 +17,7 @@ from aggml.devices.cuda.kernels.rows import check_ids
 from aggml.devices.cuda.pack import NodeSite
 from aggml.dtype import DType
 from aggml.ops.table import NUMBERS
-from aggml.plan.fusion import Chain, ChainStage
+from aggml.plan.fusion import ChainStage, FusionChain
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Address, Gpu, Launch
@@ -30,7 +30,7 @@ _PRODUCTS: Final = frozenset(("mul_mat", "mul_mat_id"))
 _CACHES: Final = frozenset((DType.F32, DType.F16, DType.BF16))
 
 
-def find(node: Tensor, readers: Readers) -> Chain | None:
+def find(node: Tensor, readers: Readers) -> FusionChain | None:
     """The chain of this kind that begins with ``node``, found by ops, types and shapes alone."""
     if node.dtype is not DType.F32 or 0 in node.ne:
         return None
@@ -39,13 +39,13 @@ def find(node: Tensor, readers: Readers) -> Chain | None:
     return _to_rows(node, readers) if node.op == "rope" else fusion_experts.find(node, readers)
 
 
-def is_pair(chain: Chain) -> bool:
+def is_pair(chain: FusionChain) -> bool:
     """Whether a chain is one of `find`."""
     rope = chain.nodes[0].op == "rope"
     return rope or chain.nodes[1].op in _PRODUCTS or fusion_experts.is_of_experts(chain)
 
 
-def _pair(node: Tensor, readers: Readers) -> Chain | None:
+def _pair(node: Tensor, readers: Readers) -> FusionChain | None:
     """Two products of one column each, and their swiglu; ``node`` is the first product."""
     unit = readers.next_of(node)
     if unit is None or unit.op != "swiglu" or unit.op_params[4:8] != bytes(4):
@@ -63,10 +63,10 @@ def _pair(node: Tensor, readers: Readers) -> Chain | None:
     if not mul_mat.pairs(node):
         return None
     stages = ChainStage(other, b, False), ChainStage(unit, None, other is gate)
-    return Chain((node, other, unit), stages)
+    return FusionChain((node, other, unit), stages)
 
 
-def _to_rows(node: Tensor, readers: Readers) -> Chain | None:
+def _to_rows(node: Tensor, readers: Readers) -> FusionChain | None:
     """A rope of f32 whose heads, concatenated, are the rows of a set_rows."""
     last = readers.after_view(node)
     rows = None if last is None else last.src[0]
@@ -79,10 +79,12 @@ def _to_rows(node: Tensor, readers: Readers) -> Chain | None:
     whole = rows.view_src is node and rows.view_offs == 0 and rows.dtype is DType.F32
     if not whole or not node.is_contiguous or not rows.is_contiguous:
         return None
-    return Chain((node, last), (ChainStage(last, ids, False),))
+    return FusionChain((node, last), (ChainStage(last, ids, False),))
 
 
-def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu) -> list[Launch]:
+def launches(
+    chain: FusionChain, address: Address, scratch: int, fault: int, gpu: Gpu
+) -> list[Launch]:
     """The launches of a chain that `find` found; only its last node is written."""
     lead, last = chain.nodes[0], chain.nodes[-1]
     if fusion_experts.is_of_experts(chain):
@@ -103,13 +105,13 @@ def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu)
     words = NUMBERS[last.op], address(matrix), int(chain.stages[1].first)
     return [
         append_words(
-            replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_given(lead)), 3, *words
+            replace(each, kernel=mul_mat.of_pair(each.kernel)), len(_operands(lead)), 3, *words
         )
-        if each.kernel.startswith(("few_1", "id_few"))
+        if each.kernel.startswith(("vec_1", "id_vec"))
         else each
         for each in mul_mat.launches(NodeSite(lead, where, scratch, word, gpu))
     ]
 
 
-def _given(node: Tensor) -> list[Tensor]:
+def _operands(node: Tensor) -> list[Tensor]:
     return [source for source in node.src if source is not None]

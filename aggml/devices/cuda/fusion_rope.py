@@ -20,7 +20,7 @@ __all__ = ["fuse_rope_with_rows"]
 
 #: Kernels that write their first operand and scratch, and read nothing but operands, scratch and
 #: what a word of their aux points to. A rope is put off past these alone.
-_PASSED: Final = ("few_", "tiles_", "add_parts", "quantize_columns", "norm_rows")
+_PASSED: Final = ("vec_", "tiles_", "add_parts", "quantize_columns", "norm_rows")
 _WINDOW: Final = 24  # launches that are looked at
 _OPERAND: Final = struct.Struct("<10q")  # data, ne, nb, type
 _TAIL: Final = 64 + 64 + 24  # op_params, aux, scratch, fault, op
@@ -89,7 +89,7 @@ def _spans(lowered: Lowered) -> Iterator[_Span]:
             yield at in relative, data, data + size
 
 
-def _told(lowered: Lowered) -> Iterator[_Span]:
+def _aux_spans(lowered: Lowered) -> Iterator[_Span]:
     """The byte that each word of aux would point to: fusion_chain.py puts addresses there."""
     _, args, relative = lowered
     for at in range(len(args) - _TAIL + 64, len(args) - 24, 8):
@@ -100,7 +100,7 @@ def _told(lowered: Lowered) -> Iterator[_Span]:
 def _independent(one: Lowered, other: Lowered) -> bool:
     """Whether neither launch touches what the other one writes."""
     mine, theirs = list(_spans(one)), list(_spans(other))
-    read, also_read = [*mine, *_told(one)], [*theirs, *_told(other)]
+    read, also_read = [*mine, *_aux_spans(one)], [*theirs, *_aux_spans(other)]
     return not any(_overlap(mine[0], x) for x in also_read) and not any(
         _overlap(theirs[0], x) for x in read
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from aggml.plan import Chain
+    from aggml.plan import FusionChain
     from aggml.plan.fusion import Readers
     from aggml.tensor import Tensor
 
@@ -112,15 +112,17 @@ class Kernels(Protocol):
         """
         ...
 
-    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+    def find(self, node: Tensor, readers: Readers) -> FusionChain | None:
         """The chain beginning with ``node`` that only these kernels can fuse, or None."""
         ...
 
-    def fits(self, chain: Chain) -> bool:
+    def fits(self, chain: FusionChain) -> bool:
         """Whether `together` knows the chain; each of its nodes is supported."""
         ...
 
-    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+    def together(
+        self, chain: FusionChain, address: Address, scratch: int, fault: int
+    ) -> list[Launch]:
         """As `launches`, for all nodes of a chain that fits; only the last node is written."""
         ...
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from aggml.devices.cuda.launch import Address, Launch
-    from aggml.plan import Chain
+    from aggml.plan import FusionChain
     from aggml.plan.fusion import Readers
     from aggml.tensor import Tensor
 
@@ -145,18 +145,20 @@ class CudaKernels:
             return found
         return blas.instead(site, found, tf32=self._tf32)
 
-    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+    def find(self, node: Tensor, readers: Readers) -> FusionChain | None:
         """The chain beginning with ``node`` that only these kernels can fuse, or None."""
         if self.blas is not None and blas.fits(node):
             return None
         return fusion_pair.find(node, readers)
 
-    def fits(self, chain: Chain) -> bool:
+    def fits(self, chain: FusionChain) -> bool:
         """Whether one launch computes the chain."""
         lead = chain.nodes[0]
         return fusion_chain.fits(chain) and (self.blas is None or not blas.fits(lead))
 
-    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+    def together(
+        self, chain: FusionChain, address: Address, scratch: int, fault: int
+    ) -> list[Launch]:
         """The launches of the first node of a chain, which compute the other nodes as well."""
         if fusion_pair.is_pair(chain):
             return fusion_pair.launches(chain, address, scratch, fault, self._gpu)

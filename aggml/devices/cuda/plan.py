@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.module import CudaTarget, Module
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
-    from aggml.plan import Chain, Locate, PlanCall
+    from aggml.plan import FusionChain, Locate, PlanCall
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
@@ -99,7 +99,7 @@ class _Lowered:
         self,
         device: CudaTarget,
         node: Tensor,
-        chain: Chain | None,
+        chain: FusionChain | None,
         locate: Locate,
         scratch: int,
         fault: int,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aggml.backend.family import Family
 from aggml.devices.ggml.device import GgmlDevice
-from aggml.devices.ggml.finding import LibraryFiles, files_in, searched
+from aggml.devices.ggml.finding import LibraryFiles, files_in, find_files
 from aggml.devices.ggml.library import Library, libraries
 from aggml.errors import BackendLoadError
 from aggml.process.locks import new_lock
@@ -48,7 +48,7 @@ def load(path_or_folder: str | os.PathLike[str] | None = None) -> list[GgmlDevic
         BackendLoadError: there is no library; it has an unknown version or lacks a function; or
             this process has loaded another ggml. The text says which file and why.
     """
-    files = searched() if path_or_folder is None else files_in(path_or_folder)
+    files = find_files() if path_or_folder is None else files_in(path_or_folder)
     return _load(files).devices
 
 
@@ -116,7 +116,7 @@ def family(path_or_folder: str | os.PathLike[str] | None = None) -> GgmlFamily:
     Raises:
         BackendLoadError: as `load`.
     """
-    files = searched() if path_or_folder is None else files_in(path_or_folder)
+    files = find_files() if path_or_folder is None else files_in(path_or_folder)
     return GgmlFamily(_load(files))
 
 

@@ -15,7 +15,7 @@ from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.ggml.backend import GgmlBackend
 from aggml.devices.ggml.known import known_wrong
-from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, taken
+from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, result_of
 from aggml.devices.ggml.packed import PackedType
 from aggml.devices.ggml.plan import question, refuses
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, Unsupported
@@ -117,7 +117,7 @@ class GgmlDevice(Device):
                 f"[{self.name}.split_buffer_type] shares={list(shares)}: all must be finite, and 0 "
                 "or more"
             )
-        index = taken(self.native.split([float(share) for share in shares]))
+        index = result_of(self.native.split([float(share) for share in shares]))
         if index is None:
             raise Unsupported(
                 f"[{self.name}.split_buffer_type] this backend of ggml cannot divide rows"
@@ -161,7 +161,7 @@ class GgmlDevice(Device):
         if lost is not None:
             raise exception_of(lost)
         threads = n_threads or _native.usable_cpus()
-        return GgmlBackend(self, taken(self.native.stream(self.name, threads)), max_queued)
+        return GgmlBackend(self, result_of(self.native.stream(self.name, threads)), max_queued)
 
     # -- what it can do
 

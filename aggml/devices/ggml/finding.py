@@ -17,7 +17,7 @@ from aggml.process.paths import user_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["LibraryFiles", "files_in", "searched"]
+__all__ = ["LibraryFiles", "files_in", "find_files"]
 
 _SUFFIX: Final = ".dylib" if sys.platform == "darwin" else ".so"
 #: File names of a library; the plain name is tried before names with a version.
@@ -41,7 +41,7 @@ class LibraryFiles(NamedTuple):
     named: bool = False
 
 
-def _named(folder: Path, name: str) -> Path | None:
+def _find_file(folder: Path, name: str) -> Path | None:
     plain = folder / f"lib{name}{_SUFFIX}"
     if plain.exists():
         return plain
@@ -59,7 +59,7 @@ def files_in(path_or_folder: str | os.PathLike[str]) -> LibraryFiles:
     folder = path if path.is_dir() else path.parent
     if not path.exists():
         raise BackendLoadError(f"[ggml.load] there is no {path}")
-    base, registry = _named(folder, "ggml-base"), _named(folder, "ggml")
+    base, registry = _find_file(folder, "ggml-base"), _find_file(folder, "ggml")
     missing = [n for n, p in (("libggml-base", base), ("libggml", registry)) if p is None]
     if base is None or registry is None:
         raise BackendLoadError(f"[ggml.load] {folder} has no {' and no '.join(missing)}")
@@ -74,7 +74,7 @@ def files_in(path_or_folder: str | os.PathLike[str]) -> LibraryFiles:
     return LibraryFiles(base, registry, (path,) if named else tuple(backends), named)
 
 
-def searched() -> LibraryFiles:
+def find_files() -> LibraryFiles:
     """The files that ``GGML_BACKEND_PATH`` names, else those of an installed llama-cpp-python.
 
     Raises:

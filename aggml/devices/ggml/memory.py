@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.tensor import Tensor
 
-__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "taken"]
+__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "result_of"]
 
 
 class Owner(Protocol):
@@ -38,7 +38,7 @@ class Owner(Protocol):
         ...
 
 
-def taken(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 - of the binding
+def result_of(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 - of the binding
     """The result of a call of the library; a failure is raised as an exception."""
     found, error = answer
     if error is not None:
@@ -90,7 +90,7 @@ class GgmlBufferType(BufferType):
         if n > self._max_size:
             raise AllocFailed(f"[{self.name}] no memory for {n} bytes: at most {self._max_size}")
         try:
-            native = taken(self._ggml.native.alloc(n))
+            native = result_of(self._ggml.native.alloc(n))
         except AllocFailed as error:
             raise AllocFailed(f"[{self.name}] no memory for {n} bytes: {error}") from error
         return Buffer(self, n, native.base, native)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from aggml.devices.ggml.memory import taken
+from aggml.devices.ggml.memory import result_of
 from aggml.errors import AllocFailed, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import BufferType
@@ -62,7 +62,7 @@ class PackedType(BufferType):
 
     def alloc_size(self, tensor: Tensor) -> int:
         """Bytes that the library reports for a tensor in this format."""
-        size = taken(self.owner.native.extra_size(self._index, tensor.dtype.value, tensor.ne))
+        size = result_of(self.owner.native.extra_size(self._index, tensor.dtype.value, tensor.ne))
         return max(tensor.nbytes, int(size))
 
     def alloc_buffer(self, size: int) -> Buffer:
@@ -75,7 +75,7 @@ class PackedType(BufferType):
         if n == 0:
             return Buffer(self, 0, 0, None)
         try:
-            native = taken(self.owner.native.alloc_extra(n, self._index))
+            native = result_of(self.owner.native.alloc_extra(n, self._index))
         except AllocFailed as error:
             raise AllocFailed(f"[{self.name}] no memory for {n} bytes: {error}") from error
         return _PackedBuffer(self, n, native.base, native)

@@ -17,7 +17,7 @@ import numpy as np
 from aggml.backend import Backend
 from aggml.devices.meta.between import laid_out
 from aggml.devices.meta.memory import shard_of
-from aggml.devices.meta.parts import Divided, cuts, divided, is_uneven, pieces, reads
+from aggml.devices.meta.parts import Divided, cuts, division_of, is_uneven, pieces, reads
 from aggml.devices.meta.rounds import dividing
 from aggml.graph import graph_of
 from aggml.memory.buffer_type import HOST, host_tensor
@@ -95,7 +95,7 @@ class MetaBackend(Backend):
     # -- order
 
     @contextmanager
-    def _joined(
+    def _work_unit(
         self,
         what: str,
         reads: Iterable[Tensor] = (),
@@ -138,7 +138,7 @@ class MetaBackend(Backend):
     def _over(
         self, what: str, writes: Sequence[Tensor], of_member: Callable[[int, Backend], Any]
     ) -> Future[None]:
-        with self._joined(what, writes=writes) as (future, parts):
+        with self._work_unit(what, writes=writes) as (future, parts):
             parts += [
                 part
                 for i, member in enumerate(self.members)
@@ -149,22 +149,22 @@ class MetaBackend(Backend):
     # -- data
 
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
-        with self._joined("set", writes=_whole(tensor)) as (future, parts):
+        with self._work_unit("set", writes=_whole(tensor)) as (future, parts):
             self._write(parts, tensor, array)
         return future
 
     def _write(self, parts: list[Future[Any]], tensor: Tensor, array: Array) -> None:
-        to = divided(tensor)
+        to = division_of(tensor)
         for member, part, cut in zip(self.members, to.each, cuts(to, array), strict=True):
             parts.append(member._set(part, cut))
 
     def _get(self, tensor: Tensor, array: Array) -> Future[None]:
-        with self._joined("get", reads=[tensor]) as (future, parts):
+        with self._work_unit("get", reads=[tensor]) as (future, parts):
             self._read(parts, tensor, array)
         return future
 
     def _read(self, parts: list[Future[Any]], tensor: Tensor, array: Array) -> None:
-        for i, part, cut in reads(divided(tensor), array[(None,) * (4 - array.ndim)]):
+        for i, part, cut in reads(division_of(tensor), array[(None,) * (4 - array.ndim)]):
             parts.append(self.members[i]._get(part, cut))
 
     def _read_staged(
@@ -187,7 +187,7 @@ class MetaBackend(Backend):
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         whole = tensor.view_src is None and data.nbytes == tensor.nbytes
-        with self._joined("set", writes=[tensor] if whole else ()) as (future, parts):
+        with self._work_unit("set", writes=[tensor] if whole else ()) as (future, parts):
             for i, part, piece, at in pieces(tensor, data, offset):
                 member = self.members[i]
                 if at is None:
@@ -197,8 +197,8 @@ class MetaBackend(Backend):
         return future
 
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        whole = not divided(tensor.root).state.is_divided
-        with self._joined("get", reads=[tensor]) as (future, parts):
+        whole = not division_of(tensor.root).state.is_divided
+        with self._work_unit("get", reads=[tensor]) as (future, parts):
             for i, part, piece, at in pieces(tensor, data, offset):
                 member = self.members[i]
                 if whole and i > 0:
@@ -211,8 +211,8 @@ class MetaBackend(Backend):
 
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         whole = tensor.view_src is None and offset == 0 and size == tensor.nbytes
-        if whole or not divided(tensor.root).state.is_divided:
-            each = divided(tensor).each
+        if whole or not division_of(tensor.root).state.is_divided:
+            each = division_of(tensor).each
             return self._over(
                 "memset",
                 [tensor] if whole else [],
@@ -223,7 +223,7 @@ class MetaBackend(Backend):
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         block: MetaBuffer = buffer.owner  # type: ignore[assignment]
         shards = block.all_shards()
-        with self._joined("clear") as (future, parts):
+        with self._work_unit("clear") as (future, parts):
             for shard in shards:
                 for member, part in zip(self.members, shard.each, strict=True):
                     parts.append(member._memset(part, value, 0, part.nbytes))
@@ -236,7 +236,7 @@ class MetaBackend(Backend):
             return self._copy_uneven(src, dst, there)
         here = self._of_mine(src)
         staged: list[Tensor] = []
-        with self._joined("copy", [src], _whole(dst), staged) as (future, parts):
+        with self._work_unit("copy", [src], _whole(dst), staged) as (future, parts):
             if here is not None and there is not None and here.state == there.state:
                 for member, a, b in zip(self.members, here.each, there.each, strict=True):
                     parts.append(member._copy(a, b))
@@ -259,9 +259,11 @@ class MetaBackend(Backend):
         """Copy a view that takes unequal parts of the devices: the whole tensor is read first."""
         whole = host_tensor(src.root)
         staged: list[Tensor] = []
-        with self._joined("copy", [src.root], _whole(dst), staged) as (future, parts):
+        with self._work_unit("copy", [src.root], _whole(dst), staged) as (future, parts):
             array = whole.host_view()
-            self._read_staged(parts, divided(src.root), array[(None,) * (4 - array.ndim)], staged)
+            self._read_staged(
+                parts, division_of(src.root), array[(None,) * (4 - array.ndim)], staged
+            )
             staged.append(whole)
             for member in self.members:
                 self.stream.wait(member.stream)
@@ -279,12 +281,12 @@ class MetaBackend(Backend):
         return buffer is not None and buffer.type is self.buffer_type
 
     def _of_mine(self, tensor: Tensor) -> Divided | None:
-        return divided(tensor) if self._is_mine(tensor) else None
+        return division_of(tensor) if self._is_mine(tensor) else None
 
     def accept(self, tensor: Tensor) -> Future[None]:
         """Declare the contents of a tensor's storage to be valid, on every device."""
         self._check_tensor(tensor, "Backend.accept")
-        each = divided(tensor.root).each
+        each = division_of(tensor.root).each
         future = super().accept(tensor)
         self._over("accept", (), lambda i, m: m.stream.accept(each[i]))
         return future
@@ -308,7 +310,7 @@ class MetaBackend(Backend):
                 graphs.append(_graph(own) if own else None)
                 if graphs[-1] is not None:
                     member.alloc_graph(graphs[-1])
-                    member._compiled(graphs[-1], "Backend.graph_compute")
+                    member._ensure_compiled(graphs[-1], "Backend.graph_compute")
                 yield
             plan.rounds.append(_Planned(sent, summed, graphs))
         return plan
@@ -327,7 +329,7 @@ class MetaBackend(Backend):
 
     def _compute(self, plan: MetaPlan, arena: Buffer | None) -> Future[None]:
         storages = plan.storages
-        with self._joined("graph_compute", storages.reads, storages.writes) as (future, parts):
+        with self._work_unit("graph_compute", storages.reads, storages.writes) as (future, parts):
             for sent, summed, graphs in plan.rounds:
                 for plans in summed:
                     assert self._library is not None
@@ -337,7 +339,7 @@ class MetaBackend(Backend):
                     parts.append(source._copy_to(one.what, one.to, target))
                 for member, graph in zip(self.members, graphs, strict=True):
                     if graph is not None:
-                        own = member._compiled(graph, "Backend.graph_compute").plan
+                        own = member._ensure_compiled(graph, "Backend.graph_compute").plan
                         parts.append(member._compute(own, member.memory.arena(own.arena_size)))
         return future
 

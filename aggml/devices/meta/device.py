@@ -14,7 +14,7 @@ from aggml.backend.backend import Backend, Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.meta.backend import MetaBackend
 from aggml.devices.meta.memory import MetaBufferType
-from aggml.devices.meta.parts import divided
+from aggml.devices.meta.parts import division_of
 from aggml.errors import InvalidArgument, InvalidHandle
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class MetaDevice(Device):
             NotAllocated: it has no memory here, or was not computed yet.
             Unsupported: a view that is not split where its bytes are.
         """
-        return divided(tensor).state
+        return division_of(tensor).state
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of all of them together, each device counted once."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Divided", "cuts", "divided", "is_uneven", "pieces", "reads", "slice_of"]
+__all__ = ["Divided", "cuts", "division_of", "is_uneven", "pieces", "reads", "slice_of"]
 
 
 class Divided(NamedTuple):
@@ -33,7 +33,7 @@ class Divided(NamedTuple):
     each: Each
 
 
-def divided(tensor: Tensor) -> Divided:
+def division_of(tensor: Tensor) -> Divided:
     """The parts of a placed tensor, which may be a view.
 
     Raises:

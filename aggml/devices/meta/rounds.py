@@ -14,7 +14,7 @@ from aggml import ops
 from aggml.devices.meta.memory import has_shard, lay_shard, shard_of
 from aggml.devices.meta.parts import slice_of
 from aggml.devices.meta.round import DeviceCopy, Needed, Round, Rounds, Summed
-from aggml.devices.meta.rules import wanted
+from aggml.devices.meta.rules import wanted_states
 from aggml.devices.meta.split import SUM, WHOLE, SplitState, can_hold, shown
 from aggml.errors import Unsupported
 from aggml.ops.table import OPS, VIEWS, WRITES_MORE
@@ -161,7 +161,9 @@ class _Draft:
         each = self.forms[tensor, have]
         if have == SUM:
             by_library = self.sums(each[0])
-            joined = self._summed(each) if by_library else self._paired(self._send(each), ops.add)
+            joined = (
+                self._sum_of(each) if by_library else self._join_pairs(self._send(each), ops.add)
+            )
             self.forms[tensor, WHOLE] = joined
             self.state[tensor] = WHOLE
             return self.get(tensor, state)
@@ -180,9 +182,9 @@ class _Draft:
                 self._slice(parts[i], have.axis, [(begin, extent)] * self.n)
                 for i, _, begin, extent in have.runs()
             ]
-        return self._paired(parts, lambda a, b: ops.concat(a, b, have.axis))
+        return self._join_pairs(parts, lambda a, b: ops.concat(a, b, have.axis))
 
-    def _paired(self, parts: list[Each], join: Callable[[Tensor, Tensor], Tensor]) -> Each:
+    def _join_pairs(self, parts: list[Each], join: Callable[[Tensor, Tensor], Tensor]) -> Each:
         """Parts joined two by two, on every device in the same order."""
         while len(parts) > 1:
             joined = []
@@ -191,7 +193,7 @@ class _Draft:
             parts = joined + parts[len(parts) & ~1 :]
         return parts[0]
 
-    def _summed(self, each: Each) -> Each:
+    def _sum_of(self, each: Each) -> Each:
         """The sum of the summands of all devices, on each of them, by their library."""
         if any(self.rounds[-1].nodes):
             self.rounds.append(self._round())
@@ -223,7 +225,7 @@ class _Draft:
         for i, begin, _, extent in state.runs():
             ranges[i].append((begin, extent))
         pieces = [self._slice(each, state.axis, r) for r in zip(*ranges, strict=True)]
-        return self._paired(pieces, lambda a, b: ops.concat(a, b, state.axis))
+        return self._join_pairs(pieces, lambda a, b: ops.concat(a, b, state.axis))
 
     # -- nodes
 
@@ -254,12 +256,12 @@ class _Draft:
             self._add_write(node)
         else:
             states = [WHOLE if s is None else self.state[s] for s in node.src]
-            found = wanted(node, states)
+            found = wanted_states(node, states)
             if not _fits(node, found.sources) or node.op in WRITES_MORE:
                 self._check_updates(node)
                 found = found._replace(sources=(WHOLE,) * len(node.src), result=WHOLE)
             sources = self._sources(node, found.sources)
-            self._made(node, found.result, self._like(node, sources, found.result))
+            self._record(node, found.result, self._like(node, sources, found.result))
 
     def _sources(self, node: Tensor, states: Sequence[SplitState]) -> list[Each | None]:
         return [
@@ -287,7 +289,7 @@ class _Draft:
 
         return self._add(make, sources)
 
-    def _made(self, tensor: Tensor, state: SplitState, each: Each) -> None:
+    def _record(self, tensor: Tensor, state: SplitState, each: Each) -> None:
         self.state[tensor] = state
         self.forms[tensor, state] = each
 
@@ -317,14 +319,14 @@ class _Draft:
         return (WHOLE if found is None else found.state), each
 
     def _add_view(self, node: Tensor) -> None:
-        self._made(node, *self._on_root(node, (), "view"))
+        self._record(node, *self._on_root(node, (), "view"))
 
     def _add_write(self, node: Tensor) -> None:
         """Add a node that writes into an existing storage: a cache, or an operand."""
         root = node.root
         if self.state[root] == SUM:
             self.get(root, WHOLE)
-        states: Sequence[SplitState] | None = _written(
+        states: Sequence[SplitState] | None = _states_for_target(
             node, [WHOLE if s is None else self.state[s] for s in node.src]
         )
         state = self.state[root]
@@ -342,7 +344,7 @@ class _Draft:
         sources = self._sources(node, states or [WHOLE] * len(node.src))
         state, each = self._on_root(node, sources, node.op)
         self._forget(root)
-        self._made(node, state, each)
+        self._record(node, state, each)
 
     def _states_for(self, node: Tensor, state: SplitState) -> Sequence[SplitState] | None:
         """The states of the sources of a node whose result is written in parts."""
@@ -354,16 +356,16 @@ class _Draft:
             assert a is not None
             target = [self.state[s] for s in node.src[1:] if s]
             return [state, *target] if a.ne == node.ne else None
-        found = wanted(node, [WHOLE if s is None else self.state[s] for s in node.src])
+        found = wanted_states(node, [WHOLE if s is None else self.state[s] for s in node.src])
         return found.sources if found.result == state else None
 
     def _whole_from_now(self, root: Tensor) -> None:
         whole = self.get(root, WHOLE)
         self._forget(root)
         self.forms = {key: each for key, each in self.forms.items() if key[0].root is not root}
-        self._made(root, WHOLE, whole)
+        self._record(root, WHOLE, whole)
         for tensor in [t for t in self.state if t.root is root and t is not root]:
-            self._made(tensor, *self._on_root(tensor, (), "view"))
+            self._record(tensor, *self._on_root(tensor, (), "view"))
 
     def _forget(self, root: Tensor) -> None:
         """Forget the other states of a storage whose bytes change."""
@@ -390,7 +392,7 @@ def _fits(node: Tensor, states: Sequence[SplitState]) -> bool:
     return all(s is None or can_hold(s, state) for s, state in zip(node.src, states, strict=True))
 
 
-def _written(node: Tensor, states: Sequence[SplitState]) -> Sequence[SplitState]:
+def _states_for_target(node: Tensor, states: Sequence[SplitState]) -> Sequence[SplitState]:
     """All sources whole except the target, which keeps its state."""
     targets = OPS[node.op].targets
     return [state if i in targets else WHOLE for i, state in enumerate(states)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Tensor
 
-__all__ = ["Wanted", "all_whole", "wanted"]
+__all__ = ["Wanted", "all_whole", "wanted_states"]
 
 
 class Wanted(NamedTuple):
@@ -33,7 +33,7 @@ def all_whole(node: Tensor) -> Wanted:
     return Wanted((WHOLE,) * len(node.src), WHOLE)
 
 
-def wanted(node: Tensor, states: Sequence[SplitState]) -> Wanted:
+def wanted_states(node: Tensor, states: Sequence[SplitState]) -> Wanted:
     """The states that a node wants.
 
     Args:
@@ -67,7 +67,7 @@ def _each(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     return Wanted(tuple(sources), state)
 
 
-def _moved(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
+def _cont(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """cont and dup, whose extents may differ from those of their source."""
     a, state = _source(node, 0), states[0]
     if not state.is_divided:
@@ -81,7 +81,7 @@ def _moved(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     return None if found is None else Wanted((state,), found.state)
 
 
-def _gated(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
+def _glu(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """Gated units: gates in a tensor of their own, or in the same rows as the gated values."""
     if len(node.src) > 1 and node.src[1] is not None:
         return _each(node, states)
@@ -102,7 +102,7 @@ def _is_by_rows(state: SplitState) -> bool:
     return state.is_divided and state.axis > 0
 
 
-def _turned(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
+def _rope(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """rope: divided by heads, which are treated alike, never by tokens."""
     return _rows(node, states) if states[0].axis in (1, 3) else None
 
@@ -172,7 +172,7 @@ def _of_experts(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     return Wanted((state, state, WHOLE), SUM) if state.axis == 0 else None
 
 
-def _taken(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
+def _get_rows(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
     """get_rows: each device takes its part of each row."""
     return Wanted((states[0], WHOLE), states[0]) if states[0].axis == 0 else None
 
@@ -180,13 +180,13 @@ def _taken(node: Tensor, states: Sequence[SplitState]) -> Wanted | None:
 _RULES: Final[dict[str, Callable[[Tensor, Sequence[SplitState]], Wanted | None]]] = {
     **dict.fromkeys(in_group("unary"), _each),
     **dict.fromkeys(("add", "sub", "mul", "div", "scale"), _each),
-    **dict.fromkeys(("cont", "dup"), _moved),
-    **dict.fromkeys(in_group("glu"), _gated),
+    **dict.fromkeys(("cont", "dup"), _cont),
+    **dict.fromkeys(in_group("glu"), _glu),
     **dict.fromkeys(in_group("norm"), _rows),
-    "rope": _turned,
+    "rope": _rope,
     "soft_max": _soft_max,
     "flash_attn_ext": _attention,
     "mul_mat": _product,
     "mul_mat_id": _of_experts,
-    "get_rows": _taken,
+    "get_rows": _get_rows,
 }

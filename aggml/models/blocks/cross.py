@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.blocks.attention import heads_of, queries_of
 from aggml.models.forms import FormContext, TensorForm, linear
-from aggml.models.kv.room import Memory
+from aggml.models.kv.room import CrossMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,9 +50,9 @@ class CrossAttention:
             found |= linear(f"cross_attn_{part}", of.width, n)
         return found
 
-    def caches(self) -> Mapping[str, Memory]:
+    def caches(self) -> Mapping[str, CrossMemory]:
         """Descriptions of the memory's keys and values."""
-        kept = Memory(self.heads * self.head, self.head, self.rows)
+        kept = CrossMemory(self.heads * self.head, self.head, self.rows)
         return {"cross_k": kept, "cross_v": kept}
 
     def build(self, at: Scope, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from aggml import Backend, DeviceType, DType, InvalidArgument, gather
 from aggml.models.encoder.graph import Kind, Program, build, mask_of
-from aggml.models.encoder.packing import F32, Ids, Shape, divide, fill, pack
+from aggml.models.encoder.packing import F32, Ids, PackingShape, divide, fill, pack
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.memory import Parts
@@ -49,7 +49,7 @@ class _Worker:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.programs: OrderedDict[tuple[Shape, Kind], Program] = OrderedDict()
+        self.programs: OrderedDict[tuple[PackingShape, Kind], Program] = OrderedDict()
 
 
 class Encoder:
@@ -172,7 +172,7 @@ class Encoder:
     async def _queue(self, part: _Part, kind: Kind) -> Future[Any]:
         """Queue a part on the stream that has the least to do."""
         shape = part.packing.shape
-        key: tuple[Shape, Kind] = (shape, kind)
+        key: tuple[PackingShape, Kind] = (shape, kind)
         worker = min(self._workers, key=lambda w: (w.site.host.pending, key not in w.programs))
         program = await self._program(worker, shape, kind)
         ids, positions, member = fill(part.packing, part.texts)
@@ -193,8 +193,8 @@ class Encoder:
             inputs[program.chosen] = part.chosen(last=last)
         return worker.site.run(program.graph, inputs, program.vectors)
 
-    async def _program(self, worker: _Worker, shape: Shape, kind: Kind) -> Program:
-        key: tuple[Shape, Kind] = (shape, kind)
+    async def _program(self, worker: _Worker, shape: PackingShape, kind: Kind) -> Program:
+        key: tuple[PackingShape, Kind] = (shape, kind)
         programs = worker.programs
         with self._lock:
             program = programs.get(key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.encoder.description import EncoderDescription, EncoderLayer
-    from aggml.models.encoder.packing import Shape
+    from aggml.models.encoder.packing import PackingShape
 
 __all__ = ["Kind", "Nodes", "Program", "build", "mask_of"]
 
@@ -89,7 +89,7 @@ def mask_of(
 async def build(
     model: EncoderDescription,
     weights: Mapping[str, Tensor],
-    shape: Shape,
+    shape: PackingShape,
     kind: Kind = "pooled",
     *,
     narrow: bool = False,
@@ -152,7 +152,7 @@ async def build(
     return Program(Graph(x.set_output()), ids, positions, inputs, member, chosen, x)
 
 
-def _mask(member: Tensor, shape: Shape) -> Tensor:
+def _mask(member: Tensor, shape: PackingShape) -> Tensor:
     """[tokens, tokens, 1, rows] f16: 0 between two tokens of one text, else -60000.
 
     It is finite because a token of padding belongs to no text: its row would be all -inf. After
@@ -182,7 +182,7 @@ class Nodes:
     weights: Mapping[str, Tensor]
     masks: Mapping[int | None, Tensor | None]
     positions: Tensor | None
-    shape: Shape
+    shape: PackingShape
     prefix: str = ""
     narrow: bool = False
 

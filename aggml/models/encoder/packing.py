@@ -15,7 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["F32", "FEWEST_TOKENS", "Ids", "Packing", "Shape", "divide", "fill", "pack"]
+__all__ = ["F32", "FEWEST_TOKENS", "Ids", "Packing", "PackingShape", "divide", "fill", "pack"]
 
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
@@ -30,7 +30,7 @@ ATTENTION: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PackingShape:
     """The shape of a batch: rows of tokens, each with up to ``segments`` sentences.
 
     If not ``masked``, every row is one sentence that fills it.
@@ -46,7 +46,7 @@ class Shape:
 class Packing:
     """Where each sentence of a batch lies: row, first token in the row, number within the row."""
 
-    shape: Shape
+    shape: PackingShape
     places: tuple[tuple[int, int, int], ...]
 
 
@@ -87,7 +87,7 @@ def pack(lengths: Sequence[int], *, alike: bool = False) -> Packing:
             mask. Else only multiples of 8 become rows, so that there are few different graphs.
     """
     if alike:
-        shape = Shape(len(lengths), lengths[0], 1, masked=False)
+        shape = PackingShape(len(lengths), lengths[0], 1, masked=False)
         return Packing(shape, tuple((row, 0, 0) for row in range(len(lengths))))
     longest = -(-max(lengths) // 8) * 8
     tried = [_first_fit(lengths, n) for n in (longest, *(n for n in LONGER if n > longest))]
@@ -119,7 +119,7 @@ def _first_fit(lengths: Sequence[int], tokens: int) -> Packing:
         used[row] += length
         count[row] += 1
     segments = 1 << (max(count) - 1).bit_length()  # powers of 2: fewer different graphs
-    return Packing(Shape(len(used), tokens, segments, masked=True), tuple(places))
+    return Packing(PackingShape(len(used), tokens, segments, masked=True), tuple(places))
 
 
 def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:

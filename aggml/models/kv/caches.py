@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import aggml
 from aggml import DType, Tensor, ops
 from aggml.models.errors import ModelError
-from aggml.models.kv.room import Cached, Memory, Room, State
+from aggml.models.kv.room import Cached, CrossMemory, Room, State
 from aggml.models.kv.rows import length_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Caches:
                 label = f"cache_{name}.{i}"
                 if isinstance(kept, State):
                     made[name] = self._state(label, kept)
-                elif isinstance(kept, Memory):
+                elif isinstance(kept, CrossMemory):
                     made[name] = self._rows(label, dtype, kept, kept.rows)
                     self.memories.append((made[name], kept.rows))
                 else:
@@ -86,7 +86,7 @@ class Caches:
         self.states.append(made)
         return made
 
-    def _rows(self, label: str, dtype: DType, kept: Cached | Memory, length: int) -> Tensor:
+    def _rows(self, label: str, dtype: DType, kept: Cached | CrossMemory, length: int) -> Tensor:
         if kept.head % dtype.blck_size:
             raise ModelError(
                 f"a cache of {dtype.name.lower()} needs heads whose length is a multiple of "
@@ -120,10 +120,10 @@ class Caches:
 def sizes(model: Description, dtype: DType, ctx: int, sequences: int, *, ring: bool) -> list[int]:
     """Bytes of the caches and states of each layer, with these arguments of `Caches`."""
 
-    def size(kept: Cached | Memory | State) -> int:
+    def size(kept: Cached | CrossMemory | State) -> int:
         if isinstance(kept, State):
             return DType.F32.row_size(kept.width) * (sequences + 1)
-        length = kept.rows if isinstance(kept, Memory) else _length(kept, ctx, ring)
+        length = kept.rows if isinstance(kept, CrossMemory) else _length(kept, ctx, ring)
         return dtype.row_size(kept.width) * length * sequences
 
     return [sum(map(size, layer.caches().values())) for layer in model.layers]

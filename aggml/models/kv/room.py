@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Cached", "Memory", "Room", "State"]
+__all__ = ["Cached", "CrossMemory", "Room", "State"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class CrossMemory:
     """What a layer keeps of an input other than text, such as audio; another graph writes it.
 
     Attributes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     F32 = npt.NDArray[np.float32]
     Ids = npt.NDArray[np.int64]
 
-__all__ = ["Rules", "compression", "log_softmax", "suppressed"]
+__all__ = ["SpeechRules", "compression", "log_softmax", "suppressed"]
 
 FIRST_TIME: Final = 50  # steps of 0.02 s: the first segment of a window begins within a second
 #: Signs that mark speakers, music and other sounds.
@@ -78,7 +78,7 @@ def compression(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Rules:
+class SpeechRules:
     """Which tokens may come next in a window.
 
     Attributes:

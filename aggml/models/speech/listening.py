@@ -17,7 +17,7 @@ import aggml
 from aggml import DType, Graph, ops
 from aggml.models.blocks.cross import CrossAttention
 from aggml.models.encoder.graph import Nodes
-from aggml.models.encoder.packing import Shape
+from aggml.models.encoder.packing import PackingShape
 from aggml.models.lifetime import Lifetime
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Te
     x = ops.reshape_3d(x, audio.width, n, windows)
     x = ops.add(x, weights["enc.position_embd.weight"])
     x = ops.reshape_2d(x, audio.width, n * windows)
-    shape = Shape(windows, n, 1, masked=False)
+    shape = PackingShape(windows, n, 1, masked=False)
     nodes = Nodes(audio, weights, {None: None}, None, shape, "enc.")
     for i, layer in enumerate(audio.layers):
         x = nodes.layer(i, layer, x)

@@ -15,7 +15,7 @@ from numpy.random import default_rng
 
 from aggml.models.decoder.sampling import without_nan
 from aggml.models.speech.aligning import Aligner
-from aggml.models.speech.deciding import Rules, compression, log_softmax, suppressed
+from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed
 from aggml.models.speech.special import LANGUAGES
 from aggml.models.speech.words import token_times
 
@@ -120,7 +120,7 @@ class _Run:
     """One window at one temperature."""
 
     slot: int
-    rules: Rules
+    rules: SpeechRules
     temperature: float
     random: np.random.Generator
     position: int  # of the last token
@@ -259,7 +259,7 @@ class Windows:
         silence = float(np.exp(log_softmax(row)[special.no_speech]))
         if rest:
             row = await self._decoder.prefill(slot, rest, len(first))
-        rules = Rules(special, self._never, self._blank, asked.times)
+        rules = SpeechRules(special, self._never, self._blank, asked.times)
         seed = None if asked.seed is None else [asked.seed, i]
         position = len(first) + len(rest) - 1
         return _Run(slot, rules, asked.temperatures[i], default_rng(seed), position, row), silence

@@ -20,7 +20,6 @@ using std::atomic_uint_fast64_t;
 extern "C" {
 #include "lower/mul_mat/scheme.h"
 #include "runtime/packing.h"
-#include "table/tunables.h"
 #include "runtime/rest.h"
 #include "runtime/runtime.h"
 #include "runtime/cores.h"

@@ -196,11 +196,11 @@ struct Span {
     }
     void read_by(ag_slot &slot) const
     {
-        slot.few[slot.n_reads++] = ag_storage_ref(storage); // before any write is noted
+        slot.inline_storages[slot.n_reads++] = ag_storage_ref(storage); // before any write is noted
     }
     void written_by(ag_slot &slot, bool full) const
     {
-        slot.few[slot.n_reads] = ag_storage_ref(storage);
+        slot.inline_storages[slot.n_reads] = ag_storage_ref(storage);
         (full ? slot.n_writes : slot.n_partial) = 1;
     }
 };

@@ -22,7 +22,7 @@ static void set_storages(ag_slot &slot, nb::handle reads, nb::handle writes, nb:
 {
     auto r = storages_of(reads), w = storages_of(writes), p = storages_of(partial);
     size_t n = r.size() + w.size() + p.size();
-    ag_storage **list = slot.few;
+    ag_storage **list = slot.inline_storages;
     if (n > UINT16_MAX) throw nb::value_error("an operation has at most 65535 storages");
     if (n > AG_INLINE_STORAGES) {
         slot.many = static_cast<ag_storage **>(malloc(n * sizeof *slot.many));

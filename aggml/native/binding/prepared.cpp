@@ -19,14 +19,14 @@ struct alignas(ag_slot) SlotBytes { // a slot that is not queued yet is plain by
 
 // The slots of one run, in memory of their own if they are many. Drops what was built unless it gets queued.
 struct Slots {
-    static constexpr size_t FEW = 6;
-    SlotBytes few[FEW];
+    static constexpr size_t INLINE = 6;
+    SlotBytes inlined[INLINE];
     std::vector<SlotBytes> many;
     size_t built = 0;
     bool queued = false;
     explicit Slots(size_t n)
     {
-        if (n > FEW) many.resize(n);
+        if (n > INLINE) many.resize(n);
     }
     Slots(const Slots &) = delete;
     ~Slots()
@@ -35,7 +35,7 @@ struct Slots {
     }
     ag_slot *first()
     {
-        return reinterpret_cast<ag_slot *>(many.empty() ? few : many.data());
+        return reinterpret_cast<ag_slot *>(many.empty() ? inlined : many.data());
     }
     ag_slot &next(ag_kind kind, const char *operation)
     {
@@ -117,13 +117,13 @@ struct Prepared {
 // What one run keeps until its last operation is done: the arrays, and what Python gave along, which holds this object
 // and with it the memory of the tensors. The Future of a run is done with that operation.
 struct Kept {
-    static constexpr size_t FEW = 6;
-    nb::object few[FEW];
+    static constexpr size_t INLINE = 6;
+    nb::object inlined[INLINE];
     std::vector<nb::object> many;
     nb::object *objects;
-    explicit Kept(size_t n) : objects(few)
+    explicit Kept(size_t n) : objects(inlined)
     {
-        if (n <= FEW) return;
+        if (n <= INLINE) return;
         many.resize(n);
         objects = many.data();
     }
@@ -177,12 +177,12 @@ nb::object Prepared::enqueue(Slots &slots, nb::handle keep, uintptr_t arena, nb:
     for (size_t i = 0; n > 1 && i < n; ++i)
         PyTuple_SET_ITEM(all.ptr(), static_cast<Py_ssize_t>(i), kept[i].release().ptr());
 
-    ag_block *few_blocks[Slots::FEW];
-    uint64_t few_tickets[Slots::FEW];
-    std::vector<ag_block *> many_blocks(n > Slots::FEW ? n : 0);
-    std::vector<uint64_t> many_tickets(n > Slots::FEW ? n : 0);
-    ag_block **blocks = n > Slots::FEW ? many_blocks.data() : few_blocks;
-    uint64_t *tickets = n > Slots::FEW ? many_tickets.data() : few_tickets;
+    ag_block *inline_blocks[Slots::INLINE];
+    uint64_t inline_tickets[Slots::INLINE];
+    std::vector<ag_block *> many_blocks(n > Slots::INLINE ? n : 0);
+    std::vector<uint64_t> many_tickets(n > Slots::INLINE ? n : 0);
+    ag_block **blocks = n > Slots::INLINE ? many_blocks.data() : inline_blocks;
+    uint64_t *tickets = n > Slots::INLINE ? many_tickets.data() : inline_tickets;
     ag_batch batch = {stream.stream, slots.first(), n, blocks, tickets};
     stream.keeper->release();
     ag_submit_status status = ag_submit(&batch, 1);

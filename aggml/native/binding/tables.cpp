@@ -43,27 +43,6 @@ nb::list ops()
     return out;
 }
 
-// name, least, most, what it is, the number chosen (0: none): tunables.def.
-nb::list tunables()
-{
-    nb::list out;
-    for (int i = 0; i < AGK_TUNABLES; ++i) {
-        const agk_tunable &t = agk_tunables[i];
-        out.append(nb::make_tuple(t.name, t.least, t.most, t.what, agk_tuned(i)));
-    }
-    return out;
-}
-
-// Chooses a number; False: there is no such name, or it is out of range.
-bool tune(const std::string &name, int64_t value)
-{
-    for (int i = 0; i < AGK_TUNABLES; ++i) {
-        if (name == agk_tunables[i].name)
-            return value == static_cast<int32_t>(value) && agk_tune(i, static_cast<int32_t>(value));
-    }
-    return false;
-}
-
 nb::object text_or_none(const char *text)
 {
     return std::string(text) == "NONE" ? nb::none() : nb::object(nb::str(text));
@@ -108,8 +87,6 @@ void bind_tables(nb::module_ &m)
 {
     m.def("ops", ops);
     m.def("types", types);
-    m.def("tunables", tunables);
-    m.def("tune", tune, "name"_a, "value"_a);
     m.def("isas", isas);
     m.def("features", features);
 }

@@ -61,7 +61,7 @@ void ag_cuda_catch_up(ag_cuda_queue *q)
 const char *ag_cuda_tensor_of(ag_slot *slot)
 {
     if (slot == NULL || slot->n_reads + slot->n_writes + slot->n_partial == 0) return NULL;
-    ag_storage **storages = slot->many != NULL ? slot->many : slot->few;
+    ag_storage **storages = slot->many != NULL ? slot->many : slot->inline_storages;
     int target = slot->n_writes + slot->n_partial > 0 ? slot->n_reads : 0;
     return storages[target]->name;
 }

@@ -8,8 +8,8 @@
 
 #include "state.h"
 
-#define NARROW 512 /* from this many bytes per row on, the driver's two-dimensional copies are as good: a guess */
-#define FEW 4      /* rows that may be narrow */
+#define NARROW 512    /* from this many bytes per row on, the driver's two-dimensional copies are as good: a guess */
+#define NARROW_ROWS 4 /* rows that may be narrow */
 #define THREADS 256
 #define MOST_Y 65535
 
@@ -76,7 +76,7 @@ bool ag_cuda_is_scattered(const ag_copy *copy)
         if (c.dst_nb[d] < (int64_t)c.item || c.src_nb[d] < (int64_t)c.item) peer = 1;
     }
     int64_t calls = peer ? rows : rows / longest;
-    return rows > FEW && (calls > FEW || c.item < NARROW);
+    return rows > NARROW_ROWS && (calls > NARROW_ROWS || c.item < NARROW);
 }
 
 /* Whether the two sides do not overlap. */

@@ -52,7 +52,7 @@ static void place(ag_ggml_plan *plan, uintptr_t arena, ag_ggml_built *built, siz
 }
 
 /* A tensor in memory of the device's own formats, which all graphs share. NULL: the node is not such a tensor. */
-static ag_ggml_tensor *declared(const ag_ggml_node *node, ag_ggml_built *built, int type)
+static ag_ggml_tensor *declare(const ag_ggml_node *node, ag_ggml_built *built, int type)
 {
     ag_ggml_declared d;
     if (node->op != AGK_OP_none || node->address == 0 || node->in_arena) return NULL;
@@ -81,7 +81,7 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
         site.operands[s] = node->src[s] < 0 ? NULL : &plan->nodes[node->src[s]];
     }
     site.converts = node->src[0] >= 0 && plan->nodes[node->src[0]].type != node->type;
-    ag_ggml_tensor *tensor = declared(node, built, site.type);
+    ag_ggml_tensor *tensor = declare(node, built, site.type);
     if (tensor != NULL) {
         built->tensors[k] = tensor;
         return;

@@ -13,7 +13,7 @@
 #include "table/types.h"
 
 #define PIECE ((size_t)1 << 30) /* less than RPC can count: it has 32 bits for the bytes of a tensor */
-#define FEW 256                 /* at most so many runs are copied one by one */
+#define MOST_RUNS 256           /* at most so many runs are copied one by one */
 
 typedef ag_ggml_side side;
 typedef ag_ggml_transfer transfer;
@@ -219,7 +219,7 @@ static bool in_runs(const transfer *t)
 {
     const ag_copy *c = &t->c;
     int64_t runs = c->ne[0] * c->ne[1] * c->ne[2] * c->ne[3];
-    return runs == 1 || (runs <= FEW && (t->to.buffer == NULL || !solid(c, c->dst_nb)) &&
+    return runs == 1 || (runs <= MOST_RUNS && (t->to.buffer == NULL || !solid(c, c->dst_nb)) &&
                          (t->from.buffer == NULL || !solid(c, c->src_nb)));
 }
 

@@ -66,7 +66,6 @@ typedef struct agk_mm_block {
     float *c; /* columns, ldc apart, rows contiguous */
     size_t ldc;
     bool add;
-    size_t ahead;     /* packed weights: how many bytes ahead to prefetch; 0: the kernel's default */
     const char *next; /* blocks: 8 rows of `next_width` bytes an element, to be prefetched meanwhile; NULL: none */
     size_t next_lda;
     int64_t next_width;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    AGK_SORT_FEW = 16,        /* the kernels find up to so many */
+    AGK_SORT_MOST = 16,       /* the kernels find up to so many */
     AGK_SORT_LEAST = 32,      /* of at least so many elements */
     AGK_SORT_CANDIDATES = 32, /* unless more elements than this reach their bound */
 };

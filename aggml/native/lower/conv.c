@@ -141,7 +141,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 }
 
 /* Adds up all windows that saw an element, in the order of the kernel: so the sum does not depend on the threads. */
-static float gathered(const geometry *g, const agk_view *grad, const char *x, int64_t c, int64_t i1, int64_t i0)
+static float gather(const geometry *g, const agk_view *grad, const char *x, int64_t c, int64_t i1, int64_t i0)
 {
     float sum = 0.0f;
     for (int64_t k1 = 0; k1 < g->kernel[1]; ++k1) {
@@ -171,7 +171,7 @@ static agk_status run_back(const agk_task *task, const agk_node *node, int64_t c
         const int64_t i1 = unit % g.in[1], c = unit / g.in[1] % g.channels, n = unit / g.in[1] / g.channels;
         float *to = (float *)(void *)(y + n * g.batch_step + c * g.channel_step + i1 * g.apart[1]);
         const char *from = x + n * grad->nb[plane ? 3 : 2];
-        for (int64_t i0 = 0; i0 < g.in[0]; ++i0) to[i0] = gathered(&g, grad, from, c, i1, i0);
+        for (int64_t i0 = 0; i0 < g.in[0]; ++i0) to[i0] = gather(&g, grad, from, c, i1, i0);
     }
     return AGK_OK;
 }

@@ -29,14 +29,14 @@ static sampler sampler_of(const agk_node *node)
     return s;
 }
 
-static int64_t clamped(int64_t i, int64_t n)
+static int64_t clamp(int64_t i, int64_t n)
 {
     return i < 0 ? 0 : i < n ? i : n - 1;
 }
 
 static int64_t nearest(const sampler *s, int d, int64_t i)
 {
-    return clamped((int64_t)((float)i / s->scale[d]), s->a->ne[d]);
+    return clamp((int64_t)((float)i / s->scale[d]), s->a->ne[d]);
 }
 
 static float position(const sampler *s, int d, int64_t i)
@@ -110,7 +110,7 @@ static int64_t look(const agk_node *node, const sampler *s, int d, int64_t i, in
     if (is_filtered(node)) {
         const reach r = reach_of(s, d, i);
         for (int64_t k = r.first; k < r.last; ++k) {
-            at[k - r.first] = clamped(k, n) * stride;
+            at[k - r.first] = clamp(k, n) * stride;
             weight[k - r.first] = triangle(s, &r, k);
         }
         return r.last > r.first ? r.last - r.first : 0;
@@ -122,14 +122,14 @@ static int64_t look(const agk_node *node, const sampler *s, int d, int64_t i, in
     const float x = position(s, d, i);
     const int64_t first = (int64_t)floorf(x);
     if (mode_of(node) == BILINEAR) {
-        at[0] = clamped(first, n) * stride;
-        at[1] = clamped(first + 1, n) * stride;
-        weight[1] = share(x, clamped(first, n));
+        at[0] = clamp(first, n) * stride;
+        at[1] = clamp(first + 1, n) * stride;
+        weight[1] = share(x, clamp(first, n));
         weight[0] = 1.0f - weight[1];
         return 2;
     }
     cubic(x - (float)first, weight);
-    for (int k = 0; k < 4; ++k) at[k] = clamped(first - 1 + k, n) * stride;
+    for (int k = 0; k < 4; ++k) at[k] = clamp(first - 1 + k, n) * stride;
     return 4;
 }
 

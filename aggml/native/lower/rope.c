@@ -31,7 +31,7 @@ static bool is_multi(const agk_node *node)
 }
 
 /* Elements of a row that are rotated: in vision mode twice n_dims. */
-static int64_t turned(const agk_node *node)
+static int64_t n_rotated(const agk_node *node)
 {
     return node->params[MODE] == VISION ? 2 * (int64_t)node->params[N_DIMS] : node->params[N_DIMS];
 }
@@ -62,7 +62,7 @@ static bool begins_section(const agk_node *node, int64_t i)
  * vision mode the frequencies of every section begin at 1 again. */
 static void frequencies(const agk_node *node, const char *factors, double *freq)
 {
-    const int64_t half = turned(node) / 2;
+    const int64_t half = n_rotated(node) / 2;
     const double step = pow((double)agk_param_f32(node, FREQ_BASE), -2.0 / (double)node->params[N_DIMS]);
     const double scale = (double)agk_param_f32(node, FREQ_SCALE), mix = (double)agk_param_f32(node, EXT_FACTOR);
     const double low = node->aux.f[LOW], high = node->aux.f[HIGH];
@@ -87,7 +87,7 @@ typedef struct rows {
 static void run_row(const rows *r, int64_t y_at, int64_t x_at)
 {
     const agk_node *node = r->node;
-    const int64_t n = node->dst.ne[0], n_dims = turned(node), offset = node->params[OFFSET];
+    const int64_t n = node->dst.ne[0], n_dims = n_rotated(node), offset = node->params[OFFSET];
     const bool converts = !r->x.direct;
     char *y = r->y.data + y_at;
     const char *x = r->x.data + x_at;
@@ -111,7 +111,7 @@ static void make_table(const agk_node *node, const char *positions, int64_t i2, 
 {
     agk_rope_table_fn *table = (agk_rope_table_fn *)node->aux.fn[TABLE];
     const agk_view *a = &node->src[0];
-    const int64_t half = turned(node) / 2, step = node->src[1].nb[0];
+    const int64_t half = n_rotated(node) / 2, step = node->src[1].nb[0];
     const float magnitude = (float)node->aux.f[MAGNITUDE];
     int32_t at[4] = {0};
     for (int k = 0; k < (is_multi(node) ? 4 : 1); ++k)
@@ -130,7 +130,7 @@ static void make_table(const agk_node *node, const char *positions, int64_t i2, 
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];
-    const int64_t n_dims = turned(node), half = n_dims / 2;
+    const int64_t n_dims = n_rotated(node), half = n_dims / 2;
     double *freq = task->scratch, *angles = freq + half;
     float *table = (float *)(void *)(angles + half), *plain = table + 2 * n_dims;
     const bool neox = node->params[MODE] != 0;
@@ -186,7 +186,7 @@ static agk_status check(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
     const agk_view *dst = &node->dst, *a = &node->src[0], *b = &node->src[1], *c = &node->src[2];
-    const int64_t n_dims = turned(node), offset = node->params[OFFSET];
+    const int64_t n_dims = n_rotated(node), offset = node->params[OFFSET];
     const agk_status status = agk_expect_like(lowering, dst, a);
     if (status != AGK_OK) return status;
     if (a->type != AGK_F32 && a->type != AGK_F16) {
@@ -231,7 +231,7 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     const agk_view *a = &node->src[0];
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(a) == 0) return status;
-    const int64_t n_dims = turned(node), units = a->ne[2] * a->ne[3];
+    const int64_t n_dims = n_rotated(node), units = a->ne[2] * a->ne[3];
     blend(node);
     node->aux.fn[TABLE] = (agk_any_fn *)AGK_PICK(rope_table, lowering->cpu);
     node->aux.fn[ROTATE] = (agk_any_fn *)AGK_PICK(rope_rotate, lowering->cpu);

@@ -28,7 +28,7 @@ static const agk_view *target_of(const agk_node *node)
 }
 
 /* Whether the planes of a set_rows are divided between chunks. */
-static bool divided(const agk_node *node)
+static bool is_divided(const agk_node *node)
 {
     return node->op == AGK_OP_set_rows && node->aux.i[PARTS] > 1;
 }
@@ -50,7 +50,7 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
     const agk_view *ids = &node->src[1];
     const int64_t rows = target_of(node)->ne[1];
     const char *data = agk_data(task, ids);
-    uint8_t *seen = divided(node) ? (uint8_t *)agk_work(task, node) + 1 : NULL;
+    uint8_t *seen = is_divided(node) ? (uint8_t *)agk_work(task, node) + 1 : NULL;
     bool distinct = true;
     for (int64_t i2 = 0; i2 < ids->ne[2]; ++i2) {
         for (int64_t i1 = 0; i1 < ids->ne[1]; ++i1) {
@@ -143,7 +143,7 @@ static agk_status run_set(const agk_task *task, const agk_node *node, int64_t ch
 {
     const agk_view *b = &node->src[0];
     const int64_t columns = node->aux.i[COLUMNS], parts = node->aux.i[PARTS], rows = b->ne[1];
-    const bool by_rows = divided(node) && rows >= parts && *(const char *)agk_work(task, node) != 0;
+    const bool by_rows = is_divided(node) && rows >= parts && *(const char *)agk_work(task, node) != 0;
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t plane = parts == 1 ? unit : unit / parts, i3 = plane < b->ne[2] ? 0 : plane / b->ne[2];

@@ -70,7 +70,7 @@ static uint64_t sum_of(const row *r, int64_t most, double temperature)
     return sum;
 }
 
-static int32_t drawn(const row *r, const double *how)
+static int32_t draw_id(const row *r, const double *how)
 {
     const int32_t first = id_of(r, 0);
     if (!(how[TEMPERATURE] > 0.0)) return first;
@@ -110,7 +110,7 @@ static agk_status run_sample(const agk_task *task, const agk_node *node, int64_t
         if (first >= 0 && first < r.n) r.best = agk_load(AGK_F32, r.x + first * r.x_step);
         double numbers[5];
         memcpy(numbers, (const char *)agk_data(task, how) + agk_row_at(how, i), sizeof numbers);
-        const int32_t id = drawn(&r, numbers);
+        const int32_t id = draw_id(&r, numbers);
         memcpy((char *)agk_data(task, dst) + i * dst->nb[0], &id, sizeof id);
     }
     return AGK_OK;

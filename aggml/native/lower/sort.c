@@ -157,7 +157,7 @@ static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t st
 
 /* The k smallest keys of a contiguous row, for small k: the keys found so far are kept sorted and a new one is
  * inserted, which costs less than a heap. Values that all come after them are skipped by comparing in lanes. */
-static void few_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_t n)
+static void k_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_t n)
 {
     int64_t found = 0;
     for (int64_t i = 0, end; i < n; i = end) {
@@ -193,8 +193,8 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const agk_view *dst = &node->dst, *a = &node->src[0];
     const int64_t n = a->ne[0], k = dst->ne[0];
     const bool descending = node->aux.i[DESCENDING] != 0;
-    agk_sort_few_fn *few = (agk_sort_few_fn *)node->aux.fn[KERNEL];
-    int32_t places[AGK_SORT_FEW];
+    agk_sort_top_k_fn *top_k = (agk_sort_top_k_fn *)node->aux.fn[KERNEL];
+    int32_t places[AGK_SORT_MOST];
     const agk_range rows = agk_units_of(node, chunk);
     for (int64_t row = rows.first; row < rows.last; ++row) {
         const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
@@ -207,12 +207,12 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         uint64_t *keys = task->scratch;
         const uint64_t *sorted = keys;
         const bool dense = a->nb[0] == sizeof(float);
-        if (k <= AGK_SORT_FEW && n >= AGK_SORT_LEAST && dense && few(n, k, x, places)) {
+        if (k <= AGK_SORT_MOST && n >= AGK_SORT_LEAST && dense && top_k(n, k, x, places)) {
             for (int64_t i = 0; i < k; ++i) memcpy(y + i * dst->nb[0], &places[i], sizeof *places);
             continue;
         }
         if (by_heap(n, k) && by_insertion(n, k) && dense) {
-            few_smallest_keys(keys, k, x, n);
+            k_smallest_keys(keys, k, x, n);
         } else if (by_heap(n, k)) {
             smallest_keys(keys, k, x, a->nb[0], n);
         } else {
@@ -246,10 +246,10 @@ agk_status agk_lower_sort(agk_lowering *lowering)
     const bool heap = by_heap(a->ne[0], dst->ne[0]);
     const int64_t rows = agk_nrows(a);
     lowering->scratch_size = (size_t)(heap ? dst->ne[0] : 2 * a->ne[0]) * sizeof(uint64_t);
-    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(sort_few, lowering->cpu);
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(sort_top_k, lowering->cpu);
     node->aux.i[DESCENDING] = !all || node->params[0] != 0;
-    const bool few = dst->ne[0] <= AGK_SORT_FEW && a->ne[0] >= AGK_SORT_LEAST && a->nb[0] == sizeof(float);
-    const bool vectors = few && !AGK_IS_PLAIN(sort_few, node->aux.fn[KERNEL]);
+    const bool by_kernel = dst->ne[0] <= AGK_SORT_MOST && a->ne[0] >= AGK_SORT_LEAST && a->nb[0] == sizeof(float);
+    const bool vectors = by_kernel && !AGK_IS_PLAIN(sort_top_k, node->aux.fn[KERNEL]);
     agk_add_units(lowering, run, rows, (vectors ? 0.3 : heap ? 2.0 : 12.0) * (double)a->ne[0] + 50.0);
     return AGK_OK;
 }

@@ -84,7 +84,6 @@
  * | runtime/topology.c      | once                                                                   | marked |
  * | runtime/topology.c      | pretended_cores pretended_banks                                        | word   |
  * | table/cpu_features.c    | cache                                                                  | word   |
- * | table/tunables.c        | chosen                                                                 | word   |
  * | formats/quant_iq_grid.c | name##_once name##_levels name##_where name##_near                     | marked |
  * | binding/interpreter.cpp | taking_back                                                            | fresh  |
  * | binding/interpreter.cpp | ended last_thread                                                      | word   |

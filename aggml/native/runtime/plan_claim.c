@@ -163,10 +163,10 @@ static void weigh(ag_run *r, const ag_pool *pool, int n_ranges)
 void ag_run_open(ag_run *r, const ag_pool *pool, int limit)
 {
     const int n_banks = pool->n_banks;
-    const int room = n_banks * AG_FEW_THREADS;
+    const int room = n_banks * AG_SMALL_POOL;
     int n = n_banks * ((limit + room - 1) / room);
     if (n > AG_RANGES) n = AG_RANGES / n_banks * n_banks;
-    if (n > limit || limit <= AG_FEW_THREADS) n = limit;
+    if (n > limit || limit <= AG_SMALL_POOL) n = limit;
     r->n_streams = limit;
     weigh(r, pool, n);
     atomic_store(&r->n_ranges, n);

@@ -60,7 +60,7 @@ static double spread_weights(const agk_node *node)
     return (double)(kernel->ne[0] * kernel->ne[1]) * (node->op == AGK_OP_conv_transpose_1d ? 1 : (double)kernel->ne[2]);
 }
 
-static double pooled(const agk_node *node)
+static double pool_cost(const agk_node *node)
 {
     const double n = node->op == AGK_OP_pool_2d_back ? elements(node, 0) : (double)agk_nelements(&node->dst);
     const double k1 = agk_ops[node->op].units == AGK_UNITS_POOL_2D ? (double)node->params[2] : 1;
@@ -89,7 +89,7 @@ static double arithmetic(const agk_node *node)
     case AGK_UNITS_SPREAD: return elements(node, 1) * spread_weights(node);
     case AGK_UNITS_TAPS: return made * (double)src[1].ne[0];
     case AGK_UNITS_POOL_1D:
-    case AGK_UNITS_POOL_2D: return pooled(node);
+    case AGK_UNITS_POOL_2D: return pool_cost(node);
     case AGK_UNITS_STATE:
         return (elements(node, 1) > elements(node, 2) ? elements(node, 1) : elements(node, 2)) * (double)src[0].ne[0];
     case AGK_UNITS_HEADS: return made * (double)(src[0].ne[0] * src[0].ne[1]);
@@ -118,7 +118,7 @@ static double read_of(const agk_node *node, int i)
     return all;
 }
 
-static double written(const agk_node *node)
+static double written_bytes(const agk_node *node)
 {
     const agk_units u = agk_ops[node->op].units;
     const double all = bytes_of(&node->dst), n = (double)agk_nelements(&node->dst);
@@ -177,7 +177,7 @@ uint64_t ag_node_cost(const agk_node *node)
     const agk_units u = agk_ops[node->op].units;
     if (u == AGK_UNITS_NOTHING) return 0;
     if (u == AGK_UNITS_UNKNOWN) return CUSTOM_NS;
-    double bytes = written(node), ps = arithmetic(node) * agk_ops[node->op].ps + blocks(node) + pieces(node);
+    double bytes = written_bytes(node), ps = arithmetic(node) * agk_ops[node->op].ps + blocks(node) + pieces(node);
     for (int i = 0; i < node->n_src; ++i) bytes += read_of(node, i);
     for (int i = 0; i < node->n_stages; ++i) ps += (double)agk_nelements(&node->dst) * agk_ops[node->stage[i].op].ps;
     const double ns = NODE_NS + bytes / BYTES_PER_NS + ps / 1e3;

@@ -44,7 +44,7 @@ static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step,
     return plan->steps[step].run(&task, plan->steps[step].node, chunk);
 }
 
-static void chunk_failed(ag_run *r, size_t step, agk_status status, const char *message)
+static void fail_chunk(ag_run *r, size_t step, agk_status status, const char *message)
 {
     pthread_mutex_lock(&r->message_lock);
     int none = AGK_OK;
@@ -165,7 +165,7 @@ static void offer_fetch(ag_pool *pool, const ag_run *r, size_t step, int streams
     atomic_store_explicit(&f->chunks, next->n_chunks, memory_order_relaxed);
     atomic_store_explicit(&f->streams, (unsigned)streams, memory_order_relaxed);
     atomic_store_explicit(&f->done, 0, memory_order_relaxed);
-    const bool weighed = r->weighed && streams <= AG_FEW_THREADS;
+    const bool weighed = r->weighed && streams <= AG_SMALL_POOL;
     for (int i = 0; weighed && i <= streams; ++i)
         atomic_store_explicit(&f->begins[i], ag_run_begins(r, i, next->n_chunks), memory_order_relaxed);
     atomic_store_explicit(&f->weighed, weighed, memory_order_relaxed);
@@ -187,7 +187,7 @@ bool ag_pool_fetch(ag_pool *pool)
     const size_t stream = 1 + piece % (streams - 1), at = piece / (streams - 1) * FETCH_BYTES;
     const size_t bytes = atomic_load(&f->chunk_bytes), more = chunks % streams;
     size_t each = chunks / streams, begin = stream * each + (stream < more ? stream : more);
-    if (atomic_load_explicit(&f->weighed, memory_order_relaxed) && stream < AG_FEW_THREADS) {
+    if (atomic_load_explicit(&f->weighed, memory_order_relaxed) && stream < AG_SMALL_POOL) {
         begin = atomic_load_explicit(&f->begins[stream], memory_order_relaxed);
         each = atomic_load_explicit(&f->begins[stream + 1], memory_order_relaxed) - begin;
     }
@@ -247,7 +247,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
-        if (status != AGK_OK) chunk_failed(r, step, status, worker->message);
+        if (status != AGK_OK) fail_chunk(r, step, status, worker->message);
     }
     leave_run(pool, r);
     return AG_RUN_FINISHED;
@@ -268,7 +268,7 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
         agk_status status = run_chunk(worker, plan, c.step, c.chunk, r->arena, worker->message);
-        if (status != AGK_OK) chunk_failed(r, c.step, status, worker->message);
+        if (status != AGK_OK) fail_chunk(r, c.step, status, worker->message);
     }
     ag_pool_wake_owed(pool, worker, 1);
     return ag_run_finish(r, &c) ? LAST : WORKED;

@@ -16,7 +16,7 @@
 
 _Atomic(void (*)(void)) ag_on_idle; /* null at first */
 
-static bool crowded(const ag_pool *pool)
+static bool is_crowded(const ag_pool *pool)
 {
     return ag_now() < atomic_load_explicit(&pool->crowded_until, memory_order_relaxed);
 }
@@ -44,7 +44,7 @@ static void lie_apart(ag_pool *pool, ag_worker *worker)
     atomic_store(&worker->cpu, here);
     /* In larger pools the system does this better, and looking at each worker costs time. */
     const int n_threads = atomic_load(&pool->n_threads);
-    if (here < 0 || pool->params.strict || n_threads > AG_FEW_THREADS || crowded(pool)) return;
+    if (here < 0 || pool->params.strict || n_threads > AG_SMALL_POOL || is_crowded(pool)) return;
     cpu_set_t mine, taken, there;
     CPU_ZERO(&taken);
     bool shared = false;
@@ -144,11 +144,11 @@ static int wake_locked(ag_pool *pool, ag_bank *bank, int n, bool stays)
     int woken = 0;
     if (bank->asleep == NULL) return 0;
     const int here = ag_cpu_here(), n_threads = atomic_load(&pool->n_threads);
-    if (n_threads > AG_FEW_THREADS) {
+    if (n_threads > AG_SMALL_POOL) {
         for (; woken < n && bank->asleep != NULL; ++woken) rouse(bank, bank->asleep);
         return woken;
     }
-    const bool send = stays && !crowded(pool);
+    const bool send = stays && !is_crowded(pool);
     for (int elsewhere = 1; elsewhere >= 0; --elsewhere) {
         for (int i = 0; i < n_threads && woken < n; ++i) {
             ag_worker *worker = pool->workers[i];
@@ -196,11 +196,11 @@ static void wake_in_bank(ag_pool *pool, ag_worker *worker, ag_bank *bank, int n,
 
 void ag_pool_wake_helpers(ag_pool *pool, ag_worker *worker, int n)
 {
-    const int banks = pool->n_banks, few = atomic_load(&pool->n_threads) <= AG_FEW_THREADS;
+    const int banks = pool->n_banks, small = atomic_load(&pool->n_threads) <= AG_SMALL_POOL;
     for (int i = 0; i < banks; ++i) { /* the same number in each bank; in its own one less, since it counts itself */
         const int share = n / (banks - i);
         ag_bank *bank = &pool->banks[(worker->bank + i) % banks];
-        wake_in_bank(pool, worker, bank, share, few ? share : i == 0 ? BRANCHES : 1);
+        wake_in_bank(pool, worker, bank, share, small ? share : i == 0 ? BRANCHES : 1);
         n -= share;
     }
 }

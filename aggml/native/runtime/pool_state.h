@@ -11,7 +11,7 @@
 #define AG_MAX_THREADS 512
 #define AG_SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
 /* pools up to this size wake all helpers at once, and have a range of chunks for each thread */
-#define AG_FEW_THREADS 8
+#define AG_SMALL_POOL 8
 #define AG_RANGES 16 /* at most so many ranges of a step, from which threads claim separately */
 
 /* The part of a pool that works next to one bank of memory: its own ready streams, sleepers and lock. Streams stay
@@ -37,7 +37,7 @@ typedef struct ag_fetch {
     atomic_size_t chunk_bytes;
     atomic_uint chunks, streams, done; /* pieces that some thread has already prefetched */
     atomic_bool weighed; /* the streams are not equally long; then where each begins, and where the last one ends */
-    atomic_uint begins[AG_FEW_THREADS + 1];
+    atomic_uint begins[AG_SMALL_POOL + 1];
 } ag_fetch;
 
 /* Chunks of the steps that run now. One group of threads takes them before the chunks of other ranges. */

@@ -137,13 +137,13 @@ typedef struct ag_slot {
     bool derived;     /* it failed because it read what another failure had poisoned */
     bool may_be_file; /* for a copy: the array that is read may be a file; it is not a storage */
     uint16_t n_reads, n_writes, n_partial;
-    ag_storage *few[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
-    ag_storage **many;                   /* used instead if there are more of them; owned */
-    const char *operation;               /* static text for errors */
-    uint64_t pace;                       /* the least ns that a copy, a fill or a plan takes; 0: no such limit */
-    uint64_t moved;                      /* bytes that it copied or filled; set when it is done */
-    uint64_t submitted;                  /* ns; set before it is published */
-    atomic_uint_fast64_t started, done;  /* ns; 0: this point is not reached */
+    ag_storage *inline_storages[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
+    ag_storage **many;                               /* used instead if there are more of them; owned */
+    const char *operation;                           /* static text for errors */
+    uint64_t pace;                      /* the least ns that a copy, a fill or a plan takes; 0: no such limit */
+    uint64_t moved;                     /* bytes that it copied or filled; set when it is done */
+    uint64_t submitted;                 /* ns; set before it is published */
+    atomic_uint_fast64_t started, done; /* ns; 0: this point is not reached */
     _Atomic(ag_error *) error;
     union {
         ag_copy copy;

@@ -91,7 +91,7 @@ static inline ag_stream *ag_stream_add_ref(ag_stream *s)
 
 static inline ag_storage **ag_slot_storages(ag_slot *slot) /* reads, then full writes, then partial writes */
 {
-    return slot->many != NULL ? slot->many : slot->few;
+    return slot->many != NULL ? slot->many : slot->inline_storages;
 }
 
 /* Called by the thread that runs the slot. */

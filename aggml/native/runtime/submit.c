@@ -70,7 +70,7 @@ static size_t place_of(const party *parties, size_t n, const ag_stream *s)
 }
 
 /* The streams concerned, each once, ordered by address: the order in which their locks are taken. */
-static size_t involved(const ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen, party *out)
+static size_t list_parties(const ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen, party *out)
 {
     size_t count = 0, kept = 0;
     for (size_t i = 0; i < n_seen; ++i) out[count++] = (party){.stream = seen[i].stream};
@@ -157,7 +157,7 @@ static void run_here(party *parties, size_t count, const ag_batch *batches, size
     ag_stream_run_inline(&here);
 }
 
-static bool moved(const ag_seen *seen, size_t n_seen)
+static bool has_moved(const ag_seen *seen, size_t n_seen)
 {
     for (size_t i = 0; i < n_seen; ++i) {
         if (seen[i].stream->appended != seen[i].ticket) return true;
@@ -172,7 +172,7 @@ static ag_submit_status submit(party *parties, size_t count, ag_batch *batches, 
         if (!ag_stream_alive(parties[j].stream)) return AG_SUBMIT_FORKED;
     }
     for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&parties[j].stream->lock);
-    const ag_submit_status status = moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(parties, count, batches, n);
+    const ag_submit_status status = has_moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(parties, count, batches, n);
     const uint64_t now = status == AG_SUBMIT_OK ? append_all(batches, n) : 0;
     /* First the streams that got nothing: a slot may hold their last reference, and it may run once it is published. */
     for (size_t j = 0; j < count; ++j) {
@@ -194,16 +194,16 @@ ag_submit_status ag_submit(ag_batch *batches, size_t n)
 
 ag_submit_status ag_submit_if(ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen)
 {
-    enum { FEW = 16 };
-    party few[FEW], *parties = few;
+    enum { ON_STACK = 16 };
+    party on_stack[ON_STACK], *parties = on_stack;
     size_t bound = n_seen;
     for (size_t i = 0; i < n; ++i) {
         ++bound;
         for (size_t k = 0; k < batches[i].n; ++k) bound += batches[i].slots[k].kind == AG_KIND_WAIT;
     }
-    if (bound > FEW && (parties = malloc(bound * sizeof *parties)) == NULL) return AG_SUBMIT_NO_MEMORY;
-    const size_t count = involved(batches, n, seen, n_seen, parties);
+    if (bound > ON_STACK && (parties = malloc(bound * sizeof *parties)) == NULL) return AG_SUBMIT_NO_MEMORY;
+    const size_t count = list_parties(batches, n, seen, n_seen, parties);
     const ag_submit_status status = submit(parties, count, batches, n, seen, n_seen);
-    if (parties != few) free(parties);
+    if (parties != on_stack) free(parties);
     return status;
 }

@@ -202,7 +202,7 @@ typedef agk_to_float_fn agk_cpy_from_i32_fn;
 
 /* sort: the indices of the k <= 16 largest of n >= 32 contiguous elements, in order: equal values by their indices, NaN
  * last. False: too many elements are as large as the k-th, or too few are numbers. */
-typedef bool agk_sort_few_fn(int64_t n, int64_t k, const void *x, int32_t *out);
+typedef bool agk_sort_top_k_fn(int64_t n, int64_t k, const void *x, int32_t *out);
 
 /* peak: `turns` blocks of one instruction; kernels/peak.h says how many operations a block has. read: loads every
  * line of `size` bytes once; size is a multiple of 512, the address a multiple of 64. */

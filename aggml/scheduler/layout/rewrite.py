@@ -242,7 +242,7 @@ class _Draft:
                 continue  # a leaf, or a view of one that only copies show
             is_view = op in VIEWS
             if swaps and not is_view:
-                src = self._swapped(node, swaps)
+                src = self._sources_of_twin(node, swaps)
             else:
                 src = tuple([None if s is None else twins.get(s) for s in node.src])
             twin = twins.get(node)  # a view may be there already: it was copied from
@@ -270,7 +270,9 @@ class _Draft:
         self.sites_of_order += [site] * len(added)
         return nodes, list(outside)
 
-    def _swapped(self, node: Tensor, swaps: Mapping[Tensor, Copy]) -> tuple[Tensor | None, ...]:
+    def _sources_of_twin(
+        self, node: Tensor, swaps: Mapping[Tensor, Copy]
+    ) -> tuple[Tensor | None, ...]:
         """The sources that the twin of a node reads in a split that has copies."""
         twins, copies = self.twins, self.copies
         return tuple(

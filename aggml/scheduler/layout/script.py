@@ -94,7 +94,7 @@ def write_script(placed: Placed, plans: Sequence[DevicePlan | None], side: Side)
             actions.append(_compute(placed, plan, i, side))
         yield
     homes = _homes(placed)
-    touched, written = _touched(placed, actions, homes)
+    touched, written = _storages_of(placed, actions, homes)
     return Script(
         actions=_in_order(placed, actions, side),
         streams=tuple(dict.fromkeys([a.backend.stream.native for a in actions])),
@@ -265,7 +265,7 @@ def _homes(placed: Placed) -> dict[Tensor, int]:
     return homes
 
 
-def _touched(
+def _storages_of(
     placed: Placed, actions: Sequence[Action], homes: Mapping[Tensor, int]
 ) -> tuple[dict[int, tuple[_native.Stream, ...]], tuple[int, ...]]:
     """(`Script.touched`, `Script.written`)."""

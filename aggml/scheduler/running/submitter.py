@@ -116,7 +116,7 @@ class Submitter:
             if self.eval_callback is not None or not self._may_go():
                 return self._later(job, key, shapes)
             planner = self.planner
-            while (ready := self._found(job, planning=True)) is None:
+            while (ready := self._find_layout(job, planning=True)) is None:
                 planner.finish(self.plan_steps(job))
             future = self._enqueue(job, ready, key)
         return future if shapes is None else reshape_results(future, shapes)
@@ -294,7 +294,7 @@ class Submitter:
         Meanwhile others may submit what is known. Nothing is awaited once it is ready.
         """
         with self._lock:
-            found = self._found(job)
+            found = self._find_layout(job)
             if found is not None:
                 return found
             self._planned_for.append(job.graph.uid)
@@ -308,9 +308,9 @@ class Submitter:
 
     def _find_now(self, job: Job) -> _Ready | None:
         with self._lock:
-            return self._found(job, planning=True)
+            return self._find_layout(job, planning=True)
 
-    def _found(self, job: Job, *, planning: bool = False) -> _Ready | None:
+    def _find_layout(self, job: Job, *, planning: bool = False) -> _Ready | None:
         """The layout to use now, if there is nothing left to plan.
 
         While another task plans, this may also be a layout whose buffers were replaced by larger

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aggml.errors import InvalidState
 from aggml.native import _native
-from aggml.stream.batch import Batch
+from aggml.stream.batch import StreamBatch
 from aggml.stream.observe import submit_in_line
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Output:
         self.backend = backend
 
 
-def check_no_batch(backends: Iterable[Backend], what: str, own: Batch | None = None) -> None:
+def check_no_batch(backends: Iterable[Backend], what: str, own: StreamBatch | None = None) -> None:
     """Refuse a submission within a batch of one of its backends.
 
     The batch is enqueued at its end, but a submission at once, on several streams: it would come
@@ -71,7 +71,7 @@ def check_no_batch(backends: Iterable[Backend], what: str, own: Batch | None = N
             )
 
 
-class Unit(Batch):
+class Unit(StreamBatch):
     """All operations of one submission; waits are put in without a Future.
 
     Attributes:
@@ -117,7 +117,7 @@ class Unit(Batch):
         future: Future[Any],
         main: int,
     ) -> None:
-        """See `Batch.add`."""
+        """See `StreamBatch.add`."""
         for _, descs in groups:
             self.sources += [self.source for desc in descs if desc.has_array]
         super().add(groups, future, main)

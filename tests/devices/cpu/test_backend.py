@@ -1,12 +1,12 @@
-"""Features that only the CPU has: threads, pools, reference mode, type traits, NUMA, fast memory.
+"""Features that only the CPU has: threads, pools, reference mode, type traits, NUMA, allocators.
 
 Not here: transfers and graphs, which all devices have (test_data.py, test_compute.py).
 """
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import ctypes
+import gc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from support import N, holding, ramp, sum_on, vector
 
 import aggml
 from aggml import DType, NumaStrategy, ThreadPool, ops
-from aggml.devices.cpu import CPUBackend, CPUDevice, HBMBufferType, hbm_buffer_type, type_traits
+from aggml.devices.cpu import CPUBackend, CPUDevice, type_traits
+from aggml.memory.buffer_type import HostBufferType
 from aggml.memory.numa import numa_mask
 
 if TYPE_CHECKING:
@@ -190,54 +191,38 @@ def test_a_pool_by_strategy_computes(cpu_device: CPUDevice) -> None:
         aggml.numa_pool(NumaStrategy.DISABLED, 0)
 
 
-# -- high-bandwidth memory
+class OtherMemory(HostBufferType):
+    """Host memory from an allocator of the caller's: here the C library's."""
 
-LIBMEMKIND = """
-#include <stdlib.h>
-int hbw_check_available(void) { return AVAILABLE; }
-int hbw_posix_memalign(void **p, size_t alignment, size_t size)
-{
-    return size > 1 << 20 ? 12 : posix_memalign(p, alignment, size);
-}
-void hbw_free(void *p) { free(p); }
-"""
+    def __init__(self) -> None:
+        super().__init__("OTHER")
+        self.freed: list[int] = []
+        self._libc = ctypes.CDLL(None)
+        self._libc.aligned_alloc.restype = ctypes.c_void_p
+        self._libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        self._libc.free.argtypes = [ctypes.c_void_p]
 
+    def alloc_buffer(self, size: int) -> aggml.Buffer:
+        address = self._libc.aligned_alloc(64, (size + 63) // 64 * 64)
+        return self.adopt(size, address, self._free, address)
 
-def library(folder: Path, available: int) -> str:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in of libmemkind")
-    source, made = folder / "hbw.c", folder / f"libhbw{available}.so"
-    source.write_text(LIBMEMKIND.replace("AVAILABLE", str(available)))
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
-    return str(made)
+    def _free(self, address: int) -> None:
+        self.freed.append(address)
+        self._libc.free(address)
 
 
 @pytest.mark.feature("CP-10")
-async def test_fast_memory_through_a_stand_in_of_the_library(
-    cpu: CPUBackend, tmp_path: Path
-) -> None:
-    kind = HBMBufferType(library(tmp_path, 0))
-    assert (kind.name, kind.is_host) == ("CPU_HBM", True)
+async def test_memory_of_any_allocator_is_host_memory(cpu: CPUBackend) -> None:
+    other = OtherMemory()
+    assert other.is_host
     a = vector(name="a")
-    buffer = kind.alloc_tensors([a])
-    assert buffer.base % 64 == 0
+    buffer = other.alloc_tensors([a])
+    address = buffer.base
+    assert buffer.type is other
     await cpu.set(a, ramp())
     assert np.array_equal(await cpu.get(a), ramp())
-    assert kind.alloc_buffer(0).size == 0
-    with pytest.raises(aggml.AllocFailed, match="CPU_HBM"):
-        kind.alloc_buffer(1 << 21)
-
-
-@pytest.mark.feature("CP-10")
-def test_fast_memory_is_not_offered_where_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(aggml.Unsupported, match="no high-bandwidth memory"):
-        HBMBufferType(library(tmp_path, -1))
-    with pytest.raises(aggml.Unsupported, match="no libmemkind"):
-        HBMBufferType(str(tmp_path / "nothing.so"))
-    try:
-        kind = hbm_buffer_type()
-    except aggml.Unsupported as problem:
-        assert "hbm_buffer_type" in str(problem)  # noqa: PT017 - a machine may have it
-    else:
-        assert kind.is_host
+    await cpu.synchronize()
+    buffer.close()
+    del a, buffer
+    gc.collect()
+    assert other.freed == [address]

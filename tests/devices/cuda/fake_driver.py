@@ -12,6 +12,7 @@ import hashlib
 import os
 import struct
 import subprocess
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.devices.cuda.launch import Address
-    from aggml.plan import Chain
+    from aggml.plan import FusionChain
     from aggml.plan.fusion import Readers
 
 __all__ = ["ON_FAKE", "Fake", "HostKernels", "SimpleKernels", "all_kernels", "built"]
@@ -52,7 +53,7 @@ def built(source: str, name: str = "") -> Path:
     library = folder / (name or f"{path.stem}.so")
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        part = library.with_suffix(f".{os.getpid()}")
+        part = library.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         soname = f"-Wl,-soname,{library.name}"
         subprocess.run([*flags, str(path), soname, "-o", str(part), "-ldl"], check=True)
         part.replace(library)
@@ -202,15 +203,17 @@ class SimpleKernels:
         """No kernel needs counters."""
         return 0
 
-    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+    def find(self, node: Tensor, readers: Readers) -> FusionChain | None:
         """There are no chains."""
         return None
 
-    def fits(self, chain: Chain) -> bool:
+    def fits(self, chain: FusionChain) -> bool:
         """No chain fits: each node is computed by itself."""
         return False
 
-    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+    def together(
+        self, chain: FusionChain, address: Address, scratch: int, fault: int
+    ) -> list[Launch]:
         """Never called, since no chain fits."""
         raise NotImplementedError
 

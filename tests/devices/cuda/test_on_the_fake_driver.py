@@ -61,8 +61,12 @@ pytestmark = [
 
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize(("names", "jitter", "gpus"), [*_processes()])
-def test_on_the_fake_driver(names: list[str], jitter: str, gpus: int) -> None:
+def test_on_the_fake_driver(
+    names: list[str], jitter: str, gpus: int, pytestconfig: pytest.Config
+) -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "test_seconds=300"]
+    if not pytestconfig.option.all:
+        options.append("--one-loop")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *(HERE / "device" / f"{n}.py" for n in names)],
         env=os.environ

@@ -10,11 +10,11 @@ import functools
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import wait_until
 
 import aggml.devices.ggml as ggml
 
@@ -96,12 +96,12 @@ def start_server(version: str | None = None) -> tuple[subprocess.Popen[bytes], s
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    end = time.monotonic() + 60
-    while not _answers(port):
-        if server.poll() is not None or time.monotonic() > end:
+    try:
+        wait_until(lambda: _answers(port) or server.poll() is not None)
+    finally:
+        if not _answers(port):
             server.kill()
-            pytest.fail(f"{program} does not answer")
-        time.sleep(0.02)
+    assert server.poll() is None, f"{program} does not answer"
     return server, f"127.0.0.1:{port}"
 
 

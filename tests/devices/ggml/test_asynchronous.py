@@ -12,11 +12,12 @@ import anyio
 import numpy as np
 import pytest
 from devices.ggml import builds, fakes
+from waiting import until
 
 import aggml
 from aggml import Graph, ops
 from aggml.devices.ggml.backend import GgmlBackend
-from aggml.devices.ggml.memory import taken
+from aggml.devices.ggml.memory import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ async def test_the_device_is_given_work_ahead() -> None:
     device, longest = fakes.device(), []
     fakes.delay(2000)
     for ahead in (True, False):
-        be = GgmlBackend(device, taken(device.native.stream("test", 1, ahead)), None)
+        be = GgmlBackend(device, result_of(device.native.stream("test", 1, ahead)), None)
         x, y, graph = _doubled(be)
         await be.set(x, _ramp(0))
         fakes.longest_queue()
@@ -119,11 +120,11 @@ async def test_a_wait_between_streams_is_left_to_the_device() -> None:
         with one.stream.hold():
             one.set(x, _ramp(4))
             computed = one.graph_compute(graph)
+        # time in which both are issued: with less, two would wait without the library's event
         await anyio.sleep(0.02)
         two.wait(computed)
         got = two.get(y)
-        await anyio.sleep(0.02)
-        assert device.native.followed == before + 1
+        await until(lambda: device.native.followed == before + 1)
         assert not computed.done()
         assert not got.done()
         assert np.array_equal(await got, 2 * _ramp(4))

@@ -1,6 +1,6 @@
 """The engine reads the keys that running sequences share only once: the same tokens as alone.
 
-Not here: attention over such keys (tests/ops/test_flash_few.py).
+Not here: attention over such keys (tests/ops/test_flash_decode.py).
 """
 
 from __future__ import annotations

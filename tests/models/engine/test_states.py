@@ -6,7 +6,6 @@ themselves (../test_states.py), continuous batching as such (test_engine.py).
 
 from __future__ import annotations
 
-import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -177,8 +176,7 @@ async def test_the_error_of_a_step_is_told_if_it_fails_while_the_next_one_is_pla
 
         def find_after_all_have_ended(shape: Shape) -> Step | None:
             for flight in engine._flights:
-                while not flight.future.done():
-                    time.sleep(0)
+                assert flight.future.wait(60)
             return find_step(shape)
 
         monkeypatch.setattr(engine.decoder, "find_step", find_after_all_have_ended)

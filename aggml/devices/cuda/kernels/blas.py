@@ -142,7 +142,7 @@ def _up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _converted(node: Tensor) -> int:
+def _conversion_bytes(node: Tensor) -> int:
     """Bytes of b after its conversion to the type of the call; 0 if it has that type already."""
     a, b = _operands(node)
     element = _type(a.dtype)
@@ -161,7 +161,7 @@ def scratch(node: Tensor) -> int:
         return 0
     a, _ = _operands(node)
     unpacked = 2 * a.ne[0] * _rows_at_a_time(a) if a.dtype.is_quantized else 0
-    return _WORKSPACE + _converted(node) + _up(unpacked)
+    return _WORKSPACE + _conversion_bytes(node) + _up(unpacked)
 
 
 def _split(node: Tensor) -> list[_Product]:
@@ -254,7 +254,7 @@ def instead(site: NodeSite, kernels: list[Launch], *, tf32: bool = False) -> lis
         row = 2 * a.ne[0]
         unpacked = replace(
             a,
-            data=site.scratch + _WORKSPACE + _converted(node),
+            data=site.scratch + _WORKSPACE + _conversion_bytes(node),
             ne=(a.ne[0], rows, 1, 1),
             nb=(2, row, row * rows, row * rows),
             type=DType.BF16.value,

@@ -117,7 +117,7 @@ def copy(site: NodeSite, dst: Operand, src: Operand) -> list[Launch]:
     if not plain:
         pair, size = _as_words(pair, size)
     operands = merge(pair)
-    turned = _turned(operands, size)
+    turned = _by_tiles(operands, size)
     if turned is not None:
         to, what = turned
         tiles = ceil(to.ne[0], 32) * ceil(to.ne[1], 32)
@@ -133,7 +133,7 @@ def _side_by_side(pair: list[Operand], size: int) -> bool:
     return all(o.nb[0] == size or o.ne[0] == 1 for o in pair) and pair[0].ne[0] == pair[1].ne[0]
 
 
-def _turned(operands: list[Operand], size: int) -> list[Operand] | None:
+def _by_tiles(operands: list[Operand], size: int) -> list[Operand] | None:
     """The operands if a copy by tiles is faster: if ``src`` is transposed and not too small."""
     dst, src = operands
     fits = size in {2, 4} and dst.nb[0] == size and src.nb[1] == size and src.nb[0] != size

@@ -41,7 +41,7 @@ def _module(dv: int, bf16: bool, blocks: bool) -> str:
     return f"flash_attn_ext_{which},BF16_TILES={int(bf16)},BLOCKS={int(blocks)}]"
 
 
-def _quantized(k: Tensor, v: Tensor) -> bool:
+def _are_quantized(k: Tensor, v: Tensor) -> bool:
     return k.dtype.is_quantized or v.dtype.is_quantized
 
 
@@ -146,7 +146,7 @@ def launches(site: NodeSite) -> list[Launch]:
             for o in (site.src(1), site.src(2))
         )
     )
-    module = _module(plan.dv, k.dtype in {DType.F32, DType.BF16}, _quantized(k, v))
+    module = _module(plan.dv, k.dtype in {DType.F32, DType.BF16}, _are_quantized(k, v))
     grid = (ceil(rows, plan.rows), planes, plan.splits)
     wide = plan.dv > _ALONE
     same = int(wide and _shares_rows(k, v))

@@ -28,7 +28,7 @@ __all__ = ["OPS", "launches", "of_pair", "pairs", "refuses", "scratch_on"]
 #: The ops that are launched here.
 OPS = (*in_group("mul_mat"), *in_group("mul_mat_id"))
 
-_FEW = 8  # most columns of the kernels in which a warp computes whole dot products
+_VEC_COLUMNS = 8  # most columns of the kernels in which a warp computes whole dot products
 _TILE = 64
 _CHUNK = 700  # bytes of 32 groups of a row above which a warp has 2 rows instead of 4
 #: With so many blocks a large GPU is full, even if each warp has rows of its own.
@@ -117,7 +117,7 @@ def _cut(node: Tensor, gpu: Gpu) -> _Tiles:
 
 def _sums(node: Tensor, gpu: Gpu) -> tuple[int, int]:
     """The offset in scratch of the sums of a product's parts, and their bytes."""
-    if node.op == "mul_mat_id" or node.ne[1] <= _FEW:
+    if node.op == "mul_mat_id" or node.ne[1] <= _VEC_COLUMNS:
         return 0, 0
     parts = _cut(node, gpu).parts
     return ceil(_acts(node), 256) * 256, 4 * parts * node.nelements if parts > 1 else 0
@@ -147,12 +147,12 @@ def pairs(node: Tensor) -> bool:
     _, b, ids = _operands(node)
     if ids is None:
         return b.nrows == 1
-    return ids.nelements <= 2 * _FEW
+    return ids.nelements <= 2 * _VEC_COLUMNS
 
 
 def of_pair(kernel: str) -> str:
     """The name of the kernel that computes two products such as ``kernel`` computes one."""
-    return kernel.replace("few_1", "pair_1").replace("id_few", "id_pair")
+    return kernel.replace("vec_1", "pair_1").replace("id_vec", "id_pair")
 
 
 def _columns(site: NodeSite, b: Operand, offset: int) -> Launch:
@@ -173,7 +173,7 @@ def _kernel(a: Tensor, name: str, by: Ring | None = None) -> tuple[str, str]:
 
 
 def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
-    """Rows of a for each block of the kernel for ``width`` columns (`few` in both files)."""
+    """Rows of a for each block of the kernel for ``width`` columns (`vec` in both files)."""
     if not a.dtype.is_quantized:
         return 8
     wide = 1024 // a.dtype.blck_size * a.dtype.type_size > _CHUNK or width > 4
@@ -182,7 +182,7 @@ def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
     return apart if ceil(m, apart) * batches >= _BLOCKS or a.ne[0] <= 1024 else rows
 
 
-def _aligned(site: NodeSite) -> int:
+def _rows_are_aligned(site: NodeSite) -> int:
     """Whether rows of a and b begin at multiples of 16 bytes."""
     operands = (site.src(0), site.src(1))
     return int(
@@ -198,8 +198,8 @@ def _plain(site: NodeSite) -> list[Launch]:
     node = site.node
     a, _, _ = _operands(node)
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
-    aligned = _aligned(site)
-    if columns > _FEW:
+    aligned = _rows_are_aligned(site)
+    if columns > _VEC_COLUMNS:
         cut = _cut(node, site.gpu)
         stages, shared = (0, 0) if cut.ring is None else cut.ring[1:]
         module, kernel = _kernel(a, f"tiles_{cut.wide}", cut.ring)
@@ -214,7 +214,7 @@ def _plain(site: NodeSite) -> list[Launch]:
     while first < columns:
         left = columns - first
         width = 8 if left > 4 else 4 if left > 2 else left
-        module, kernel = _kernel(a, f"few_{width}")
+        module, kernel = _kernel(a, f"vec_{width}")
         rows = _rows(a, width, m, batches)
         grid = (ceil(m, rows), min(batches, _Y), 1)
         found.append(site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[first, aligned, rows]))
@@ -225,9 +225,9 @@ def _plain(site: NodeSite) -> list[Launch]:
 def _by_expert(site: NodeSite) -> list[Launch]:
     a, _, ids = _operands(site.node)
     assert ids is not None
-    m, slots, aligned = site.node.ne[0], ids.nelements, _aligned(site)
-    if slots <= 2 * _FEW:
-        module, kernel = _kernel(a, "id_few")
+    m, slots, aligned = site.node.ne[0], ids.nelements, _rows_are_aligned(site)
+    if slots <= 2 * _VEC_COLUMNS:
+        module, kernel = _kernel(a, "id_vec")
         rows = _rows(a, 1, m, slots)
         grid = (ceil(m, rows), slots, 1)
         return [site.launch(module, kernel, grid, (128, 1, 1), 3, aux=[0, aligned, rows])]

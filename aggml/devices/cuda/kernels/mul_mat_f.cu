@@ -40,7 +40,7 @@ enum { ROWS = 2 }; // of a warp
 // Sums of rows a[] times columns x[], by all lanes of a warp. aux[1]: whether rows of a and of b begin at multiples of
 // 16 bytes
 template <class T, int N, class Args>
-DEV void few_sums(float sum[ROWS][N], const Args &n, const char *const a[ROWS], const char *const x[N])
+DEV void vec_sums(float sum[ROWS][N], const Args &n, const char *const a[ROWS], const char *const x[N])
 {
     enum { V = 16 / sizeof(T) };
     const i64 depth = n.src[0].ne[0], type = n.src[1].type;
@@ -93,14 +93,14 @@ template <class Args> DEV void rows_from(const char *a[ROWS], const Args &n, con
 }
 
 // Rows row .. row + ROWS - 1 times columns first .. first + N - 1.
-template <class T, int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first)
+template <class T, int N, class Args> DEV void vec(const Args &n, const Columns &c, i64 row, i64 first)
 {
     const char *a[ROWS], *x[N];
     float sum[ROWS][N];
     rows_from(a, n, c.a, row);
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] = column_at(n, c, slot_at(c, first + j < c.count ? first + j : c.count - 1));
-    few_sums<T, N>(sum, n, a, x);
+    vec_sums<T, N>(sum, n, a, x);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
@@ -123,7 +123,7 @@ template <class T, class Args> DEV void pair(const Args &n, const Columns &c, i6
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) one[r] = sum[r][0];
         rows_from(a, n, which == 0 ? c.a : other_matrix(n, c), row);
-        few_sums<T, 1>(sum, n, a, x);
+        vec_sums<T, 1>(sum, n, a, x);
     }
     float *y = (float *)result_at(n, c, slot);
 #pragma unroll
@@ -133,12 +133,12 @@ template <class T, class Args> DEV void pair(const Args &n, const Columns &c, i6
 }
 
 // grid: rows / 8, batches. aux[0]: the first column
-template <class T, int N> DEV void few_columns(const Node<2> &n)
+template <class T, int N> DEV void vec_columns(const Node<2> &n)
 {
     const i64 row = ((i64)blockIdx.x * 4 + (threadIdx.x >> 5)) * ROWS;
     if (row >= n.dst.ne[0]) return;
     for (i64 batch = blockIdx.y; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.y) {
-        few<T, N>(n, columns_of(n, batch), row, n.aux[0]);
+        vec<T, N>(n, columns_of(n, batch), row, n.aux[0]);
     }
 }
 
@@ -161,7 +161,7 @@ template <class T, bool PAIR> DEV void id_columns(const Node<3> &n)
         } else if (PAIR) {
             pair<T>(n, c, row);
         } else {
-            few<T, 1>(n, c, row, 0);
+            vec<T, 1>(n, c, row, 0);
         }
     }
 }
@@ -346,12 +346,12 @@ template <class T> DEV void id_tiles(const Node<3> &n)
 }
 
 #define EACH(name, T) \
-    KERNEL(few_1_##name, 128, Node<2>) { few_columns<T, 1>(n); } \
-    KERNEL(few_2_##name, 128, Node<2>) { few_columns<T, 2>(n); } \
-    KERNEL(few_4_##name, 128, Node<2>) { few_columns<T, 4>(n); } \
-    KERNEL(few_8_##name, 128, Node<2>) { few_columns<T, 8>(n); } \
+    KERNEL(vec_1_##name, 128, Node<2>) { vec_columns<T, 1>(n); } \
+    KERNEL(vec_2_##name, 128, Node<2>) { vec_columns<T, 2>(n); } \
+    KERNEL(vec_4_##name, 128, Node<2>) { vec_columns<T, 4>(n); } \
+    KERNEL(vec_8_##name, 128, Node<2>) { vec_columns<T, 8>(n); } \
     KERNEL(pair_1_##name, 128, Node<2>) { pair_1<T>(n); } \
-    KERNEL(id_few_##name, 128, Node<3>) { id_columns<T, false>(n); } \
+    KERNEL(id_vec_##name, 128, Node<3>) { id_columns<T, false>(n); } \
     KERNEL(id_pair_##name, 128, Node<3>) { id_columns<T, true>(n); } \
     KERNEL(tiles_64_##name, 128, Node<2>) { tiles<T>(n); } \
     KERNEL(id_tiles_##name, 128, Node<3>) { id_tiles<T>(n); }

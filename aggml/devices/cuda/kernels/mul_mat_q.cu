@@ -6,15 +6,15 @@
 // of 64 rows by 64 columns on tensor cores; each 32 of the depth are multiplied as integers and then scaled. If there
 // are fewer tiles than multiprocessors, the depth is split over blocks. Not here: 9 to 32 columns (mul_mat_q_ring.cu).
 // for each type: quantized
-#include "few_q.cuh"
+#include "vec_q.cuh"
 #include "mma.cuh"
 
 // Some rows, from `row` on, times columns first .. first + N - 1; columns beyond count are not written. With `split`,
 // the warps of a block have the same rows and every fourth 32 groups each; else each warp has rows of its own.
-template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first, bool split)
+template <int N, class Args> DEV void vec(const Args &n, const Columns &c, i64 row, i64 first, bool split)
 {
     enum { ROWS = Width<N>::rows };
-    __shared__ Few<N> f;
+    __shared__ Vec<N> f;
     const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32, nb = n.src[0].nb[1];
     const int last = row + ROWS <= m ? ROWS - 1 : (int)(m - 1 - row);
     const Act *x[N];
@@ -23,7 +23,7 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
         const i64 slot = slot_at(c, first + j < c.count ? first + j : c.count - 1);
         x[j] = acts(n) + row_of(n, c, slot) * groups;
     }
-    few_parts<N>(f, c.a + row * nb, nb, last, x, groups, split);
+    vec_parts<N>(f, c.a + row * nb, nb, last, x, groups, split);
     meet(split);
     // A thread for each result: the op that is fused after the product then needs registers for one result only.
     const int mine = split ? threadIdx.x : threadIdx.x & 31, r = mine / N, j = mine % N;
@@ -37,7 +37,7 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
 template <class Args> DEV void pair(const Args &n, const Columns &c, i64 row, bool split)
 {
     enum { ROWS = Width<1>::rows };
-    __shared__ Few<1> f;
+    __shared__ Vec<1> f;
     const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32, nb = n.src[0].nb[1];
     const int last = row + ROWS <= m ? ROWS - 1 : (int)(m - 1 - row);
     const int mine = split ? threadIdx.x : threadIdx.x & 31;
@@ -47,7 +47,7 @@ template <class Args> DEV void pair(const Args &n, const Columns &c, i64 row, bo
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
         one = total;
-        few_parts<1>(f, (which == 0 ? c.a : other_matrix(n, c)) + row * nb, nb, last, x, groups, split);
+        vec_parts<1>(f, (which == 0 ? c.a : other_matrix(n, c)) + row * nb, nb, last, x, groups, split);
         meet(split);
         if (mine < ROWS) total = total_of(f, mine, split);
         meet(split);
@@ -63,13 +63,13 @@ template <int N, class Args> DEV i64 row_of_warp(const Args &n, bool *split)
 }
 
 // grid: rows / aux[2], batches. aux[0]: the first column
-template <int N> DEV void few_columns(const Node<2> &n)
+template <int N> DEV void vec_columns(const Node<2> &n)
 {
     bool split;
     const i64 row = row_of_warp<N>(n, &split);
     if (row >= n.dst.ne[0]) return;
     for (i64 batch = blockIdx.y; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.y) {
-        few<N>(n, columns_of(n, batch), row, n.aux[0], split);
+        vec<N>(n, columns_of(n, batch), row, n.aux[0], split);
     }
 }
 
@@ -81,7 +81,7 @@ enum { FIT = 3 };
 enum { FIT = 4 };
 #endif
 
-KERNEL_OF(few_1, 128, FIT, Node<2>) { few_columns<1>(n); }
+KERNEL_OF(vec_1, 128, FIT, Node<2>) { vec_columns<1>(n); }
 // With three blocks, NVFP4 would lack one register, and IQ4_XS two on sm_75.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 enum { FIT_2 = TYPE == NVFP4 || TYPE == IQ4_XS ? 2 : 3 };
@@ -89,8 +89,8 @@ enum { FIT_2 = TYPE == NVFP4 || TYPE == IQ4_XS ? 2 : 3 };
 enum { FIT_2 = TYPE == NVFP4 ? 2 : 3 };
 #endif
 
-KERNEL_OF(few_2, 128, FIT_2, Node<2>) { few_columns<2>(n); }
-// grid: as few_1
+KERNEL_OF(vec_2, 128, FIT_2, Node<2>) { vec_columns<2>(n); }
+// grid: as vec_1
 KERNEL_OF(pair_1, 128, FIT, Node<2>)
 {
     bool split;
@@ -98,8 +98,8 @@ KERNEL_OF(pair_1, 128, FIT, Node<2>)
     if (row < n.dst.ne[0]) pair(n, columns_of(n, 0), row, split);
 }
 
-KERNEL_OF(few_4, 128, 2, Node<2>) { few_columns<4>(n); }
-KERNEL_OF(few_8, 128, 2, Node<2>) { few_columns<8>(n); }
+KERNEL_OF(vec_4, 128, 2, Node<2>) { vec_columns<4>(n); }
+KERNEL_OF(vec_8, 128, 2, Node<2>) { vec_columns<8>(n); }
 
 // grid: rows / aux[2], slots. PAIR: the gated unit of two matrices, as in pair_1
 template <bool PAIR> DEV void id_columns(const Node<3> &n)
@@ -115,12 +115,12 @@ template <bool PAIR> DEV void id_columns(const Node<3> &n)
         } else if (PAIR) {
             pair(n, c, row, split);
         } else {
-            few<1>(n, c, row, 0, split);
+            vec<1>(n, c, row, 0, split);
         }
     }
 }
 
-KERNEL_OF(id_few, 128, FIT, Node<3>) { id_columns<false>(n); }
+KERNEL_OF(id_vec, 128, FIT, Node<3>) { id_columns<false>(n); }
 // With four blocks, five types would lack some registers.
 KERNEL_OF(id_pair, 128, 3, Node<3>) { id_columns<true>(n); }
 

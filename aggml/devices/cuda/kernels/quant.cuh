@@ -3,7 +3,7 @@
 // Layouts are those of native/formats/blocks.h and blocks_iq.h; each type of types.def has its UNPACK(symbol) in one of
 // the files below. Not here: quantizing floats to blocks (quantize.cuh).
 #pragma once
-#include "quant_few.cuh"
+#include "quant_low_bits.cuh"
 #include "quant_iq.cuh"
 #include "quant_k.cuh"
 #include "quant_legacy.cuh"

@@ -4,7 +4,7 @@
 // compiled without fused multiply-add, so that the bytes are the same. Each type of types.def that ops write has its
 // put_<symbol> in one of the files below. Not here: quantizers that take an importance matrix, which no op runs.
 #pragma once
-#include "quantize_few.cuh"
+#include "quantize_low_bits.cuh"
 #include "quantize_k.cuh"
 #include "quantize_legacy.cuh"
 

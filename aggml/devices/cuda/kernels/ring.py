@@ -44,7 +44,7 @@ class Ring(NamedTuple):
     shared: int
 
 
-def _quantized(dtype: DType, wide: int) -> tuple[int, int]:
+def _quantized_stage(dtype: DType, wide: int) -> tuple[int, int]:
     """Depth of a stage in units of 32, and its bytes (Stage of mul_mat_q_ring.cu)."""
     per_block = dtype.blck_size // 32
     step = max(per_block, 4)
@@ -61,7 +61,7 @@ def ring(dtype: DType, wide: int, gpu: Gpu) -> Ring | None:
     """The ring for tiles of ``wide`` columns, with as many stages as let three blocks fit."""
     if dtype == DType.F32 or (dtype.is_quantized and wide > _QUANTIZED_COLUMNS):
         return None
-    step, size = _quantized(dtype, wide) if dtype.is_quantized else _plain(wide)
+    step, size = _quantized_stage(dtype, wide) if dtype.is_quantized else _plain(wide)
     beside = _CODES if dtype.is_quantized else 0
     room = max(_SMALL, gpu.shared // 3)
     stages = max(_LEAST, min(_MOST, (room - beside) // size))

@@ -2,7 +2,7 @@
  *
  * Results differ from plain C by at most 2e-6 of the largest value that a row attends to. Not here: the loops over
  * numbers (flash_heads.h, flash_heads_halves.h, flash_heads_codes.h), heads that do not lie side by side, other types
- * and widths (avx512/flash_narrow.c, avx512/flash_codes.c), the walk over parts (lower/attention/flash_few.c). */
+ * and widths (avx512/flash_narrow.c, avx512/flash_codes.c), the walk over parts (lower/attention/flash_decode.c). */
 #include "flash_heads_codes.h"
 #include "flash_heads_halves.h"
 

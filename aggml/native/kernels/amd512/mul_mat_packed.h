@@ -162,7 +162,7 @@ AGK_INLINE void group(code_type t, int N, const agk_mm_block *b, const char *a, 
     const int count = parts_at_once(t, N), passes = of_256(t) ? 8 / count : 1;
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), share = bytes_of_block / (size_t)passes;
     const int lines = (int)((share + 63) / 64);
-    const size_t far = b->ahead > 0 ? b->ahead : agk_packed_ahead(t, N);
+    const size_t far = agk_packed_ahead(t, N);
     const char *x = b->b;
     __m512 acc[AGK_PACKED_COLUMNS];
     AGK_UNROLL for (int n = 0; n < N; ++n) acc[n] = _mm512_setzero_ps();

@@ -24,7 +24,6 @@ AGK_INLINE __m512bh pair(const char *p)
 AGK_INLINE void group(int N, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
     __m512 sum[2][AGK_PACKED_COLUMNS];
-    const size_t far = b->ahead > 0 ? b->ahead : AGK_PAIRS_AHEAD;
     const char *x = b->b;
     a += AGK_PACKED_HEAD;
     AGK_UNROLL for (int n = 0; n < N; ++n) sum[0][n] = sum[1][n] = _mm512_setzero_ps();
@@ -38,7 +37,9 @@ AGK_INLINE void group(int N, const agk_mm_block *b, const char *a, __mmask16 row
             }
             /* Prefetches behind a product: since this claims to change the product's sum, the compiler does not
              * gather prefetches in bursts. */
-            __asm__ volatile(AGK_AMD_HINT " %1" : "+v"(sum[i][0]) : "m"(*(const char (*)[64])(a + far + 64 * i)));
+            __asm__ volatile(AGK_AMD_HINT " %1"
+                             : "+v"(sum[i][0])
+                             : "m"(*(const char (*)[64])(a + AGK_PAIRS_AHEAD + 64 * i)));
         }
     }
     AGK_UNROLL for (int n = 0; n < N; ++n)

@@ -2,7 +2,7 @@
  *
  * Results differ from plain C by at most 2e-6 of the largest value that a row attends to. Not here: the loops over
  * numbers (flash_heads.h), heads that do not lie side by side, widths that are no multiple of 32
- * (kernels/vec/flash_narrow.h), the walk over blocks (lower/attention/flash_few.c). */
+ * (kernels/vec/flash_narrow.h), the walk over blocks (lower/attention/flash_decode.c). */
 #include "flash_heads.h"
 
 #include "kernels/vec/math.h"

@@ -73,7 +73,6 @@ AGK_INLINE int64_t next_of(int64_t n)
 /* A group of 16 rows, of which `rows` are stored. */
 static void group(const agk_mm_block *b, const char *a, int64_t rows, float *c)
 {
-    const size_t ahead = b->ahead > 0 ? b->ahead : AHEAD;
     sums all;
     for (int64_t n = 0; n < b->cols; ++n)
         all.of[n][0][0] = all.of[n][0][1] = all.of[n][1][0] = all.of[n][1][1] = v_zero();
@@ -81,7 +80,7 @@ static void group(const agk_mm_block *b, const char *a, int64_t rows, float *c)
     for (int64_t k0 = 0; k0 < b->k; k0 += K_BLOCK, a += 32 * K_BLOCK) {
         const int64_t k = b->k - k0 < K_BLOCK ? b->k - k0 : K_BLOCK;
         for (int64_t n = 0, now = 0; n < b->cols; n += now) {
-            const size_t far = n == 0 ? ahead : 0;
+            const size_t far = n == 0 ? AHEAD : 0;
             now = next_of(b->cols - n);
             switch (now) {
             case 1: columns(1, b, n, k0, k, a, far, &all); break;

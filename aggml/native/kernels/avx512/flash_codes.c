@@ -1,7 +1,7 @@
 /* flash_attn_ext of a few rows (decoding) over keys in q8_0 or q4_0, AVX-512 with VNNI: products of bytes.
  *
  * Results differ from plain C by at most 2e-6 of the largest value that a row attends to. Not here: values and other
- * types (flash_narrow.c), the walk over heads and blocks (lower/attention/flash_few.c). */
+ * types (flash_narrow.c), the walk over heads and blocks (lower/attention/flash_decode.c). */
 #include "flash_codes.h"
 
 enum { ASKS = 2 };

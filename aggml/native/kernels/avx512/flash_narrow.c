@@ -1,7 +1,8 @@
 /* flash_attn_ext of a few rows (decoding), AVX-512: four rows at a time, keys and values as they lie.
  *
  * Against plain C: f32 sums in another order, within 2e-6 of the largest value that a row attends to. Not here: the
- * other instruction sets (kernels/vec/flash_narrow.h), the walk over heads and blocks (lower/attention/flash_few.c). */
+ * other instruction sets (kernels/vec/flash_narrow.h), the walk over heads and blocks
+ * (lower/attention/flash_decode.c). */
 #include "flash_narrow.h"
 
 /* A vector of logits has four keys of each of four rows, so maxima, exponentials and sums of four rows are computed

@@ -48,7 +48,7 @@ AGK_INLINE void group(code_type t, int N, int G, const agk_mm_block *b, const ch
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * AGK_PACKED_COLUMN;
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
     const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
-    const size_t far = b->ahead > 0 ? b->ahead : AGK_PACKED_AHEAD;
+    const size_t far = AGK_PACKED_AHEAD;
     const char *x = b->b, *end = a + b->lda;
     __m512 acc[2][AGK_PACKED_COLUMNS];
     AGK_UNROLL for (int g = 0; g < G; ++g)

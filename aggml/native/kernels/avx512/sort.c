@@ -78,7 +78,7 @@ static inline void by_rank(int64_t found, int32_t *sorted, const float *values, 
     for (int i = 0; i < vectors * LANES; ++i) sorted[ranks[i]] = places[i];
 }
 
-bool agk_sort_few_avx512(int64_t n, int64_t k, const void *row, int32_t *out)
+bool agk_sort_top_k_avx512(int64_t n, int64_t k, const void *row, int32_t *out)
 {
     const char *x = row;
     const __m512 bound = k <= LANES / 2 ? bound_of(n, k, x, 1) : bound_of(n, k, x, 2);

@@ -29,7 +29,7 @@ bool agk_flash_terms_pack_scalar(int terms, int64_t n, int64_t d, const float *k
 }
 
 /* Element i of a line, from its terms. */
-static float joined(int terms, const char *line, int64_t i)
+static float join_terms(int terms, const char *line, int64_t i)
 {
     float sum = 0.0f;
     for (int t = terms - 1; t >= 0; --t) {
@@ -52,11 +52,11 @@ bool agk_flash_terms_tile_scalar(const agk_flash_tile *t, const agk_flash_terms 
     for (int64_t key = x->begin; key < x->end; ++key) {
         const size_t panel = (size_t)(key / 32), line = (size_t)(key % 32) * LINE;
         for (int64_t i = 0; i < t->d; ++i) {
-            k[i] = joined(x->terms, x->k + (panel * d_steps + (size_t)(i / 32)) * step + line, i % 32);
+            k[i] = join_terms(x->terms, x->k + (panel * d_steps + (size_t)(i / 32)) * step + line, i % 32);
         }
         for (int64_t i = 0; i < t->dv; ++i) {
             const size_t at = (size_t)(i / 32) * key_steps + panel;
-            v[i] = joined(x->terms, x->v + at * step + (size_t)(i % 32) * LINE, key % 32);
+            v[i] = join_terms(x->terms, x->v + at * step + (size_t)(i % 32) * LINE, key % 32);
         }
         agk_flash_block_scalar(t, key, 1, k, v);
     }

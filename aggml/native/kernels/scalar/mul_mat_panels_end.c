@@ -27,7 +27,7 @@ void agk_mm_panels_end_scalar(const agk_mm_end *e, const float *sums, size_t pan
         for (int64_t row = 0; row < rows; ++row) {
             const size_t at =
                 (size_t)(row / 32) * panel_sums + (size_t)(col / 32 * AGK_PANEL_SUMS + row % 32 * 32 + col % 32);
-            const float x = ended(e, row, col, sums[at]);
+            const float x = apply_end(e, row, col, sums[at]);
             if (e->units != NULL) {
                 columns[col % UNIT][row] = x;
                 continue;

@@ -48,7 +48,7 @@ static inline float bf16(const char *at, int64_t i)
 }
 
 /* The epilogue of a sum x: act(x + bias), and the second operand. */
-static inline float ended(const agk_mm_end *e, int64_t row, int64_t col, float x)
+static inline float apply_end(const agk_mm_end *e, int64_t row, int64_t col, float x)
 {
     if (e->bias != NULL) x += e->bias[row];
     if (e->act >= 0 && !e->gates) agk_unary_f32_scalar(e->act, 1, &x, &x);

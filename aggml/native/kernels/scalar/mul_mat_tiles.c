@@ -70,7 +70,7 @@ void agk_mm_tiles_product_scalar(const agk_mm_panel *p)
                 *sum = x;
                 continue;
             }
-            x = ended(e, row, col, x);
+            x = apply_end(e, row, col, x);
             if (e->units == NULL && e->narrow) {
                 const uint16_t bits = rounded(x);
                 memcpy((char *)e->c + (size_t)col * e->ldc + 2 * row, &bits, 2);

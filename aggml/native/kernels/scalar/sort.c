@@ -30,15 +30,15 @@ static inline float bound_of(int64_t k, const char *row, int64_t n, const int la
 }
 
 /* With twice as many lanes as elements are wanted, some 1.4 k random numbers reach the bound. */
-static float bound_of_few(int64_t k, const char *row, int64_t n)
+static float bound_of_top_k(int64_t k, const char *row, int64_t n)
 {
-    return k <= AGK_SORT_FEW / 2 ? bound_of(k, row, n, AGK_SORT_FEW) : bound_of(k, row, n, PART);
+    return k <= AGK_SORT_MOST / 2 ? bound_of(k, row, n, AGK_SORT_MOST) : bound_of(k, row, n, PART);
 }
 
-bool agk_sort_few_scalar(int64_t n, int64_t k, const void *x, int32_t *out)
+bool agk_sort_top_k_scalar(int64_t n, int64_t k, const void *x, int32_t *out)
 {
     const char *row = x;
-    const float bound = bound_of_few(k, row, n);
+    const float bound = bound_of_top_k(k, row, n);
     int32_t places[AGK_SORT_CANDIDATES + PART];
     uint64_t candidates[AGK_SORT_CANDIDATES];
     int64_t found = 0;

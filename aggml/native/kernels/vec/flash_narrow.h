@@ -2,7 +2,7 @@
  *
  * f32, f16, bf16, q8_0 and q4_0 are widened in registers. While a block of keys is computed, lines of the next block
  * are prefetched, as many as are read. Included after an ISA's math.h. Not here: tiles with rows in the lanes
- * (kernels/vec/flash.h), the walk over heads and blocks (lower/attention/flash_few.c). */
+ * (kernels/vec/flash.h), the walk over heads and blocks (lower/attention/flash_decode.c). */
 #ifndef AGK_VEC_FLASH_NARROW_H
 #define AGK_VEC_FLASH_NARROW_H
 

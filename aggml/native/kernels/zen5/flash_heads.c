@@ -2,7 +2,7 @@
  *
  * Results differ from plain C by at most 2e-6 of the largest value that a row attends to. Keys and values are f16,
  * bf16, q8_0 or q4_0. Not here: heads that do not lie side by side, other types and widths (avx512/flash_narrow.c,
- * avx512/flash_codes.c), the walk over blocks (lower/attention/flash_few.c). */
+ * avx512/flash_codes.c), the walk over blocks (lower/attention/flash_decode.c). */
 #include "kernels/avx512/flash_heads.h"
 
 /* A line of memory is fetched once, into L1, and is used there: first all keys of the block are read from end to end,

@@ -70,7 +70,7 @@ static void one_query(const head *h, const float *q, const float *d, float *gq, 
     }
 }
 
-static int64_t padded(const agk_view *v)
+static int64_t padded_extent(const agk_view *v)
 {
     return (agk_nelements(v) + 3) / 4 * 4;
 }
@@ -80,7 +80,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const agk_view *q = &node->src[Q], *k = &node->src[K], *v = &node->src[V], *d = &node->src[D];
     const int64_t n = q->ne[0], queries = q->ne[1], heads = q->ne[2], keys = k->ne[1], k_heads = k->ne[2];
     const int64_t group = heads / k_heads, part = n * keys;
-    float *gq = agk_data(task, &node->dst), *gk = gq + padded(q), *gv = gk + padded(k);
+    float *gq = agk_data(task, &node->dst), *gk = gq + padded_extent(q), *gv = gk + padded_extent(k);
     double *scratch = task->scratch;
     head h = {.q = q, .k = k, .v = v, .d = d, .gk = scratch, .gv = scratch + part, .p = scratch + 2 * part};
     h.gp = h.p + keys;
@@ -106,9 +106,9 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         }
     }
     if (units.first == 0) { /* the gaps between the parts are cleared, so that the result holds no old bytes */
-        for (int64_t i = agk_nelements(q); i < padded(q); ++i) gq[i] = 0;
-        for (int64_t i = agk_nelements(k); i < padded(k); ++i) gk[i] = 0;
-        for (int64_t i = agk_nelements(v); i < padded(v); ++i) gv[i] = 0;
+        for (int64_t i = agk_nelements(q); i < padded_extent(q); ++i) gq[i] = 0;
+        for (int64_t i = agk_nelements(k); i < padded_extent(k); ++i) gk[i] = 0;
+        for (int64_t i = agk_nelements(v); i < padded_extent(v); ++i) gv[i] = 0;
     }
     return AGK_OK;
 }
@@ -123,7 +123,7 @@ agk_status agk_lower_flash_attn_back(agk_lowering *lowering)
     if (status == AGK_OK) status = agk_expect(lowering, "v", v, AGK_F32, keys, n, k_heads, batch);
     if (status == AGK_OK) status = agk_expect(lowering, "d", d, AGK_F32, n, q->ne[1], q->ne[2], batch);
     if (status == AGK_OK) {
-        const int64_t size = padded(q) + padded(k) + padded(v);
+        const int64_t size = padded_extent(q) + padded_extent(k) + padded_extent(v);
         status = agk_expect(lowering, "the result", &node->dst, AGK_F32, size, 1, 1, 1);
     }
     if (status != AGK_OK) return status;

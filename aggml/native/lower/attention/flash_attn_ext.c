@@ -1,6 +1,6 @@
 /* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
  *
- * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c, flash_few.c, flash_shared.c,
+ * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c, flash_decode.c, flash_shared.c,
  * flash_parts.c). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
 #include "lower/refuse.h"
 #include "flash_plan.h"
@@ -187,7 +187,7 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
 
 /* How many keys of a head are converted at once for all tiles that see them, if there are several tiles. Converting
  * takes a quarter of the time that one tile takes. */
-static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t sharing)
+static int64_t keys_to_hold(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t sharing)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     if (k->ne[1] == 0 || plan->tiles * sharing < 2) return 0;
@@ -210,7 +210,7 @@ static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bu
     return most < plan->tiles && plan->tiles <= 2 * most ? plan->tiles : most;
 }
 
-/* -- few rows ------------------------------------------------------------------------------------------------- */
+/* -- few rows (decoding) -------------------------------------------------------------------------------------- */
 
 enum {
     BUNCHES = 8,           /* bunches of a node: fewer would leave threads without work */
@@ -221,9 +221,9 @@ enum {
 };
 
 /* How many heads a bunch has: as many as lie side by side, so that memory is read from end to end. */
-static int32_t heads_together(const agk_node *node, const agk_flash_few_plan *plan, int64_t bytes)
+static int32_t heads_together(const agk_node *node, const agk_flash_decode_plan *plan, int64_t bytes)
 {
-    for (int32_t n = plan->heads < AGK_FLASH_FEW_HEADS ? plan->heads : AGK_FLASH_FEW_HEADS; n > 1; --n) {
+    for (int32_t n = plan->heads < AGK_FLASH_DECODE_HEADS ? plan->heads : AGK_FLASH_DECODE_HEADS; n > 1; --n) {
         const int64_t bunches = plan->heads / n * plan->parts * node->src[0].ne[3];
         if (plan->heads % n == 0 && bunches >= BUNCHES && n * bytes * BLOCK_LEAST <= BLOCK_BYTES) return n;
     }
@@ -241,7 +241,7 @@ static int64_t heads_of_unit(int64_t group)
 
 /* Whether and how a kernel computes a block of all heads. With AVX-512 that of AVX2 has half the products of the kernel
  * for one head. */
-static void choose_all_heads(const agk_lowering *lowering, agk_flash_few_plan *plan)
+static void choose_all_heads(const agk_lowering *lowering, agk_flash_decode_plan *plan)
 {
     const uint32_t cpu = lowering->cpu;
     const bool vectors = (cpu & AGK_AVX512) != 0;
@@ -256,13 +256,13 @@ static void choose_all_heads(const agk_lowering *lowering, agk_flash_few_plan *p
     }
 }
 
-static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
+static void lower_decode(agk_lowering *lowering, bool grouped, int64_t rows)
 {
     agk_node *node = lowering->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2];
     const uint32_t cpu = lowering->cpu;
     const int64_t shared = agk_flash_shared_keys(node), n_keys = k->ne[1] - shared, width = q->ne[0] + v->ne[0];
-    agk_flash_few_plan plan = {.grouped = grouped, .rows = (int32_t)rows};
+    agk_flash_decode_plan plan = {.grouped = grouped, .rows = (int32_t)rows};
     plan.heads = (int32_t)(grouped ? q->ne[2] / rows : q->ne[2]);
     plan.part_keys = keys_of_part(n_keys, q->ne[3]);
     plan.parts = n_keys > plan.part_keys ? (int32_t)((n_keys + plan.part_keys - 1) / plan.part_keys) : 1;
@@ -303,7 +303,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     const size_t scratch = (size_t)floats * sizeof(float);
     if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
     if (shared > 0) agk_flash_add_shared(lowering, &plan);
-    agk_add_step(lowering, agk_flash_few_step, agk_chunks(bunches, plan.per_chunk));
+    agk_add_step(lowering, agk_flash_decode_step, agk_chunks(bunches, plan.per_chunk));
     if (plan.parts > 1) {
         agk_add_step(lowering, agk_flash_combine_step, agk_chunks(agk_nrows(q), agk_flash_combined(node, plan.parts)));
     }
@@ -322,7 +322,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const bool vectors = !AGK_IS_PLAIN(flash_narrow_block, AGK_PICK(flash_narrow_block, lowering->cpu));
     const int64_t heads = rows == 1 && (!agk_has(node, 3) || m->ne[2] == 1) ? heads_of_unit(group) : 1;
     if (vectors && rows < AGK_FLASH_NARROW) {
-        lower_few(lowering, heads > 1, heads > 1 ? heads : rows);
+        lower_decode(lowering, heads > 1, heads > 1 ? heads : rows);
         return AGK_OK;
     }
     const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
@@ -332,7 +332,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int terms = choose_terms(lowering, rows);
     if (terms != 0) lower_terms(lowering, &plan, terms);
     choose_kernels(lowering, &plan);
-    plan.held = (int32_t)keys_held(lowering, &plan, group);
+    plan.held = (int32_t)keys_to_hold(lowering, &plan, group);
     const bool small = n_keys * width * 4 <= HELD_MOST;
     plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small ? AGK_FLASH_AHEAD : 0u);
     /* A tile makes some 60 products per ns; half of that if its rows fill one vector only. */

@@ -1,7 +1,7 @@
 /* flash_attn_ext, its first step, which looks at the mask. For each tile of rows it finds the keys that the tile sees
  * at all, and the keys for which the mask can be ignored.
  *
- * Not here: the use of the result (flash_walk.c, flash_few.c). */
+ * Not here: the use of the result (flash_walk.c, flash_decode.c). */
 #include "flash_plan.h"
 
 static const uint16_t minus_infinity = 0xfc00;

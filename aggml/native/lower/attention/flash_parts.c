@@ -1,13 +1,13 @@
 /* flash_attn_ext of few rows and many keys: puts together the states of a row after each part of the keys.
  *
- * Not here: how keys are cut into parts (flash_attn_ext.c), how a part is computed (flash_few.c, flash_shared.c). */
+ * Not here: how keys are cut into parts (flash_attn_ext.c), how a part is computed (flash_decode.c, flash_shared.c). */
 #include <math.h>
 
 #include "flash_plan.h"
 
 float *agk_flash_part_at(const agk_task *task, const agk_node *node, int64_t batch, int64_t part, int64_t row)
 {
-    const agk_flash_few_plan p = agk_flash_few_plan_of(node);
+    const agk_flash_decode_plan p = agk_flash_decode_plan_of(node);
     const int64_t rows = node->src[0].ne[1] * node->src[0].ne[2], floats = 2 + node->dst.ne[0];
     float *first = (float *)(void *)((char *)agk_work(task, node) + p.room);
     return first + ((batch * rows + row) * p.parts + part) * floats; /* the order in which they are put together */
@@ -36,7 +36,7 @@ agk_status agk_flash_combine_step(const agk_task *task, const agk_node *node, in
 {
     const agk_view *q = &node->src[0], *dst = &node->dst, *sinks = &node->src[4];
     const int64_t per_batch = q->ne[1] * q->ne[2], all = per_batch * q->ne[3],
-                  parts = agk_flash_few_plan_of(node).parts, dv = dst->ne[0];
+                  parts = agk_flash_decode_plan_of(node).parts, dv = dst->ne[0];
     const int64_t per_chunk = agk_flash_combined(node, parts);
     for (int64_t i = chunk * per_chunk; i < all && i < (chunk + 1) * per_chunk; ++i) {
         const int64_t batch = i / per_batch, row = i % per_batch, head = row / q->ne[1];

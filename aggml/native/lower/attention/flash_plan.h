@@ -30,8 +30,8 @@ enum { AGK_FLASH_N_KV_MAX = 4, AGK_FLASH_SHARED = 5, AGK_FLASH_SHARED_FROM = 6 }
  * values. */
 enum { AGK_FLASH_ASKED_BYTES, AGK_FLASH_ASKED_KEYS, AGK_FLASH_ASKED_BOTH };
 
-/* The plan for few rows, kept in node->aux: read by flash_few.c, flash_shared.c and flash_parts.c. */
-typedef struct agk_flash_few_plan {
+/* The plan for few rows, kept in node->aux: read by flash_decode.c, flash_shared.c and flash_parts.c. */
+typedef struct agk_flash_decode_plan {
     int64_t per_chunk;       /* bunches of a chunk; a bunch is some heads, for one part of the keys */
     int64_t part_keys;       /* keys of a part */
     int64_t room;            /* offset of the states of parts in the work memory */
@@ -50,11 +50,11 @@ typedef struct agk_flash_few_plan {
     agk_flash_heads_fn *all_heads; /* a block of all heads, in the order of memory; NULL: there is no such kernel */
     agk_flash_pairs_pack_fn *pack; /* packs shared values to pairs of keys; NULL: values are converted to floats */
     agk_flash_end_fn *end;
-} agk_flash_few_plan;
+} agk_flash_decode_plan;
 
-AGK_PLAN_IN_AUX(agk_flash_few_plan, agk_flash_few_plan_of)
+AGK_PLAN_IN_AUX(agk_flash_decode_plan, agk_flash_decode_plan_of)
 
-enum { AGK_FLASH_FEW_HEADS = 32 }; /* heads of a bunch, at most */
+enum { AGK_FLASH_DECODE_HEADS = 32 }; /* heads of a bunch, at most */
 
 /* Whether the kernel for few rows reads the type as it lies; else a block is widened first. */
 bool agk_flash_as_it_lies(int type);
@@ -116,7 +116,7 @@ static inline int64_t agk_flash_bundle(const agk_node *node, int64_t held)
 
 int64_t agk_flash_looks(const agk_node *node);                   /* chunks of the look at the mask */
 int64_t agk_flash_combined(const agk_node *node, int64_t parts); /* rows in a chunk */
-agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_flash_few_step, agk_flash_shared_step,
+agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_flash_decode_step, agk_flash_shared_step,
     agk_flash_combine_step;
 
 /* Adds the step for a mask that shows few keys, as the node promises. False: there is no such promise, or reading all
@@ -127,8 +127,8 @@ agk_step_fn agk_flash_sparse_step;
 /* Keys that all sequences share: how many first keys all batches share and so are read once (0: none); the plan of
  * that; its step. */
 int64_t agk_flash_shared_keys(const agk_node *node);
-void agk_flash_plan_shared(const agk_lowering *lowering, agk_flash_few_plan *plan);
-void agk_flash_add_shared(agk_lowering *lowering, const agk_flash_few_plan *plan);
+void agk_flash_plan_shared(const agk_lowering *lowering, agk_flash_decode_plan *plan);
+void agk_flash_add_shared(agk_lowering *lowering, const agk_flash_decode_plan *plan);
 
 /* Converts rows first .. first+n-1 of a head to floats without gaps. */
 void agk_flash_floats(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,

@@ -1,6 +1,6 @@
 /* flash_attn_ext of one query for each of several sequences that begin with the same keys (decoding with a common
  * prompt). The shared keys are read and widened once, for the queries of all sequences, which are the rows of one tile.
- * The result is a part (flash_parts.c), like the parts of each sequence's own keys (flash_few.c).
+ * The result is a part (flash_parts.c), like the parts of each sequence's own keys (flash_decode.c).
  *
  * 4 rows of 128 take as long as memory needs for a key, so 8 sequences of 4 gain if a tile of 32 rows is computed in
  * less time than 8 separate reads by 4 rows. Not here: the lowering of the rest (flash_attn_ext.c). */
@@ -22,7 +22,7 @@ static const float ln_2 = 0.693147181f;
 typedef struct shared {
     const agk_task *task;
     const agk_node *node;
-    agk_flash_few_plan plan;
+    agk_flash_decode_plan plan;
     const char *q, *k, *v; /* k and v: those of the sequence that is read */
     const char *mask;
     const agk_flash_mask *looks;
@@ -62,7 +62,7 @@ static int64_t at_once(const agk_node *node)
     return tiles_at_once(node) * heads_at_once(node);
 }
 
-static int64_t units_of(const agk_node *node, const agk_flash_few_plan *plan)
+static int64_t units_of(const agk_node *node, const agk_flash_decode_plan *plan)
 {
     return node->src[1].ne[2] / heads_at_once(node) * plan->shared_parts;
 }
@@ -95,7 +95,7 @@ int64_t agk_flash_shared_keys(const agk_node *node)
     return agk_has(node, 3) && node->src[3].ne[2] != 1 ? 0 : n;
 }
 
-void agk_flash_plan_shared(const agk_lowering *lowering, agk_flash_few_plan *plan)
+void agk_flash_plan_shared(const agk_lowering *lowering, agk_flash_decode_plan *plan)
 {
     const agk_node *node = lowering->node;
     const agk_view *k = &node->src[1], *v = &node->src[2];
@@ -120,7 +120,7 @@ void agk_flash_plan_shared(const agk_lowering *lowering, agk_flash_few_plan *pla
     plan->shared_per_chunk = (int32_t)agk_units_per_chunk(units_of(node, plan), unit_ns);
 }
 
-void agk_flash_add_shared(agk_lowering *lowering, const agk_flash_few_plan *plan)
+void agk_flash_add_shared(agk_lowering *lowering, const agk_flash_decode_plan *plan)
 {
     const agk_node *node = lowering->node;
     const int64_t width = node->src[0].ne[0] + node->src[2].ne[0];
@@ -287,7 +287,7 @@ static void open_shared(shared *w, float *scratch)
 agk_status agk_flash_shared_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *k = &node->src[1], *v = &node->src[2];
-    shared w = {.task = task, .node = node, .plan = agk_flash_few_plan_of(node)};
+    shared w = {.task = task, .node = node, .plan = agk_flash_decode_plan_of(node)};
     const int64_t from_batch = node->params[AGK_FLASH_SHARED_FROM];
     w.q = agk_data(task, &node->src[0]);
     w.k = (const char *)agk_data(task, k) + from_batch * k->nb[3];

@@ -13,7 +13,7 @@
  * multiply faster. Ms on one thread of an EPYC without matrix tiles, all keys and gathered, f16, 8 heads of 128 on 2:
  *   1 query of 16,384 keys that sees 2,048: 2.1 and 0.6; that sees 8,000: 1.9 and 2.3
  *   8 queries of 8,192 that see 1,024: 20 and 1.5; 64 of 4,096 that see 256: 21 and 2.6 */
-enum { FEW = 3, MANY = 8 };
+enum { PART_OF_NARROW = 3, PART_OF_WIDE = 8 };
 
 static const uint16_t minus_infinity = 0xfc00;
 
@@ -151,7 +151,8 @@ bool agk_flash_sparse_lower(agk_lowering *lowering, int64_t heads_of_unit)
     agk_node *node = lowering->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
     const uint32_t cpu = lowering->cpu;
-    const int64_t seen = node->params[AGK_FLASH_N_KV_MAX], part = q->ne[1] < AGK_FLASH_NARROW ? FEW : MANY;
+    const int64_t seen = node->params[AGK_FLASH_N_KV_MAX],
+                  part = q->ne[1] < AGK_FLASH_NARROW ? PART_OF_NARROW : PART_OF_WIDE;
     if (seen < 1 || !agk_has(node, 3) || seen > k->ne[1] / part || node->params[AGK_FLASH_SHARED] > 0) return false;
     plan p = {.rows = (int32_t)(m->ne[2] == 1 ? heads_of_unit : 1),
               .read_k = agk_reader(k->type, cpu),

@@ -1,7 +1,7 @@
 /* flash_attn_ext: the walk over tiles of rows, and over the keys that each tile sees.
  *
  * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), few
- * rows (flash_few.c), the kernels (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/avx512/flash_pairs.c). */
+ * rows (flash_decode.c), the kernels (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/avx512/flash_pairs.c). */
 #include <math.h>
 
 #include "lower/alibi.h"

@@ -3,8 +3,6 @@
  * scattered in the result. */
 #include "experts.h"
 
-#include "table/tunables.h"
-
 enum {
     L1_ELEMENTS = 7168, /* f32 elements of columns: they take 28 of the 48 KB */
     K_GRAIN = 256,      /* a multiple of every block size */
@@ -104,7 +102,7 @@ static const char *packed_rows(const part *x, int64_t row, int64_t rows)
 }
 
 /* Multiplies two groups of 16 rows at a time: they stay in L2 while all columns of the expert are multiplied. */
-static void by_packed(const part *x)
+static void multiply_packed(const part *x)
 {
     const agk_view *a = &x->node->src[0];
     const agk_experts_plan *p = x->p;
@@ -123,8 +121,7 @@ static void by_packed(const part *x)
                                         .lda = agk_packed_group_bytes(layout, k),
                                         .b = x->columns + agk_experts_before(p, layout, i, k),
                                         .c = x->task->scratch,
-                                        .ldc = (size_t)rows * sizeof(float),
-                                        .ahead = (size_t)agk_tuned_ahead(a->type)};
+                                        .ldc = (size_t)rows * sizeof(float)};
             (n <= AGK_PACKED_COLUMNS ? p->packed_lanes : p->packed_tiles)(&block);
             scatter(x, i, n, row, rows, x->task->scratch);
         }
@@ -196,7 +193,7 @@ agk_status agk_experts_product_step(const agk_task *task, const agk_node *node, 
                         .columns = agk_experts_columns(&t, expert),
                         .stride = t.stride};
         if (p.packs)
-            by_packed(&x);
+            multiply_packed(&x);
         else if (x.cols > AGK_EXPERTS_DOTS)
             by_blocks(&x);
         else

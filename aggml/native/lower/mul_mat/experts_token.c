@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #include "experts.h"
-#include "table/tunables.h"
 
 enum {
     /* rows of an item are a multiple of this: two groups of packed weights, or whole blocks of dots */
@@ -81,7 +80,6 @@ static void multiply(const agk_task *task, const agk_node *node, const plan *p, 
             block->a = agk_packed_ready(p->packed, first + i);
         block->lda = agk_packed_group_bytes(layout, block->k);
         block->b = column;
-        block->ahead = (size_t)agk_tuned_ahead(a->type);
         p->product(block);
         return;
     }

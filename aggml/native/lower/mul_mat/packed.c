@@ -8,7 +8,6 @@
  * (packing.h), the choice (choice.c). */
 #include "lower/chain.h"
 #include "lower/strided.h"
-#include "table/tunables.h"
 
 #include "convert.h"
 #include "packing.h"
@@ -123,8 +122,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
                               .lda = agk_packed_group_bytes(p.layout, k),
                               .b = columns_of(task, node, &p, tile, from),
                               .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
-                              .ldc = (size_t)c->nb[1],
-                              .ahead = (size_t)agk_tuned_ahead(node->src[0].type)};
+                              .ldc = (size_t)c->nb[1]};
         if (p.pairs) block.ldb = agk_mm_col_bytes(AGK_MM_BF16, k);
         if (p.pairs && p.columns.form == AGK_MM_AS_IT_IS) { /* no step has converted them */
             block.b = (char *)agk_data(task, b) + from * b->nb[1];
@@ -201,9 +199,7 @@ static bool pairs_serve(const agk_mm_problem *p)
 static int64_t groups_of_chunk(const plan *p, int64_t groups, int64_t k, int64_t n)
 {
     const double group = (double)agk_packed_group_bytes(p->layout, k);
-    double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
-    const int32_t percent = agk_tuned(AGK_TUNE_PACKED_CHUNK);
-    if (percent > 0) slices *= 100.0 / percent;
+    const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
     int64_t chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
     if (groups >= TWO_GROUPS_FROM) chunk = (chunk + 1) / 2 * 2;
     if (p->on_tiles && groups >= FOUR_GROUPS_FROM) chunk = (chunk + 3) / 4 * 4;

@@ -9,10 +9,10 @@ import gc
 import os
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import numpy as np
 import pytest
 from devices.cuda.fake_driver import all_kernels
+from waiting import until
 
 import aggml
 from aggml import Graph, Scheduler, ops
@@ -21,6 +21,8 @@ from aggml.errors import OutOfBounds
 from aggml.native import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from devices.cuda.fake_driver import Fake
 
 N, SIZE = 12, 40  # each matrix has 40 floats
@@ -151,11 +153,14 @@ async def test_pageable_memory_is_gathered_by_several_threads(be: aggml.Backend)
         assert _native.cuda_hands() > 0
 
 
-async def _soon(holds: Any, seconds: float = 60) -> None:
-    with anyio.fail_after(seconds):
-        while not holds():
-            gc.collect()
-            await anyio.sleep(0.005)
+async def _soon(holds: Callable[[], object]) -> None:
+    """Wait until it holds; garbage is collected before each look."""
+
+    def looks() -> object:
+        gc.collect()
+        return holds()
+
+    await until(looks)
 
 
 async def test_pinned_memory_is_freed_beside_the_streams(device: CUDADevice, fake: Fake) -> None:

@@ -13,17 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
 import numpy as np
 import pytest
+from waiting import until
 
 import aggml
 from aggml import Graph, ops
 from aggml.errors import AggmlError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from devices.cuda.fake_driver import Fake, SimpleKernels
 
     from aggml.devices.cuda import CUDADevice
@@ -41,12 +39,6 @@ def _vector(name: str) -> aggml.Tensor:
 
 def _launched(fake: Fake, n: int) -> bool:
     return fake.calls("cuLaunchKernel") == n
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(60):
-        while not condition():  # noqa: ASYNC110 - the driver sets no event
-            await anyio.sleep(0.001)
 
 
 async def test_what_follows_a_wait_is_issued_while_the_other_stream_still_works(
@@ -67,7 +59,7 @@ async def test_what_follows_a_wait_is_issued_while_the_other_stream_still_works(
                 future = be.graph_compute(first)
                 second.wait(future)
                 last = second.graph_compute(then)
-                await _until(partial(_launched, fake, both))
+                await until(partial(_launched, fake, both))
                 assert not future.done()
                 assert not last.done()
             await last

@@ -14,15 +14,15 @@
 #include "flash_plan.h"
 
 /* A unit is either all heads of Q that share a head of K (grouped), or one head of Q. */
-typedef struct few {
+typedef struct decode {
     const agk_task *task;
     const agk_node *node;
-    agk_flash_few_plan plan;
+    agk_flash_decode_plan plan;
     const char *q, *k, *v, *mask, *sinks;
     char *out;
     const agk_flash_mask *looks;
     float *keys, *values; /* a converted block, if the kernel does not read rows as they lie */
-} few;
+} decode;
 
 typedef struct unit {
     agk_flash_tile *tile;
@@ -32,7 +32,7 @@ typedef struct unit {
     int64_t head;               /* the index of the head of K, counted over all batches */
 } unit;
 
-static agk_flash_tile common_tile(const few *w)
+static agk_flash_tile common_tile(const decode *w)
 {
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
@@ -57,7 +57,7 @@ static agk_flash_tile common_tile(const few *w)
 }
 
 /* Fills in unit number `at` of a batch, for the keys from .. to - 1. */
-static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t from, int64_t to)
+static void open_unit(const decode *w, unit *x, int64_t at, int64_t batch, int64_t from, int64_t to)
 {
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3], *dst = &node->dst;
@@ -131,7 +131,7 @@ static void set_mask_form(const unit *x, int64_t begin, int64_t end)
 
 /* Computes the keys from .. to - 1 for n units whose rows fill memory from end to end, in the order of memory. Returns
  * how many keys it computed; the others are left to the kernel for one head. */
-static int64_t run_all_heads(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
+static int64_t run_all_heads(const decode *w, unit *x, int64_t n, int64_t from, int64_t to)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     for (int64_t i = 0; i < n; ++i) {
@@ -148,7 +148,7 @@ static int64_t run_all_heads(const few *w, unit *x, int64_t n, int64_t from, int
 
 /* Computes the keys from .. to - 1, at most a block, for one unit after the other. Whether the rows of all units fill
  * memory: k_whole, v_whole. */
-static void run_each_head(const few *w, unit *x, int64_t n, int64_t from, int64_t to, bool k_whole, bool v_whole)
+static void run_each_head(const decode *w, unit *x, int64_t n, int64_t from, int64_t to, bool k_whole, bool v_whole)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     const bool k_lies = agk_flash_as_it_lies(k->type), v_lies = agk_flash_as_it_lies(v->type);
@@ -177,7 +177,7 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* Computes the keys from .. to - 1 for n units. */
-static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
+static void run_units(const decode *w, unit *x, int64_t n, int64_t from, int64_t to)
 {
     const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
     const int64_t each = w->plan.block_keys;
@@ -201,11 +201,11 @@ static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to
     }
 }
 
-agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_t chunk)
+agk_status agk_flash_decode_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *k = &node->src[1];
-    few w = {.task = task, .node = node, .plan = agk_flash_few_plan_of(node), .out = agk_data(task, &node->dst)};
-    const agk_flash_few_plan *p = &w.plan;
+    decode w = {.task = task, .node = node, .plan = agk_flash_decode_plan_of(node), .out = agk_data(task, &node->dst)};
+    const agk_flash_decode_plan *p = &w.plan;
     w.q = agk_data(task, q);
     w.k = agk_data(task, k);
     w.v = agk_data(task, &node->src[2]);
@@ -213,8 +213,8 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
     w.looks = agk_work(task, node);
     w.sinks = agk_has(node, 4) ? agk_data(task, &node->src[4]) : NULL;
     const int64_t state = agk_flash_narrow_floats(p->rows, q->ne[0], node->dst.ne[0]);
-    agk_flash_tile tiles[AGK_FLASH_FEW_HEADS];
-    unit units[AGK_FLASH_FEW_HEADS];
+    agk_flash_tile tiles[AGK_FLASH_DECODE_HEADS];
+    unit units[AGK_FLASH_DECODE_HEADS];
     tiles[0] = common_tile(&w);
     for (int64_t i = 0; i < p->together; ++i) {
         tiles[i] = tiles[0];

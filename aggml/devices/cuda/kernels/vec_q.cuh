@@ -48,7 +48,7 @@ DEV float dot(const Group &o, int4 low, int4 high, float4 scale)
     return Block<TYPE>::mins ? all * scale.x + o.m[0] * scale.y + o.m[1] * scale.z : all * scale.x;
 }
 
-template <int N> struct Few {
+template <int N> struct Vec {
     enum { ROWS = Width<N>::rows, EACH = Width<N>::each };
     uint4 staged[WARPS][ROWS * VECTORS];
     float parts[WARPS][ROWS * N]; // each warp's sums
@@ -86,7 +86,7 @@ DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N
 
 // Writes a warp's sums of rows a, a + nb, .. times columns x to `parts`. With `split`, a warp has every fourth chunk.
 template <int N>
-DEV void few_parts(Few<N> &f, const char *a, i64 nb, int last, const Act *const x[N], i64 groups, bool split)
+DEV void vec_parts(Vec<N> &f, const char *a, i64 nb, int last, const Act *const x[N], i64 groups, bool split)
 {
     enum { ROWS = Width<N>::rows, EACH = Width<N>::each };
     const i64 bytes = groups * 32 / Block<TYPE>::n * Block<TYPE>::bytes;
@@ -136,7 +136,7 @@ DEV void meet(bool split)
 }
 
 // Result number `which` of a warp's rows and columns; with `split`, the sum over the warps.
-template <int N> DEV float total_of(const Few<N> &f, int which, bool split)
+template <int N> DEV float total_of(const Vec<N> &f, int which, bool split)
 {
     float total = f.parts[split ? 0 : threadIdx.x >> 5][which];
     for (int w = 1; split && w < WARPS; ++w) total += f.parts[w][which];
