@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import Result
+    from aggml.models.engine.speculation import Speculation
     from aggml.models.model import Closing, TokenIds
     from aggml.models.rank_head import RankHead
     from aggml.models.tokenizers import Vocabulary
@@ -90,6 +91,7 @@ class TextModel(Model):
         prompts: Mapping[str, str] | None = None,
         prompt: str | None = None,
         tool_format: ToolFormat | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
@@ -106,6 +108,7 @@ class TextModel(Model):
         self._template: ChatTemplate | None = None
         self._grammars: Grammars | None = None
         self._asked_form = tool_format
+        self._speculation = speculation  # its draft model is closed with this one
 
     @property
     def template(self) -> ChatTemplate:
@@ -785,6 +788,8 @@ class TextModel(Model):
         self.engine.cut_off(closed_error("TextModel"))
         with anyio.CancelScope(shield=True):
             await self.engine.flush()
+        if self._speculation is not None:
+            self._speculation.drafter.close()
         await super().aclose()
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
