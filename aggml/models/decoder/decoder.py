@@ -150,7 +150,8 @@ class Decoder:
     def parts(self) -> Parts:
         """What it has, for `Model.memory`."""
         more = [] if self.adapters is None else self.adapters.tensors
-        return Parts(self.site, [*self.weights.values(), *more], self.caches.all)
+        own = self.weights.values() if self._owns_weights else ()
+        return Parts(self.site, [*own, *more], self.caches.all)
 
     @property
     def vocabulary(self) -> int:

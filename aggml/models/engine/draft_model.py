@@ -295,11 +295,10 @@ class DraftModel:
         tokens = [np.asarray(x.result()[0]).reshape(-1).tolist() for x in going.futures]
         for request, row, n in going.rows:
             draft = [each[row] for each in tokens]
-            if request.slot is None or self._known[request.slot].request != request.number:
-                continue
-            known = self._known[request.slot]
-            known.n, known.guessed = n, draft[:-1]
-            known.settle(request.tokens)
+            known = None if request.slot is None else self._known.get(request.slot)
+            if known is not None and known.request == request.number:  # else it was moved
+                known.n, known.guessed = n, draft[:-1]
+                known.settle(request.tokens)
             end = next((i for i, x in enumerate(draft) if x >= self._vocabulary), len(draft))
             if draft[:end]:
                 self._ready[request] = n, draft[:end]

@@ -145,9 +145,7 @@ def loops(n: int, seed: int) -> list[int]:
 
 def requests(n: int = 4, tokens: int = 40) -> list[TextRequest]:
     """Greedy and drawn requests, of different lengths."""
-    return [
-        request(loops(2 + i, i), tokens + 7 * i, seed=i if i % 2 else None) for i in range(n)
-    ]
+    return [request(loops(2 + i, i), tokens + 7 * i, seed=i if i % 2 else None) for i in range(n)]
 
 
 def repeating(n: int = 4) -> list[TextRequest]:
