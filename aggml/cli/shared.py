@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHES", "Program", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
-    "device_names", "device_options", "model_options", "opened", "scaled_paths", "show", "tell",
+    "device_names", "device_options", "draft_option", "model_options", "opened", "scaled_paths", "show", "tell",
     "type_names", "without_group",
 ]  # fmt: skip
 

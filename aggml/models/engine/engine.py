@@ -1354,6 +1354,8 @@ class Engine:
             took = max(0.0, took - (rates.step or 0.0))
             self._prompt_time = seconds, tokens = 0.8 * seconds + took, 0.8 * tokens + n
             self._rates = replace(rates, prompt=seconds / tokens)
+            if self.speculation is not None:
+                self.speculation.measured_prompt(seconds / tokens)
         elif not plan.chained and not plan.drafts:
             self._note_pace(took)
 

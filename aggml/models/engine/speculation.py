@@ -50,9 +50,14 @@ class Verification:
 
 
 class StepCosts:
-    """Seconds that steps took lately, by the number of their sequences and tokens of each."""
+    """Seconds that steps took lately, by the number of their sequences and tokens of each.
+
+    Attributes:
+        prompt: seconds for a token of a prompt; None: it was not measured.
+    """
 
     def __init__(self) -> None:
+        self.prompt: float | None = None
         self._seconds: dict[tuple[int, int], float] = {}
         self._count: dict[tuple[int, int], int] = {}
         self._last: dict[tuple[int, int], int] = {}
@@ -73,15 +78,27 @@ class StepCosts:
     def of(self, sequences: int, width: int) -> float | None:
         """How long a step will take; None: no step of so many sequences was measured yet."""
         one = self._seconds.get((sequences, 1))
-        if one is None:
-            return None
-        guess = one * (1 + PER_TOKEN * sequences * (width - 1))
+        if one is None or width == 1:
+            return one
+        guess = self._guess(one, sequences, width)
         found = self._seconds.get((sequences, width))
-        if found is None or width == 1:
-            return guess if found is None else found
-        age = self._steps - self._last[sequences, width]
-        known = math.pow(0.5, age / FORGETTING)
+        if found is None:
+            return guess
+        known = math.pow(0.5, (self._steps - self._last[sequences, width]) / FORGETTING)
         return known * found + (1 - known) * min(guess, found)
+
+    def _guess(self, one: float, sequences: int, width: int) -> float:
+        """How long a step may take that was not measured lately.
+
+        A token more takes no less time than in narrower steps, and the tokens together no less than
+        those of a prompt.
+        """
+        each = PER_TOKEN * one
+        for narrower in WIDTHS:
+            seconds = self._seconds.get((sequences, narrower))
+            if narrower < width and seconds is not None:
+                each = max(each, (seconds - one) / (sequences * (narrower - 1)))
+        return max(one + each * sequences * (width - 1), (self.prompt or 0.0) * sequences * width)
 
 
 def best_width(
@@ -249,6 +266,11 @@ class Speculation:
     def is_waiting(self) -> bool:
         """Whether drafts are being made, or need a graph."""
         return self.drafter.pending is not None or self.drafter.unbuilt is not None
+
+    def measured_prompt(self, seconds: float) -> None:
+        """Note how long a token of a prompt takes."""
+        for costs in self._costs.values():
+            costs.prompt = seconds
 
     def is_wanted(self, running: Sequence[TextRequest], n: int) -> bool:
         """Whether the next step should verify drafts, by what is known now.

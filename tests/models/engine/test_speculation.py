@@ -532,6 +532,20 @@ def test_a_time_that_was_measured_long_ago_is_tried_again() -> None:
     assert after < before / 2
 
 
+def test_a_step_that_was_not_measured_is_taken_to_be_no_faster_than_what_was() -> None:
+    costs = StepCosts()
+    costs.measured(4, 1, 0.010)
+    optimistic = costs.of(4, 8)
+    costs.prompt = 0.002
+    by_prompts = costs.of(4, 8)
+    costs.measured(4, 4, 0.060)
+    by_others = costs.of(4, 8)
+    assert optimistic is not None
+    assert by_prompts == pytest.approx(4 * 8 * 0.002)
+    assert by_others == pytest.approx(0.010 + 7 / 3 * 0.050)
+    assert optimistic < by_prompts < by_others
+
+
 def test_beside_a_prompt_drafts_pay_if_they_save_more_than_they_take() -> None:
     chances = [[0.9 ** (i + 1) for i in range(15)]]
     assert width_beside(chances, 1, 1, known_costs(), 0.001, 64) > 1
