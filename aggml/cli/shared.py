@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHES", "Program", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
-    "device_names", "device_options", "draft_option", "model_options", "opened", "scaled_paths", "show", "tell",
-    "type_names", "without_group",
+    "device_names", "device_options", "draft_option", "model_options", "opened", "scaled_paths",
+    "show", "tell", "type_names", "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
