@@ -18,7 +18,7 @@ import anyio
 import click
 
 from aggml.cli.lines import Lines
-from aggml.cli.shared import adapter_options, awaited, model_options, opened, tell
+from aggml.cli.shared import adapter_options, awaited, draft_option, model_options, opened, tell
 from aggml.cli.text import sampling_options
 from aggml.models import ModelError
 from aggml.stream.parker import post_here
@@ -44,6 +44,7 @@ Ctrl-C  end an answer; twice at the prompt: leave"""
 @click.command
 @model_options
 @adapter_options
+@draft_option
 @click.option(
     "--system",
     metavar="TEXT",
@@ -63,6 +64,7 @@ async def chat(
     cache: str,
     adapters: tuple[ScaledPath, ...],
     control_vectors: tuple[ScaledPath, ...],
+    draft: str | None,
     system: str | None,
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
@@ -77,7 +79,14 @@ async def chat(
     """
     begin = [] if system is None else [{"role": "system", "content": system}]
     async with opened(
-        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
+        model,
+        device,
+        threads,
+        ctx,
+        cache,
+        adapters=adapters,
+        control_vectors=control_vectors,
+        draft=draft,
     ) as loaded:
         shown: _Shown = _Events() if as_json else _Terminal()
         shown.ready(loaded, ctx)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from aggml.cli.shared import UserPath, bar, device_options, tell
+from aggml.cli.shared import UserPath, bar, device_options, draft_option, tell
 from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ __all__ = ["serve"]
     "--chunk", type=click.IntRange(1), default=128, show_default=True,
     help="Most tokens in one decoding step, those of prompts included.",
 )  # fmt: skip
+@draft_option
 @click.option(
     "--queue", type=click.IntRange(1), default=256, show_default=True,
     help="Most requests that wait; further ones are answered 503.",
@@ -169,6 +170,9 @@ def serve(
         raise click.ClickException(f"{error}; get it with: {install_command('serve')}") from error
     from aggml.serve import Limits
 
+    draft = given["draft"]
+    if draft not in (None, "lookup"):  # replicas of Ray have another working directory
+        draft = str(Path(draft).expanduser().resolve())
     limits = Limits(
         slots=given["slots"],
         ctx=given["ctx"],
@@ -178,6 +182,7 @@ def serve(
         max_waiting=given["queue"],
         prefix_cache=None if given["prefix_cache"] is None else given["prefix_cache"] << 20,
         chat_template=given["chat_template"],
+        draft=draft,
     )
     if on_ray:
         if as_json:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHES", "CommandLine", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
-    "device_names", "device_options", "model_options", "opened", "scaled_paths", "show", "tell",
-    "type_names", "without_group",
+    "device_names", "device_options", "draft_option", "model_options", "opened", "scaled_paths",
+    "show", "tell", "type_names", "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -219,6 +219,17 @@ def adapter_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def draft_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that says what guesses the next tokens."""
+    return click.option(
+        "--draft",
+        metavar="lookup|PATH",
+        help="Guess the next tokens, so that a step can make several; answers stay the same. "
+        "lookup: from the text itself; PATH: by a smaller model with the same vocabulary. "
+        "[default: none]",
+    )(function)
+
+
 @asynccontextmanager
 async def opened(
     model: Path,
@@ -229,6 +240,7 @@ async def opened(
     *,
     adapters: Sequence[ScaledPath] = (),
     control_vectors: Sequence[ScaledPath] = (),
+    draft: str | None = None,
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
@@ -238,7 +250,8 @@ async def opened(
         with bar("loading") as progress:
             loaded = await models.load(
                 model, on, ctx=None if ctx is None else rounded(ctx), cache=cache,
-                adapters=adapters, control_vectors=control_vectors, progress=progress,
+                adapters=adapters, control_vectors=control_vectors, draft=draft,
+                progress=progress,
             )  # fmt: skip
         async with loaded:
             yield loaded

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import adapter_options, awaited, model_options, opened, show
+from aggml.cli.shared import adapter_options, awaited, draft_option, model_options, opened, show
 from aggml.models import ranked
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ def _biases(
 @click.command
 @model_options
 @adapter_options
+@draft_option
 @click.option("-p", "--prompt", metavar="TEXT", help="Text to continue. [default: standard input]")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end: text, ids, speeds."
@@ -248,6 +249,7 @@ async def generate(
     cache: str,
     adapters: tuple[ScaledPath, ...],
     control_vectors: tuple[ScaledPath, ...],
+    draft: str | None,
     prompt: str | None,
     as_json: bool,
     logprobs: int | None,
@@ -256,7 +258,14 @@ async def generate(
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
     text = _stdin() if prompt is None else prompt
     async with opened(
-        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
+        model,
+        device,
+        threads,
+        ctx,
+        cache,
+        adapters=adapters,
+        control_vectors=control_vectors,
+        draft=draft,
     ) as loaded:
         ids = loaded.tokenizer.encode_prompt(text)
         if not ids:

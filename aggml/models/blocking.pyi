@@ -22,6 +22,7 @@ from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
 from aggml.models.speech.live import Partial
 from aggml.models.speech.spans import Span
+from aggml.models.text_model import TextModel
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
 
@@ -389,6 +390,7 @@ def load(
     slots: int | None = None,
     cache: DType | str = "f16",
     memory: int | None = None,
+    draft: str | os.PathLike[str] | TextModel | None = None,
     kv_memory: int | None = None,
     chunk: int = 128,
     max_waiting: int = 256,

@@ -25,6 +25,7 @@ from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
+from aggml.models.drafting import draft_of, speculation_of
 from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_model import EncoderModel
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from aggml.models.adapters.reading import AdapterArrays
     from aggml.models.chat.tools import ToolFormat
+    from aggml.models.drafting import Draft
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
@@ -70,6 +72,7 @@ def load(
     slots: int | None = None,
     cache: DType | str = "f16",
     memory: int | None = None,
+    draft: str | os.PathLike[str] | TextModel | None = None,
     kv_memory: int | None = None,
     chunk: int = 128,
     max_waiting: int = 256,
@@ -103,6 +106,11 @@ def load(
         memory: bytes for all that the model takes: weights, keys and values, scratch. It decides
             how many sequences of which length there are, as `fit` tells. None: the memory that is
             free.
+        draft: what guesses the next tokens, so that a step can make several; the answers stay the
+            same (docs/generation.md). "lookup": the tokens of each sequence itself, where its last
+            ones came before. A path: a smaller model with the same vocabulary, a file or a folder,
+            on the same backend. A model: the same, where that model is computed; it must stay open.
+            None: nothing does.
         kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
             beginnings of prompts; requests wait while it is used up. None: half of what is free.
         chunk: tokens of prompts and running sequences in one step: a long prompt lengthens the
@@ -135,7 +143,8 @@ def load(
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
             or lacks something that the architecture needs; an adapter or a control vector cannot be
-            read, or belongs to another model.
+            read, or belongs to another model; the draft model has another vocabulary.
+        Unsupported: by the await: ``draft`` for a model with states, or of one.
 
     Cancellation: nothing of the model stays loaded.
     """
@@ -172,10 +181,11 @@ def load(
             )
     template = None if chat_template is None else _template_text(place, chat_template)
     changes = adapters_of(place, adapters, control_vectors)
+    guesses = draft_of(place, draft)
     return Loading(
         _load(
             where, backend, asked, sequences, element, limits, dtype, template, form, changes,
-            progress,
+            guesses, progress,
         )
     )  # fmt: skip
 
@@ -254,6 +264,7 @@ async def _load(
     given: str | Path | None,
     form: ToolFormat | None,
     adapters: GivenAdapters,
+    draft: Draft | None,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -266,6 +277,7 @@ async def _load(
             if dtype is not None:
                 raise InvalidArgument(f"[load] dtype is {dtype!r}, but silero-vad is no encoder")
             _refuse_adapters(adapters, "silero-vad")
+            _refuse_draft(draft, "silero-vad")
             return VoiceModel(await load_voice(at, path), owned=own)
         with await open_model(path) as file:
             template = sources_of(file.metadata)
@@ -275,6 +287,7 @@ async def _load(
             model = await described(file)
             if not isinstance(model, Description):
                 _refuse_adapters(adapters, model.architecture)
+                _refuse_draft(draft, model.architecture)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
                 return await _load_encoder(at, file, model, tokenizer, own, dtype, progress)
@@ -299,6 +312,8 @@ async def _load(
                 adapters=adapters,
                 progress=progress,
             )
+            if draft is not None:
+                await _speculate(draft, engine, tokenizer, at, element)
     except BaseException:
         if own is not None:
             with anyio.CancelScope(shield=True):
@@ -306,7 +321,7 @@ async def _load(
         raise
     text = TextModel(
         engine, tokenizer, owned=own, template=template, head=head, prompts=prompts,
-        prompt=prompt, tool_format=form,
+        prompt=prompt, tool_format=form, speculation=engine.speculation,
     )  # fmt: skip
     text.asked_ctx = ctx
     if ctx is not None and ctx != text.ctx:
@@ -319,6 +334,28 @@ async def _load(
 def _refuse_adapters(adapters: GivenAdapters, architecture: str) -> None:
     if adapters:
         raise refusal("load", adapters, architecture)
+
+
+def _refuse_draft(draft: Draft | None, architecture: str) -> None:
+    if draft is not None:
+        raise InvalidArgument(
+            f"[load] draft is given, but {architecture} does not continue text: nothing is guessed"
+        )
+
+
+async def _speculate(
+    draft: Draft,
+    engine: Engine,
+    tokenizer: Vocabulary | None,
+    backend: Backend | Scheduler,
+    cache: DType,
+) -> None:
+    """Have an engine verify drafts; if that cannot be, its decoder is closed."""
+    try:
+        engine.speculation = await speculation_of(draft, engine, tokenizer, backend, cache)
+    except BaseException:
+        engine.decoder.close()
+        raise
 
 
 async def _read_template(given: str | Path) -> str:

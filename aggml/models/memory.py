@@ -71,34 +71,45 @@ class Parts:
     caches: Iterable[Tensor] = ()
 
 
-def measure(computer: object) -> Memory:
+def measure(computer: object, *others: object) -> Memory:
     """What the part of a model that computes takes at this moment.
 
     In host memory the system is asked which pages of caches are there: 1 ms for 4 GiB.
 
     Args:
         computer: has a method ``parts``, as `Decoder`, `Encoder` and `Listener` have.
+        others: more of them that belong to the model.
 
     Raises:
         Unsupported: it computes on other machines.
     """
+    every = [_parts_of(x) for x in (computer, *others)]
+    weights = [t for parts in every for t in parts.weights]
+    places = {id(t.placement): t for t in weights if t.placement is not None}
+    mapped = _extent(places.values())
+    packed = sum(_native.packed_of(t.placement.storage) for t in places.values() if t.placement)
+    pages = _present(t for parts in every for t in parts.caches if t.placement is not None)
+    scratch, known = 0, set[object]()
+    for site in (parts.site for parts in every):
+        if not known.issuperset(site.backends):  # graphs of a backend share its scratch memory
+            scratch += site.scratch
+            known.update(site.backends)
+    each = (graph for parts in every for graph in parts.site.graphs)
+    graphs = sum(graph.memory.size for graph in each if graph.memory is not None)
+    return Memory(
+        mapped, packed, pages, scratch, graphs, mapped + packed + pages + scratch + graphs
+    )
+
+
+def _parts_of(computer: object) -> Parts:
     parts_of: Any = getattr(computer, "parts", None)
     if parts_of is None:
         raise Unsupported(
             f"[memory] {type(computer).__name__} computes in other processes: each of them tells "
             "its own memory"
         )
-    parts: Parts = parts_of()
-    site = parts.site
-    places = {id(t.placement): t for t in parts.weights if t.placement is not None}
-    mapped = _extent(places.values())
-    packed = sum(_native.packed_of(t.placement.storage) for t in places.values() if t.placement)
-    pages = _present(t for t in parts.caches if t.placement is not None)
-    scratch = site.scratch
-    graphs = sum(graph.memory.size for graph in site.graphs if graph.memory is not None)
-    return Memory(
-        mapped, packed, pages, scratch, graphs, mapped + packed + pages + scratch + graphs
-    )
+    found: Parts = parts_of()
+    return found
 
 
 def _extent(tensors: Iterable[Tensor]) -> int:

@@ -30,10 +30,12 @@ from aggml.models.chat.template import ChatTemplate
 from aggml.models.chat.thoughts import thoughts_of
 from aggml.models.chat.tools import format_of
 from aggml.models.engine.constraints import Grammars
+from aggml.models.engine.draft_model import DraftModel
 from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
 from aggml.models.lifetime import closed_error
+from aggml.models.memory import measure
 from aggml.models.model import LONG_TEXT, Model
 from aggml.models.token_stream import TokenStream
 
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import Result
+    from aggml.models.engine.speculation import Speculation
+    from aggml.models.memory import Memory
     from aggml.models.model import Closing, TokenIds
     from aggml.models.rank_head import RankHead
     from aggml.models.tokenizers import Vocabulary
@@ -90,6 +94,7 @@ class TextModel(Model):
         prompts: Mapping[str, str] | None = None,
         prompt: str | None = None,
         tool_format: ToolFormat | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
@@ -106,6 +111,7 @@ class TextModel(Model):
         self._template: ChatTemplate | None = None
         self._grammars: Grammars | None = None
         self._asked_form = tool_format
+        self._speculation = speculation  # its draft model is closed with this one
 
     @property
     def template(self) -> ChatTemplate:
@@ -132,6 +138,15 @@ class TextModel(Model):
         """How many tokens there are."""
         size: int = self._decoder.vocabulary
         return size
+
+    @property
+    def memory(self) -> Memory:
+        """`Model.memory`; a draft model that was loaded with this one is part of it."""
+        self._check_open("memory")
+        drafter = None if self._speculation is None else self._speculation.drafter
+        return measure(
+            self._computer, *([drafter.decoder] if isinstance(drafter, DraftModel) else [])
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.engine.active} of {self.slots} slots"
@@ -785,6 +800,8 @@ class TextModel(Model):
         self.engine.cut_off(closed_error("TextModel"))
         with anyio.CancelScope(shield=True):
             await self.engine.flush()
+        if self._speculation is not None:
+            self._speculation.drafter.close()
         await super().aclose()
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:

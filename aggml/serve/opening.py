@@ -44,6 +44,7 @@ class Limits:
             no running sequence needs the memory; None: half of it; 0: nothing is stored.
         chat_template: a template, or the path of a file with one, instead of that of the model's
             file; None: the model's.
+        draft: "lookup", or the path of a draft model: what guesses the next tokens; None: nothing.
     """
 
     slots: int | None = None
@@ -54,6 +55,7 @@ class Limits:
     max_waiting: int = 256
     prefix_cache: int | None = None
     chat_template: str | None = None
+    draft: str | None = None
 
     @property
     def sequences(self) -> int:
@@ -63,12 +65,16 @@ class Limits:
     def options(self) -> dict[str, Any]:
         """The same as arguments of `aggml.models.load`."""
         prefix_cache = None if self.prefix_cache is None else min(self.prefix_cache, self.kv_memory)
-        found = {
+        found: dict[str, Any] = {
             "slots": self.slots, "ctx": self.ctx, "cache": self.cache,
             "kv_memory": self.kv_memory,
             "chunk": self.chunk, "max_waiting": self.max_waiting, "prefix_cache": prefix_cache,
         }  # fmt: skip
-        return found | ({"chat_template": self.chat_template} if self.chat_template else {})
+        if self.chat_template:
+            found["chat_template"] = self.chat_template
+        if self.draft is not None:
+            found["draft"] = self.draft
+        return found
 
 
 @dataclass(frozen=True, slots=True)

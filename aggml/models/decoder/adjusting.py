@@ -6,6 +6,7 @@ here: the draw itself (sampling.py), where logits come from (decoder.py).
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -102,6 +103,18 @@ class Adjuster:
             at = self._of(token)
             self._count[at] += 1
             self._seen[at] = True
+
+    def after(self, tokens: Iterable[int]) -> Adjuster:
+        """What it will be when the answer has these tokens more; it does not change itself."""
+        if self.is_constant:
+            return self
+        found = copy.copy(self)
+        found._place = dict(self._place)
+        for name in ("_ids", "_count", "_seen", "_bias"):
+            setattr(found, name, getattr(self, name).copy())
+        for token in tokens:
+            found.take(token)
+        return found
 
     def changed(self, row: F32, *, penalties: bool = True) -> tuple[Ids, F32]:
         """Tokens whose logits may change, and their new logits.

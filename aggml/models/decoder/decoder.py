@@ -26,7 +26,7 @@ from aggml.models.kv.rows import rounded
 from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
 from aggml.models.memory import Parts
-from aggml.models.site import CLOSED, site_of, unplace
+from aggml.models.site import CLOSED, Site, site_of, unplace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,6 +59,7 @@ class Decoder:
         cache: element type of the caches.
         max_graphs: how many graphs of steps are kept; None: `graphs`.
         adapters: adapters and control vectors, where `AdapterArrays.place` has put them.
+        owns_weights: whether the weights are freed with it; another decoder may have them, too.
 
     Raises:
         ModelError: a head is no whole number of blocks of the cache's type.
@@ -71,7 +72,7 @@ class Decoder:
 
     def __init__(
         self,
-        backend: Backend | Scheduler,
+        backend: Backend | Scheduler | Site,
         model: Description,
         weights: Mapping[str, Tensor],
         *,
@@ -80,8 +81,10 @@ class Decoder:
         cache: DType | str = DType.F16,
         max_graphs: int | None = None,
         adapters: Adapters | None = None,
+        owns_weights: bool = True,
     ) -> None:
-        self.site = site_of(backend)
+        self.site = backend if isinstance(backend, Site) else site_of(backend)
+        self._owns_weights = owns_weights
         self.model = model
         self.ctx = rounded(ctx)
         self.sequences = sequences
@@ -136,7 +139,8 @@ class Decoder:
         self._ahead.clear()
         self._memory = ()
         unplace(self.caches.all)
-        unplace(self.weights.values())
+        if self._owns_weights:
+            unplace(self.weights.values())
         if self.adapters is not None:
             unplace(self.adapters.tensors)
         self.caches.clear()
@@ -146,7 +150,8 @@ class Decoder:
     def parts(self) -> Parts:
         """What it has, for `Model.memory`."""
         more = [] if self.adapters is None else self.adapters.tensors
-        return Parts(self.site, [*self.weights.values(), *more], self.caches.all)
+        own = self.weights.values() if self._owns_weights else ()
+        return Parts(self.site, [*own, *more], self.caches.all)
 
     @property
     def vocabulary(self) -> int:

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -39,16 +39,16 @@ from aggml.stream.reactor import running_loop
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aggml import Future
     from aggml.models.decoder.batch import Shape
     from aggml.models.decoder.drawing import Draws
     from aggml.models.engine.requests import TextRequest
+    from aggml.models.engine.speculation import Settles, Speculation, Verification
     from aggml.models.engine.staging import Piece
     from aggml.models.kv.paging import PagedDecoder
     from aggml.models.kv.prefixes import Prefixes
-    from aggml.models.kv.snapshots import Snapshot
 
 __all__ = ["STAGED", "Engine", "staged_slots"]
 
@@ -57,6 +57,7 @@ _log = logging.getLogger("aggml")
 STAGED: Final = 2  # slots whose rows all prompts share while they are processed
 AHEAD: Final = 2  # steps that are queued on the device at a time
 IDLE: Final = 10_000  # turns in which nothing happens, until that is an error
+IDLE_COUNTED: Final = 0.005  # seconds between two steps beyond which nobody asked for the next one
 IN_A_TURN: Final = 0.0003  # seconds for giving memory back in one turn
 NO_TOKEN: Final = (
     "no token can be chosen, because all logits are NaN or -inf: the model's numbers overflow, or "
@@ -75,7 +76,7 @@ def staged_slots(slots: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _StepDraft:
+class _StepPlan:
     """A step that is to be queued."""
 
     batch: Batch
@@ -85,13 +86,14 @@ class _StepDraft:
     running: list[TextRequest]
     chunk: list[tuple[TextRequest, Piece]]
     chained: bool = False  # its tokens are those that the step before it chose
+    drafts: Mapping[TextRequest, list[int]] = field(default_factory=dict)  # to be verified
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
     """A step that is queued."""
 
-    plan: _StepDraft
+    plan: _StepPlan
     future: Future[Any]
     begun: float
     watched: bool = False  # a task has waited for it, so it is known when it ended
@@ -140,6 +142,10 @@ class Engine:
             runs, a step takes at least 512 tokens of prompts.
         max_waiting: requests that wait because no slot or not enough memory is free; more are
             refused.
+
+    Attributes:
+        speculation: decides which drafts are verified; None: there are none. Its model must have no
+            states, which cannot go back. It is set before the first request comes.
     """
 
     def __init__(
@@ -170,6 +176,7 @@ class Engine:
         )  # fmt: skip
         self._best = min(BEST, decoder.vocabulary)
         self._swap = swap
+        self.speculation: Speculation | None = None
         self._swapped = 0
         self._prompt_time = 0.0, 0.0  # seconds and tokens of prompts, later ones count more
         self.chunk = chunk
@@ -180,7 +187,7 @@ class Engine:
         self._active: dict[int, TextRequest] = {}  # by slot
         self._held: dict[int, _HeldTokens] = {}  # free slot: the tokens whose keys it still has
         self._flights: deque[_Flight] = deque()
-        self._plan: _StepDraft | None = None  # its graph has to be built before it can be queued
+        self._plan: _StepPlan | None = None  # its graph has to be built before it can be queued
         self._building = [None]  # who pops it builds the graph of `_plan`
         self._shares = policy.Shares()
         self._rates = policy.Rates()
@@ -189,7 +196,7 @@ class Engine:
         self._give_backs: deque[Callable[[], object]] = deque()
         self._touched = 0  # pages of shared rows that may have memory
         self._in_common: tuple[tuple[int, ...], int] = ((), 0)
-        self._pending: Snapshot | None = None  # all that prompts wait for, if there is no step
+        self._pending: Settles | None = None  # what prompts or drafts wait for, without a step
         self._arrays_next = False  # requests for arrays and for tokens take turns
         self._arrays_last = False
         self._zeros = np.zeros(0, np.uint8)
@@ -282,7 +289,7 @@ class Engine:
                     self.turn()
                     if request.has_news:
                         break
-                if self._plan is not None and await self._build():
+                if (self._plan is not None or self._drafts_need_graph) and await self._build():
                     idle = 0
                     continue
                 flight = self._first_flight()
@@ -366,13 +373,16 @@ class Engine:
     async def _build(self) -> bool:
         """Build the graph that the next step needs, unless somebody else does; whether it did."""
         plan = self._plan
-        if plan is None:
+        if plan is None and not self._drafts_need_graph:
             return False
         try:
             self._building.pop()
         except IndexError:
             return False
         try:
+            if plan is None:
+                await self._prepare_drafts()
+                return True
             if self._plan is not plan:
                 return True
             try:
@@ -384,6 +394,17 @@ class Engine:
             self._building.append(None)
             self._wake_resting()
         return True
+
+    @property
+    def _drafts_need_graph(self) -> bool:
+        return self.speculation is not None and self.speculation.drafter.unbuilt is not None
+
+    async def _prepare_drafts(self) -> None:
+        if self.speculation is not None:
+            try:
+                await self.speculation.drafter.prepare()
+            except Exception as error:  # of any class: answers need no drafts
+                self._stop_speculating(error)
 
     def cancel(self, request: TextRequest) -> None:
         """End a request; its slot is free in the next turn. From any thread, also a finalizer.
@@ -611,7 +632,7 @@ class Engine:
                 return
         self._looked_at = events
 
-    def _launch(self, plan: _StepDraft) -> bool:
+    def _launch(self, plan: _StepPlan) -> bool:
         """Queue a step; False if its graph must be built before."""
         try:
             step = self.decoder.find_step(plan.shape)
@@ -635,7 +656,7 @@ class Engine:
 
     # -- what comes next
 
-    def _next(self) -> _StepDraft | None:
+    def _next(self) -> _StepPlan | None:
         """The next step if none is under way."""
         going = [x for x in self._active.values() if not x.over and x.late is None]
         arrays = [x for x in going if x.result != "tokens"]
@@ -659,7 +680,9 @@ class Engine:
         if running:
             highest = max(x.slot for x in running if x.slot is not None)
             beside = min(steps.size(highest + 1, steps.BESIDE), self.slots)
-        room = steps.room_for_prompts(self.chunk, beside, running=bool(running))
+        verification = self._verification(running, beside) if running else None
+        more = 0 if verification is None else beside * (verification.width - 1)
+        room = steps.room_for_prompts(self.chunk, beside + more, running=bool(running))
         if self._rows.states:
             chunk = self._first_piece(prompts, room)
         else:
@@ -679,26 +702,82 @@ class Engine:
             )
         if not running and not chunk:
             return None
-        intake = steps.planned(running, chunk, beside, self._rows, self._common(running))
-        return self._plan_of(intake, running, chunk)
+        intake = steps.planned(
+            running, chunk, beside, self._rows, self._common(running), verification
+        )
+        return self._plan_of(intake, running, chunk, verification)
+
+    def _verification(
+        self, running: Sequence[TextRequest], beside: int | None = None
+    ) -> Verification | None:
+        """The drafts that the next step verifies.
+
+        Args:
+            running: sequences of that step.
+            beside: for how many of them it has room beside a chunk of prompts; None: it has none.
+        """
+        if self.speculation is None:
+            return None
+        try:
+            if beside is not None:
+                room = self._rates.prompt, self.chunk // 2
+                return self.speculation.verification(running, beside, room)
+            _, n = steps.slots_of(running, self._rows)
+            found = self.speculation.verification(running, n)
+            if found is None:
+                self._pending = self.speculation.drafter.pending
+        except Exception as error:  # of any class: answers need no drafts
+            self._stop_speculating(error)
+            return None
+        return found
+
+    def _is_verified_next(self, running: Sequence[TextRequest]) -> bool:
+        """Whether no step is to be queued ahead, because drafts are worth more."""
+        if self.speculation is None:
+            return False
+        _, n = steps.slots_of(running, self._rows)
+        try:
+            return self.speculation.is_wanted(running, n)
+        except Exception as error:  # of any class: answers need no drafts
+            self._stop_speculating(error)
+            return False
+
+    def _stop_speculating(self, error: BaseException) -> None:
+        speculation, self.speculation = self.speculation, None
+        if speculation is not None and self._closing is None:
+            _log.warning("drafts cannot be made any more: %s", error)
 
     def _plan_of(
         self,
         intake: steps.Intake,
         running: list[TextRequest],
         chunk: list[tuple[TextRequest, Piece]],
-    ) -> _StepDraft:
+        verification: Verification | None = None,
+    ) -> _StepPlan:
         batch = intake.batch
+        drafts = {} if verification is None else verification.drafts
         if intake.every:
             # Among as many as the device would draw, so that a seed gives the same tokens.
             shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
-            return _StepDraft(batch, shape, None, intake.follows, running, chunk)
+            return _StepPlan(batch, shape, None, intake.follows, running, chunk, drafts=drafts)
         shape = batch.shape(0)
-        drawn = draws_of(intake.follows, shape.logits, self._among(intake.follows))
-        return _StepDraft(batch, drawn.shaped(shape), drawn, intake.follows, running, chunk)
+        among = self._among(intake.follows)
+        drawn = draws_of(intake.follows, shape.logits, among, drafts=drafts)
+        shape = drawn.shaped(shape)
+        return _StepPlan(batch, shape, drawn, intake.follows, running, chunk, drafts=drafts)
 
-    def _plan_running(self, running: list[TextRequest]) -> _StepDraft:
-        """A step of running sequences alone, whose tokens stay on the device as well."""
+    def _plan_running(self, running: list[TextRequest]) -> _StepPlan | None:
+        """A step of running sequences alone.
+
+        It verifies drafts where that pays. Else its tokens stay on the device as well, so that the
+        next step can be queued before they are known.
+        """
+        verification = self._verification(running)
+        if verification is not None:
+            intake = steps.planned(running, [], 0, self._rows, 0, verification)
+            return self._plan_of(intake, running, [], verification)
+        if self.speculation is not None and self.speculation.is_waiting:
+            return None  # drafts are being made
         if not _stays_on_device(running):
             slots = self._rows.slots
             intake = steps.planned(running, [], 0, self._rows, self._common(running))
@@ -706,10 +785,8 @@ class Engine:
             return self._plan_of(intake, running, [])
         return self._chain(running, 0)
 
-    def _chain(self, running: list[TextRequest], ahead: int) -> _StepDraft:
-        used = [x.slot for x in running if x.slot is not None]
-        first = used[0] if len(used) == 1 else 0
-        n = 1 if len(used) == 1 else min(steps.size(max(used) + 1), self.slots)
+    def _chain(self, running: list[TextRequest], ahead: int) -> _StepPlan:
+        first, n = steps.slots_of(running, self._rows)
         group = steps.next_tokens(running, first, n, self._rows, self._common(running), ahead)
         batch = Batch((group,))
         follows = [(x, x.slot - first) for x in running if x.slot is not None]
@@ -719,9 +796,9 @@ class Engine:
         if among > 1 or any(x.adjuster is not None for x in running):
             draws = draws_of(follows, n, among, ahead)
             shape = draws.shaped(shape)
-        return _StepDraft(batch, shape, draws, follows, running, [], chained=ahead > 0)
+        return _StepPlan(batch, shape, draws, follows, running, [], chained=ahead > 0)
 
-    def _next_ahead(self) -> _StepDraft | None:
+    def _next_ahead(self) -> _StepPlan | None:
         """The step after the one that is under way, if it needs nothing that is not known yet."""
         last = self._flights[-1].plan
         ahead = len(self._flights)
@@ -736,9 +813,11 @@ class Engine:
             return None
         if self._waiting and self._decide():
             return None
+        if self._is_verified_next(last.running):
+            return None
         return self._chain(last.running, ahead)
 
-    def _plan_arrays(self, requests: list[TextRequest], running: list[TextRequest]) -> _StepDraft:
+    def _plan_arrays(self, requests: list[TextRequest], running: list[TextRequest]) -> _StepPlan:
         """A chunk of prompts of which logits or hidden states of all tokens are wanted."""
         requests.sort(key=lambda x: (-x.standing, x.number))
         those = [x for x in requests if x.result == requests[0].result]
@@ -756,7 +835,7 @@ class Engine:
         intake = steps.planned_arrays(chunk, self._rows)
         hidden = those[0].result == "hidden"
         shape = replace(intake.batch.shape(0), hidden=hidden)
-        return _StepDraft(intake.batch, shape, None, [], [], chunk)
+        return _StepPlan(intake.batch, shape, None, [], [], chunk)
 
     def _staged(self, prompts: Sequence[TextRequest]) -> list[tuple[int, int]]:
         """Shared rows of all prompts but these."""
@@ -1101,11 +1180,14 @@ class Engine:
             # Without a task that waited nobody knows when it ended.
             now = time.perf_counter()
             took = now - max(flight.begun, self._landed) if flight.watched else None
+            idle = max(0.0, flight.begun - self._landed)  # the device waited for the host
             self._landed = now
             self.counters.steps += 1
             self._drop_overdue()  # no token is given after its deadline
             try:
                 self._apply(flight, took)
+                if took is not None and self.speculation is not None:
+                    self._measure_width(flight.plan, took + min(idle, IDLE_COUNTED))
             except aggml.Aborted as error:
                 self._fail(flight.requests, error)  # nobody, unless the model is being closed
             except Exception as error:  # of any class: others must go on
@@ -1153,6 +1235,7 @@ class Engine:
             if not one.over and not logit > -math.inf  # NaN is not, either
         }  # fmt: skip
         again = self._isolate(none, plan) if none else set()
+        before = sum(x.made for x in plan.running) if plan.drafts else 0
         for one in plan.running:
             one.computed += 1
             self._shares.charge(one.caller, 1)
@@ -1166,6 +1249,60 @@ class Engine:
                 one.late = best.row(row)
             else:
                 self._give(one, token, best, row)
+                draft = plan.drafts.get(one)
+                if draft:
+                    self._accept(one, draft, result, best, row)
+        if plan.drafts and not plan.chunk and took is not None:
+            given = sum(x.made for x in plan.running) - before
+            self._note_pace(took * len(plan.running) / max(given, 1))
+
+    def _accept(
+        self,
+        one: TextRequest,
+        draft: list[int],
+        result: Sequence[Any],
+        best: Best | None,
+        row: int,
+    ) -> None:
+        """Give a request the tokens after its next one, as far as its draft was right.
+
+        A row of logits counts if all tokens before it are those that were chosen. If the last row
+        that counts has no token, the next step begins with it and says so.
+
+        Args:
+            one: has just got its next token.
+            draft: the tokens that were computed after its last one.
+            result: of the step.
+            best: the same, if tokens are chosen here.
+            row: that from which its next token was chosen.
+        """
+        counters = self.counters
+        counters.drafts += 1
+        counters.draft_tokens += len(draft)
+        accepted = 0
+        for i, expected in enumerate(draft, 1):
+            got = one.end if one.reason == "stop" else one.tokens[-1]
+            if got != expected:
+                break
+            accepted += 1
+            if one.over:
+                break
+            token: int | None
+            if best is not None:
+                logit = float(np.fmax.reduce(best.logits[row + i]))
+                token = choose_tokens([(one, row + i)], best)[0] if logit > -math.inf else None
+            else:
+                ids, logits = result
+                logit = float(np.asarray(logits).reshape(-1)[row + i])
+                token = int(np.asarray(ids).reshape(-1)[row + i])
+            if token is None or not logit > -math.inf:  # NaN is not, either
+                break
+            one.computed += 1
+            self._shares.charge(one.caller, 1)
+            self._give(one, token, best, row + i)
+        counters.accepted_tokens += accepted
+        if one.agreement is not None:
+            one.agreement.note(accepted, len(draft))
 
     def _give(self, one: TextRequest, token: int | None, best: Best | None, row: int) -> None:
         """Give a request its next token; None: there is none that it may have."""
@@ -1214,7 +1351,7 @@ class Engine:
             one.staged, one.in_place, one.alone = None, False, False
             self._keep(one)
 
-    def _apply_arrays(self, plan: _StepDraft, result: Sequence[Any]) -> None:
+    def _apply_arrays(self, plan: _StepPlan, result: Sequence[Any]) -> None:
         decoder = self.decoder
         width = decoder.model.width if plan.shape.hidden else decoder.vocabulary
         found = np.asarray(result[0]).reshape(-1, width)
@@ -1231,21 +1368,37 @@ class Engine:
                     self._notify(one)
             at += n
 
-    def _measure(self, plan: _StepDraft, took: float) -> None:
+    def _measure(self, plan: _StepPlan, took: float) -> None:
         rates = self._rates
         if plan.chunk:
             n = sum(len(piece.ids) for _, piece in plan.chunk)
+            if plan.drafts:  # their tokens take as long as those of prompts
+                part = plan.shape.parts[0]
+                n += part.sequences * (part.tokens - 1)
             # A step takes some time for any number of tokens. So steps count by their tokens: short
             # prompts alone must not make a long one look slow.
             seconds, tokens = self._prompt_time
             took = max(0.0, took - (rates.step or 0.0))
             self._prompt_time = seconds, tokens = 0.8 * seconds + took, 0.8 * tokens + n
             self._rates = replace(rates, prompt=seconds / tokens)
-        elif not plan.chained:
-            old = took if rates.step is None else rates.step
-            self._rates = replace(rates, step=old + 0.2 * (took - old))
+            if self.speculation is not None:
+                self.speculation.measured_prompt(seconds / tokens)
+        elif not plan.chained and not plan.drafts:
+            self._note_pace(took)
 
-    def _isolate(self, none: set[int], plan: _StepDraft) -> set[int]:
+    def _note_pace(self, seconds: float) -> None:
+        """Note how long running sequences took for a token of each."""
+        old = seconds if self._rates.step is None else self._rates.step
+        self._rates = replace(self._rates, step=old + 0.2 * (seconds - old))
+
+    def _measure_width(self, plan: _StepPlan, seconds: float) -> None:
+        """Note how long a step took, to tell whether drafts pay."""
+        if self.speculation is None or plan.chunk or not plan.running:
+            return
+        part = plan.shape.parts[0]
+        self.speculation.measured(part.sequences, part.tokens, seconds, every=plan.shape.every)
+
+    def _isolate(self, none: set[int], plan: _StepPlan) -> set[int]:
         """Fail requests for which no token can be chosen, once it is sure that they are the reason.
 
         Keys and values that are NaN reach all prompts of a chunk: where a mask hides them they are

@@ -20,7 +20,7 @@ from aggml.models.engine.policy import AGING
 from aggml.models.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import F32
     from aggml.models.decoder.sampling import Sampler
+    from aggml.models.engine.agreement import Agreement
     from aggml.models.engine.constraints import Constraint
+    from aggml.models.engine.lookup import Lookup
     from aggml.models.kv.snapshots import Snapshot
 
 __all__ = ["Counters", "PageUsage", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
@@ -96,6 +98,8 @@ class TextRequest:
     first_token: float | None = None  # when it came
     constraint: Constraint | None = None  # which tokens it may get
     late: Best | None = None  # logits of its next token, whose mask is not known yet
+    lookup: Lookup | None = None  # what is expected by its own tokens
+    agreement: Agreement | None = None  # how often it agreed with a draft model
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)
     reason: FinishReason | None = None
@@ -139,6 +143,14 @@ class TextRequest:
         if self.constraint is not None and not self.constraint.is_idle:
             return True
         return self.logprobs is not None or (self.sampler is not None and self.sampler.is_chain)
+
+    @property
+    def may_speculate(self) -> bool:
+        """Whether several of its tokens can be chosen in one step.
+
+        Not with a mask: it is computed while the device computes the step after it.
+        """
+        return self.result == "tokens" and (self.constraint is None or self.constraint.is_idle)
 
     @property
     def awaits_mask(self) -> bool:
@@ -224,12 +236,19 @@ class Counters:
     preemptions: int = 0
     refused: int = 0
     late: int = 0
+    drafts: int = 0  # verified
+    draft_tokens: int = 0  # of these drafts
+    accepted_tokens: int = 0  # of these: tokens of answers that needed no step of their own
     waited: Callable[[float], object] = lambda _: None  # gets each request's time to first token
     stepped: Callable[[float], object] = lambda _: None  # gets the time of each step
 
 
 def draws_of(
-    follows: Sequence[tuple[TextRequest, int]], rows: int, among: int, ahead: int = 0
+    follows: Sequence[tuple[TextRequest, int]],
+    rows: int,
+    among: int,
+    ahead: int = 0,
+    drafts: Mapping[TextRequest, list[int]] | None = None,
 ) -> Draws:
     """How the device draws the next token from each of ``rows`` rows of logits.
 
@@ -238,6 +257,8 @@ def draws_of(
         rows: how many there are.
         among: how many of the best tokens may be drawn.
         ahead: how many tokens of each are being computed before this one.
+        drafts: tokens that are verified: the rows after a request's first one draw the tokens
+            after these.
     """
     samplers: list[Sampler | None] = [None] * rows
     adjusters: list[Adjuster | None] = [None] * rows
@@ -245,6 +266,11 @@ def draws_of(
     for request, row in follows:
         samplers[row], adjusters[row] = request.sampler, request.adjuster
         tokens[row] = request.drawn + request.made + ahead
+        adjuster = request.adjuster
+        for i, token in enumerate(drafts.get(request, ()) if drafts else (), 1):
+            if adjuster is not None:
+                adjuster = adjusters[row + i] = adjuster.after([token])
+            samplers[row + i], tokens[row + i] = request.sampler, tokens[row] + i
     return Draws.of(samplers, among, adjusters, tokens)
 
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.engine.requests import TextRequest
+    from aggml.models.engine.speculation import Verification
     from aggml.models.kv.paging import Pages
 
 __all__ = [
     "Intake", "Rows", "common", "next_prompt", "next_prompts", "next_tokens", "planned",
-    "planned_arrays", "room_for_prompts", "shared_by", "size",
+    "planned_arrays", "room_for_prompts", "seen", "shared_by", "size", "slots_of",
 ]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
@@ -221,22 +222,33 @@ def planned(
     beside: int,
     rows: Rows,
     shared: int = 0,
+    verification: Verification | None = None,
 ) -> Intake:
     """One more token for each request of ``running``; the first for prompts that become complete.
+
+    A request with a draft may get several tokens: its rows of logits follow each other.
 
     Args:
         running: requests of which only the last token is to be computed.
         chunk: pieces of prompts, as `next_prompts` gives them.
-        beside: how many first rows of the logits belong to running sequences.
+        beside: for how many slots of running sequences a step with a chunk has room.
         rows: the rows of the cache.
         shared: how many first tokens all running sequences have in common.
+        verification: drafts of running sequences; None: there are none.
     """
     groups = []
+    first, width = 0, 1 if verification is None else verification.width
     if running:
-        highest = max(x.slot for x in running if x.slot is not None)
-        n = beside or min(size(highest + 1), rows.slots)
-        groups.append(next_tokens(running, 0, n, rows, shared))
-    follows = [(x, x.slot) for x in running if x.slot is not None]
+        if beside:
+            n = beside
+        elif verification is not None:
+            first, n = slots_of(running, rows)
+        else:
+            n = min(size(max(x.slot for x in running if x.slot is not None) + 1), rows.slots)
+        group = next_tokens(running, first, n, rows, shared, verification=verification)
+        groups.append(group)
+    follows = [(x, (x.slot - first) * width) for x in running if x.slot is not None]
+    beside *= width  # from here on it is a number of tokens
     last = staged = None
     if chunk:
         prompts, staged, ends = _prompts(chunk, beside, rows)
@@ -250,6 +262,12 @@ def planned(
     return Intake(Batch(tuple(groups), last, staged), follows, every)
 
 
+def slots_of(running: Sequence[TextRequest], rows: Rows) -> tuple[int, int]:
+    """The first slot of a step of running sequences alone, and how many slots it computes."""
+    used = [x.slot for x in running if x.slot is not None]
+    return (used[0], 1) if len(used) == 1 else (0, min(size(max(used) + 1), rows.slots))
+
+
 def planned_arrays(chunk: list[tuple[TextRequest, Piece]], rows: Rows) -> Intake:
     """A chunk of prompts of which all tokens' logits or hidden states are wanted."""
     prompts, staged, _ = _prompts(chunk, 0, rows)
@@ -257,9 +275,18 @@ def planned_arrays(chunk: list[tuple[TextRequest, Piece]], rows: Rows) -> Intake
 
 
 def next_tokens(
-    requests: Sequence[TextRequest], first: int, n: int, where: Rows, shared: int, ahead: int = 0
+    requests: Sequence[TextRequest],
+    first: int,
+    n: int,
+    where: Rows,
+    shared: int,
+    ahead: int = 0,
+    verification: Verification | None = None,
 ) -> Group:
     """One token of each of ``n`` slots from ``first`` on; slots that do not run get any token.
+
+    With a verification it is ``width`` tokens of each slot: the last token and those of its draft.
+    What is left over is padded with any token.
 
     The keys of those tokens go to a row that nobody reads: rows of other slots would take memory
     that nobody was promised. Their states go to the slot that belongs to no sequence. Their
@@ -273,22 +300,34 @@ def next_tokens(
         where: the rows of the cache.
         shared: how many first tokens all of them have in common.
         ahead: how many tokens of each are being computed before this one.
+        verification: the drafts; None: there are none.
     """
     ctx = where.ctx
-    shared = _read_once(shared) if len(requests) > 1 else 0
+    width = 1 if verification is None else verification.width
+    # Attention reads what sequences share once only if each has one token in the step.
+    shared = _read_once(shared) if len(requests) > 1 and width == 1 else 0
     one = requests[0]
     assert one.slot is not None
-    ids = np.full((n, 1), one.tokens[-1], np.int32)
-    positions = np.full((n, 1), shared, np.int32)
-    rows = np.full((n, 1), where.nowhere, np.int32)
+    ids = np.full((n, width), one.tokens[-1], np.int32)
+    positions = np.full((n, width), shared, np.int32)
+    rows = np.full((n, width), where.nowhere, np.int32)
     for request in requests:
         assert request.slot is not None
         position = request.computed + ahead
         at = request.slot - first
         ids[at] = request.tokens[-1]
         positions[at] = position
-        rows[at] = request.slot * ctx + position
-    kv = _seen(int(positions.max()) + 1, ctx) if where.grows else ROWS_STEP
+        rows[at, 0] = request.slot * ctx + position
+        draft = None if verification is None else verification.drafts.get(request)
+        if draft:
+            end = 1 + len(draft)
+            ids[at, 1:end] = draft
+            positions[at, :end] = np.arange(position, position + end)
+            positions[at, end:] = position + end - 1
+            rows[at, :end] = request.slot * ctx + positions[at, :end]
+            if not where.shared:  # the next step writes this row before it reads it
+                rows[at, end:] = request.slot * ctx + position + end
+    kv = seen(int(positions.max()) + 1, ctx) if where.grows else ROWS_STEP
     kept = None
     if where.states:
         kept = np.full(n, where.slots, np.int32)
@@ -298,7 +337,7 @@ def next_tokens(
     begin = min(x.slot for x in requests if x.slot is not None) - first if shared else 0
     numbers = None
     if any(x.adapter.number for x in requests):
-        numbers = np.zeros((n, 1), np.int32)
+        numbers = np.zeros((n, width), np.int32)
         for request in requests:
             assert request.slot is not None
             numbers[request.slot - first] = request.adapter.number
@@ -366,7 +405,7 @@ def _prompts(
         to[0, wanted:] = rows.nowhere if rows.shared else following
     in_place = last.at is None
     most = rows.ctx if in_place else rows.shared
-    kv = _seen(max(piece.end for piece in pieces), most) if rows.grows else ROWS_STEP
+    kv = seen(max(piece.end for piece in pieces), most) if rows.grows else ROWS_STEP
     ends, at = [], -1
     for request, piece in chunk:
         at += len(piece.ids)
@@ -400,7 +439,7 @@ def _at_most(n: int) -> int:
     return max((x for x in TOKENS if x <= n), default=TOKENS[0])
 
 
-def _seen(n: int, most: int) -> int:
+def seen(n: int, most: int) -> int:
     """How many positions attention looks at in order to see ``n``: up to half more from 513 on.
 
     Rounding up keeps the number of different graphs small.

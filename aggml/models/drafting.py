@@ -1,0 +1,181 @@
+"""The argument ``draft`` of `load`: from what it names to what makes drafts.
+
+Not here: drafts (engine/lookup.py, engine/draft_model.py), when they pay (engine/speculation.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+
+from aggml import InvalidArgument, Unsupported
+from aggml.models.arguments import file_path, shown
+from aggml.models.checking import describe_checked
+from aggml.models.description import Description
+from aggml.models.engine.draft_model import DraftModel
+from aggml.models.engine.speculation import LookupDrafter, Speculation
+from aggml.models.errors import ModelError
+from aggml.models.kv.paging import PagedDecoder
+from aggml.models.text_model import TextModel
+from aggml.models.tokenizers import open_vocabulary
+from aggml.models.weights import load_weights, open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aggml import Backend, DType, Scheduler, Tensor
+    from aggml.models.engine.engine import Engine
+    from aggml.models.tokenizers import Vocabulary
+
+__all__ = ["LOOKUP", "Draft", "draft_of", "speculation_of"]
+
+LOOKUP: Final = "lookup"
+PADDING: Final = re.compile(r"\[PAD\d+\]")  # as converters fill a vocabulary up
+
+#: What makes drafts: the word "lookup", the path of a model, or a model.
+Draft = str | Path | TextModel
+
+
+def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever was given
+    """The argument, checked.
+
+    Raises:
+        InvalidArgument: it is nothing of that kind.
+    """
+    if given is None or isinstance(given, TextModel):
+        return given
+    if isinstance(given, str) and given == LOOKUP:
+        return LOOKUP
+    try:
+        return file_path(place, "draft", given)
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, the path of a model's file "
+            "or folder, or a model that continues text"
+        ) from None
+
+
+async def speculation_of(
+    draft: Draft,
+    engine: Engine,
+    tokenizer: Vocabulary | None,
+    backend: Backend | Scheduler,
+    cache: DType,
+) -> Speculation:
+    """What an engine speculates with.
+
+    Args:
+        draft: what makes drafts.
+        engine: of the model whose tokens are guessed.
+        tokenizer: of that model.
+        backend: where a draft model is computed that is loaded here.
+        cache: element type of its keys and values.
+
+    Raises:
+        Unsupported: a model with states, which cannot go back; a draft model of another kind.
+        ModelError: the draft model cannot be loaded, or has another vocabulary.
+        InvalidState: the draft model is closed.
+    """
+    decoder = engine.decoder
+    _check_stateless(decoder.has_states, decoder.model.architecture)
+    if draft == LOOKUP:
+        return Speculation(LookupDrafter(), decoder.ctx)
+    sequences = engine.slots + 1  # the last one is for padding
+    if isinstance(draft, TextModel):
+        other = draft.engine.decoder
+        if not isinstance(other, PagedDecoder):
+            raise Unsupported("[load] draft is a model on other machines: it cannot make drafts")
+        _check_stateless(other.has_states, f"draft, a {draft.architecture},")
+        _check_vocabularies(
+            (tokenizer, decoder.vocabulary), (draft._tokenizer, other.vocabulary), repr(draft)
+        )
+        made = PagedDecoder(
+            other.site, other.model, other.weights, ctx=min(decoder.ctx, other.ctx),
+            sequences=sequences, cache=cache, owns_weights=False,
+        )  # fmt: skip
+        return Speculation(
+            DraftModel(made, engine.slots, decoder.vocabulary, lambda: not draft.closed),
+            decoder.ctx,
+        )
+    path = Path(draft)
+    with await open_model(path) as file:
+        model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
+        if not isinstance(model, Description):
+            raise Unsupported(
+                f"[load] draft is {str(path)!r}, but a {model.architecture} does not continue text"
+            )
+        words = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
+        ctx = min(decoder.ctx, model.context_length)
+        sizes = PagedDecoder.sizes(model, ctx=ctx, sequences=sequences, cache=cache)
+        _check_vocabularies(
+            (tokenizer, decoder.vocabulary), (words, _rows(file.tensors)), repr(str(path))
+        )
+        weights = await load_weights(backend, file, model.needs(), None, model.uses, sizes)
+        loaded = PagedDecoder(
+            backend, model, weights, ctx=ctx, sequences=sequences, cache=cache
+        )  # fmt: skip
+    try:
+        _check_stateless(loaded.has_states, f"draft, a {model.architecture},")
+    except BaseException:
+        loaded.close()
+        raise
+    return Speculation(DraftModel(loaded, engine.slots, decoder.vocabulary), decoder.ctx)
+
+
+def _rows(tensors: Mapping[str, Tensor]) -> int:
+    embeddings = tensors.get("token_embd.weight")
+    return 0 if embeddings is None else embeddings.ne[1]
+
+
+def _check_stateless(states: bool, what: str) -> None:
+    if states:
+        raise Unsupported(
+            f"[load] draft is given, but {what} keeps a state of each sequence, which cannot go "
+            "back to where a draft was wrong"
+        )
+
+
+def _check_vocabularies(
+    one: tuple[Vocabulary | None, int], other: tuple[Vocabulary | None, int], what: str
+) -> None:
+    """Refuse a draft model whose tokens are others.
+
+    Args:
+        one: the vocabulary of the model, and how many tokens it has.
+        other: those of the draft model.
+        what: the draft model.
+
+    Raises:
+        ModelError: a token of one of them has another text in the other.
+    """
+    (words, size), (others, other_size) = one, other
+    if words is None or others is None:
+        if size != other_size:
+            raise ModelError(
+                f"[load] draft is {what}, which has {other_size} tokens, and the model has {size}: "
+                "both must have the same vocabulary"
+            )
+        return
+    pieces, found = _without_padding(words), _without_padding(others)
+    if pieces == found:
+        return
+    for i, (piece, another) in enumerate(zip(pieces, found, strict=False)):
+        if piece != another:
+            raise ModelError(
+                f"[load] draft is {what}, whose token {i} is {another!r}; in the model it is "
+                f"{piece!r}: both must have the same vocabulary"
+            )
+    raise ModelError(
+        f"[load] draft is {what}, which has {len(found)} tokens, and the model has {len(pieces)}: "
+        "both must have the same vocabulary"
+    )
+
+
+def _without_padding(words: Vocabulary) -> list[str]:
+    pieces = [*words.pieces]
+    while pieces and PADDING.fullmatch(pieces[-1]):
+        pieces.pop()
+    return pieces

@@ -1,0 +1,337 @@
+"""Speculation: how many tokens of drafts the next step verifies, and for which sequences.
+
+A step that computes eight tokens of a sequence takes less than twice the time of a step of one. So
+it pays to guess the next tokens, to compute all of them in one step, and to keep those that the
+model would have chosen itself. A guess changes nothing but the time: each token is drawn with the
+number that it would be drawn with alone, and a guess counts only if it is that token.
+
+Here: when that pays, from what was measured. Not here: where drafts come from (lookup.py,
+draft_model.py), the step (steps.py), which tokens are kept (engine.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+
+from aggml.models.engine.lookup import Hits, Lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml.models.engine.requests import TextRequest
+
+__all__ = [
+    "WIDTHS", "Drafter", "LookupDrafter", "Settles", "Speculation", "StepCosts", "Verification",
+    "best_width", "width_beside",
+]  # fmt: skip
+
+#: Tokens of each sequence in a step that verifies: few, because each needs graphs of its own.
+WIDTHS: Final = (4, 8, 16)
+PER_TOKEN: Final = 0.05  # of the time of a step, for each token more, until it was measured
+GAIN: Final = 1.05  # a step that verifies must be expected to be so many times as good
+LEARNING: Final = 0.15
+FORGETTING: Final = 256  # steps after which a time that is not measured any more counts less
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a step verifies.
+
+    Attributes:
+        width: tokens of each sequence in the step.
+        drafts: of each sequence that has one, the tokens that are expected next; less than
+            ``width``.
+    """
+
+    width: int
+    drafts: Mapping[TextRequest, list[int]]
+
+
+class StepCosts:
+    """Seconds that steps took lately, by the number of their sequences and tokens of each.
+
+    Attributes:
+        prompt: seconds for a token of a prompt; None: it was not measured.
+    """
+
+    def __init__(self) -> None:
+        self.prompt: float | None = None
+        self._seconds: dict[tuple[int, int], float] = {}
+        self._count: dict[tuple[int, int], int] = {}
+        self._last: dict[tuple[int, int], int] = {}
+        self._steps = 0
+
+    def measured(self, sequences: int, width: int, seconds: float) -> None:
+        """Note how long a step took."""
+        self._steps += 1
+        key = sequences, width
+        old, n = self._seconds.get(key), self._count.get(key, 0)
+        if old is None or n < 2:
+            # The first times of a shape are those of memory that was not used yet.
+            new = seconds if old is None else min(old, seconds)
+        else:
+            new = old + LEARNING * (min(seconds, 3 * old) - old)
+        self._seconds[key], self._count[key], self._last[key] = new, n + 1, self._steps
+
+    def of(self, sequences: int, width: int) -> float | None:
+        """How long a step will take; None: no step of so many sequences was measured yet."""
+        one = self._seconds.get((sequences, 1))
+        if one is None or width == 1:
+            return one
+        guess = self._guess(one, sequences, width)
+        found = self._seconds.get((sequences, width))
+        if found is None:
+            return guess
+        known = math.pow(0.5, (self._steps - self._last[sequences, width]) / FORGETTING)
+        return known * found + (1 - known) * min(guess, found)
+
+    def _guess(self, one: float, sequences: int, width: int) -> float:
+        """How long a step may take that was not measured lately.
+
+        A token more takes no less time than in narrower steps, and the tokens together no less than
+        those of a prompt.
+        """
+        each = PER_TOKEN * one
+        for narrower in WIDTHS:
+            seconds = self._seconds.get((sequences, narrower))
+            if narrower < width and seconds is not None:
+                each = max(each, (seconds - one) / (sequences * (narrower - 1)))
+        return max(one + each * sequences * (width - 1), (self.prompt or 0.0) * sequences * width)
+
+
+def best_width(
+    chances: Sequence[Sequence[float]],
+    sequences: int,
+    n: int,
+    costs: StepCosts,
+    drafting: float = 0.0,
+) -> int:
+    """How many tokens of each sequence the next step should compute: 1, or one of `WIDTHS`.
+
+    Args:
+        chances: for each sequence that may have a draft, and each token of that draft, how
+            probable it is that this token is kept.
+        sequences: that run, those without a draft included.
+        n: for how many sequences the step has room.
+        costs: what was measured.
+        drafting: seconds for one token of all drafts.
+    """
+    plain = costs.of(n, 1)
+    if plain is None or not any(chances):
+        return 1
+    best, rate = 1, GAIN * sequences / plain
+    for width in WIDTHS:
+        expected = sequences + sum(sum(x[: width - 1]) for x in chances)
+        seconds = costs.of(n, width)
+        assert seconds is not None
+        found = expected / (seconds + drafting * (width - 1))
+        if found > rate:
+            best, rate = width, found
+    return best
+
+
+def width_beside(
+    chances: Sequence[Sequence[float]],
+    sequences: int,
+    n: int,
+    costs: StepCosts,
+    prompt: float | None,
+    room: int,
+) -> int:
+    """`best_width` of a step that computes a chunk of prompts as well.
+
+    There each token more takes the time of a token of a prompt, and a token that is kept saves a
+    share of a later step.
+
+    Args:
+        chances: as for `best_width`.
+        sequences: as for `best_width`.
+        n: as for `best_width`.
+        costs: as for `best_width`.
+        prompt: seconds for a token of a prompt; None: it was not measured.
+        room: tokens of running sequences, at most.
+    """
+    plain = costs.of(n, 1)
+    if plain is None or prompt is None or not any(chances):
+        return 1
+    best, most = 1, 0.0
+    for width in WIDTHS:
+        saved = sum(sum(x[: width - 1]) for x in chances) * plain / sequences
+        gain = saved - GAIN * n * (width - 1) * prompt
+        if n * width <= room and gain > most:
+            best, most = width, gain
+    return best
+
+
+class Drafter(Protocol):
+    """Where drafts come from.
+
+    Attributes:
+        at_once: whether drafts are there when they are asked for.
+    """
+
+    at_once: ClassVar[bool]
+
+    @property
+    def unbuilt(self) -> object:
+        """A graph without which no drafts can be made, see `prepare`; None: there is none."""
+        ...
+
+    async def prepare(self) -> None:
+        """Build the graph that `unbuilt` names."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes to make one token of all drafts of a step."""
+        ...
+
+    @property
+    def pending(self) -> Settles | None:
+        """What has to end before `draft` has an answer, if it has none yet."""
+        ...
+
+    def chances(self, request: TextRequest, most: int) -> list[float]:
+        """How probable it is that each of the next tokens is kept; empty: no draft."""
+        ...
+
+    def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]] | None:
+        """Drafts of so many tokens; None: see `pending` and `unbuilt`, then ask again."""
+        ...
+
+    def close(self) -> None:
+        """Free what it has."""
+        ...
+
+
+class Settles(Protocol):
+    """Something that ends, such as a Future."""
+
+    async def settled(self) -> None:
+        """Wait until it has ended."""
+        ...
+
+
+class LookupDrafter:
+    """Drafts from the tokens of each sequence."""
+
+    at_once: ClassVar[bool] = True
+    unbuilt = None
+    seconds = 0.0
+    pending = None
+
+    def __init__(self) -> None:
+        self._hits = Hits()
+
+    def chances(self, request: TextRequest, most: int) -> list[float]:
+        """As of `Drafter`."""
+        lookup = request.lookup
+        if lookup is None:
+            lookup = request.lookup = Lookup(self._hits)
+        return lookup.chances(most) if lookup.follow(request.tokens) else []
+
+    def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]]:
+        """As of `Drafter`."""
+        return {x: x.lookup.draft(x.tokens, n) for x, n in wanted.items() if x.lookup is not None}
+
+    async def prepare(self) -> None:
+        """As of `Drafter`: there are no graphs."""
+
+    def close(self) -> None:
+        """As of `Drafter`: there is nothing."""
+
+
+class Speculation:
+    """Decides what steps verify.
+
+    Args:
+        drafter: makes drafts.
+        ctx: positions of a sequence.
+    """
+
+    def __init__(self, drafter: Drafter, ctx: int) -> None:
+        self.drafter = drafter
+        self._ctx = ctx
+        # Steps that bring all logits to the host take longer.
+        self._costs = {every: StepCosts() for every in (False, True)}
+        self._asked: tuple[int, int, bool] | None = None  # sequences, tokens, the answer
+
+    def measured(self, sequences: int, width: int, seconds: float, *, every: bool) -> None:
+        """Note how long a step of running sequences alone took."""
+        self._costs[every].measured(sequences, width, seconds)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether drafts are being made, or need a graph."""
+        return self.drafter.pending is not None or self.drafter.unbuilt is not None
+
+    def measured_prompt(self, seconds: float) -> None:
+        """Note how long a token of a prompt takes."""
+        for costs in self._costs.values():
+            costs.prompt = seconds
+
+    def is_wanted(self, running: Sequence[TextRequest], n: int) -> bool:
+        """Whether the next step should verify drafts, by what is known now.
+
+        Args:
+            running: the sequences.
+            n: for how many the step has room.
+        """
+        if self.is_waiting:
+            return True
+        key = len(running), sum(x.computed for x in running)
+        if self._asked is None or self._asked[:2] != key:
+            width, _ = self._width(running, n)
+            self._asked = *key, width > 1
+        return self._asked[2]
+
+    def verification(
+        self,
+        running: Sequence[TextRequest],
+        n: int,
+        beside: tuple[float | None, int] | None = None,
+    ) -> Verification | None:
+        """What the next step verifies; None: nothing, or what `pending` tells has to end before.
+
+        Args:
+            running: the sequences.
+            n: for how many the step has room.
+            beside: of a step with a chunk of prompts: seconds for a token of a prompt, and how many
+                tokens of running sequences it may have.
+        """
+        self._asked = None
+        if beside is not None and not self.drafter.at_once:
+            return None
+        width, chances = self._width(running, n, beside)
+        if width == 1:
+            return None
+        wanted = {x: min(len(found), width - 1) for x, found in chances.items()}
+        drafts = self.drafter.draft(wanted)
+        if drafts is None:
+            return None
+        drafts = {x: draft for x, draft in drafts.items() if draft}
+        return Verification(width, drafts) if drafts else None
+
+    def _width(
+        self,
+        running: Sequence[TextRequest],
+        n: int,
+        beside: tuple[float | None, int] | None = None,
+    ) -> tuple[int, dict[TextRequest, list[float]]]:
+        chances: dict[TextRequest, list[float]] = {}
+        for one in running:
+            # The row after a draft must be within the context: padding may go there.
+            most = min(one.max_tokens - one.made, self._ctx - one.computed - 1, WIDTHS[-1]) - 1
+            if most > 0 and one.may_speculate:
+                found = self.drafter.chances(one, most)
+                if found:
+                    chances[one] = found
+        if not chances:
+            return 1, chances
+        costs = self._costs[any(x.needs_logits for x in running)]
+        each = [*chances.values()]
+        if beside is not None:
+            return width_beside(each, len(running), n, costs, *beside), chances
+        return best_width(each, len(running), n, costs, self.drafter.seconds), chances

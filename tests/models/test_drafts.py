@@ -1,0 +1,221 @@
+"""``load(draft=)``: what it takes, what it refuses, and that answers stay the same.
+
+Not here: steps that verify drafts (engine/test_speculation.py), ``--draft`` (tests/cli).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from models import adapter_files, random_models
+
+import aggml
+from aggml.models import small
+from aggml.models.engine import speculation
+from aggml.models.errors import ModelError
+from aggml.models.small import write_small
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from aggml.models.text_model import TextModel
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "one two three one two three one two"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def file(folder: Path) -> Path:
+    return write_small(folder / "small.gguf")
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[aggml.Backend]:
+    async with aggml.get_device("CPU").backend(n_threads=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify all drafts, four tokens of each sequence in a step."""
+    monkeypatch.setattr(speculation, "best_width", lambda chances, *_: 4 if any(chances) else 1)
+
+
+def random_file(folder: Path, layout: str) -> Path:
+    path = folder / f"{layout}.gguf"
+    return path if path.exists() else random_models.write(path, layout)
+
+
+async def load(path: Path, backend: aggml.Backend | None = None, **options: Any) -> TextModel:
+    loaded: Any = await aggml.models.load(path, backend, ctx=512, slots=2, **options)
+    return loaded  # type: ignore[no-any-return]
+
+
+async def answers(model: TextModel, **options: Any) -> list[list[int]]:
+    """Two answers, which are made at a time."""
+    found: list[list[int]] = [[], []]
+
+    async def one(i: int) -> None:
+        prompt = TEXT[i:] if model._tokenizer is not None else [1, 5 + i, 7, 5 + i, 7]
+        options_ = {"temperature": 0.0 if i else 0.9, "seed": 3, "stop_ids": (), **options}
+        found[i] = [x.id async for x in model.generate(prompt, max_tokens=30, **options_)]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one, 0)
+        tasks.start_soon(one, 1)
+    return found
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("draft", ["lookup", "a path", "a model", "the model's own file as text"])
+async def test_every_kind_of_draft_leaves_the_answers_as_they_are(
+    draft: str, file: Path, backend: aggml.Backend, always: None
+) -> None:
+    async with await load(file, backend) as plain:
+        wanted = await answers(plain)
+        given = {"lookup": "lookup", "a path": file, "a model": plain}.get(draft, str(file))
+        async with await load(file, backend, draft=given) as model:
+            assert await answers(model) == wanted
+            counters = model.engine.counters
+            if draft != "lookup":
+                assert counters.accepted_tokens == counters.draft_tokens > 20
+        assert await answers(plain) == wanted  # its weights are still there
+
+
+async def test_a_draft_model_may_lie_on_another_backend(file: Path, always: None) -> None:
+    async with (
+        aggml.get_device("CPU").backend(n_threads=1) as other,
+        await load(file, other) as draft,
+        await load(file, draft=draft) as model,
+    ):
+        wanted = await answers(draft)
+        assert await answers(model) == wanted
+        assert model.engine.counters.accepted_tokens > 20
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_draft_model_that_is_closed_ends_speculation_and_no_answer(
+    file: Path, backend: aggml.Backend, always: None
+) -> None:
+    draft = await load(file, backend)
+    async with await load(file, backend, draft=draft) as model:
+        wanted = await answers(model)
+        before = model.engine.counters.drafts
+        assert before
+        await draft.aclose()
+        assert await answers(model) == wanted
+        assert model.engine.counters.drafts == before
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_memory_of_a_draft_model_is_counted_and_freed(
+    file: Path, backend: aggml.Backend, always: None
+) -> None:
+    async with await load(file, backend) as plain:
+        await answers(plain)
+        alone = plain.memory
+    async with await load(file, backend, draft=file) as model:
+        await answers(model)
+        both = model.memory
+        assert both.mapped > 1.5 * alone.mapped
+        assert both.pages > 1.5 * alone.pages
+    with pytest.raises(aggml.InvalidState):
+        _ = model.memory
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_request_with_an_adapter_is_not_guessed_by_the_model_without_it(
+    folder: Path, backend: aggml.Backend, always: None
+) -> None:
+    path = random_file(folder, "llama")
+    adapter = adapter_files.example_adapter(folder / "adapter.gguf", "llama")
+    async with await load(path, backend, draft=path, adapters={"a": adapter}) as model:
+        with_it = await answers(model, adapter="a")
+        assert model.engine.counters.drafts == 0
+        without = await answers(model)
+        assert model.engine.counters.drafts > 0
+    async with await load(path, backend, draft="lookup", adapters={"a": adapter}) as model:
+        assert await answers(model, adapter="a") == with_it != without
+
+
+async def test_a_constrained_answer_beside_a_guessed_one_matches(
+    file: Path, backend: aggml.Backend, always: None
+) -> None:
+    pytest.importorskip("llguidance")
+    async with await load(file, backend) as plain, await load(file, backend, draft=file) as model:
+        found: dict[str, list[str]] = {"plain": [], "drafted": []}
+        for name, one in (("plain", plain), ("drafted", model)):
+
+            async def read(one: TextModel = one, name: str = name, **options: Any) -> None:
+                text = [x.text async for x in one.generate(TEXT, max_tokens=24, **options)]
+                found[name].append("".join(text))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                tasks.start_soon(lambda read=read: read(regex="[a-c]{4,9}x"))
+        assert sorted(found["plain"]) == sorted(found["drafted"])
+
+
+@pytest.mark.parametrize("given", [5, True, "", ["lookup"], b"x"])
+async def test_a_draft_of_another_type_is_refused_at_the_call(given: Any, file: Path) -> None:
+    with pytest.raises(aggml.InvalidArgument, match=r"\[load\] draft is .*'lookup'"):
+        aggml.models.load(file, draft=given)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_draft_model_with_another_vocabulary_is_refused(
+    folder: Path, file: Path, backend: aggml.Backend, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="same vocabulary"):
+        await load(random_file(folder, "llama"), backend, draft=file)
+    names, kinds = small.tokens()
+    other = [*names[:-1], "odd"], kinds
+    monkeypatch.setattr(small, "tokens", lambda: other)
+    odd = write_small(folder / "odd.gguf")
+    for draft in (odd, await load(odd, backend)):
+        with pytest.raises(ModelError, match=rf"token {len(names) - 1} is 'odd'.*{names[-1]!r}"):
+            await load(file, backend, draft=draft)
+    padding = [*names, "[PAD356]", "[PAD357]"], [*kinds, 5, 5]
+    monkeypatch.setattr(small, "tokens", lambda: padding)
+    longer = write_small(folder / "longer.gguf")
+    for one, another in ((file, longer), (longer, file)):
+        async with await load(one, backend, draft=another) as model:
+            await answers(model)
+            assert model.engine.counters.drafts > 5
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", ["mamba2", "rwkv7", "qwen3next"])
+async def test_models_with_states_are_refused(
+    layout: str, folder: Path, backend: aggml.Backend
+) -> None:
+    path = random_file(folder, layout)
+    with pytest.raises(aggml.Unsupported, match="keeps a state"):
+        await load(path, backend, draft="lookup")
+    with pytest.raises((aggml.Unsupported, ModelError)):
+        await load(random_file(folder, "llama"), backend, draft=path)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_models_that_do_not_continue_text_take_no_draft(
+    folder: Path, backend: aggml.Backend
+) -> None:
+    path = random_file(folder, "bert")
+    with pytest.raises(aggml.InvalidArgument, match="does not continue text"):
+        await aggml.models.load(path, backend, draft="lookup")
+    with pytest.raises(aggml.Unsupported, match="does not continue text"):
+        await load(random_file(folder, "llama"), backend, draft=path)
+
+
+async def test_a_file_that_is_not_there_is_named(file: Path, backend: aggml.Backend) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        await load(file, backend, draft=file.with_name("nowhere.gguf"))
