@@ -78,8 +78,8 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--imatrix", type=UserPath(exists=True, dir_okay=False, path_type=Path),
-            help="Importance matrix, which says how much each column matters: a .dat or .gguf that "
-            "llama.cpp measured. [default: all columns matter equally]",
+            help="Importance matrix, which says how much each column matters: a file of "
+            "aggml imatrix, or a .dat or .gguf of llama.cpp. [default: all columns matter equally]",
         ),
         click.option(
             "--adapter", "adapters", multiple=True, metavar="PATH[:SCALE]", callback=scaled_paths,
