@@ -22,6 +22,10 @@ from benchmarks.peers import module
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
 TEXTS: Final = ("The cat sits on the mat.", "A feline rests upon a rug.", "Stock prices fell.")
+WORDS: Final = (
+    "The cat sat on the mat.", "How do neural networks learn?",
+    "wind turbines make electric power from moving air, and the grid carries it far away", "a",
+)  # fmt: skip
 PROMPTS: Final = {
     "stories15M": "Once upon a time, there was a little girl named Lily",
     "tinyllama": "The three primary colours are",
@@ -66,6 +70,20 @@ def _vectors(folder: Path) -> list[list[float]]:
     return rows
 
 
+def _terms(folder: Path) -> list[dict[int, float]]:
+    """The weights of words that a head makes which predicts masked words (SPLADE)."""
+    torch, transformers = module("torch"), module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    found = []
+    with torch.no_grad():
+        for text in WORDS:
+            logits = model(**tokenizer(text, return_tensors="pt")).logits[0]
+            row = torch.log1p(torch.relu(logits)).max(0).values.tolist()
+            found.append({i: round(x, 6) for i, x in enumerate(row) if x > 0})
+    return found
+
+
 def _hashes(found: dict[str, Any]) -> dict[str, int]:
     """A hash of the bytes of each array."""
     return {name: zlib.crc32(np.ascontiguousarray(x).tobytes()) for name, x in found.items()}
@@ -82,6 +100,7 @@ def main() -> None:
     chat = place / "tinyllama-1.1b-chat-iq2_xxs.gguf"
     found["tinyllama"] = _greedy(chat, PROMPTS["tinyllama"], FOLLOWED["tinyllama"])
     found["minilm"] = {"texts": TEXTS, "vectors": _vectors(place / "minilm")}
+    found["splade"] = {"texts": WORDS, "weights": _terms(place / "splade")}
     whisper = module("torch").load(place / "tiny.en.pt", weights_only=True)
     state = {f"model_state_dict.{k}": x.numpy() for k, x in whisper["model_state_dict"].items()}
     found["whisper"] = _hashes(state)

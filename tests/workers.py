@@ -78,6 +78,8 @@ EITHER_LOOP = frozenset(
         "models/test_folders.py",
         "models/test_live.py",
         "models/test_minilm.py",
+        "models/test_measuring.py",
+        "models/test_sparse.py",
         "models/test_speech.py",
         "models/test_stages.py",
         "models/test_states.py",

@@ -12,6 +12,7 @@ import aggml
 from aggml.cli.bench import bench
 from aggml.cli.chat import chat
 from aggml.cli.devices import devices
+from aggml.cli.evaluating import evaluate, imatrix
 from aggml.cli.fit import fit
 from aggml.cli.gguf import gguf
 from aggml.cli.ops import ops
@@ -43,8 +44,8 @@ def main(context: click.Context) -> None:
 
 
 for command in (
-    devices, generate, chat, embed, rerank, transcribe, listen, serve, fit, gguf, bench, trace,
-    ops,
+    devices, generate, chat, embed, rerank, transcribe, listen, serve, fit, gguf, imatrix, evaluate,
+    bench, trace, ops,
 ):  # fmt: skip
     main.add_command(command)
 

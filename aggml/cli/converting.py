@@ -39,6 +39,20 @@ def _type(_: click.Context, option: click.Parameter, name: str | None) -> str | 
         ) from error
 
 
+def _bytes(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """A size, from a text such as "500M" or "2G": millions and thousands of millions of bytes.
+
+    Raises:
+        BadParameter: it is no such text.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9]\d{0,8})([MG])", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no size such as 500M or 2G", param=option)
+    return int(match[1]) * {"M": 10**6, "G": 10**9}[match[2]]
+
+
 def _pattern(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Check a regular expression.
 
@@ -78,13 +92,22 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--imatrix", type=UserPath(exists=True, dir_okay=False, path_type=Path),
-            help="Importance matrix, which says how much each column matters: a .dat or .gguf that "
-            "llama.cpp measured. [default: all columns matter equally]",
+            help="Importance matrix, which says how much each column matters: a file of "
+            "aggml imatrix, or a .dat or .gguf of llama.cpp. [default: all columns matter equally]",
         ),
         click.option(
             "--adapter", "adapters", multiple=True, metavar="PATH[:SCALE]", callback=scaled_paths,
             help="LoRA adapter that becomes part of the matrices: a GGUF file or a folder of PEFT; "
             "may be given several times. [default: none]",
+        ),
+        click.option(
+            "--split-max-size", metavar="SIZE", callback=_bytes,
+            help="Write parts TARGET-00001-of-0000N.gguf of at most this size: 500M or 2G. "
+            "[default: one file]",
+        ),
+        click.option(
+            "--no-tensor-first-split", is_flag=True,
+            help="With --split-max-size: the first part has no tensors.",
         ),
         click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs."),
     )):  # fmt: skip
@@ -150,6 +173,8 @@ async def _convert(
     keep: str | None,
     imatrix: Path | None,
     adapters: tuple[ScaledPath, ...],
+    split_max_size: int | None,
+    no_tensor_first_split: bool,
     as_json: bool,
 ) -> None:
     """Convert with a progress bar, then print a summary."""
@@ -158,17 +183,19 @@ async def _convert(
     with bar(what) as progress:
         done = await models.convert(
             source, target, dtype, ends=ends, keep=keep, imatrix=imatrix, adapters=adapters,
+            split_max_size=split_max_size, no_tensor_first_split=no_tensor_first_split,
             progress=progress,
         )  # fmt: skip
     if as_json:
         show({
             "source": str(source), "target": str(target), "tensors": done.tensors,
             "changed": done.changed, "bytes_before": done.nbytes_before, "bytes": done.nbytes,
-            "bytes_by_type": done.types,
+            "bytes_by_type": done.types, "paths": done.paths,
         })  # fmt: skip
         return
     kinds = ", ".join(f"{name} {size:,}" for name, size in done.types.items())
     click.echo(
         f"{done.tensors} tensors, {done.changed} in another type: {kinds}; "
         f"{done.nbytes_before:,} -> {done.nbytes:,} bytes"
+        + (f" in {len(done.paths)} parts" if len(done.paths) > 1 else "")
     )

@@ -304,10 +304,16 @@ async def generate(
 @adapter_options
 @click.argument("texts", nargs=-1)
 @click.option(
+    "--sparse",
+    is_flag=True,
+    help="Print weights of words instead, as ID:WEIGHT. MODEL must have a head for them (SPLADE).",
+)
+@click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON list with a list of numbers for each text.",
+    help="Print one JSON list with a list of numbers for each text; with --sparse with an object "
+    "of weights by token id.",
 )
 @awaited
 async def embed(
@@ -319,6 +325,7 @@ async def embed(
     adapters: tuple[ScaledPath, ...],
     control_vectors: tuple[ScaledPath, ...],
     texts: tuple[str, ...],
+    sparse: bool,
     as_json: bool,
 ) -> None:
     """Print a vector of length 1 for each of TEXTS, or for each line of standard input."""
@@ -326,7 +333,17 @@ async def embed(
     async with opened(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
     ) as loaded:
-        vectors = await loaded.embed(lines)
+        if sparse:
+            terms = await loaded.embed_sparse(lines)
+        else:
+            vectors = await loaded.embed(lines)
+    if sparse:
+        if as_json:
+            show(terms)
+            return
+        for one in terms:
+            click.echo(" ".join(f"{token}:{weight:.6g}" for token, weight in one.items()))
+        return
     if as_json:
         show(vectors.tolist())
         return

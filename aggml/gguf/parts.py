@@ -1,7 +1,8 @@
 """A model in several GGUF files: "model-00001-of-00003.gguf" and so on, read as one.
 
 Here: finding the parts, and GGUFParts, which has the interface of a GGUFFile. Not here: one file
-(file.py), writing parts.
+(file.py), writing
+parts (parts_writer.py).
 """
 
 from __future__ import annotations

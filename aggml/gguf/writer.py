@@ -99,6 +99,11 @@ class GGUFWriter:
         return self._end
 
     @property
+    def nbytes_of_values(self) -> int:
+        """Bytes of all metadata values so far, as they will be in the file."""
+        return sum(map(len, self._values.values()))
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed, or abandoned."""
         return self._spool < 0

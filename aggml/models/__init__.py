@@ -26,10 +26,12 @@ from aggml.models.errors import (
     NotFiniteError,
     TooLongError,
 )
+from aggml.models.evaluating import Divergence, Perplexity, evaluate
 from aggml.models.fitting import DeviceLayers, Fit, MemoryShortage, fit
 from aggml.models.host import Host, ModelStatus
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
+from aggml.models.measuring import Importance, measure_imatrix
 from aggml.models.memory import Memory
 from aggml.models.model import Model, Token
 from aggml.models.ranking import Ranked, ranked
@@ -45,14 +47,14 @@ from aggml.models.weights import open_model
 
 __all__ = [
     "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
-    "Description", "DeviceLayers", "EncoderModel", "EngineError", "Fit", "FullError", "Host",
-    "Hyperparameters", "Layer", "Memory", "MemoryShortage", "Model", "ModelError",
-    "ModelStatus", "NotFiniteError", "Partial", "Ranked", "Segment", "Span", "SpeechModel",
+    "Description", "DeviceLayers", "Divergence", "EncoderModel", "EngineError", "Fit", "FullError",
+    "Host", "Hyperparameters", "Importance", "Layer", "Memory", "MemoryShortage", "Model",
+    "ModelError", "ModelStatus", "NotFiniteError", "Partial", "Perplexity", "Ranked", "Segment",
+    "Span", "SpeechModel",
     "TextModel", "Token", "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage",
-    "VoiceModel", "Word", "blocking", "caller", "computing", "convert", "fit",
-    "known_architectures", "load", "open_model", "problems_of", "ranked", "read_sound",
-    "read_wav",
-    "register_architecture",
+    "VoiceModel", "Word", "blocking", "caller", "computing", "convert", "evaluate", "fit",
+    "known_architectures", "load", "measure_imatrix", "open_model", "problems_of", "ranked",
+    "read_sound", "read_wav", "register_architecture",
 ]  # fmt: skip
 
 

@@ -17,8 +17,10 @@ import numpy as np
 import aggml
 from aggml import DType, GGUFFile, GGUFWriter
 from aggml.gguf.parts import SPLIT_KEYS, GGUFParts
+from aggml.gguf.parts_writer import GGUFPartsWriter
 from aggml.models.adapters.given import GivenAdapters, refusal, scaled_files
 from aggml.models.adapters.reading import read_adapters
+from aggml.models.arguments import flag, integer
 from aggml.models.checking import describe_checked
 from aggml.models.checkpoints import ModelFolder
 from aggml.models.description import Description
@@ -70,6 +72,7 @@ class Converted:
         nbytes_before, nbytes: bytes of the source (its file, or the tensors of its folder), and of
             the written file.
         types: bytes of tensors by the name of their type.
+        paths: the file that was written, or all parts of it, the first one first.
     """
 
     tensors: int
@@ -77,6 +80,7 @@ class Converted:
     nbytes_before: int
     nbytes: int
     types: dict[str, int]
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ async def convert(
     keep: str | None = None,
     imatrix: str | os.PathLike[str] | None = None,
     adapters: Sequence[Any] | None = None,
+    split_max_size: int | None = None,
+    no_tensor_first_split: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
     """Write a model as a GGUF file: from "folder" to "model.gguf", with matrices of "q4_K".
@@ -127,6 +133,10 @@ async def convert(
         adapters: LoRA adapters that become part of the matrices, ``[(path, scale), ...]``, as for
             `load`. A matrix of blocks is rounded once more; its type stays, unless ``dtype`` is
             given.
+        split_max_size: write parts of at most so many bytes, "model-00001-of-00003.gguf" and so on
+            for a target "model.gguf"; a tensor that has more is a part of its own. None: one file.
+        no_tensor_first_split: whether the first part has metadata only; else it does if nothing
+            else fits into it.
         progress: called with bytes of the source done so far and bytes in all.
 
     Raises:
@@ -134,7 +144,7 @@ async def convert(
             belongs to another model.
         Unsupported: there is no quantizer for the type.
         InvalidArgument: the type cannot be made without an importance matrix; ``adapters`` is no
-            list of adapters, or the source does not continue text.
+            list of adapters, or the source does not continue text; there would be too many parts.
         OSError: the target cannot be written.
 
     Cancellation: takes effect after the current piece; an old ``target`` stays, nothing else does.
@@ -144,6 +154,12 @@ async def convert(
     weighs = {} if imatrix is None else await anyio.to_thread.run_sync(read_imatrix, imatrix)
     wanted = _Wanted(element, last, None if keep is None else re.compile(keep), weighs)
     given = scaled_files("convert", "adapters", adapters)
+    part = None if split_max_size is None else integer(
+        "convert", "split_max_size", split_max_size, 1
+    )  # fmt: skip
+    bare = flag("convert", "no_tensor_first_split", no_tensor_first_split)
+    if bare and part is None:
+        raise aggml.InvalidArgument("[convert] no_tensor_first_split needs split_max_size")
     source, where = user_path(source), user_path(target)
     types, changed = dict[str, int](), 0
     with await open_model(source) as opened:
@@ -153,7 +169,9 @@ async def convert(
         metadata = opened.metadata
         if isinstance(opened, ModelFolder):
             metadata = await anyio.to_thread.run_sync(opened.file_metadata)
-        writer = GGUFWriter(where, alignment=align)
+        writer = GGUFWriter(where, alignment=align) if part is None else GGUFPartsWriter(
+            where, alignment=align
+        )  # fmt: skip
         try:
             for key, value in metadata.items():
                 if key != "general.alignment" and key not in SPLIT_KEYS:
@@ -162,13 +180,14 @@ async def convert(
                         told = told or "string"  # an empty list does not say of what
                     writer.add(key, value, told)
             done = 0
+            sizes = {x: _size(wanted.of(x, t), t) for x, t in opened.tensors.items()}
+            if isinstance(writer, GGUFPartsWriter):
+                writer.plan(sizes, part or 1, no_tensor_first_split=bare)
             for name, tensor in opened.tensors.items():
                 to = wanted.of(name, tensor)
                 await _written(opened, writer, name, to, weighs.get(name), changes.get(name))
                 changed += to is not tensor.dtype
-                types[to.type_name] = types.get(to.type_name, 0) + to.row_size(tensor.ne[0]) * (
-                    math.prod(tensor.ne[1:])
-                )
+                types[to.type_name] = types.get(to.type_name, 0) + sizes[name]
                 done += tensor.nbytes
                 if progress is not None:
                     progress(done, total)
@@ -177,15 +196,21 @@ async def convert(
             writer.abandon()
             raise
         count = len(opened.tensors)
-    size = (await anyio.Path(where).stat()).st_size
+    paths = writer.paths if isinstance(writer, GGUFPartsWriter) else [where]
+    size = sum([(await anyio.Path(path).stat()).st_size for path in paths])
     from_file = anyio.Path(source)
     before = (await from_file.stat()).st_size if await from_file.is_file() else total
-    return Converted(count, changed, before, size, types)
+    return Converted(count, changed, before, size, types, tuple(map(str, paths)))
+
+
+def _size(to: DType, tensor: Tensor) -> int:
+    """Bytes of a tensor that has become another type."""
+    return to.row_size(tensor.ne[0]) * math.prod(tensor.ne[1:])
 
 
 async def _written(
     source: ModelFile,
-    writer: GGUFWriter,
+    writer: GGUFWriter | GGUFPartsWriter,
     name: str,
     to: DType,
     weighs: npt.NDArray[np.float32] | None,

@@ -21,9 +21,11 @@ from aggml.models.arguments import (
     text_list,
     urgency_of,
 )  # fmt: skip
+from aggml.models.encoder.sparse import weights_of_terms, weights_of_tokens
 from aggml.models.engine.batches import BatchEngine
 from aggml.models.errors import ModelError
 from aggml.models.model import LONG_TEXT, Model
+from aggml.models.tokenizers.roles import CONTROL, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -202,6 +204,98 @@ class EncoderModel(Model):
         ids = await self._tokens(place, texts, prompt)
         found = await self._results(place, ids, "tokens", *when)
         return [_unit(x) for x in found] if unit else found
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether the file has a head for weights of words, so that `embed_sparse` works."""
+        return self._encoder.sparse is not None
+
+    async def embed_sparse(
+        self,
+        texts: Sequence[str],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        prompt: str | None = None,
+    ) -> list[dict[int, float]]:
+        """The weights of words of each text; a text longer than ``ctx`` tokens is cut.
+
+        With a head that predicts masked words (SPLADE) the weight of a word of the vocabulary is
+        log(1 + x), x the largest number that any token of the text has for it, and words count that
+        are not in the text. With one number for each token (bge-m3) it is the largest number of the
+        tokens that are this word; tokens around a text and unknown ones have none.
+
+        Args:
+            texts: any number of texts.
+            priority: as for `embed`.
+            deadline: as for `embed`.
+            prompt: as for `embed`.
+
+        Returns:
+            For each text the weights above 0 by token id, in order of the ids.
+
+        Raises:
+            InvalidArgument, DeadlineError, EngineError, ModelError, InvalidState: as for `embed`.
+            Unsupported: the file has no such head (`has_terms`).
+
+        Cancellation: takes the texts back; the model stays usable.
+        """
+        place = "embed_sparse"
+        self._check_open(place)
+        when = urgency_of(place, priority, deadline)
+        ids = await self._tokens(place, texts, prompt)
+        return await self._terms(place, ids, *when)
+
+    async def embed_sparse_ids(
+        self,
+        sequences: Sequence[TokenIds],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> list[dict[int, float]]:
+        """`embed_sparse` for texts that are given as token ids.
+
+        Raises:
+            InvalidArgument: a text without tokens, an id that is not in the vocabulary.
+            DeadlineError, EngineError: as for `embed`.
+            ModelError: a text longer than ``ctx``.
+            Unsupported: the file has no such head.
+            InvalidState: the model is closed.
+
+        Cancellation: takes the texts back; the model stays usable.
+        """
+        place = "embed_sparse_ids"
+        self._check_open(place)
+        when = urgency_of(place, priority, deadline)
+        ids = sequences_of(place, "sequences", sequences, self.vocabulary_size)
+        return await self._terms(place, ids, *when)
+
+    async def _terms(
+        self,
+        what: str,
+        sequences: Sequence[Sequence[int]],
+        priority: int,
+        deadline: float | None,
+    ) -> list[dict[int, float]]:
+        kind = self._encoder.sparse
+        if kind is None:
+            raise self._cannot(
+                what, "has no head for weights of words: load a folder or a file with one"
+            )
+        found = await self._results(what, sequences, kind, priority, deadline)
+        if kind == "weights":
+            left_out = self._marks()
+            pairs = zip(sequences, found, strict=True)
+            return [weights_of_tokens(ids, values, left_out) for ids, values in pairs]
+        model = self._encoder.model
+        logs = model.term_logs if model.term_pooling == "max" else 0
+        return await anyio.to_thread.run_sync(lambda: [weights_of_terms(x, logs) for x in found])
+
+    def _marks(self) -> set[int]:
+        """Tokens that mark something and are no words."""
+        words = self._tokenizer
+        kinds = () if words is None else words.kinds
+        return {i for i, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN)}
 
     def _dimensions(self, what: str, given: int | None) -> int:
         return self.width if given is None else integer(what, "dimensions", given, 1, self.width)

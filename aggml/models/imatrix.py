@@ -1,7 +1,8 @@
 """Importance matrices: how much each column of a weight matters, as llama.cpp measures it.
 
 Here: reading its files, the older form and the one in GGUF. Not here: quantizing with them
-(converting.py), measuring.
+(converting.py), measuring
+(measuring.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["read_imatrix"]
+__all__ = ["COUNTS", "SUMS", "read_imatrix"]
 
 SUMS: Final = ".in_sum2"
 COUNTS: Final = ".counts"

@@ -203,6 +203,14 @@ class Model(ABC):
     async def embed_ids(self, sequences: Sequence[TokenIds]) -> F32:
         """A vector for each sequence of token ids: float32 (len(sequences), width)."""
 
+    async def embed_sparse(self, texts: Sequence[str]) -> list[dict[int, float]]:
+        """The weights of words of each text, by token id.
+
+        Raises:
+            Unsupported: the model has no head for such weights.
+        """
+        raise self._cannot("embed_sparse", "has no head for weights of words: load a SPLADE model")
+
     async def rerank(self, query: str, documents: Sequence[str]) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 

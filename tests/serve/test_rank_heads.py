@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 from cli.program import run
 from models import layout, random_folders
+from models.masked_words import head_of
 from serve.support import serving
 from tokenizers import models as kinds
 from tokenizers import pre_tokenizers, processors
@@ -159,3 +160,29 @@ async def test_vectors_of_them_are_cut_over_http(family: str, tmp_path: Path) ->
     found = np.array([x["embedding"] for x in answer.json()["data"]])
     assert found.shape == (len(TEXTS), 24)
     np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+async def test_weights_of_words_over_http_and_in_the_program(tmp_path: Path) -> None:
+    place = random_folders.save(tmp_path / "terms", *head_of("bert", tied=True))
+    word_piece().save(str(place / "tokenizer.json"))
+    ranker = random_folders.write(tmp_path / "ranker", "bert-rank")
+    word_piece().save(str(ranker / "tokenizer.json"))
+    async with await aggml.models.load(place) as model:
+        wanted = await model.embed_sparse(TEXTS)
+    assert len({len(x) for x in wanted}) > 1
+    async with serving(models=[ranker, place]) as (_, client):
+        answer = await client.post("/embed_sparse", json={"inputs": TEXTS})
+        assert answer.status_code == 200, answer.text
+        got = [{x["index"]: x["value"] for x in one} for one in answer.json()]
+        assert got == [pytest.approx(x, abs=2e-5) for x in wanted]
+        one = await client.post("/embed_sparse", json={"inputs": TEXTS[0], "model": "terms"})
+        assert {x["index"]: x["value"] for x in one.json()[0]} == pytest.approx(got[0], abs=2e-5)
+        other = await client.post("/embed_sparse", json={"inputs": "a", "model": "ranker"})
+        assert other.status_code == 404
+        assert "sparse embeddings" in other.json()["error"]["message"]
+    told = json.loads(run("embed", place, *TEXTS, "--sparse", "--json")[0])
+    assert [{int(i): x for i, x in one.items()} for one in told] == [
+        pytest.approx(x, abs=2e-5) for x in wanted
+    ]
+    lines = run("embed", place, TEXTS[0], "--sparse")[0].split()
+    assert [int(x.split(":")[0]) for x in lines] == [*wanted[0]]

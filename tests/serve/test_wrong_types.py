@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pytest
-from models import random_models
+from models import random_folders, random_models
+from models.masked_words import head_of
 from serve.support import serving
+from serve.test_rank_heads import word_piece
 
 from aggml.models.small import write_small
 from aggml.serve.http.app import ENDPOINTS
@@ -43,6 +45,7 @@ LEAST: Final[dict[str, dict[str, Any]]] = {
     "/v1/messages/count_tokens": CHAT,
     "/v1/embeddings": {"input": "a"},
     "/embed": {"inputs": "a"},
+    "/embed_sparse": {"inputs": "a"},
     "/embedding": {"content": "a"},
     "/v1/rerank": {"query": "a", "documents": ["b"]},
     "/completion": {"prompt": "a", "n_predict": 1},
@@ -82,6 +85,9 @@ async def test_a_value_of_any_type_is_taken_or_refused_by_name(
     file = write_small(tmp_path / "small.gguf")
     if path == "/v1/rerank":
         file = random_models.write(tmp_path / "encoder.gguf", "bert-rank", words)
+    if path == "/embed_sparse":
+        file = random_folders.save(tmp_path / "terms", *head_of("bert", tied=True))
+        word_piece().save(str(file / "tokenizer.json"))
     fields = [x.encode_name for x in msgspec.structs.fields(kind)]
     others = [name for other in OTHERS for name in other.names if not target_of(name, kind)]
     others = [name for name in others if name not in fields]

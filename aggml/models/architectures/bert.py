@@ -50,6 +50,23 @@ _DISTIL: Final = {
     "blk.{i}.ffn_down": "transformer.layer.{i}.ffn.lin2",
     "blk.{i}.layer_output_norm": "transformer.layer.{i}.output_layer_norm",
 }
+#: Heads that predict masked words: SPLADE's weights of words are made of them.
+_WORDS: Final = {
+    "mlm.dense": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.output": ("cls.predictions.decoder", "cls.predictions"),
+}
+_ROBERTA_WORDS: Final = {
+    "mlm.dense": "lm_head.dense",
+    "mlm.norm": "lm_head.layer_norm",
+    "mlm.output": ("lm_head.decoder", "lm_head"),
+}
+_DISTIL_WORDS: Final = {
+    "mlm.dense": "vocab_transform",
+    "mlm.norm": "vocab_layer_norm",
+    "mlm.output": "vocab_projector",
+}
+_TOKENS: Final = {"sparse": "sparse_linear"}  # bge-m3: a weight of each token
 _GUESSES: Final = (r"^cls\.", r"^lm_head\.", r"^vocab_")  # heads that predict masked words; unused
 
 
@@ -62,26 +79,44 @@ def _roberta_context(config: Config) -> int:
     return int(config.need("max_position_embeddings")) - _before_first(config)
 
 
+_XLM_ROBERTA: Final = _BERT | _TOKENS | {
+    "position_embd": without_first("embeddings.position_embeddings", _before_first),
+}  # fmt: skip
+_ABSOLUTE: Final = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
+_ROBERTAS: Final = ("xlm-roberta", "roberta", "camembert")
+
+
 CHECKPOINTS: Final = (
+    Checkpoint(
+        ("bert",), _BERT | _WORDS | _TOKENS, ENCODER_KEYS, prefixes=("bert.",),
+        ignored=(r"^cls\.", r"^pooler\."), classes=("BertForMaskedLM",), expects=_ABSOLUTE,
+    ),
+    Checkpoint(
+        _ROBERTAS, _XLM_ROBERTA | _ROBERTA_WORDS,
+        ENCODER_KEYS | {"context_length": _roberta_context},
+        prefixes=("roberta.",), ignored=(*_GUESSES, r"^pooler\."), expects=_ABSOLUTE,
+        classes=("XLMRobertaForMaskedLM", "RobertaForMaskedLM", "CamembertForMaskedLM"),
+    ),
+    Checkpoint(
+        ("distilbert",), _BERT | _DISTIL | _DISTIL_WORDS,
+        ENCODER_KEYS | {"feed_forward_length": "hidden_dim"}, prefixes=("distilbert.",),
+        classes=("DistilBertForMaskedLM",), expects={"activation": ("gelu",)},
+    ),
     Checkpoint(
         ("bert",), _BERT | {"cls": "pooler.dense", "cls.output": "classifier"}, ENCODER_KEYS,
         prefixes=("bert.",), ignored=_GUESSES, classes=("BertForSequenceClassification",),
-        expects={"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)},
+        expects=_ABSOLUTE,
     ),
     Checkpoint(
-        ("bert",), _BERT, ENCODER_KEYS, prefixes=("bert.",), ignored=(*_GUESSES, r"^pooler\."),
-        expects={"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)},
+        ("bert",), _BERT | _TOKENS, ENCODER_KEYS, prefixes=("bert.",),
+        ignored=(*_GUESSES, r"^pooler\."), expects=_ABSOLUTE,
     ),
     Checkpoint(
-        ("xlm-roberta", "roberta", "camembert"),
-        _BERT | {
-            "position_embd": without_first("embeddings.position_embeddings", _before_first),
-            "cls": "classifier.dense",
-            "cls.output": "classifier.out_proj",
-        },
+        _ROBERTAS,
+        _XLM_ROBERTA | {"cls": "classifier.dense", "cls.output": "classifier.out_proj"},
         ENCODER_KEYS | {"context_length": _roberta_context},
         prefixes=("roberta.",), ignored=(*_GUESSES, r"^pooler\."),
-        expects={"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)},
+        expects=_ABSOLUTE,
     ),
     Checkpoint(
         ("distilbert",), _BERT | _DISTIL, ENCODER_KEYS | {"feed_forward_length": "hidden_dim"},

@@ -64,30 +64,38 @@ def _pattern(config: Config) -> int | list[bool] | None:
     return None if near == [i % 3 != 0 for i in range(len(near))] else near
 
 
-CHECKPOINT: Final = Checkpoint(
-    ("modernbert",),
-    {
-        "token_embd": "embeddings.tok_embeddings",
-        "token_embd_norm": "embeddings.norm",
-        "output_norm": "final_norm",
-        "blk.{i}.attn_norm": "layers.{i}.attn_norm",
-        "blk.{i}.attn_qkv": "layers.{i}.attn.Wqkv",
-        "blk.{i}.attn_output": "layers.{i}.attn.Wo",
-        "blk.{i}.ffn_norm": "layers.{i}.mlp_norm",
-        "blk.{i}.ffn_up": "layers.{i}.mlp.Wi",
-        "blk.{i}.ffn_down": "layers.{i}.mlp.Wo",
-        "cls": "head.dense",
-        "cls.norm": "head.norm",
-        "cls.output": "classifier",
-    },
-    ENCODER_KEYS | {
-        "attention.sliding_window": "local_attention",
-        "attention.sliding_window_pattern": _pattern,
-        "hidden_activation": "hidden_activation",
-    },
-    ignored=(r"^decoder\.",),
-    expects={"hidden_activation": ("gelu", "silu")},
+_LAYERS: Final = {
+    "token_embd": "embeddings.tok_embeddings",
+    "token_embd_norm": "embeddings.norm",
+    "output_norm": "final_norm",
+    "blk.{i}.attn_norm": "layers.{i}.attn_norm",
+    "blk.{i}.attn_qkv": "layers.{i}.attn.Wqkv",
+    "blk.{i}.attn_output": "layers.{i}.attn.Wo",
+    "blk.{i}.ffn_norm": "layers.{i}.mlp_norm",
+    "blk.{i}.ffn_up": "layers.{i}.mlp.Wi",
+    "blk.{i}.ffn_down": "layers.{i}.mlp.Wo",
+}
+_KEYS: Final = ENCODER_KEYS | {
+    "attention.sliding_window": "local_attention",
+    "attention.sliding_window_pattern": _pattern,
+    "hidden_activation": "hidden_activation",
+}
+_NETS: Final = {"hidden_activation": ("gelu", "silu")}
+
+
+CHECKPOINTS: Final = (
+    Checkpoint(
+        ("modernbert",),
+        _LAYERS | {"mlm.dense": "head.dense", "mlm.norm": "head.norm", "mlm.output": "decoder"},
+        _KEYS, classes=("ModernBertForMaskedLM",),
+        expects=_NETS | {"classifier_activation": ("gelu",)},
+    ),
+    Checkpoint(
+        ("modernbert",),
+        _LAYERS | {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"},
+        _KEYS, ignored=(r"^decoder\.",), expects=_NETS,
+    ),
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("modern-bert",), describe, (CHECKPOINT,))
+ARCHITECTURE = Architecture(("modern-bert",), describe, CHECKPOINTS)

@@ -18,7 +18,13 @@ from aggml import Tensor
 from aggml.models.checkpoints.config import Config, read_json
 from aggml.models.checkpoints.keys import Number, rope_keys
 from aggml.models.checkpoints.planning import Translation, chosen, rows_of
-from aggml.models.checkpoints.pooling import NORMALIZE, RANK, modules_of, pooling_keys
+from aggml.models.checkpoints.pooling import (
+    NORMALIZE,
+    RANK,
+    modules_of,
+    pooling_keys,
+    predicts_words,
+)
 from aggml.models.checkpoints.rerankers import QWEN3_TEMPLATE, answer_tokens, is_reranker
 from aggml.models.checkpoints.settings import refuse_unread
 from aggml.models.checkpoints.shards import Shards
@@ -84,6 +90,9 @@ class ModelFolder:
         name, self._map = chosen(config, checkpoints)
         self._shards = Shards(self.path)
         self._made = Translation(config, self._map, self._shards).tensors()
+        modules = modules_of(self.path)
+        if modules is not None and not predicts_words(modules):
+            self._made = {x: made for x, made in self._made.items() if not x.startswith("mlm.")}
         self.tensors = {
             name: aggml.new_tensor(x.dtype, ne=x.shape[::-1] or (1,), name=name)
             for name, x in self._made.items()
@@ -94,6 +103,11 @@ class ModelFolder:
             kinds = self._made.get("token_types.weight")  # llama.cpp needs the number in any case
             self.metadata["tokenizer.ggml.token_type_count"] = (
                 1 if kinds is None else kinds.shape[0]
+            )
+        if modules is not None and predicts_words(modules) and "mlm.dense.weight" not in self._made:
+            raise ModelError(
+                "modules.json has a module SpladePooling, but the folder has no head that predicts "
+                "masked words, or config.json does not name a class ...ForMaskedLM"
             )
         rows = self._rows_of_embeddings()
         told = config.get("vocab_size")

@@ -44,6 +44,8 @@ BIASES: Final = {
     "norm_bias": ("attn_norm", "ffn_norm", "output_norm"), "mamba_conv_bias": ("ssm_conv1d",),
     "use_conv_bias": ("ssm_conv1d",), "mamba_proj_bias": ("ssm_in",),
 }  # fmt: skip
+#: The matrix of a head that predicts masked words; most often it is that of the embeddings.
+WORDS: Final = "mlm.output.weight"
 BOTH: Final = (".weight", ".bias")
 WHOLE: Final = (*BOTH, ".ssm_a", ".ssm_d")  #: Ends of names that stand for one tensor.
 #: Buffers that older folders contain and nobody needs.
@@ -116,15 +118,17 @@ class Translation:
             )
         default = self.config.model_type in TIED
         tied = bool(self.config.get("tie_word_embeddings", default=default))
+        words = bool(self.config.get("tie_word_embeddings", default=True))
         for target, rule in self.map.tensors.items():
             for i in range(layers) if "{i}" in target else (0,):
                 for suffix in ("",) if target.endswith(WHOLE) else BOTH:
-                    one = self._first(named, rule, i, suffix, target + suffix)
+                    whole = target + suffix
+                    one = self._first(named, rule, i, suffix, whole)
                     if one is None:
                         continue
                     used.update(one.sources)
-                    if not (tied and target == "output"):
-                        found[target.replace("{i}", str(i)) + suffix] = one
+                    if not (tied and target == "output") and not (words and whole == WORDS):
+                        found[whole.replace("{i}", str(i))] = one
         skipped = [re.compile(x) for x in (*IGNORED, *self.map.ignored)]
         rest = [
             name
@@ -234,7 +238,12 @@ def _kind(
 
 
 def _short(name: str, prefixes: tuple[str, ...]) -> str:
-    """A name without its prefix; the first of ``prefixes`` that fits is removed."""
+    """A name without its prefix; the first of ``prefixes`` that fits is removed.
+
+    Norms of old folders have a gamma and a beta.
+    """
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        name = name.removesuffix(old) + new if name.endswith(old) else name
     return next((name.removeprefix(x) for x in prefixes if name.startswith(x)), name)
 
 

@@ -13,14 +13,16 @@ from aggml.models.checkpoints.config import read_json
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from aggml.models.checkpoints.config import Config
 
-__all__ = ["NORMALIZE", "RANK", "modules_of", "pooling_keys"]
+__all__ = ["NORMALIZE", "RANK", "modules_of", "pooling_keys", "predicts_words"]
 
 #: Whether vectors have length 1; other programs do not know this key.
 NORMALIZE: Final = "pooling_normalize"
+NONE: Final = 0
 MEAN: Final = 1
 RANK: Final = 4
 #: GGUF's numbers by the names in 1_Pooling/config.json: newer names, then older ones.
@@ -63,10 +65,39 @@ def pooling_keys(
             found["pooling_type"] = _pooling(told)
         elif kind == "Normalize":
             found[NORMALIZE] = True
+        elif kind == "SpladePooling" and not causal:
+            found |= _splade(folder / str(module.get("path", "1_SpladePooling")))
         elif kind == "LogitScore" and causal:
             found["pooling_type"] = RANK
-        elif kind != "Transformer":
+        elif kind not in ("Transformer", "MLMTransformer"):
             raise ModelError(f"modules.json has a module of the type {kind!r}, which is not known")
+    return found
+
+
+def predicts_words(modules: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these modules use a head that predicts masked words."""
+    return any(str(x.get("type", "")).endswith("SpladePooling") for x in modules)
+
+
+def _splade(folder: Path) -> dict[str, Any]:
+    """The keys of a model that makes weights of words, which has no vector of a text.
+
+    Raises:
+        ModelError: an unknown way of pooling, or activation.
+    """
+    told = read_json(folder / "config.json")
+    found: dict[str, Any] = {"pooling_type": NONE}
+    for key, name, known in (
+        ("sparse.pooling", "pooling_strategy", ("max", "sum")),
+        ("sparse.activation", "activation_function", ("relu", "log1p_relu")),
+    ):
+        value = told.get(name, known[0])
+        if value not in known:
+            raise ModelError(
+                f"{folder.name}/config.json has {name} = {value!r}, expected was "
+                f"{' or '.join(known)}"
+            )
+        found[key] = value
     return found
 
 

@@ -29,6 +29,10 @@ FILES: Final = (
 )
 
 
+#: Further files of weights, each with one matrix that is named after it: bge-m3 has them.
+FURTHER: Final = ("sparse_linear",)
+
+
 class Shards:
     """The tensors of a folder.
 
@@ -55,6 +59,11 @@ class Shards:
                 self._add(dict.fromkeys(file.stored, file), self.of, path)
             else:
                 self._add(read_pickled(path), self._arrays, path)
+        for name in FURTHER:
+            path = folder / f"{name}.pt"
+            if path.is_file():
+                head = {f"{name}.{part}": x for part, x in read_pickled(path).items()}
+                self._add(head, self._arrays, path)
         for name, file_name in named.items():
             self._check_place(name, file_name)
 

@@ -7,7 +7,7 @@ weights (../weights.py), text and tokens (../tokenizers/), the choice of a token
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from aggml.models.description import Description
 
 __all__ = ["CHUNK", "F32", "Best", "Decoder", "Followed"]
+
+PIECE: Final = 1 << 24  # logits that `Decoder.logits_at` brings here at a time: 64 MiB
 
 
 class Decoder:
@@ -326,6 +328,62 @@ class Decoder:
             (found,) = await future
             pieces.append(np.asarray(found).reshape(-1, self.model.width))
         return np.concatenate(pieces)
+
+    async def begin(self, ids: Sequence[int], slot: int = 0) -> None:
+        """Process tokens of a sequence from position 0 on, for `logits_at` behind them.
+
+        Cancellation: aborts the computation; the sequence is undefined.
+        """
+        self._check(ids, 0)
+        for at in range(0, len(ids), CHUNK):
+            await self._run(slot, ids[at : at + CHUNK], at)
+
+    async def logits_at(self, ids: Sequence[int], start: int, slot: int = 0) -> F32:
+        """Process tokens of a sequence at ``start ..``, at most `piece` of them.
+
+        Returns:
+            The logits after each token, (len(ids), vocabulary) float32.
+
+        Cancellation: aborts the computation; the sequence is undefined.
+        """
+        self._check(ids, start)
+        return await self._run(slot, ids, start, every=True)
+
+    @property
+    def piece(self) -> int:
+        """Of how many tokens `logits_at` gives logits, so that they take at most 64 MiB."""
+        return max(1, min(CHUNK, PIECE // self.vocabulary))
+
+    async def built(self, batch: Batch, *, hidden: bool) -> Step:
+        """A step for a batch, neither prepared nor kept: for a graph that computes more.
+
+        Args:
+            batch: all of its tokens get a result.
+            hidden: whether the result is the hidden state instead of logits.
+        """
+        with self.lifetime.use("Decoder"):
+            return await self._steps.built(replace(batch.shape(0), hidden=hidden))
+
+    async def run_more(
+        self, step: Step, batch: Batch, more: Mapping[Tensor, Any], results: Sequence[Tensor]
+    ) -> Future[Any]:
+        """Queue a step whose graph computes more than that of `built`.
+
+        Args:
+            step: has that graph; it is prepared.
+            batch: its tokens.
+            more: further inputs of the graph.
+            results: the tensors to bring here.
+
+        Cancellation: nothing is queued.
+        """
+        with self.lifetime.use("Decoder"):
+            inputs = step.inputs(batch) | dict(more)
+            return await self._submitted(step, inputs, results, batch.taken)
+
+    def batch_of(self, ids: Sequence[int], start: int, slot: int = 0) -> Batch:
+        """The batch for a piece of one sequence, of which every token gets a result."""
+        return self._whole(slot, ids, start, every=True)
 
     async def share(self, n: int) -> None:
         """Copy the first ``n`` positions of sequence 0 to all others.

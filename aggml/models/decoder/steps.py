@@ -58,6 +58,16 @@ class Steps:
                 step = self._known(shape) or await self._build(shape)
         return step
 
+    async def built(self, shape: Shape) -> Step:
+        """A step of a shape, neither prepared nor kept: for a graph that computes more.
+
+        Raises:
+            InvalidState: the model is closed.
+        """
+        if self.closed:
+            raise closed_error("Decoder")
+        return await self._builder.build(shape)
+
     def find(self, shape: Shape) -> Step | None:
         """The step of a shape if it is kept.
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from aggml.models.blocks.attention import Rope
     from aggml.models.blocks.experts import Experts
 
-__all__ = ["EncoderDescription", "EncoderLayer", "Net", "Pooling"]
+__all__ = ["EncoderDescription", "EncoderLayer", "Net", "Pooling", "TermPooling"]
 
 Pooling = Literal["mean", "cls", "last", "none"]
+TermPooling = Literal["max", "sum"]
 Net = Literal["gelu", "gated gelu", "gated tanh", "gated silu", "joined gelu", "joined silu"]
 
 
@@ -122,6 +123,9 @@ class EncoderDescription:
         embedding_norm: whether embeddings are normalised (``token_embd_norm``).
         embedding_scale: embeddings are multiplied by it.
         last_norm: the name of the norm after the last layer, if norms come before the blocks.
+        term_pooling: how a head that predicts masked words (``mlm``) makes one weight of a word
+            of those of all tokens.
+        term_logs: how often log(1 + x) is taken of such a weight.
         distance_bias: ``max_bias`` of `ops.flash_attn_ext`, from which each head's ALiBi slope
             follows; 0: no ALiBi.
     """
@@ -142,6 +146,8 @@ class EncoderDescription:
     embedding_norm: bool = True
     embedding_scale: float = 1.0
     last_norm: str = "output_norm"
+    term_pooling: TermPooling = "max"
+    term_logs: int = 1
 
     @property
     def head(self) -> int:
@@ -204,6 +210,12 @@ class EncoderDescription:
         else:
             found |= linear("cls", width, ranks)
         found["cls.weight"] = TensorForm(found["cls.weight"].ne, optional=True)
+        found |= linear("sparse", width, 1)
+        found["sparse.weight"] = TensorForm((width, 1), optional=True)
+        if "mlm.dense.weight" in tensors:
+            found |= linear("mlm.dense", width, width) | norm("mlm.norm", width, centred=True)
+            found |= linear("mlm.output", width, "vocabulary")
+            found["mlm.output.weight"] = replace(found["mlm.output.weight"], optional=True)
         return found | self.layer_forms(tensors, "")
 
     def layer_forms(self, tensors: Mapping[str, Tensor], prefix: str) -> dict[str, TensorForm]:

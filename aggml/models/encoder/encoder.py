@@ -15,7 +15,7 @@ import numpy as np
 
 from aggml import Backend, DeviceType, DType, InvalidArgument, gather
 from aggml.models.encoder.graph import Kind, Program, build, mask_of
-from aggml.models.encoder.packing import F32, Ids, PackingShape, divide, fill, pack
+from aggml.models.encoder.packing import F32, Ids, PackingShape, divide, fill, pack, pack_apart
 from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.memory import Parts
@@ -38,6 +38,11 @@ MOST_WORKERS: Final = 16
 PART_TOKENS: Final = 512
 #: The same for devices other than a CPU: they need many columns.
 DEVICE_TOKENS: Final = 4096
+#: Numbers of a head that predicts masked words, one for each token and each word of the vocabulary,
+#: that one graph computes: 64 MiB of them, and 512 tokens for a vocabulary of 30,522 words.
+TERMS: Final = 1 << 24
+#: Graphs of such heads that are kept for each thread; each has up to 8 MiB of results.
+TERM_GRAPHS: Final = 8
 #: A batch is full with so many parts for each worker.
 PARTS: Final = 4
 
@@ -65,6 +70,8 @@ class Encoder:
     Attributes:
         vocabulary: how many tokens there are.
         ranks: whether the file has a rank head.
+        sparse: what a weight of a word is made of: "weights" of tokens (bge-m3), "terms" of a head
+            that predicts masked words (SPLADE); None: the file has neither head.
         full: tokens of a full batch.
     """
 
@@ -81,6 +88,9 @@ class Encoder:
         self.weights = weights
         self.vocabulary = weights["token_embd.weight"].ne[1]
         self.ranks = "cls.output.weight" in weights or "cls.weight" in weights
+        self.sparse: Kind | None = None
+        if "sparse.weight" in weights or "mlm.dense.weight" in weights:
+            self.sparse = "weights" if "sparse.weight" in weights else "terms"
         cpu = isinstance(backend, Backend) and backend.device.type is DeviceType.CPU
         self._further = _further(backend) if isinstance(backend, Backend) and cpu else []
         sites = [self.site, *map(site_of, self._further)]
@@ -121,18 +131,23 @@ class Encoder:
         Args:
             texts: token ids, for which `check` has returned.
             kind: "pooled": the vector of each text, not normalised, (width,); "rank": the numbers
-                of the rank head, (ranks,); "tokens": the vectors of all tokens, (tokens, width).
+                of the rank head, (ranks,); "tokens": the vectors of all tokens, (tokens, width);
+                "terms": a number of each word, (vocabulary,); "weights": one of each token.
 
         Cancellation: aborts the computation.
         """
         with self.lifetime.use("Encoder"):
             lengths = [len(x) for x in texts]
             alike = len(set(lengths)) == 1
-            parts = divide(lengths, len(self._workers), self._part)
+            most = self._part
+            if kind == "terms":
+                alike, most = False, min(most, max(1, TERMS // self.vocabulary))
+            parts = divide(lengths, len(self._workers), most)
             queued: list[tuple[_Part, Future[Any]]] = []
             try:
                 for numbers in parts:
-                    part = _Part(numbers, [texts[i] for i in numbers], alike=alike)
+                    chosen = [texts[i] for i in numbers]
+                    part = _Part(numbers, chosen, alike=alike, apart=kind == "terms")
                     queued.append((part, await self._queue(part, kind)))
                 if len(queued) == 1:
                     arrays = [await queued[0][1]]
@@ -208,6 +223,9 @@ class Encoder:
         free_with(program, program.graph)
         with self._lock:
             programs[key] = program
+            if kind == "terms":
+                for old in [x for x in programs if x[1] == kind][:-TERM_GRAPHS]:
+                    del programs[old]
             if len(programs) > self._max_graphs:
                 programs.popitem(last=False)
         return program
@@ -224,9 +242,12 @@ class _Part:
 
     __slots__ = ("numbers", "packing", "texts")
 
-    def __init__(self, numbers: list[int], texts: list[Ids], *, alike: bool) -> None:
+    def __init__(
+        self, numbers: list[int], texts: list[Ids], *, alike: bool, apart: bool = False
+    ) -> None:
         self.numbers, self.texts = numbers, texts
-        self.packing = pack([len(x) for x in texts], alike=alike)
+        lengths = [len(x) for x in texts]
+        self.packing = pack_apart(lengths) if apart else pack(lengths, alike=alike)
 
     def chosen(self, *, last: bool) -> Ids:
         """The token whose vector is the text's vector, for each segment of each row."""
@@ -239,7 +260,7 @@ class _Part:
     def results(self, array: Any, kind: Kind, *, mean: bool) -> list[F32]:  # noqa: ANN401
         """The result of each text, from the array of the graph's result."""
         shape, places = self.packing.shape, self.packing.places
-        if kind == "tokens":
+        if kind in ("tokens", "weights"):
             rows = np.asarray(array).reshape(shape.rows, shape.tokens, -1)
             return [
                 rows[row, start : start + len(ids)].copy()

@@ -39,7 +39,8 @@ GATED: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "gated silu": ops.swiglu_split,
 }
 
-Kind = Literal["pooled", "rank", "tokens"]
+Kind = Literal["pooled", "rank", "tokens", "terms", "weights"]
+LEAST: Final = 1e30  # taken from the numbers of padding, so that no maximum is one of them
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -101,7 +102,9 @@ async def build(
         weights: by their names in the file.
         shape: rows, tokens of a row, segments of a row.
         kind: "pooled": a vector of each text; "rank": the rank head's output for the first token of
-            each text; "tokens": the vectors of all tokens.
+            each text; "tokens": the vectors of all tokens; "terms": for each text a number of each
+            word in the vocabulary, by the head that predicts masked words: each row is one text;
+            "weights": a number of each token.
         narrow: whether keys and values are bf16.
     """
     rows, tokens, segments = shape.rows, shape.tokens, shape.segments
@@ -127,7 +130,7 @@ async def build(
             masks.setdefault(None, masks[window])
         else:
             masks[window] = None
-    if mean:
+    if mean or (kind == "terms" and shape.masked):
         member = member or given("member", DType.F32, segments, tokens, rows)
     part = Nodes(model, weights, masks, positions, shape, narrow=narrow)
     x = part.embedded(ids)
@@ -141,6 +144,10 @@ async def build(
         assert member is not None
         turned = ops.cont(ops.transpose(ops.reshape_3d(x, model.width, tokens, rows)))
         x = ops.mul_mat(turned, ops.cont(ops.transpose(member)))
+    elif kind == "terms":
+        x = part.terms(x, member)
+    elif kind == "weights":
+        x = ops.relu(part.linear("sparse", x))
     elif kind != "tokens":
         chosen = given("chosen", DType.I32, segments * rows)
         x = ops.get_rows(x, chosen)
@@ -224,6 +231,34 @@ class Nodes:
         if "cls.norm.weight" in w:
             x = self.norm("cls.norm", x)
         return self.linear("cls.output", x)
+
+    def terms(self, x: Tensor, member: Tensor | None) -> Tensor:
+        """[width, tokens of all rows] -> [vocabulary, rows]: the largest number, or the sum.
+
+        The largest number is as the head gives it; what is summed are logarithms.
+
+        Args:
+            x: the vectors of all tokens.
+            member: 1 where a token belongs to the text of its row; None: everywhere.
+        """
+        shape, weight = self.shape, self.weights.get("mlm.output.weight")
+        y = self.norm("mlm.norm", ops.gelu_erf(self.linear("mlm.dense", x)))
+        y = ops.mul_mat(self.weights["token_embd.weight"] if weight is None else weight, y)
+        bias = self.weights.get("mlm.output.bias")
+        y = y if bias is None else ops.add(y, bias)
+        y = ops.reshape_3d(y, y.ne[0], shape.tokens, shape.rows)
+        largest = self.model.term_pooling == "max"
+        if largest and member is not None:
+            y = ops.add(y, ops.scale_bias(member, LEAST, -LEAST))
+        if not largest:
+            y = ops.relu(y)
+            for _ in range(self.model.term_logs):
+                y = ops.log(ops.scale_bias(y, 1.0, 1.0))
+            y = y if member is None else ops.mul(y, member)
+        n = shape.tokens
+        y = ops.pool_2d(y, "max" if largest else "avg", 1, n, 1, n, 0, 0)
+        y = y if largest else ops.scale(y, float(n))
+        return ops.reshape_2d(y, y.ne[0], shape.rows)
 
     def layer(self, i: int, layer: EncoderLayer, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens]."""

@@ -15,7 +15,17 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["F32", "FEWEST_TOKENS", "Ids", "Packing", "PackingShape", "divide", "fill", "pack"]
+__all__ = [
+    "F32",
+    "FEWEST_TOKENS",
+    "Ids",
+    "Packing",
+    "PackingShape",
+    "divide",
+    "fill",
+    "pack",
+    "pack_apart",
+]
 
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
@@ -92,6 +102,15 @@ def pack(lengths: Sequence[int], *, alike: bool = False) -> Packing:
     longest = -(-max(lengths) // 8) * 8
     tried = [_first_fit(lengths, n) for n in (longest, *(n for n in LONGER if n > longest))]
     return min(tried, key=_cost)
+
+
+def pack_apart(lengths: Sequence[int]) -> Packing:
+    """Pack texts, each in a row of its own; all rows are as long as the longest text."""
+    longest = max(lengths)
+    masked = min(lengths) < longest
+    longest = -(-longest // 8) * 8 if masked else longest
+    shape = PackingShape(len(lengths), longest, 1, masked=masked)
+    return Packing(shape, tuple((row, 0, 0) for row in range(len(lengths))))
 
 
 def _cost(packing: Packing) -> float:

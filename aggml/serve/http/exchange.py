@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.models import Model
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import ModelRequest
-    from aggml.serve.http.service import Service
+    from aggml.serve.http.service import Head, Service
 
 __all__ = ["Endpoint", "Exchange"]
 
@@ -102,7 +102,13 @@ class Exchange:
 
     async def ranker(self, given: ModelRequest) -> EncoderModel:
         """The model that ranks documents for this request."""
-        model = await self._lease(given, [EncoderModel], "rerank", ranks=True)
+        model = await self._lease(given, [EncoderModel], "rerank", head="ranks")
+        assert isinstance(model, EncoderModel)
+        return model
+
+    async def term_model(self, given: ModelRequest) -> EncoderModel:
+        """The model that gives weights of words for this request."""
+        model = await self._lease(given, [EncoderModel], "sparse embeddings", head="terms")
         assert isinstance(model, EncoderModel)
         return model
 
@@ -113,9 +119,9 @@ class Exchange:
         return model
 
     async def _lease(
-        self, given: ModelRequest, kinds: list[type[Model]], what: str, *, ranks: bool = False
+        self, given: ModelRequest, kinds: list[type[Model]], what: str, *, head: Head | None = None
     ) -> Any:  # noqa: ANN401 one of the kinds
-        name, model = await self.service.lease(self.stack, given, kinds, what, ranks=ranks)
+        name, model = await self.service.lease(self.stack, given, kinds, what, head=head)
         self.model = name
         return model
 

@@ -42,6 +42,7 @@ from aggml.serve.http.schema import (
     RequestError,
     Rerank,
     TeiEmbed,
+    TeiEmbedSparse,
     Transcription,
 )
 from aggml.serve.http.sending import Writer, respond
@@ -73,6 +74,7 @@ __all__ = [
     "one_model",
     "rerank",
     "tei_embed",
+    "tei_embed_sparse",
     "text_logprobs",
     "transcriptions",
     "translations",
@@ -582,6 +584,25 @@ async def tei_embed(exchange: Exchange) -> Response:
     return as_json([numbers_of(x) for x in found])
 
 
+async def tei_embed_sparse(exchange: Exchange) -> Response:
+    """Weights of words of each text, in the form of text-embeddings-inference."""
+    given = await exchange.read(TeiEmbedSparse)
+    model = await exchange.term_model(given)
+    ids = await encode_texts(model, given.inputs, "inputs", exchange, cut=given.truncate)
+    with anyio.fail_after(exchange.seconds(given)):
+        async with hung_up_cancels(exchange.request.receive):
+            found = await model.embed_sparse_ids(
+                ids, priority=given.priority, deadline=given.timeout
+            )
+    data = []
+    for i, terms in enumerate(found):
+        if not all(map(math.isfinite, terms.values())):
+            raise EngineError(f"a weight of input {i} is not finite: {DAMAGED}")
+        data.append([{"index": token, "value": weight} for token, weight in terms.items()])
+        await checkpoint()
+    return as_json(data)
+
+
 async def rerank(exchange: Exchange) -> Response:
     """Sort documents by how well they answer a query."""
     given = await exchange.read(Rerank)
@@ -720,6 +741,7 @@ ENDPOINTS: Final = (
     Endpoint("/v1/chat/completions", chat, Chat, aliases=("/chat/completions",)),
     Endpoint("/v1/embeddings", embeddings, Embeddings),
     Endpoint("/embed", tei_embed, TeiEmbed),
+    Endpoint("/embed_sparse", tei_embed_sparse, TeiEmbedSparse),
     Endpoint(
         "/v1/rerank", rerank, Rerank,
         aliases=("/rerank", "/v2/rerank", "/v1/reranking", "/reranking"),

@@ -66,6 +66,7 @@ __all__ = [
     "StreamOptions",
     "StructuredOutputs",
     "TeiEmbed",
+    "TeiEmbedSparse",
     "Template",
     "Tokenize",
     "Tool",
@@ -751,6 +752,13 @@ class TeiEmbed(ModelRequest, kw_only=True):
     truncate: Annotated[bool, about("cut what is too long")] = False
 
 
+class TeiEmbedSparse(ModelRequest, kw_only=True):
+    """`/embed_sparse`: texts of which weights of words are made, as text-embeddings-inference."""
+
+    inputs: Annotated[Raw, about("as `input` of `/v1/embeddings`")]
+    truncate: Annotated[bool, about("cut what is too long")] = False
+
+
 class ModelChange(ModelRequest, kw_only=True):
     """`/models/load` and `/models/unload`: a model of `--memory`."""
 
@@ -876,7 +884,7 @@ class OllamaShow(ModelRequest, kw_only=True):
 FORMS: Final[tuple[type[Struct], ...]] = (
     Completion, Chat, ResponsesRequest, Embeddings, Rerank, Transcription, AnthropicRequest,
     AnthropicCount, LlamaCompletion, Infill, Tokenize, Detokenize, Template, LlamaEmbedding,
-    TeiEmbed, ModelChange, OllamaChat, OllamaGenerate, OllamaEmbed, OllamaShow,
+    TeiEmbed, TeiEmbedSparse, ModelChange, OllamaChat, OllamaGenerate, OllamaEmbed, OllamaShow,
 )  # fmt: skip
 
 

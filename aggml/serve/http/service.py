@@ -11,7 +11,7 @@ import hashlib
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from aggml.models import Model
     from aggml.serve.http.schema import ModelRequest
 
-__all__ = ["Options", "ServedEntry", "Service"]
+__all__ = ["Head", "Options", "ServedEntry", "Service"]
 
+#: What an encoder may have beside its vectors: ranks, and weights of words.
+Head: TypeAlias = Literal["ranks", "terms"]
 M = TypeVar("M", bound="Model")
 
 
@@ -143,7 +145,7 @@ class ServedEntry:
         names: those that requests may give; the first one is told.
         model: None: it is loaded when it is asked for.
         kind: its class, once it is known.
-        ranks: whether it has a rank head.
+        heads: what it has heads for, beside its kind.
         title: what its file calls it.
         seen: `id` of the model that was prepared last.
     """
@@ -152,7 +154,7 @@ class ServedEntry:
     names: list[str]
     model: Model | None = None
     kind: type[Model] | None = None
-    ranks: bool = False
+    heads: frozenset[Head] = frozenset()
     title: str = ""
     seen: int = 0
 
@@ -251,7 +253,7 @@ class Service:
     def _know(self, entry: ServedEntry, model: Model) -> None:
         """Note what a loaded model can do."""
         entry.kind = type(model)
-        entry.ranks = isinstance(model, EncoderModel) and model.ranks
+        entry.heads = _heads(model)
         if isinstance(model, TextModel):
             self.metrics.show_engine(entry.name, model)
 
@@ -295,7 +297,7 @@ class Service:
         kinds: Sequence[type[Model]],
         what: str,
         *,
-        ranks: bool = False,
+        head: Head | None = None,
     ) -> tuple[str, Model]:
         """The model that answers a request, until the end of the stack, and the name it is told by.
 
@@ -306,7 +308,7 @@ class Service:
             given: the request.
             kinds: of models that can answer, the best first.
             what: is asked for, for messages.
-            ranks: whether it must have a rank head.
+            head: that it must have.
 
         Raises:
             RequestError: there is no such model.
@@ -314,14 +316,14 @@ class Service:
         caller.set(given.user if isinstance(given.user, (str, int)) else None)
         if given.model is not None:
             entry = self.find(given.model)
-            if not _can(entry, kinds, ranks=ranks):
-                able = [y for x in self.entries if _can(x, kinds, ranks=ranks) for y in x.names]
+            if not _can(entry, kinds, head=head):
+                able = [y for x in self.entries if _can(x, kinds, head=head) for y in x.names]
                 raise _unknown(given.model, able, what)
-            return given.model, await self._use(stack, entry, kinds, what, ranks=ranks)
+            return given.model, await self._use(stack, entry, kinds, what, head=head)
         for kind in kinds:
             for entry in self.entries:
-                if _can(entry, [kind], ranks=ranks):
-                    model = await self._use(stack, entry, kinds, what, ranks=ranks)
+                if _can(entry, [kind], head=head):
+                    model = await self._use(stack, entry, kinds, what, head=head)
                     return entry.name, model
         raise RequestError(404, f"this server has no model for {what}", code="model_not_found")
 
@@ -332,12 +334,12 @@ class Service:
         kinds: Sequence[type[Model]],
         what: str,
         *,
-        ranks: bool,
+        head: Head | None,
     ) -> Model:
         if entry.model is not None:
             return entry.model
         model = await stack.enter_async_context(self.use(entry))
-        if not _can(entry, kinds, ranks=ranks):
+        if not _can(entry, kinds, head=head):
             raise _unknown(entry.name, [], what)
         return model
 
@@ -405,11 +407,19 @@ class Service:
             model.engine.cut_off(EngineError("the server has stopped"))
 
 
-def _can(entry: ServedEntry, kinds: Sequence[type[Model]], *, ranks: bool) -> bool:
+def _heads(model: Model) -> frozenset[Head]:
+    """The heads of an encoder."""
+    if not isinstance(model, EncoderModel):
+        return frozenset()
+    there: dict[Head, bool] = {"ranks": model.ranks, "terms": model.has_terms}
+    return frozenset(head for head, has in there.items() if has)
+
+
+def _can(entry: ServedEntry, kinds: Sequence[type[Model]], *, head: Head | None) -> bool:
     """Whether a model can answer; one that was never loaded may."""
     if entry.kind is None:
         return True
-    return issubclass(entry.kind, tuple(kinds)) and (entry.ranks or not ranks)
+    return issubclass(entry.kind, tuple(kinds)) and (head is None or head in entry.heads)
 
 
 def _entries(options: Options) -> list[ServedEntry]:
