@@ -29,6 +29,7 @@ __all__ = [
     "Batch",
     "Best",
     "Group",
+    "GivenEmbeddings",
     "Part",
     "Shape",
     "check",
@@ -79,6 +80,7 @@ class Shape:
             drawn tokens are brought here; after a chained step the next one also takes them.
         changed: room for so many changed logits of each row before the draw; 0: none change.
         adapted: whether any token has an adapter that its request chose.
+        given: whether any position has an embedding of its own instead of a token's.
     """
 
     parts: tuple[Part, ...]
@@ -91,6 +93,7 @@ class Shape:
     drawn: int = 0
     changed: int = 0
     adapted: bool = False
+    given: bool = False
 
     @property
     def tokens(self) -> int:
@@ -104,6 +107,19 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenEmbeddings:
+    """Embeddings that take the place of those of tokens, as the rows of a picture do.
+
+    Attributes:
+        own: (tokens, 1), 1 where a position has a token, and 0 where its embedding is given.
+        values: (tokens, width), the given embeddings, and zeros for tokens.
+    """
+
+    own: F32
+    values: F32
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """The inputs of one part of a step: arrays of (sequences, tokens).
 
@@ -112,7 +128,8 @@ class Group:
     kv) float16, 0 or -inf; the window may be None. ``slot`` is the slot in which attention reads
     the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
     state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
-    ``adapters`` are the numbers of the tokens' adapters; None: no token has one.
+    ``adapters`` are the numbers of the tokens' adapters; None: no token has one. ``given`` are
+    embeddings of positions that have no token; None: all have one.
     """
 
     ids: I32
@@ -125,6 +142,7 @@ class Group:
     shared: int = 0
     shared_from: int = 0
     adapters: I32 | None = None
+    given: GivenEmbeddings | None = None
 
     @property
     def part(self) -> Part:
@@ -201,6 +219,19 @@ class Batch:
         each = (np.zeros_like(x.ids) if x.adapters is None else x.adapters for x in self.groups)
         return joined([*each])
 
+    def given(self, width: int) -> GivenEmbeddings:
+        """The embeddings that are given, of all tokens of the step."""
+        found = []
+        for group in self.groups:
+            n = group.ids.size
+            ones, zeros = np.ones((n, 1), np.float32), np.zeros((n, width), np.float32)
+            found.append(group.given or GivenEmbeddings(ones, zeros))
+        if len(found) == 1:
+            return found[0]
+        return GivenEmbeddings(
+            np.concatenate([x.own for x in found]), np.concatenate([x.values for x in found])
+        )
+
     @property
     def taken(self) -> list[tuple[int, int, int]]:
         """For each sequence its number, the first position and how many tokens."""
@@ -232,7 +263,7 @@ class Batch:
         chained = best == CHAINED
         return Shape(
             parts, ends, self.staged is not None, 0 if chained else best, chained, every,
-            adapted=self.adapted,
+            adapted=self.adapted, given=any(group.given is not None for group in self.groups),
         )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ __all__ = ["Builder", "Step"]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Step:
-    """A graph and its inputs. All inputs but the masks are i32.
+    """A graph and its inputs. All inputs but the masks and given embeddings are i32.
 
     The model may be a stage, a range of layers of a larger one. If the stage does not begin with
     the embeddings, ``tokens`` are values [width, tokens] f32, and the caller of `inputs` replaces
@@ -61,6 +61,8 @@ class Step:
     drawing: Drawing | None = None  # inputs of the draws; then `best` is [ends], the drawn tokens
     adapters: Tensor | None = None  # [1, tokens]: the number of each token's adapter
     adapters_last: Tensor | None = None  # [1, ends]: those of the tokens `last`
+    own: Tensor | None = None  # [1, tokens] f32: 0 where the embedding is given, else 1
+    given: Tensor | None = None  # [width, tokens] f32: the given embeddings
 
     @property
     def results(self) -> list[Tensor]:
@@ -92,6 +94,9 @@ class Step:
                 inputs[self.adapters] = numbers
             if self.adapters_last is not None:
                 inputs[self.adapters_last] = numbers[batch.last]
+        if self.own is not None and self.given is not None:
+            given = batch.given(self.given.ne[0])
+            inputs[self.own], inputs[self.given] = given.own, given.values
         return inputs
 
     def inputs_in_turn(self, group: Group) -> list[dict[Tensor, Any]]:
@@ -159,7 +164,8 @@ class Builder:
         numbers, numbers_last = self._numbers(shape, last)
         adapting, adapting_last = self._adapting(shape, numbers, numbers_last)
         directions = {} if self._adapters is None else self._adapters.directions
-        x = self._embedded(tokens, positions) if model.embeds else tokens
+        own, given = self._given_embeddings(shape)
+        x = self._embedded(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
         for i, layer in enumerate(model.layers):
@@ -200,6 +206,7 @@ class Builder:
             results[0] if len(results) == 1 else results, every, drawing,
             numbers if numbers in leafs else None,
             numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
+            own, given,
         )  # fmt: skip
 
     def _results(
@@ -258,12 +265,26 @@ class Builder:
             return None, None
         return adapters.at(numbers), adapters.at(numbers_last)
 
-    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """[tokens] -> [width, tokens]."""
+    def _given_embeddings(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
+        """Inputs for embeddings that are given, if the step has any: `Step.own`, `Step.given`."""
+        if not (shape.given and self._model.embeds):
+            return None, None
+        n, width = shape.tokens, self._model.width
+        return (
+            aggml.new_tensor(DType.F32, ne=(1, n), name="own").set_input(),
+            aggml.new_tensor(DType.F32, ne=(width, n), name="given").set_input(),
+        )
+
+    def _embedded(
+        self, tokens: Tensor, positions: Tensor, own: Tensor | None, given: Tensor | None
+    ) -> Tensor:
+        """[tokens] -> [width, tokens]; where ``own`` is 0, ``given`` takes the token's place."""
         model, weights = self._model, self._weights
         x = ops.get_rows(weights["token_embd.weight"], tokens)
         if model.embedding_scale != 1.0:
             x = ops.scale(x, model.embedding_scale)
+        if own is not None and given is not None:  # which are not scaled
+            x = ops.add(ops.mul(x, own), given)
         if model.position_table:
             x = ops.add(x, ops.get_rows(weights["position_embd.weight"], positions))
         if model.embedding_norm:

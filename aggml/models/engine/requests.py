@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from aggml.models.engine.constraints import Constraint
     from aggml.models.kv.snapshots import Snapshot
 
-__all__ = ["Counters", "PageUsage", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
+__all__ = [
+    "Counters", "PageUsage", "PlacedPicture", "Result", "TextRequest", "caller", "choose_tokens",
+    "draws_of",
+]  # fmt: skip
 
 FinishReason = Literal["stop", "length"]
 Result = Literal["tokens", "logits", "hidden"]
@@ -41,6 +44,29 @@ BEST: Final = 64  # tokens are drawn among so many, unless a request asks for mo
 
 #: Whose requests those of the present task are. Callers of one priority share the engine fairly.
 caller: contextvars.ContextVar[object] = contextvars.ContextVar("caller", default=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedPicture:
+    """Embeddings at positions of a prompt, for which its tokens have keys below 0 there.
+
+    A key stands for the content at its position, so that equal keys mean equal embeddings.
+
+    Attributes:
+        first: the first position.
+        values: (positions, width).
+        whole: whether its positions see each other also where they come later. Then all of them
+            that are to be computed are in one step.
+    """
+
+    first: int
+    values: F32
+    whole: bool = False
+
+    @property
+    def end(self) -> int:
+        """The position after its last."""
+        return self.first + len(self.values)
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +89,7 @@ class TextRequest:
         drawn: tokens of the answer that are part of the prompt because they were made elsewhere.
         adapter: of all its tokens. Keys and values depend on it, so only requests with the same
             one share any.
+        pictures: embeddings of positions of the prompt that have no token.
     """
 
     tokens: list[int]
@@ -77,6 +104,7 @@ class TextRequest:
     caller: object = None
     drawn: int = 0
     adapter: AdapterChoice = NO_ADAPTER
+    pictures: tuple[PlacedPicture, ...] = ()
 
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival
@@ -162,6 +190,24 @@ class TextRequest:
     def shares_with(self, other: TextRequest) -> bool:
         """Whether the same tokens have the same keys, values and states in both."""
         return self.adapter.about == other.adapter.about
+
+    def end_of_piece(self, wanted: int) -> int:
+        """The position after a piece that begins with the first one that is not computed.
+
+        It is at most ``wanted``, unless the piece begins with a picture that cannot be divided.
+        """
+        end = min(wanted, len(self.tokens))
+        for picture in self.pictures:
+            if picture.whole and picture.first < end < picture.end:
+                return picture.first if picture.first > self.computed else picture.end
+        return end
+
+    def whole_within(self, first: int, end: int) -> tuple[tuple[int, int], ...]:
+        """The ranges of positions of pictures that see each other, between two positions."""
+        return tuple(
+            (x.first, x.end) for x in self.pictures
+            if x.whole and x.end <= end and x.end > first
+        )  # fmt: skip
 
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""
