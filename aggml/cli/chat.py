@@ -18,7 +18,15 @@ import anyio
 import click
 
 from aggml.cli.lines import Lines
-from aggml.cli.shared import adapter_options, awaited, model_options, opened, tell
+from aggml.cli.shared import (
+    adapter_options,
+    awaited,
+    model_options,
+    opened,
+    picture_options,
+    read_images,
+    tell,
+)
 from aggml.cli.text import sampling_options
 from aggml.models import ModelError
 from aggml.stream.parker import post_here
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 HELP = """\
 /clear  forget the conversation
@@ -44,6 +52,7 @@ Ctrl-C  end an answer; twice at the prompt: leave"""
 @click.command
 @model_options
 @adapter_options
+@picture_options
 @click.option(
     "--system",
     metavar="TEXT",
@@ -63,6 +72,8 @@ async def chat(
     cache: str,
     adapters: tuple[ScaledPath, ...],
     control_vectors: tuple[ScaledPath, ...],
+    mmproj: Path | None,
+    images: tuple[Path, ...],
     system: str | None,
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
@@ -75,10 +86,13 @@ async def chat(
     string stands for the text in it, so that a message may have several lines. The status is 1 if
     the last message got no answer.
     """
-    begin = [] if system is None else [{"role": "system", "content": system}]
+    pictures = [{"type": "image", "image": x} for x in await read_images(mmproj, images)]
+    begin: list[dict[str, Any]] = []
+    begin += [] if system is None else [{"role": "system", "content": system}]
     async with opened(
-        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
-    ) as loaded:
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
+        mmproj=mmproj,
+    ) as loaded:  # fmt: skip
         shown: _Shown = _Events() if as_json else _Terminal()
         shown.ready(loaded, ctx)
         messages, status = list(begin), 0
@@ -94,7 +108,10 @@ async def chat(
                     continue
                 if not line.strip():
                     continue
-                asked = [*messages, {"role": "user", "content": line}]
+                content: Any = line
+                if pictures and len(messages) == len(begin):  # the first message has them
+                    content = [*pictures, {"type": "text", "text": line}]
+                asked = [*messages, {"role": "user", "content": content}]
                 try:
                     answer = await _answer(loaded, asked, sampling, shown, interrupts)
                 except ModelError as error:

@@ -44,6 +44,8 @@ class Limits:
             no running sequence needs the memory; None: half of it; 0: nothing is stored.
         chat_template: a template, or the path of a file with one, instead of that of the model's
             file; None: the model's.
+        mmproj: the path of the file that makes embeddings of pictures for the model; None: it reads
+            text alone.
     """
 
     slots: int | None = None
@@ -54,6 +56,7 @@ class Limits:
     max_waiting: int = 256
     prefix_cache: int | None = None
     chat_template: str | None = None
+    mmproj: str | None = None
 
     @property
     def sequences(self) -> int:
@@ -68,7 +71,8 @@ class Limits:
             "kv_memory": self.kv_memory,
             "chunk": self.chunk, "max_waiting": self.max_waiting, "prefix_cache": prefix_cache,
         }  # fmt: skip
-        return found | ({"chat_template": self.chat_template} if self.chat_template else {})
+        more = {"chat_template": self.chat_template, "mmproj": self.mmproj}
+        return found | {k: x for k, x in more.items() if x}
 
 
 @dataclass(frozen=True, slots=True)

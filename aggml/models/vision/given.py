@@ -88,8 +88,7 @@ def rgb_of(place: str, name: str, value: Any) -> Picture:  # noqa: ANN401 whatev
         )
     if value.ndim != 3 or value.shape[2] != 3:
         raise InvalidArgument(
-            f"[{place}] {name} has the shape {list(value.shape)}, expected uint8 "
-            "[height, width, 3]"
+            f"[{place}] {name} has the shape {list(value.shape)}, expected uint8 [height, width, 3]"
         )
     problem = shape_problem(value.shape[1], value.shape[0])
     if problem is not None:

@@ -64,9 +64,9 @@ def mixed_prompt(place: str, name: str, value: Any, vocabulary: int) -> PictureP
     Raises:
         InvalidArgument, Unsupported: a part is no text, no list of token ids and no picture.
     """
-    if is_picture(value) and not isinstance(value, np.ndarray):
-        value = [value]
-    elif isinstance(value, np.ndarray) and value.ndim == 3:
+    if (is_picture(value) and not isinstance(value, np.ndarray)) or (
+        isinstance(value, np.ndarray) and value.ndim == 3
+    ):
         value = [value]
     if not isinstance(value, (list, tuple)) or not any(is_picture(x) for x in value):
         return None

@@ -1,7 +1,8 @@
 """Resampling of pictures as Pillow does it, to the last bit: models were trained with that.
 
 Each output pixel is a weighted sum of the pixels around it, first along rows and then along
-columns. Weights are whole numbers of 22 bits behind the point, and each pass rounds to bytes. Here:
+columns. (Pillow 13 begins with the side that takes less work; those before it, and llama.cpp, do
+not.) Weights are whole numbers of 22 bits behind the point, and each pass rounds to bytes. Here:
 that, on arrays, so that no picture has to become an object of Pillow. Not here: which sizes a model
 wants (its file in this room).
 """
@@ -94,9 +95,7 @@ def _along_rows(rgb: U8, n: int, by: Filter) -> U8:
     return found
 
 
-def _weights(
-    given: int, n: int, by: Filter
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+def _weights(given: int, n: int, by: Filter) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """For each of ``n`` pixels the first of ``given`` pixels that it is made of, and weights."""
     curve, reach = FILTERS[by]
     ratio = given / n

@@ -244,11 +244,11 @@ class Layers:
         head, heads = tower.head, tower.heads
         if f"{at}attn_qkv.weight" in self.weights:
             whole = self.linear(f"{at}attn_qkv", x)
-            size, row = whole.nb[0], whole.nb[1]
+            size, row = head * whole.nb[0], whole.nb[1]
             q, k, v = (
-                ops.cont(ops.view_3d(whole, head, heads, n, head * size, row, i * tower.width * size))
+                ops.cont(ops.view_3d(whole, head, heads, n, size, row, i * heads * size))
                 for i in range(3)
-            )  # fmt: skip
+            )
         else:
             q, k, v = (
                 ops.reshape_3d(self.linear(f"{at}attn_{part}", x), head, heads, n) for part in "qkv"
@@ -285,7 +285,7 @@ def tower_of(hp: Hyperparameters, *, rms: bool = False) -> Tower:
         raise ModelError(
             f"clip.vision.embedding_length is {width}, which {heads} heads do not divide"
         )
-    gelu, silu = hp.flag("use_gelu", False), hp.flag("use_silu", False)  # noqa: FBT003
+    gelu, silu = hp.flag("use_gelu", False), hp.flag("use_silu", False)
     if gelu and silu:
         raise ModelError("clip.use_gelu and clip.use_silu are both true")
     side, patch = hp.integer("vision.image_size", least=1), hp.integer("vision.patch_size", least=1)
@@ -330,8 +330,6 @@ def check_forms(forms: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tens
             raise ModelError(f"the mmproj file has no tensor {name!r}")
         known = tuple(tensor.ne)
         if known != (*ne, 1, 1, 1, 1)[: len(known)]:
-            raise ModelError(
-                f"tensor {name!r} has the extents {list(known)}, expected {list(ne)}"
-            )
+            raise ModelError(f"tensor {name!r} has the extents {list(known)}, expected {list(ne)}")
         if len(ne) == 1 and tensor.dtype is not DType.F32:
             raise ModelError(f"tensor {name!r} is {tensor.dtype.name.lower()}, expected f32")
