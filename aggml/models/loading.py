@@ -299,7 +299,7 @@ async def _load(
             head = await read_rank_head(file, model, template)
             prompts, prompt = await _prompts(file)
             pictures = None if mmproj is None else await load_pictures(
-                at, mmproj, model.width, model.architecture
+                at, mmproj, model
             )  # fmt: skip
             engine = await load_engine(
                 at,

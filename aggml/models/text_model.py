@@ -218,7 +218,7 @@ class TextModel(Model):
         encoder = self._seeing(place)
         picture = picture_of(place, "rgb", rgb)
         with self._open(place):
-            return (await encoder.embed(picture)).rows.copy()
+            return (await encoder.embed(picture)).rows[:, : self.width].copy()
 
     def _seeing(self, place: str) -> PictureEncoder:
         """What turns pictures into embeddings."""

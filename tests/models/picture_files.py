@@ -43,6 +43,7 @@ class Eyes:
         metadata: values by key, without "clip.vision.".
         types: element types of tensors, by the end of the name.
         activation: "use_gelu", "use_silu", or "" for neither.
+        of_text: metadata of the text model.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Eyes:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     activation: str = "use_gelu"
+    of_text: Mapping[str, Any] = field(default_factory=dict)
 
 
 _LAYER: Final[dict[str, tuple[int, ...] | None]] = {
@@ -70,7 +72,7 @@ _SIGLIP: Final = {
 }  # fmt: skip
 _FC: Final = {"mm.model.fc.weight": (WIDTH, TOWER * 4)}
 
-KINDS: Final[Mapping[str, Eyes]] = {
+_SQUARE: Final = {
     "idefics3": Eyes(
         "idefics3", "llama", _SIGLIP | _FC,
         metadata={"projector.scale_factor": 2, "preproc_image_size": 64},
@@ -84,6 +86,64 @@ KINDS: Final[Mapping[str, Eyes]] = {
         _SIGLIP
         | {"mm.input_projection.weight": (TOWER, WIDTH), "mm.soft_emb_norm.weight": (TOWER,)},
         metadata={"projector.scale_factor": 2},
+    ),
+}  # fmt: skip
+
+_NONE: Final = {f"{x}.bias": None for x in ("attn_q", "attn_k", "attn_v", "attn_out")}
+_RMS: Final[dict[str, tuple[int, ...] | None]] = {"ln1.bias": None, "ln2.bias": None}
+_BARE: Final[dict[str, tuple[int, ...] | None]] = {
+    **_RMS, **_NONE, "ffn_up.bias": None, "ffn_down.bias": None,
+    "ffn_gate.weight": (INNER, TOWER),
+}  # fmt: skip
+_GATED: Final[dict[str, tuple[int, ...] | None]] = {
+    **_RMS, "ffn_gate.weight": (INNER, TOWER), "ffn_gate.bias": (INNER,),
+}  # fmt: skip
+_JOINED: Final[dict[str, tuple[int, ...] | None]] = {
+    **{f"attn_{x}.{y}": None for x in "qkv" for y in ("weight", "bias")},
+    "attn_qkv.weight": (3 * TOWER, TOWER), "attn_qkv.bias": (3 * TOWER,),
+}  # fmt: skip
+_PIXTRAL: Final = {
+    "v.patch_embd.weight": (TOWER, 3, PATCH, PATCH), "v.pre_ln.weight": (TOWER,),
+    "mm.1.weight": (WIDTH, TOWER), "mm.2.weight": (WIDTH, WIDTH),
+    "v.token_embd.img_break": (WIDTH,),
+}  # fmt: skip
+_QWEN: Final = {
+    "v.patch_embd.weight": (TOWER, 3, PATCH, PATCH),
+    "v.patch_embd.weight.1": (TOWER, 3, PATCH, PATCH), "v.post_ln.weight": (TOWER,),
+    "mm.0.weight": (4 * TOWER, 4 * TOWER), "mm.0.bias": (4 * TOWER,),
+    "mm.2.weight": (WIDTH, 4 * TOWER), "mm.2.bias": (WIDTH,),
+}  # fmt: skip
+
+KINDS: Final[Mapping[str, Eyes]] = _SQUARE | {
+    "pixtral": Eyes(
+        "pixtral", "llama", _PIXTRAL | {"mm.1.bias": (WIDTH,), "mm.2.bias": (WIDTH,)},
+        _BARE, activation="use_silu",
+    ),
+    "pixtral-merged": Eyes(
+        "pixtral", "mistral3",
+        _PIXTRAL
+        | {"mm.input_norm.weight": (TOWER,), "mm.patch_merger.weight": (TOWER, 4 * TOWER)},
+        _BARE, {"spatial_merge_size": 2}, activation="use_silu",
+    ),
+    "qwen2.5vl": Eyes(
+        "qwen2.5vl_merger", "qwen2vl",
+        # A window is 112 pixels wide, so the patches are larger here.
+        _QWEN | {f"v.patch_embd.weight{x}": (TOWER, 3, 16, 16) for x in ("", ".1")},
+        _GATED, {"n_wa_pattern": 2, "patch_size": 16}, activation="use_silu",
+    ),
+    "qwen3vl": Eyes(
+        "qwen3vl_merger", "qwen3vl",
+        _QWEN
+        | {
+            "v.patch_embd.bias": (TOWER,), "v.position_embd.weight": (PATCHES, TOWER),
+            "v.post_ln.bias": (TOWER,), "v.deepstack.0.norm.weight": (4 * TOWER,),
+            "v.deepstack.0.norm.bias": (4 * TOWER,),
+            "v.deepstack.0.fc1.weight": (4 * TOWER, 4 * TOWER),
+            "v.deepstack.0.fc1.bias": (4 * TOWER,),
+            "v.deepstack.0.fc2.weight": (WIDTH, 4 * TOWER), "v.deepstack.0.fc2.bias": (WIDTH,),
+        },
+        _JOINED, {"spatial_merge_size": 2, "is_deepstack_layers": [True, False]},
+        of_text={"qwen3vl.n_deepstack_layers": 1},
     ),
 }  # fmt: skip
 
@@ -134,7 +194,9 @@ def vocabulary() -> dict[str, Any]:
 
 def write_text(path: Path, kind: str, more: Mapping[str, Any] | None = None) -> Path:
     """The text model of a kind, with further metadata."""
-    return random_models.write(path, KINDS[kind].text, vocabulary() | dict(more or {}))
+    return random_models.write(
+        path, KINDS[kind].text, vocabulary() | dict(KINDS[kind].of_text) | dict(more or {})
+    )
 
 
 def metadata_of(kind: str) -> dict[str, Any]:

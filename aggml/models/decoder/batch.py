@@ -81,6 +81,7 @@ class Shape:
         changed: room for so many changed logits of each row before the draw; 0: none change.
         adapted: whether any token has an adapter that its request chose.
         given: whether any position has an embedding of its own instead of a token's.
+        placed: whether there are four rotary positions for each token: time, row, column, none.
     """
 
     parts: tuple[Part, ...]
@@ -94,6 +95,7 @@ class Shape:
     changed: int = 0
     adapted: bool = False
     given: bool = False
+    placed: bool = False
 
     @property
     def tokens(self) -> int:
@@ -129,7 +131,9 @@ class Group:
     the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
     state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
     ``adapters`` are the numbers of the tokens' adapters; None: no token has one. ``given`` are
-    embeddings of positions that have no token; None: all have one.
+    embeddings of positions that have no token; None: all have one. ``rotary`` are rotary positions,
+    (1, sequences, tokens), or with those of rows and columns (4, sequences, tokens); None: they are
+    the positions.
     """
 
     ids: I32
@@ -143,6 +147,7 @@ class Group:
     shared_from: int = 0
     adapters: I32 | None = None
     given: GivenEmbeddings | None = None
+    rotary: I32 | None = None
 
     @property
     def part(self) -> Part:
@@ -219,6 +224,24 @@ class Batch:
         each = (np.zeros_like(x.ids) if x.adapters is None else x.adapters for x in self.groups)
         return joined([*each])
 
+    @property
+    def placed(self) -> bool:
+        """Whether any token has rotary positions of rows and columns."""
+        return any(x.rotary is not None and len(x.rotary) > 1 for x in self.groups)
+
+    @property
+    def rotary(self) -> I32:
+        """The rotary positions of all tokens; four of each, kind by kind, if `placed`."""
+        each = [x.positions[None] if x.rotary is None else x.rotary for x in self.groups]
+        if not self.placed:
+            return joined(each)
+        n = [x.ids.size for x in self.groups]
+        rows = [
+            np.broadcast_to(x.reshape(len(x), -1), (4, k)) for x, k in zip(each, n, strict=True)
+        ]
+        found: I32 = np.concatenate(rows, axis=1).reshape(-1)
+        return found
+
     def given(self, width: int) -> GivenEmbeddings:
         """The embeddings that are given, of all tokens of the step."""
         found = []
@@ -264,6 +287,7 @@ class Batch:
         return Shape(
             parts, ends, self.staged is not None, 0 if chained else best, chained, every,
             adapted=self.adapted, given=any(group.given is not None for group in self.groups),
+            placed=self.placed,
         )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class Step:
             self.tokens: joined([group.ids for group in groups]),
         }
         if self.told:
-            inputs[self.positions] = joined([group.positions for group in groups])
+            inputs[self.positions] = batch.rotary
         for room, at in self.places.items():
             inputs[at.rows] = joined([group.rows_in(at.length, self.ctx) for group in groups])
             for mask, group in zip(at.masks, groups, strict=True):
@@ -154,7 +154,7 @@ class Builder:
         """
         model, weights = self._model, self._weights
         tokens = self._taken_in(shape) if chosen is None else chosen
-        positions = _given("positions", shape.tokens)
+        positions = _given("positions", shape.tokens * (4 if shape.placed else 1))
         last = _given("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
         turns = _turns(shape) if self._caches.states else Turns((), ())
@@ -190,6 +190,9 @@ class Builder:
             for part in parts:
                 ends = i + 1 == len(model.layers) and part is parts[-1]
                 x = _layer(part, at, x, last if ends else None)
+            if given is not None and i < model.deepstack:  # what pictures add here
+                n, first = model.width, (i + 1) * model.width * given.nb[0]
+                x = ops.add(x, ops.cont(ops.view_2d(given, n, shape.tokens, given.nb[1], first)))
             direction = directions.get(model.first + i)
             if direction is not None:
                 x = ops.add(x, direction)
@@ -269,7 +272,7 @@ class Builder:
         """Inputs for embeddings that are given, if the step has any: `Step.own`, `Step.given`."""
         if not (shape.given and self._model.embeds):
             return None, None
-        n, width = shape.tokens, self._model.width
+        n, width = shape.tokens, self._model.width * (1 + self._model.deepstack)
         return (
             aggml.new_tensor(DType.F32, ne=(1, n), name="own").set_input(),
             aggml.new_tensor(DType.F32, ne=(width, n), name="given").set_input(),
@@ -284,6 +287,8 @@ class Builder:
         if model.embedding_scale != 1.0:
             x = ops.scale(x, model.embedding_scale)
         if own is not None and given is not None:  # which are not scaled
+            if model.deepstack:
+                given = ops.cont(ops.view_2d(given, model.width, given.ne[1], given.nb[1], 0))
             x = ops.add(ops.mul(x, own), given)
         if model.position_table:
             x = ops.add(x, ops.get_rows(weights["position_embd.weight"], positions))

@@ -57,16 +57,24 @@ class PlacedPicture:
         values: (positions, width).
         whole: whether its positions see each other also where they come later. Then all of them
             that are to be computed are in one step.
+        grid: tokens of a row and of a column, if these are their rotary positions; None: they are
+            counted on.
     """
 
     first: int
     values: F32
     whole: bool = False
+    grid: tuple[int, int] | None = None
 
     @property
     def end(self) -> int:
         """The position after its last."""
         return self.first + len(self.values)
+
+    @property
+    def skipped(self) -> int:
+        """By how much less the rotary positions behind it are counted on."""
+        return 0 if self.grid is None else len(self.values) - max(self.grid)
 
 
 @dataclass(eq=False, slots=True)
@@ -208,6 +216,31 @@ class TextRequest:
             (x.first, x.end) for x in self.pictures
             if x.whole and x.end <= end and x.end > first
         )  # fmt: skip
+
+    @property
+    def shift(self) -> int:
+        """By how much rotary positions behind the prompt are less than positions."""
+        return sum(x.skipped for x in self.pictures)
+
+    def rotary(self, first: int, n: int) -> npt.NDArray[np.int32] | None:
+        """Rotary positions of ``n`` positions, (4, n): time, row, column, none.
+
+        None: they are the positions.
+        """
+        if all(x.grid is None for x in self.pictures):
+            return None
+        at = np.arange(first, first + n, dtype=np.int32)
+        found, skipped = np.tile(at, (4, 1)), 0
+        for picture in self.pictures:
+            if picture.grid is not None:
+                inside = (at >= picture.first) & (at < picture.end)
+                begin = picture.first - skipped
+                row, column = np.divmod(at[inside] - picture.first, picture.grid[0])
+                zero = np.zeros_like(row)
+                found[:, inside] = np.stack([zero, row, column, zero - begin]) + begin
+            found[:, at >= picture.end] -= picture.skipped
+            skipped += picture.skipped
+        return found
 
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""

@@ -307,9 +307,15 @@ def next_tokens(
         for request in requests:
             assert request.slot is not None
             numbers[request.slot - first] = request.adapter.number
+    rotary = None
+    if any(x.shift for x in requests):
+        rotary = positions.copy()[None]
+        for request in requests:
+            assert request.slot is not None
+            rotary[0, request.slot - first] -= request.shift
     return Group(
         ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin,
-        adapters=numbers,
+        adapters=numbers, rotary=rotary,
     )  # fmt: skip
 
 
@@ -387,11 +393,27 @@ def _prompts(
         for request, piece in chunk:
             numbers[0, begin : begin + len(piece.ids)] = request.adapter.number
             begin += len(piece.ids)
-    given = _given(chunk, laid)
     group = Group(
-        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers, given=given
+        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers,
+        given=_given(chunk, laid), rotary=_rotary(chunk, laid),
     )  # fmt: skip
     return group, None if in_place else laid.staged[0], ends
+
+
+def _rotary(chunk: list[tuple[TextRequest, Piece]], laid: Chunk) -> npt.NDArray[np.int32] | None:
+    """The rotary positions of a chunk; None: they are the positions."""
+    found, begin = None, 0
+    for request, piece in chunk:
+        n = len(piece.ids)
+        own = request.rotary(piece.first, n)
+        if own is not None:
+            if found is None:
+                found = np.repeat(laid.positions[None], 4, axis=0)
+            found[:, 0, begin : begin + n] = own
+        begin += n
+    if found is None or (found == found[0]).all():
+        return None if found is None else found[:1]
+    return found
 
 
 def _given(chunk: list[tuple[TextRequest, Piece]], laid: Chunk) -> GivenEmbeddings | None:

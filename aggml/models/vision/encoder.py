@@ -25,6 +25,8 @@ from aggml.models.lifetime import Lifetime
 from aggml.models.site import CLOSED, free_with, site_of, unplace
 from aggml.models.vision.gemma3 import Gemma3Pictures
 from aggml.models.vision.idefics3 import Idefics3
+from aggml.models.vision.pixtral import Pixtral
+from aggml.models.vision.qwen_vl import QwenVision
 from aggml.models.vision.tower import MOST_TOKENS, Grid, Layers, check_forms
 from aggml.models.weights import load_weights, open_model
 from aggml.process.locks import new_lock
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml import Backend, Scheduler, Tensor
+    from aggml.models.description import Description
     from aggml.models.vision.given import Picture
     from aggml.models.vision.tower import Projector
 
@@ -47,9 +50,12 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "EmbeddedPicture", "PictureEncoder", "load_pictures"]
 
 #: How each kind of file is read, by ``clip.projector_type``.
-KINDS: Final[Mapping[str, Callable[[Hyperparameters], Projector]]] = {
+KINDS: Final[Mapping[str, Callable[[Hyperparameters, Mapping[str, Tensor]], Projector]]] = {
     "gemma3": Gemma3Pictures.read,
     "idefics3": Idefics3.read,
+    "pixtral": Pixtral.read,
+    "qwen2.5vl_merger": QwenVision.read_2_5,
+    "qwen3vl_merger": QwenVision.read_3,
 }
 CACHE: Final = 256 << 20  # bytes of embeddings that are kept
 GRAPHS: Final = 4  # that are kept, by the size of a view
@@ -61,11 +67,14 @@ class EmbeddedPicture:
 
     Attributes:
         digest: of the picture and of the file that made them.
-        parts: what stands in the prompt: texts, and embeddings (n, width).
+        parts: what stands in the prompt: texts, and embeddings (n, width), with further elements
+            behind each for the first layers of the text model if there are such.
+        tokens: of a row and of a column, where these have rotary positions; None: they do not.
     """
 
     digest: bytes
     parts: tuple[str | F32, ...]
+    tokens: tuple[int, int] | None = None
 
     @property
     def rows(self) -> F32:
@@ -176,7 +185,10 @@ class PictureEncoder:
         if sum(map(len, embedded)) > MOST_TOKENS:
             raise ModelError(f"{picture.name} takes more than {MOST_TOKENS} positions")
         parts = tuple(x if isinstance(x, str) else embedded[x] for x in views.written)
-        found = EmbeddedPicture(digest, parts)
+        patch = projector.tower.patch
+        height, width = views.pixels[0].shape[:2]
+        tokens = projector.tokens(Grid(width // patch, height // patch))
+        found = EmbeddedPicture(digest, parts, tokens)
         self.computed += 1
         self._keep(found)
         return found
@@ -205,11 +217,11 @@ class PictureEncoder:
             if order is not None:
                 more["order"] = order
                 patches = patches[order]
-            return {program.patches: patches} | {program.inputs[k]: x for k, x in more.items()}
+            return {program.patches: patches} | {x: more[k] for k, x in program.inputs.items()}
 
         inputs = await anyio.to_thread.run_sync(arrays, abandon_on_cancel=True)
         made = await self._site.run(program.graph, inputs, program.embeddings)
-        found: F32 = np.array(made, np.float32).reshape(-1, self.width)
+        found: F32 = np.array(made, np.float32).reshape(-1, self.width * (1 + projector.deepstack))
         found.flags.writeable = False
         return found
 
@@ -232,7 +244,11 @@ class PictureEncoder:
             }
             nodes = Layers(tower, self._weights, grid)
             embeddings = projector.build(nodes, patches, inputs).set_output()
-            return _Program(Graph(embeddings), patches, inputs, embeddings)
+            graph = Graph(embeddings)
+            used = set(graph.leafs)  # not each kind needs the order once more
+            return _Program(
+                graph, patches, {k: x for k, x in inputs.items() if x in used}, embeddings
+            )
 
         program = await anyio.to_thread.run_sync(build)
         await self._site.prepare(program.graph)
@@ -267,15 +283,14 @@ class PictureEncoder:
 
 
 async def load_pictures(
-    backend: Backend | Scheduler, path: Path, width: int, architecture: str
+    backend: Backend | Scheduler, path: Path, model: Description
 ) -> PictureEncoder:
     """The encoder of a mmproj file, on a backend of its own on the same device.
 
     Args:
         backend: of the text model; of a scheduler the first backend's device is taken.
         path: a GGUF file.
-        width: elements of an embedding of the text model.
-        architecture: of the text model, for errors.
+        model: the text model.
 
     Raises:
         ModelError: the file cannot be read, is no mmproj file, is of a kind that is not known, or
@@ -295,11 +310,12 @@ async def load_pictures(
             raise ModelError(
                 f"{str(path)!r} has the clip.projector_type {kind!r:.64}, known are {known}"
             )
-        projector = KINDS[kind](Hyperparameters(metadata))
-        if projector.tower.out != width:
+        projector = KINDS[kind](Hyperparameters(metadata), tensors)
+        if projector.tower.out != model.width or projector.deepstack != model.deepstack:
             raise ModelError(
-                f"{str(path)!r} makes embeddings of {projector.tower.out} elements, but the text "
-                f"model, {architecture}, has {width}: they do not belong together"
+                f"{str(path)!r} makes embeddings of {projector.tower.out} elements and for "
+                f"{projector.deepstack} layers more, but the text model, {model.architecture}, has "
+                f"{model.width} and {model.deepstack}: they do not belong together"
             )
         forms = projector.tower.forms(tensors) | projector.forms(tensors)
         check_forms(forms, tensors)

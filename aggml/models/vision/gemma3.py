@@ -33,9 +33,10 @@ class Gemma3Pictures:
     tower: Tower
     merged: int
     whole: bool = True
+    deepstack: int = 0
 
     @classmethod
-    def read(cls, hp: Hyperparameters) -> Gemma3Pictures:
+    def read(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> Gemma3Pictures:
         """As a file describes it."""
         tower = tower_of(hp)
         merged = hp.integer("vision.projector.scale_factor", 4, least=1, most=64)
@@ -60,6 +61,10 @@ class Gemma3Pictures:
         side = self.tower.side
         pixels = resize_padded(rgb, side, side, "bilinear")
         return Views([pixels], ["<start_of_image>", 0, "<end_of_image>"])
+
+    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+        """Its tokens have no places of their own."""
+        return None
 
     def inputs(self, grid: Grid) -> dict[str, I32]:
         """Further inputs: none."""

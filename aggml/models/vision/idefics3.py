@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from aggml import ops
 from aggml.models.errors import ModelError
 from aggml.models.vision.resizing import resize, resize_padded
-from aggml.models.vision.tower import Grid, Layers, Tower, Views, tower_of
+from aggml.models.vision.tower import Grid, Layers, Tower, Views, squares, tower_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,9 +37,10 @@ class Idefics3:
     merged: int
     longest: int
     whole: bool = False
+    deepstack: int = 0
 
     @classmethod
-    def read(cls, hp: Hyperparameters) -> Idefics3:
+    def read(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> Idefics3:
         """As a file describes it."""
         tower = tower_of(hp)
         merged = hp.integer("vision.projector.scale_factor", 1, least=2, most=64)
@@ -99,17 +98,17 @@ class Idefics3:
         written += ["\n\n", around, "<global-img>", len(pixels), around]
         return Views([*pixels, whole], written)
 
+    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+        """Its tokens have no places of their own."""
+        return None
+
     def inputs(self, grid: Grid) -> dict[str, I32]:
         """Further inputs: none."""
         return {}
 
     def order(self, grid: Grid) -> I32 | None:
         """Squares one after the other, each row by row."""
-        n = self.merged
-        numbers = np.arange(grid.n, dtype=np.int32).reshape(grid.rows, grid.columns)
-        blocks = numbers.reshape(grid.rows // n, n, grid.columns // n, n).transpose(0, 2, 1, 3)
-        found: I32 = np.ascontiguousarray(blocks).reshape(-1)
-        return found
+        return squares(grid, self.merged)
 
     def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view."""

@@ -109,7 +109,7 @@ def place_pictures(
                     ids += words.encode(one, special=False)
                 else:
                     at = len(ids) + bool(begins and ids[:1] != [words.bos])
-                    placed.append(PlacedPicture(at, one, whole))
+                    placed.append(PlacedPicture(at, one, whole, picture.tokens))
                     ids += _keys(picture.digest, i, len(one))
         else:
             ids += words.encode(part, special=False) if isinstance(part, str) else part

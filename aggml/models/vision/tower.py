@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     F32 = npt.NDArray[np.float32]
     I32 = npt.NDArray[np.int32]
 
-__all__ = ["Grid", "Layers", "Projector", "Tower", "Views", "check_forms", "tower_of"]
+__all__ = ["Grid", "Layers", "Projector", "Tower", "Views", "check_forms", "squares", "tower_of"]
 
 MOST_PATCHES: Final = 1 << 16  # of one view
 MOST_TOKENS: Final = 1 << 16  # of one picture
@@ -156,12 +156,21 @@ class Projector(Protocol):
         """Extents of the tensors that it needs beside those of the tower's layers."""
         ...
 
+    @property
+    def deepstack(self) -> int:
+        """How many layers of the text model get something of their own behind each embedding."""
+        ...
+
     def views(self, rgb: U8) -> Views:
         """What the tower sees of a picture."""
         ...
 
-    def inputs(self, grid: Grid) -> dict[str, I32]:
-        """Further inputs of the graph of a view, by name."""
+    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+        """Tokens of a row and of a column, where these have rotary positions; None: they do not."""
+        ...
+
+    def inputs(self, grid: Grid) -> dict[str, Any]:
+        """Further inputs, i32 or f16, of the graph of a view, by name."""
         ...
 
     def order(self, grid: Grid) -> I32 | None:
@@ -171,6 +180,14 @@ class Projector(Protocol):
     def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view, [width of the text model, any], of its patches."""
         ...
+
+
+def squares(grid: Grid, side: int) -> I32:
+    """The numbers of patches, square by square; both squares and their patches row by row."""
+    numbers = np.arange(grid.n, dtype=np.int32).reshape(grid.rows, grid.columns)
+    blocks = numbers.reshape(grid.rows // side, side, grid.columns // side, side)
+    found: I32 = np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
+    return found
 
 
 class Layers:
@@ -220,6 +237,7 @@ class Layers:
         x: Tensor,
         turned: Callable[[Tensor], Tensor] | None = None,
         mask: Callable[[int], Tensor | None] = lambda _: None,
+        each: Callable[[int, Tensor], None] = lambda _i, _x: None,
     ) -> Tensor:
         """All layers, with the norms before and behind them if the file has these.
 
@@ -227,6 +245,7 @@ class Layers:
             x: [width, n].
             turned: gives queries and keys, [head, heads, n], rotary positions.
             mask: of attention, for the number of a layer; None: all patches see each other.
+            each: is told the output of each layer.
         """
         if "v.pre_ln.weight" in self.weights:
             x = self.norm("v.pre_ln", x)
@@ -235,6 +254,7 @@ class Layers:
             y = self._attention(at, self.norm(f"{at}ln1", x), turned, mask(i))
             x = ops.add(y, x)
             x = ops.add(x, self._net(at, self.norm(f"{at}ln2", x)))
+            each(i, x)
         return self.norm("v.post_ln", x) if "v.post_ln.weight" in self.weights else x
 
     def _attention(
