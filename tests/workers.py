@@ -49,6 +49,7 @@ EITHER_LOOP = frozenset(
         "models/test_encoders.py",
         "models/test_folder_pooling.py",
         "models/test_folders.py",
+        "models/test_pictures.py",
         "models/test_speech.py",
         "models/test_stages.py",
         "models/test_states.py",
