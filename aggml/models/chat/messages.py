@@ -18,7 +18,7 @@ from aggml.models.vision.given import is_picture, picture_of, picture_of_part
 
 if TYPE_CHECKING:
     from aggml.models.token_stream import Token
-    from aggml.models.vision.given import Picture
+    from aggml.models.vision.given import GivenPicture
 
 __all__ = [
     "ROLES", "ChatDelta", "ChatMessage", "ToolCall", "ToolCallDelta", "Usage", "pictures_in",
@@ -189,7 +189,7 @@ def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[st
         content = ""
     elif "content" not in message:
         raise InvalidArgument(f"[{place}] {name}.content is missing")
-    pictures: dict[str, Picture] | None = {} if sees else None
+    pictures: dict[str, GivenPicture] | None = {} if sees else None
     found["content"] = _read_content(place, f"{name}.content", content, pictures)
     if pictures:
         if role not in WITH_PICTURES:
@@ -254,9 +254,9 @@ def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # n
     return found
 
 
-def pictures_in(messages: Sequence[Mapping[str, Any]]) -> dict[str, Picture]:
+def pictures_in(messages: Sequence[Mapping[str, Any]]) -> dict[str, GivenPicture]:
     """The pictures of messages that `read_messages` gave, by the marks in their texts."""
-    found: dict[str, Picture] = {}
+    found: dict[str, GivenPicture] = {}
     for message in messages:
         found |= message.get("pictures", {})
     return found
@@ -266,7 +266,7 @@ def _read_content(
     place: str,
     name: str,
     content: Any,  # noqa: ANN401 whatever was given
-    pictures: dict[str, Picture] | None,
+    pictures: dict[str, GivenPicture] | None,
 ) -> str:
     """The text of a message, with a mark for each picture, under which it is put.
 

@@ -23,7 +23,7 @@ from aggml import InvalidArgument
 from aggml.models.arguments import shown
 from aggml.models.chat.messages import pictures_in
 from aggml.models.errors import ModelError
-from aggml.models.vision.given import Picture
+from aggml.models.vision.given import GivenPicture
 from aggml.models.vision.prompt import PicturePrompt
 
 if TYPE_CHECKING:
@@ -183,14 +183,14 @@ async def encode_messages(
 
 
 def _mixed(
-    vocabulary: Vocabulary, text: str, quotes: Quotes | None, pictures: Mapping[str, Picture]
+    vocabulary: Vocabulary, text: str, quotes: Quotes | None, pictures: Mapping[str, GivenPicture]
 ) -> Prompt:
     """The prompt of a text with marks of pictures.
 
     Raises:
         ModelError: the template leaves a picture out, or writes it twice.
     """
-    parts: list[str | list[int] | Picture] = []
+    parts: list[str | list[int] | GivenPicture] = []
     plain = text
     for part in re.split("(" + "|".join(map(re.escape, pictures)) + ")", text):
         if part in pictures:
@@ -200,7 +200,7 @@ def _mixed(
             parts.append(vocabulary.encode_quoted(part, quotes, special=False))
         elif part:
             parts.append(vocabulary.encode(part, special=False))
-    written = sum(isinstance(x, Picture) for x in parts)
+    written = sum(isinstance(x, GivenPicture) for x in parts)
     if written != len(pictures):
         raise ModelError(
             f"the chat template writes {written} pictures, the messages have {len(pictures)}"

@@ -27,7 +27,7 @@ from aggml.models.vision.gemma3 import Gemma3Pictures
 from aggml.models.vision.idefics3 import Idefics3
 from aggml.models.vision.pixtral import Pixtral
 from aggml.models.vision.qwen_vl import QwenVision
-from aggml.models.vision.tower import MOST_TOKENS, Grid, Layers, check_forms
+from aggml.models.vision.tower import MOST_TOKENS, PatchGrid, TowerLayers, check_forms
 from aggml.models.weights import load_weights, open_model
 from aggml.process.locks import new_lock
 from aggml.stream.slot_pool import SlotPool
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from aggml import Backend, Scheduler, Tensor
     from aggml.models.description import Description
-    from aggml.models.vision.given import Picture
+    from aggml.models.vision.given import GivenPicture
     from aggml.models.vision.tower import Projector
 
     F32 = npt.NDArray[np.float32]
@@ -129,7 +129,7 @@ class PictureEncoder:
         self._cache = cache
         self._kept: OrderedDict[bytes, EmbeddedPicture] = OrderedDict()
         self._nbytes = 0
-        self._programs: OrderedDict[Grid, _Program] = OrderedDict()
+        self._programs: OrderedDict[PatchGrid, _Program] = OrderedDict()
         self._lock = new_lock()  # for `_kept` and `_nbytes`
         self._working = SlotPool(1)  # one picture at a time, so that none is computed twice
         self.computed = 0
@@ -150,7 +150,7 @@ class PictureEncoder:
         """All of them."""
         return [*self._weights.values()]
 
-    async def embed(self, picture: Picture) -> EmbeddedPicture:
+    async def embed(self, picture: GivenPicture) -> EmbeddedPicture:
         """The embeddings of a picture, from the cache if it was seen lately.
 
         Raises:
@@ -176,7 +176,7 @@ class PictureEncoder:
                 self._kept.move_to_end(digest)
         return found
 
-    async def _compute(self, picture: Picture, digest: bytes) -> EmbeddedPicture:
+    async def _compute(self, picture: GivenPicture, digest: bytes) -> EmbeddedPicture:
         projector = self.projector
         views = await anyio.to_thread.run_sync(
             lambda: projector.views(picture.decode()), abandon_on_cancel=True
@@ -187,7 +187,7 @@ class PictureEncoder:
         parts = tuple(x if isinstance(x, str) else embedded[x] for x in views.written)
         patch = projector.tower.patch
         height, width = views.pixels[0].shape[:2]
-        tokens = projector.tokens(Grid(width // patch, height // patch))
+        tokens = projector.tokens(PatchGrid(width // patch, height // patch))
         found = EmbeddedPicture(digest, parts, tokens)
         self.computed += 1
         self._keep(found)
@@ -207,7 +207,7 @@ class PictureEncoder:
     async def _see(self, pixels: U8) -> F32:
         """The embeddings of one view."""
         projector, patch = self.projector, self.projector.tower.patch
-        grid = Grid(pixels.shape[1] // patch, pixels.shape[0] // patch)
+        grid = PatchGrid(pixels.shape[1] // patch, pixels.shape[0] // patch)
         program = self._programs.get(grid) or await self._build(grid)
         self._programs.move_to_end(grid)
 
@@ -225,7 +225,7 @@ class PictureEncoder:
         found.flags.writeable = False
         return found
 
-    async def _build(self, grid: Grid) -> _Program:
+    async def _build(self, grid: PatchGrid) -> _Program:
         projector, tower = self.projector, self.projector.tower
 
         def build() -> _Program:
@@ -242,7 +242,7 @@ class PictureEncoder:
                 ).set_input()
                 for k, x in names.items()
             }
-            nodes = Layers(tower, self._weights, grid)
+            nodes = TowerLayers(tower, self._weights, grid)
             embeddings = projector.build(nodes, patches, inputs).set_output()
             graph = Graph(embeddings)
             used = set(graph.leafs)  # not each kind needs the order once more

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.errors import ModelError
 from aggml.models.vision.resizing import resize_padded
-from aggml.models.vision.tower import Grid, Layers, Tower, Views, tower_of
+from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, tower_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,19 +62,19 @@ class Gemma3Pictures:
         pixels = resize_padded(rgb, side, side, "bilinear")
         return Views([pixels], ["<start_of_image>", 0, "<end_of_image>"])
 
-    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
         """Its tokens have no places of their own."""
         return None
 
-    def inputs(self, grid: Grid) -> dict[str, I32]:
+    def inputs(self, grid: PatchGrid) -> dict[str, I32]:
         """Further inputs: none."""
         return {}
 
-    def order(self, grid: Grid) -> I32 | None:
+    def order(self, grid: PatchGrid) -> I32 | None:
         """Row by row."""
         return None
 
-    def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view."""
         grid, n = at.grid, self.merged
         x = at.all(at.positions(at.embedded(patches)))

@@ -24,7 +24,7 @@ from aggml.models.vision.decoding import decode_picture, shape_problem
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Picture", "is_picture", "picture_of", "picture_of_part", "rgb_of"]
+__all__ = ["GivenPicture", "is_picture", "picture_of", "picture_of_part", "rgb_of"]
 
 WANTED: Final = (
     "uint8 [height, width, 3], the bytes of a file, or a text 'data:image/png;base64,...'"
@@ -36,7 +36,7 @@ LARGEST: Final = 1 << 26  # bytes of a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+class GivenPicture:
     """A picture that was checked as far as that is possible without decoding.
 
     Attributes:
@@ -66,12 +66,12 @@ class Picture:
 
 def is_picture(value: object) -> bool:
     """Whether a value is meant as a picture: an array that is no list of ids, or bytes."""
-    if isinstance(value, (bytes, bytearray, memoryview, Picture)):
+    if isinstance(value, (bytes, bytearray, memoryview, GivenPicture)):
         return True
     return isinstance(value, np.ndarray) and value.ndim != 1
 
 
-def rgb_of(place: str, name: str, value: Any) -> Picture:  # noqa: ANN401 whatever was given
+def rgb_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN401 whatever was given
     """A picture of an array, which is copied.
 
     Raises:
@@ -97,17 +97,17 @@ def rgb_of(place: str, name: str, value: Any) -> Picture:  # noqa: ANN401 whatev
     pixels.flags.writeable = False
     about = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=32)
     about.update(memoryview(pixels).cast("B"))
-    return Picture(f"[{place}] {name}", about.digest(), pixels, None)
+    return GivenPicture(f"[{place}] {name}", about.digest(), pixels, None)
 
 
-def picture_of(place: str, name: str, value: Any) -> Picture:  # noqa: ANN401 whatever was given
+def picture_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN401 whatever was given
     """A picture of an array, of a file's bytes, of a data URL or of base64.
 
     Raises:
         InvalidArgument: it is none of these, or has another shape or size.
         Unsupported: it is an address.
     """
-    if isinstance(value, Picture):
+    if isinstance(value, GivenPicture):
         return value
     if isinstance(value, np.ndarray):
         return rgb_of(place, name, value)
@@ -135,7 +135,7 @@ def picture_of(place: str, name: str, value: Any) -> Picture:  # noqa: ANN401 wh
     return _of_file(place, name, _decoded(place, name, value))
 
 
-def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> Picture:
+def picture_of_part(place: str, name: str, part: Mapping[str, Any]) -> GivenPicture:
     """The picture of a part of a message.
 
     It is {"type": "image_url", "image_url": {"url": ...}}, where the inner dict may be left out; or
@@ -197,7 +197,7 @@ def _decoded(place: str, name: str, text: str) -> bytes:
         raise InvalidArgument(f"[{place}] {name} is no base64: {shown(text)}") from None
 
 
-def _of_file(place: str, name: str, data: bytes) -> Picture:
+def _of_file(place: str, name: str, data: bytes) -> GivenPicture:
     if not data:
         raise InvalidArgument(f"[{place}] {name} is empty, expected {WANTED}")
     if len(data) > LARGEST:
@@ -205,4 +205,4 @@ def _of_file(place: str, name: str, data: bytes) -> Picture:
             f"[{place}] {name} has {len(data)} bytes, at most {LARGEST} are taken"
         )
     digest = hashlib.blake2b(b"file" + data, digest_size=32).digest()
-    return Picture(f"[{place}] {name}", digest, None, data)
+    return GivenPicture(f"[{place}] {name}", digest, None, data)

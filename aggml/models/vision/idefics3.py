@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aggml import ops
 from aggml.models.errors import ModelError
 from aggml.models.vision.resizing import resize, resize_padded
-from aggml.models.vision.tower import Grid, Layers, Tower, Views, squares, tower_of
+from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, squares, tower_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,19 +98,19 @@ class Idefics3:
         written += ["\n\n", around, "<global-img>", len(pixels), around]
         return Views([*pixels, whole], written)
 
-    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
         """Its tokens have no places of their own."""
         return None
 
-    def inputs(self, grid: Grid) -> dict[str, I32]:
+    def inputs(self, grid: PatchGrid) -> dict[str, I32]:
         """Further inputs: none."""
         return {}
 
-    def order(self, grid: Grid) -> I32 | None:
+    def order(self, grid: PatchGrid) -> I32 | None:
         """Squares one after the other, each row by row."""
         return squares(grid, self.merged)
 
-    def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view."""
         x = at.embedded(patches)
         # Patches come square by square, so that each square is one row behind the layers.

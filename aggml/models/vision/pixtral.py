@@ -10,7 +10,7 @@ import numpy as np
 from aggml import DType, ops
 from aggml.models.vision.resizing import resize_padded
 from aggml.models.vision.sizes import fitting_size
-from aggml.models.vision.tower import Grid, Layers, Tower, Views, squares, tower_of
+from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, squares, tower_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,21 +73,21 @@ class Pixtral:
         )
         return Views([resize_padded(rgb, width, height, "bicubic")], [0, "[IMG_END]"])
 
-    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
         """Its tokens have no places of their own."""
         return None
 
-    def inputs(self, grid: Grid) -> dict[str, I32]:
+    def inputs(self, grid: PatchGrid) -> dict[str, I32]:
         """The row and the column of each patch."""
         order = self.order(grid)
         at = np.arange(grid.n, dtype=np.int32) if order is None else order
         return {"rows": at // np.int32(grid.columns), "columns": at % np.int32(grid.columns)}
 
-    def order(self, grid: Grid) -> I32 | None:
+    def order(self, grid: PatchGrid) -> I32 | None:
         """Squares one after the other, each row by row."""
         return None if self.merged == 1 else squares(grid, self.merged)
 
-    def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view."""
         tower, half = self.tower, self.tower.head // 2
 

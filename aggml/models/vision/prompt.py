@@ -16,7 +16,7 @@ import numpy as np
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown, token_ids
 from aggml.models.engine.requests import PlacedPicture
-from aggml.models.vision.given import Picture, is_picture, picture_of
+from aggml.models.vision.given import GivenPicture, is_picture, picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +36,13 @@ class PicturePrompt:
         special: whether the tokens that begin and end a text are added, as the model expects.
     """
 
-    parts: tuple[str | list[int] | Picture, ...]
+    parts: tuple[str | list[int] | GivenPicture, ...]
     special: bool = True
 
     @property
-    def pictures(self) -> list[Picture]:
+    def pictures(self) -> list[GivenPicture]:
         """The pictures, in order."""
-        return [x for x in self.parts if isinstance(x, Picture)]
+        return [x for x in self.parts if isinstance(x, GivenPicture)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ def mixed_prompt(place: str, name: str, value: Any, vocabulary: int) -> PictureP
         value = [value]
     if not isinstance(value, (list, tuple)) or not any(is_picture(x) for x in value):
         return None
-    parts: list[str | list[int] | Picture] = []
+    parts: list[str | list[int] | GivenPicture] = []
     for i, x in enumerate(value):
         at = f"{name}[{i}]"
         if is_picture(x):
@@ -102,7 +102,7 @@ def place_pictures(
     coming = iter(embedded)
     begins = prompt.special and words.add_bos and words.bos is not None
     for part in prompt.parts:
-        if isinstance(part, Picture):
+        if isinstance(part, GivenPicture):
             picture = next(coming)
             for i, one in enumerate(picture.parts):
                 if isinstance(one, str):

@@ -15,7 +15,7 @@ from aggml import DType, ops
 from aggml.models.errors import ModelError
 from aggml.models.vision.resizing import resize_padded
 from aggml.models.vision.sizes import fitting_size
-from aggml.models.vision.tower import Grid, Layers, Tower, Views, squares, tower_of
+from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, squares, tower_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,11 +107,11 @@ class QwenVision:
         pixels = resize_padded(rgb, width, height, "bicubic")
         return Views([pixels], ["<|vision_start|>", 0, "<|vision_end|>"])
 
-    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
         """Tokens of a row and of a column."""
         return grid.columns // MERGED, grid.rows // MERGED
 
-    def _windows(self, grid: Grid) -> tuple[I32, I32]:
+    def _windows(self, grid: PatchGrid) -> tuple[I32, I32]:
         """The squares window by window, and the number of each one's window."""
         columns, rows = grid.columns // MERGED, grid.rows // MERGED
         y, x = np.divmod(np.arange(columns * rows, dtype=np.int32), np.int32(columns))
@@ -120,7 +120,7 @@ class QwenVision:
         order = np.argsort(number, kind="stable").astype(np.int32)
         return order, number[order].astype(np.int32)
 
-    def order(self, grid: Grid) -> I32 | None:
+    def order(self, grid: PatchGrid) -> I32 | None:
         """Squares one after the other; with windows those of a window."""
         found = squares(grid, MERGED)
         if not self.full:
@@ -129,7 +129,7 @@ class QwenVision:
             -1
         )
 
-    def inputs(self, grid: Grid) -> dict[str, Any]:
+    def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """Rows and columns of the patches; with windows the mask, and the way back."""
         order = self.order(grid)
         assert order is not None
@@ -143,7 +143,7 @@ class QwenVision:
             found["back"] = np.argsort(squares_).astype(np.int32)
         return found
 
-    def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view; with deepstack the further ones behind each."""
         tower, size = self.tower, self.tower.width * MERGED**2
         n = at.grid.n // MERGED**2
@@ -179,7 +179,7 @@ class QwenVision:
             x = ops.concat(x, y, 0)
         return ops.get_rows(x, inputs["back"]) if self.full else x
 
-    def _positions(self, at: Layers) -> Tensor:
+    def _positions(self, at: TowerLayers) -> Tensor:
         """The learned positions of all patches, row by row; [width, n]."""
         tower, grid = self.tower, at.grid
         side = tower.side // tower.patch

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     F32 = npt.NDArray[np.float32]
     I32 = npt.NDArray[np.int32]
 
-__all__ = ["Grid", "Layers", "Projector", "Tower", "Views", "check_forms", "squares", "tower_of"]
+__all__ = [
+    "PatchGrid",
+    "Projector",
+    "Tower",
+    "TowerLayers",
+    "Views",
+    "check_forms",
+    "squares",
+    "tower_of",
+]
 
 MOST_PATCHES: Final = 1 << 16  # of one view
 MOST_TOKENS: Final = 1 << 16  # of one picture
@@ -115,7 +124,7 @@ class Tower:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PatchGrid:
     """Patches of a view: how many there are in a row and in a column."""
 
     columns: int
@@ -165,24 +174,24 @@ class Projector(Protocol):
         """What the tower sees of a picture."""
         ...
 
-    def tokens(self, grid: Grid) -> tuple[int, int] | None:
+    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
         """Tokens of a row and of a column, where these have rotary positions; None: they do not."""
         ...
 
-    def inputs(self, grid: Grid) -> dict[str, Any]:
+    def inputs(self, grid: PatchGrid) -> dict[str, Any]:
         """Further inputs, i32 or f16, of the graph of a view, by name."""
         ...
 
-    def order(self, grid: Grid) -> I32 | None:
+    def order(self, grid: PatchGrid) -> I32 | None:
         """The order of patches in the graph; None: row by row."""
         ...
 
-    def build(self, at: Layers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view, [width of the text model, any], of its patches."""
         ...
 
 
-def squares(grid: Grid, side: int) -> I32:
+def squares(grid: PatchGrid, side: int) -> I32:
     """The numbers of patches, square by square; both squares and their patches row by row."""
     numbers = np.arange(grid.n, dtype=np.int32).reshape(grid.rows, grid.columns)
     blocks = numbers.reshape(grid.rows // side, side, grid.columns // side, side)
@@ -190,7 +199,7 @@ def squares(grid: Grid, side: int) -> I32:
     return found
 
 
-class Layers:
+class TowerLayers:
     """The nodes of a tower, for one grid.
 
     Args:
@@ -199,7 +208,7 @@ class Layers:
         grid: of the view.
     """
 
-    def __init__(self, tower: Tower, weights: Mapping[str, Tensor], grid: Grid) -> None:
+    def __init__(self, tower: Tower, weights: Mapping[str, Tensor], grid: PatchGrid) -> None:
         self.tower = tower
         self.weights = weights
         self.grid = grid
