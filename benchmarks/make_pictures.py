@@ -87,6 +87,7 @@ def record(text: str, eyes: str, files: Any) -> dict[str, np.ndarray]:
     a, b, c = files.TEXTS
     session.clear()
     ids: list[int] = []
+    n = 0
     at = ctypes.c_int32(0)
     for chunk in other.chunks(f"{a}{marker}{b}{marker}{c}", pictures[:2]):
         tokens = other.ids(chunk)

@@ -34,6 +34,7 @@ from aggml.models.engine.options import options_of
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
 from aggml.models.lifetime import closed_error
+from aggml.models.memory import measure
 from aggml.models.model import LONG_TEXT, Model
 from aggml.models.token_stream import TokenStream
 from aggml.models.vision import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
     from aggml.models.engine.requests import PlacedPicture, Result
+    from aggml.models.memory import Memory
     from aggml.models.model import Closing, TokenIds
     from aggml.models.rank_head import RankHead
     from aggml.models.tokenizers import Vocabulary
@@ -121,6 +123,12 @@ class TextModel(Model):
         self._grammars: Grammars | None = None
         self._asked_form = tool_format
         self._pictures = pictures
+
+    @property
+    def memory(self) -> Memory:
+        """`Model.memory`, with what turns pictures into embeddings."""
+        found = super().memory
+        return found if self._pictures is None else found + measure(self._pictures)
 
     @property
     def sees(self) -> bool:

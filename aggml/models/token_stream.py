@@ -291,8 +291,10 @@ class TokenStream(AsyncGenerator[Token, None]):
     def ids(self, tokenizer: Vocabulary) -> list[int] | None:
         """The tokens of the prompt; None: its pictures have to be looked at first."""
         prompt = self._prompt
-        if isinstance(prompt, (PicturePrompt, SeenPrompt)):
+        if isinstance(prompt, PicturePrompt):
             return None
+        if isinstance(prompt, SeenPrompt):
+            return prompt.ids
         return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
 
     def prepare(
@@ -309,6 +311,8 @@ class TokenStream(AsyncGenerator[Token, None]):
         """
         if self._prepared is not None:
             return self._prepared
+        if isinstance(self._prompt, SeenPrompt):
+            pictures = self._prompt.pictures
         model, options = self._model, self._options
         self.prompt_tokens = len(ids)
         for token in self.made[len(self._text.begins) :]:

@@ -188,9 +188,10 @@ async def test_penalties_and_logprobs_know_no_tokens_of_pictures(tmp_path: Path)
         right, _ = await answer(model, prompt)
         found = await answer(model, prompt, repetition_penalty=1.0, logprobs=2)
         assert found[0] == right
-        for options in (
+        penalties: tuple[dict[str, Any], ...] = (
             {"repetition_penalty": 1.3}, {"dry_multiplier": 0.8}, {"presence_penalty": 0.5},
-        ):  # fmt: skip
+        )  # fmt: skip
+        for options in penalties:
             made, _ = await answer(model, prompt, **options)
             assert len(made) == 12
             assert min(made) >= 0
@@ -443,6 +444,14 @@ async def test_a_file_that_does_not_belong_to_the_model_is_refused(tmp_path: Pat
 
 
 # -- lifetime
+
+
+async def test_the_memory_of_a_model_has_that_of_its_mmproj_file(tmp_path: Path) -> None:
+    async with load(tmp_path, "gemma3") as model, load(tmp_path, "gemma3", mmproj=None) as other:
+        await model.embed_image(files.picture(0))
+        nbytes = sum(x.nbytes for x in files.weights("gemma3").values())
+        assert model.memory.mapped - other.memory.mapped >= nbytes
+        assert model.memory.graphs > other.memory.graphs
 
 
 async def test_a_cancelled_picture_leaves_the_model_usable_and_a_closed_one_says_so(

@@ -282,7 +282,7 @@ class ChatStream:
             seen if seen.pictures else seen.ids, max_tokens=most, **options,
             _continue=list(self._before),
         )  # fmt: skip
-        tokens.prepare(seen.ids, seen.pictures)  # raises if the prompt is too long
+        tokens.prepare(seen.ids)  # raises if the prompt is too long
         if self._before:
             # Their text comes again, for those who know what was sent of it.
             self._taken = [Token(x, "") for x in self._before]

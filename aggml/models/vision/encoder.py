@@ -22,6 +22,7 @@ from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.kv.page_files import identity_of
 from aggml.models.lifetime import Lifetime
+from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, free_with, site_of, unplace
 from aggml.models.vision.gemma3 import Gemma3Pictures
 from aggml.models.vision.idefics3 import Idefics3
@@ -145,10 +146,9 @@ class PictureEncoder:
         """Whether the positions of a picture see each other also where they come later."""
         return self.projector.whole
 
-    @property
-    def weights(self) -> list[Tensor]:
-        """All of them."""
-        return [*self._weights.values()]
+    def parts(self) -> Parts:
+        """What it has, for `Model.memory`."""
+        return Parts(self._site, [*self._weights.values()])
 
     async def embed(self, picture: GivenPicture) -> EmbeddedPicture:
         """The embeddings of a picture, from the cache if it was seen lately.
@@ -305,7 +305,7 @@ async def load_pictures(
                 f"{metadata.get('general.architecture')!r:.64}, expected 'clip'"
             )
         kind = metadata.get("clip.projector_type") or metadata.get("clip.vision.projector_type")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             known = ", ".join(sorted(KINDS))
             raise ModelError(
                 f"{str(path)!r} has the clip.projector_type {kind!r:.64}, known are {known}"

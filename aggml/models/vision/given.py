@@ -96,7 +96,7 @@ def rgb_of(place: str, name: str, value: Any) -> GivenPicture:  # noqa: ANN401 w
     pixels = np.array(value, order="C")
     pixels.flags.writeable = False
     about = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=32)
-    about.update(memoryview(pixels).cast("B"))
+    about.update(pixels.data.cast("B"))
     return GivenPicture(f"[{place}] {name}", about.digest(), pixels, None)
 
 

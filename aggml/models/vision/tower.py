@@ -150,16 +150,17 @@ class Views:
 
 
 class Projector(Protocol):
-    """One kind of mmproj file (``clip.projector_type``).
+    """One kind of mmproj file (``clip.projector_type``)."""
 
-    Attributes:
-        tower: the transformer.
-        whole: whether the positions of a picture in a prompt see each other also where they come
-            later.
-    """
+    @property
+    def tower(self) -> Tower:
+        """The transformer."""
+        ...
 
-    tower: Tower
-    whole: bool
+    @property
+    def whole(self) -> bool:
+        """Whether positions of a picture in a prompt see each other also where they come later."""
+        ...
 
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Extents of the tensors that it needs beside those of the tower's layers."""
