@@ -80,6 +80,7 @@ EITHER_LOOP = frozenset(
         "models/test_minilm.py",
         "models/test_measuring.py",
         "models/test_sparse.py",
+        "models/test_pictures.py",
         "models/test_speech.py",
         "models/test_stages.py",
         "models/test_states.py",

@@ -18,7 +18,16 @@ import anyio
 import click
 
 from aggml.cli.lines import Lines
-from aggml.cli.shared import adapter_options, awaited, draft_option, model_options, opened, tell
+from aggml.cli.shared import (
+    adapter_options,
+    awaited,
+    draft_option,
+    model_options,
+    opened,
+    picture_options,
+    read_images,
+    tell,
+)
 from aggml.cli.text import sampling_options
 from aggml.models import ModelError
 from aggml.stream.parker import post_here
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 HELP = """\
 /clear  forget the conversation
@@ -45,6 +54,7 @@ Ctrl-C  end an answer; twice at the prompt: leave"""
 @model_options
 @adapter_options
 @draft_option
+@picture_options
 @click.option(
     "--system",
     metavar="TEXT",
@@ -65,6 +75,8 @@ async def chat(
     adapters: tuple[ScaledPath, ...],
     control_vectors: tuple[ScaledPath, ...],
     draft: str | None,
+    mmproj: Path | None,
+    images: tuple[Path, ...],
     system: str | None,
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
@@ -77,17 +89,13 @@ async def chat(
     string stands for the text in it, so that a message may have several lines. The status is 1 if
     the last message got no answer.
     """
-    begin = [] if system is None else [{"role": "system", "content": system}]
+    pictures = [{"type": "image", "image": x} for x in await read_images(mmproj, images)]
+    begin: list[dict[str, Any]] = []
+    begin += [] if system is None else [{"role": "system", "content": system}]
     async with opened(
-        model,
-        device,
-        threads,
-        ctx,
-        cache,
-        adapters=adapters,
-        control_vectors=control_vectors,
-        draft=draft,
-    ) as loaded:
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
+        draft=draft, mmproj=mmproj,
+    ) as loaded:  # fmt: skip
         shown: _Shown = _Events() if as_json else _Terminal()
         shown.ready(loaded, ctx)
         messages, status = list(begin), 0
@@ -103,7 +111,10 @@ async def chat(
                     continue
                 if not line.strip():
                     continue
-                asked = [*messages, {"role": "user", "content": line}]
+                content: Any = line
+                if pictures and len(messages) == len(begin):  # the first message has them
+                    content = [*pictures, {"type": "text", "text": line}]
+                asked = [*messages, {"role": "user", "content": content}]
                 try:
                     answer = await _answer(loaded, asked, sampling, shown, interrupts)
                 except ModelError as error:

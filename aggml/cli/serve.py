@@ -54,6 +54,11 @@ __all__ = ["serve"]
     help="A chat template instead of those of the files. [default: theirs]",
 )  # fmt: skip
 @click.option(
+    "--mmproj", type=UserPath(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="File that makes embeddings of pictures for MODEL, so that messages may have pictures. "
+    "[default: none]",
+)  # fmt: skip
+@click.option(
     "--strict", is_flag=True,
     help="Refuse fields that nobody knows, instead of ignoring and telling them.",
 )  # fmt: skip
@@ -183,7 +188,10 @@ def serve(
         prefix_cache=None if given["prefix_cache"] is None else given["prefix_cache"] << 20,
         chat_template=given["chat_template"],
         draft=draft,
+        mmproj=None if given["mmproj"] is None else str(given["mmproj"]),
     )
+    if limits.mmproj is not None and len(models) > 1:
+        raise click.UsageError("--mmproj belongs to one MODEL, and there are several")
     if on_ray:
         if as_json:
             raise click.UsageError(

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHES", "CommandLine", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
-    "device_names", "device_options", "draft_option", "model_options", "opened", "scaled_paths",
-    "show", "tell", "type_names", "without_group",
+    "device_names", "device_options", "draft_option", "model_options", "opened",
+    "picture_options", "read_images", "scaled_paths", "show", "tell", "type_names",
+    "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -230,6 +231,35 @@ def draft_option(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
+def picture_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for pictures."""
+    file = UserPath(exists=True, dir_okay=False, path_type=Path)
+    for option in reversed((
+        click.option(
+            "--mmproj", type=file, metavar="FILE",
+            help="File that makes embeddings of pictures for MODEL. [default: none]",
+        ),
+        click.option(
+            "--image", "images", type=file, multiple=True, metavar="FILE",
+            help="Picture that stands before the text; needs --mmproj; may be given several times. "
+            "[default: none]",
+        ),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+async def read_images(mmproj: Path | None, images: Sequence[Path]) -> list[bytes]:
+    """The bytes of the files of pictures.
+
+    Raises:
+        UsageError: there are pictures, and nothing that makes embeddings of them.
+    """
+    if images and mmproj is None:
+        raise click.UsageError("--image needs --mmproj, the file that belongs to MODEL")
+    return [await anyio.Path(path).read_bytes() for path in images]
+
+
 @asynccontextmanager
 async def opened(
     model: Path,
@@ -241,6 +271,7 @@ async def opened(
     adapters: Sequence[ScaledPath] = (),
     control_vectors: Sequence[ScaledPath] = (),
     draft: str | None = None,
+    mmproj: Path | None = None,
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
@@ -250,7 +281,7 @@ async def opened(
         with bar("loading") as progress:
             loaded = await models.load(
                 model, on, ctx=None if ctx is None else rounded(ctx), cache=cache,
-                adapters=adapters, control_vectors=control_vectors, draft=draft,
+                adapters=adapters, control_vectors=control_vectors, draft=draft, mmproj=mmproj,
                 progress=progress,
             )  # fmt: skip
         async with loaded:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import adapter_options, awaited, draft_option, model_options, opened, show
+from aggml.cli.shared import (
+    adapter_options,
+    awaited,
+    draft_option,
+    model_options,
+    opened,
+    picture_options,
+    read_images,
+    show,
+)
 from aggml.models import ranked
 
 if TYPE_CHECKING:
@@ -230,6 +239,7 @@ def _biases(
 @model_options
 @adapter_options
 @draft_option
+@picture_options
 @click.option("-p", "--prompt", metavar="TEXT", help="Text to continue. [default: standard input]")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object at the end: text, ids, speeds."
@@ -250,29 +260,27 @@ async def generate(
     adapters: tuple[ScaledPath, ...],
     control_vectors: tuple[ScaledPath, ...],
     draft: str | None,
+    mmproj: Path | None,
+    images: tuple[Path, ...],
     prompt: str | None,
     as_json: bool,
     logprobs: int | None,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
+    pictures = await read_images(mmproj, images)
     text = _stdin() if prompt is None else prompt
     async with opened(
-        model,
-        device,
-        threads,
-        ctx,
-        cache,
-        adapters=adapters,
-        control_vectors=control_vectors,
-        draft=draft,
-    ) as loaded:
+        model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors,
+        draft=draft, mmproj=mmproj,
+    ) as loaded:  # fmt: skip
         ids = loaded.tokenizer.encode_prompt(text)
         if not ids:
             raise click.UsageError("the prompt is empty: give --prompt, or text on standard input")
         made, pieces, told, first = [], [], [], 0.0
         begin = time.perf_counter()
-        stream = loaded.generate(ids, logprobs=logprobs, **sampling)
+        given: Any = [*pictures, text] if pictures else ids
+        stream = loaded.generate(given, logprobs=logprobs, **sampling)
         async for token in stream:
             first = first or time.perf_counter()
             made.append(token.id)

@@ -13,7 +13,7 @@ from aggml.models.chat.template import ChatTemplate
 from aggml.models.engine.constraints import Thinking
 from aggml.models.engine.grammars import Grammar
 from aggml.models.engine.interface import TextEngine
-from aggml.models.engine.requests import TextRequest
+from aggml.models.engine.requests import PlacedPicture, TextRequest
 from aggml.models.fitting import Fit
 from aggml.models.host import ModelStatus
 from aggml.models.memory import Memory
@@ -22,7 +22,7 @@ from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
 from aggml.models.speech.live import Partial
 from aggml.models.speech.spans import Span
-from aggml.models.text_model import TextModel
+from aggml.models.text_model import Pixels, TextModel
 from aggml.models.token_stream import FinishReason, Token, TokenStream
 from aggml.models.tokenizers import Vocabulary
 
@@ -52,8 +52,10 @@ class BlockingTokenStream(BlockingStream[Token]):
     @property
     def cached_tokens(self) -> int: ...
     def start(self) -> None: ...
-    def ids(self, tokenizer: Vocabulary) -> list[int]: ...
-    def prepare(self, ids: list[int]) -> TextRequest | None: ...
+    def ids(self, tokenizer: Vocabulary) -> list[int] | None: ...
+    def prepare(
+        self, ids: list[int], pictures: tuple[PlacedPicture, ...] = ()
+    ) -> TextRequest | None: ...
     def close(self) -> None: ...
 
 class BlockingChatStream(BlockingStream[ChatDelta]):
@@ -120,15 +122,22 @@ class BlockingTextModel(BlockingModel):
     engine: TextEngine
     adapters: tuple[str, ...]
     @property
+    def memory(self) -> Memory: ...
+    @property
+    def sees(self) -> bool: ...
+    @property
     def template(self) -> ChatTemplate: ...
     @property
     def width(self) -> int: ...
     @property
     def vocabulary_size(self) -> int: ...
-    def logits(self, ids: TokenIds, *, adapter: str | None = None) -> F32: ...
+    def logits(
+        self, ids: TokenIds | Sequence[str | TokenIds | Pixels], *, adapter: str | None = None
+    ) -> F32: ...
+    def embed_image(self, rgb: Pixels) -> F32: ...
     def generate(  # type: ignore[override]
         self,
-        prompt: str | TokenIds,
+        prompt: str | TokenIds | Sequence[str | TokenIds | Pixels],
         *,
         max_tokens: int = 24,
         temperature: float = 0.0,
@@ -415,6 +424,7 @@ def load(
     tool_format: str | None = None,
     adapters: Mapping[str, Any] | Sequence[Any] | None = None,
     control_vectors: Sequence[Any] | None = None,
+    mmproj: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockingModel: ...
 def fit(

@@ -211,6 +211,8 @@ class Description:
         embeds: whether the input is tokens; if not, it is the output of the layer before ``first``.
         ends: whether the output is logits; if not, it is the output of the last layer.
         last_norm: the name in the file of the norm before the logits.
+        deepstack: so many first layers get something more of each position of a picture, which
+            follows its embedding.
         pooling: how the vector of a text is made of its tokens' hidden states: their mean, that of
             the first ("cls") or last token; "rank": the file's head gives a score, and no vector.
     """
@@ -232,6 +234,7 @@ class Description:
     embeds: bool = True
     ends: bool = True
     last_norm: str = "output_norm"
+    deepstack: int = 0
     pooling: Literal["mean", "cls", "last", "rank"] = "mean"
 
     def stage(self, first: int, stop: int) -> Description:

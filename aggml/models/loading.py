@@ -43,6 +43,7 @@ from aggml.models.speech.voice import is_voice_file, load_voice
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
+from aggml.models.vision import load_pictures
 from aggml.models.voice_model import VoiceModel
 from aggml.models.weights import load_weights, open_model
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from aggml.models.drafting import Draft
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
+    from aggml.models.vision import PictureEncoder
     from aggml.models.weights import ModelFile
 
 __all__ = ["CACHES", "LONGEST", "D", "Loading", "described", "load", "load_decoder", "load_engine"]
@@ -83,6 +85,7 @@ def load(
     tool_format: str | None = None,
     adapters: Mapping[str, Any] | Sequence[Any] | None = None,
     control_vectors: Sequence[Any] | None = None,
+    mmproj: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Loading:
     """Load a model: ``model = await aggml.models.load("model.gguf")``.
@@ -131,6 +134,8 @@ def load(
             both, a path and a pair of path and scale may stand for each other; the scale is 1.
         control_vectors: GGUF files with directions that are added after layers, for every request:
             ``[(path, scale), ...]``.
+        mmproj: a GGUF file that makes embeddings of pictures, which belongs to this model; then
+            prompts and messages may have pictures (docs/pictures.md). None: text alone.
         progress: called with bytes loaded so far and bytes in all.
 
     Returns:
@@ -182,10 +187,11 @@ def load(
     template = None if chat_template is None else _template_text(place, chat_template)
     changes = adapters_of(place, adapters, control_vectors)
     guesses = draft_of(place, draft)
+    eyes = None if mmproj is None else file_path(place, "mmproj", mmproj)
     return Loading(
         _load(
             where, backend, asked, sequences, element, limits, dtype, template, form, changes,
-            guesses, progress,
+            guesses, eyes, progress,
         )
     )  # fmt: skip
 
@@ -265,6 +271,7 @@ async def _load(
     form: ToolFormat | None,
     adapters: GivenAdapters,
     draft: Draft | None,
+    mmproj: Path | None,
     progress: Callable[[int, int], None] | None,
 ) -> Model:
     own = None
@@ -272,12 +279,14 @@ async def _load(
         own = (await anyio.to_thread.run_sync(aggml.best_device)).backend()
     at: Backend | Scheduler | None = backend if backend is not None else own
     assert at is not None
+    pictures: PictureEncoder | None = None
     try:
         if await anyio.to_thread.run_sync(is_voice_file, path):
             if dtype is not None:
                 raise InvalidArgument(f"[load] dtype is {dtype!r}, but silero-vad is no encoder")
             _refuse_adapters(adapters, "silero-vad")
             _refuse_draft(draft, "silero-vad")
+            _refuse_pictures(mmproj, "silero-vad")
             return VoiceModel(await load_voice(at, path), owned=own)
         with await open_model(path) as file:
             template = sources_of(file.metadata)
@@ -288,6 +297,7 @@ async def _load(
             if not isinstance(model, Description):
                 _refuse_adapters(adapters, model.architecture)
                 _refuse_draft(draft, model.architecture)
+                _refuse_pictures(mmproj, model.architecture)
             tokenizer = await anyio.to_thread.run_sync(_vocabulary, file)
             if isinstance(model, EncoderDescription):
                 return await _load_encoder(at, file, model, tokenizer, own, dtype, progress)
@@ -301,6 +311,9 @@ async def _load(
                 return SpeechModel(model, speech, tokenizer, owned=own)
             head = await read_rank_head(file, model, template)
             prompts, prompt = await _prompts(file)
+            pictures = None if mmproj is None else await load_pictures(
+                at, mmproj, model
+            )  # fmt: skip
             engine = await load_engine(
                 at,
                 file,
@@ -315,13 +328,15 @@ async def _load(
             if draft is not None:
                 await _speculate(draft, engine, tokenizer, at, element)
     except BaseException:
-        if own is not None:
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):
+            if pictures is not None:
+                await pictures.aclose()
+            if own is not None:
                 await own.aclose()
         raise
     text = TextModel(
         engine, tokenizer, owned=own, template=template, head=head, prompts=prompts,
-        prompt=prompt, tool_format=form, speculation=engine.speculation,
+        prompt=prompt, tool_format=form, speculation=engine.speculation, pictures=pictures,
     )  # fmt: skip
     text.asked_ctx = ctx
     if ctx is not None and ctx != text.ctx:
@@ -356,6 +371,14 @@ async def _speculate(
     except BaseException:
         engine.decoder.close()
         raise
+
+
+def _refuse_pictures(mmproj: Path | None, architecture: str) -> None:
+    if mmproj is not None:
+        raise InvalidArgument(
+            f"[load] mmproj is {str(mmproj)!r}, but a model of the architecture {architecture!r} "
+            "does not continue text, so it sees no pictures"
+        )
 
 
 async def _read_template(given: str | Path) -> str:

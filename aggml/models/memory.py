@@ -51,6 +51,10 @@ class Memory:
     graphs: int
     total: int
 
+    def __add__(self, other: Memory) -> Memory:
+        """Both together."""
+        return Memory(*(getattr(self, x) + getattr(other, x) for x in self.__slots__))
+
     def __str__(self) -> str:
         names = ("mapped", "packed", "pages", "scratch", "graphs", "total")
         return "\n".join(f"{name:8} {amount(getattr(self, name))}" for name in names)

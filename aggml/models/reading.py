@@ -32,6 +32,7 @@ __all__ = [
     "POOLINGS",
     "attention_of",
     "centred_of",
+    "deepstack_of",
     "description_of",
     "divides",
     "encoder_of",
@@ -49,6 +50,11 @@ __all__ = [
 ]
 
 MOST_EXPERTS: Final = 1024  # a larger number is a mistake
+#: Architectures whose pictures have rotary positions of rows and columns, and whether the pairs of
+#: these take turns.
+PLACED: Final[Mapping[str, bool]] = {
+    "qwen2vl": False, "qwen3vl": True, "qwen3vlmoe": True, "qwen35": True, "qwen35moe": True,
+}  # fmt: skip
 LARGEST_EPS: Final = 1.0  # of a norm; models have 1e-12 to 1e-3
 
 
@@ -105,6 +111,16 @@ def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any
         "beta_fast": hp.number("rope.scaling.yarn_beta_fast", 32.0, above=0.0),
         "beta_slow": hp.number("rope.scaling.yarn_beta_slow", 1.0, above=0.0),
     }
+    if hp.architecture in PLACED:
+        told = hp.get("rope.dimension_sections")
+        if isinstance(told, (list, np.ndarray)):
+            sections = tuple(int(x) for x in told)
+            if len(sections) != 4 or min(sections) < 0 or not 0 < sum(sections) <= dims // 2:
+                raise ModelError(
+                    f"{hp.architecture}.rope.dimension_sections is {list(sections)}, expected four "
+                    f"numbers with a sum of at most {dims // 2}"
+                )
+            read |= {"sections": sections, "interleaved": PLACED[hp.architecture]}
     return Rope(**read | changes)
 
 
@@ -266,6 +282,11 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     if "eps" not in changes:
         read["eps"] = hp.number("attention.layer_norm_rms_epsilon", least=0.0, most=LARGEST_EPS)
     return Description(**read | changes)
+
+
+def deepstack_of(hp: Hyperparameters) -> int:
+    """How many first layers get something more of the positions of pictures."""
+    return hp.integer("n_deepstack_layers", 0, most=layers_of(hp) - 1)
 
 
 def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401

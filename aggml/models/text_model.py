@@ -38,9 +38,18 @@ from aggml.models.lifetime import closed_error
 from aggml.models.memory import measure
 from aggml.models.model import LONG_TEXT, Model
 from aggml.models.token_stream import TokenStream
+from aggml.models.vision import (
+    PicturePrompt,
+    SeenPrompt,
+    mixed_prompt,
+    picture_of,
+    place_pictures,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from aggml.models.adapters.stacks import AdapterChoice, Adapters
     from aggml.models.chat.answers import ChatStream
@@ -52,12 +61,15 @@ if TYPE_CHECKING:
     from aggml.models.engine.grammars import Grammar
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
-    from aggml.models.engine.requests import Result
+    from aggml.models.engine.requests import PlacedPicture, Result
     from aggml.models.engine.speculation import Speculation
     from aggml.models.memory import Memory
     from aggml.models.model import Closing, TokenIds
     from aggml.models.rank_head import RankHead
     from aggml.models.tokenizers import Vocabulary
+    from aggml.models.vision import PictureEncoder
+
+    Pixels = npt.NDArray[np.uint8] | bytes | str
 
 __all__ = ["TextModel"]
 
@@ -78,6 +90,7 @@ class TextModel(Model):
         engine: computes the requests.
         prompts, prompt: of the folder, as of `Model`.
         adapters: the names of the adapters that calls can choose.
+        sees: whether it takes pictures among texts: `load` was given a mmproj file.
         asked_ctx: the ``ctx`` that `load` was given, before it was rounded up; None: as ``ctx``.
     """
 
@@ -95,6 +108,7 @@ class TextModel(Model):
         prompt: str | None = None,
         tool_format: ToolFormat | None = None,
         speculation: Speculation | None = None,
+        pictures: PictureEncoder | None = None,
     ) -> None:
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
@@ -112,6 +126,12 @@ class TextModel(Model):
         self._grammars: Grammars | None = None
         self._asked_form = tool_format
         self._speculation = speculation  # its draft model is closed with this one
+        self._pictures = pictures
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes pictures among texts."""
+        return self._pictures is not None
 
     @property
     def template(self) -> ChatTemplate:
@@ -141,46 +161,112 @@ class TextModel(Model):
 
     @property
     def memory(self) -> Memory:
-        """`Model.memory`; a draft model that was loaded with this one is part of it."""
+        """`Model.memory`; a draft model and what turns pictures into embeddings are part of it."""
         self._check_open("memory")
         drafter = None if self._speculation is None else self._speculation.drafter
-        return measure(
+        found = measure(
             self._computer, *([drafter.decoder] if isinstance(drafter, DraftModel) else [])
         )
+        return found if self._pictures is None else found + measure(self._pictures)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.engine.active} of {self.slots} slots"
         rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
         return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
-    async def logits(self, ids: TokenIds, *, adapter: str | None = None) -> F32:
+    async def logits(
+        self, ids: TokenIds | Sequence[str | TokenIds | Pixels], *, adapter: str | None = None
+    ) -> F32:
         """The logits after each token of a sequence.
 
         Args:
-            ids: token ids, at least one, at most ``ctx``.
+            ids: token ids, at least one, at most ``ctx``; or a list of texts and pictures, as
+                `generate` takes it.
             adapter: the name of one of ``adapters``, which changes the model for this call; None:
                 none does.
 
         Returns:
-            float32 (len(ids), vocabulary).
+            float32 (len(ids), vocabulary). A picture has as many rows as positions, those of the
+            tokens around it included.
 
         Raises:
             InvalidArgument: no token, or an id that is not in the vocabulary; no such adapter.
             ModelError: more tokens than ``ctx``.
+            Unsupported: there is a picture, and `load` was given no ``mmproj``.
             InvalidState: the model is closed.
 
         Cancellation: aborts the computation; the model stays usable.
         """
         self._check_open("logits")
-        tokens = token_ids("logits", "ids", ids, self.vocabulary_size)
         choice = choice_of("logits", self._adapters, adapter)
         when = _when("logits", 0, None)
-        (found,) = await self._arrays("logits", [tokens], "logits", *when, choice)
+        mixed = self._mixed("logits", "ids", ids)
+        if mixed is None:
+            tokens = token_ids("logits", "ids", ids, self.vocabulary_size)
+            (found,) = await self._arrays("logits", [tokens], "logits", *when, choice)
+        else:
+            seen = await self._look_at("logits", mixed)
+            given = [seen.pictures]
+            (found,) = await self._arrays("logits", [seen.ids], "logits", *when, choice, given)
         return found
+
+    async def embed_image(self, rgb: Pixels) -> F32:
+        """The embeddings of a picture, which stand in a prompt where the picture is.
+
+        They are kept for some time, by the picture's content: the same picture is not computed
+        again.
+
+        Args:
+            rgb: uint8 [height, width, 3]; or a file's bytes, or a data URL, if Pillow is installed.
+
+        Returns:
+            float32 [n, width]. Models that see a picture in pieces give the rows of all of them.
+
+        Raises:
+            InvalidArgument: another type, shape or size.
+            Unsupported: `load` was given no ``mmproj``; ``rgb`` is an address.
+            InvalidState: the model is closed.
+
+        Cancellation: aborts the computation.
+        """
+        place = "embed_image"
+        self._check_open(place)
+        encoder = self._seeing(place)
+        picture = picture_of(place, "rgb", rgb)
+        with self._open(place):
+            return (await encoder.embed(picture)).rows[:, : self.width].copy()
+
+    def _seeing(self, place: str) -> PictureEncoder:
+        """What turns pictures into embeddings."""
+        if self._pictures is None:
+            raise Unsupported(
+                f"[{place}] there is a picture, but the model reads text alone: load it with "
+                "mmproj=, the path of the file with its eyes"
+            )
+        return self._pictures
+
+    def _mixed(self, place: str, name: str, value: object) -> PicturePrompt | None:
+        """A prompt with pictures; None: it has none."""
+        found = mixed_prompt(place, name, value, self.vocabulary_size)
+        if found is not None:
+            self._seeing(place)
+            _ = self.tokenizer  # raises if there is none
+        return found
+
+    async def _look_at(self, place: str, prompt: PicturePrompt) -> SeenPrompt:
+        """The positions of a prompt with pictures, and their embeddings."""
+        encoder = self._seeing(place)
+        embedded = [await encoder.embed(picture) for picture in prompt.pictures]
+        words = self.tokenizer
+
+        def placed() -> SeenPrompt:
+            return place_pictures(words, prompt, embedded, whole=encoder.whole)
+
+        return await anyio.to_thread.run_sync(placed)
 
     def generate(  # type: ignore[override]  # its options by name
         self,
-        prompt: str | TokenIds,
+        prompt: str | TokenIds | Sequence[str | TokenIds | Pixels],
         *,
         max_tokens: int = 24,
         temperature: float = 0.0,
@@ -230,7 +316,9 @@ class TextModel(Model):
 
         Args:
             prompt: text, to which the tokens that begin and end a text are added as the model
-                expects; or token ids, which are taken as they are.
+                expects; or token ids, which are taken as they are; or a list of texts and
+                pictures, ``["What is this?", rgb]``, if `load` was given ``mmproj``. A picture is
+                uint8 [height, width, 3], or the bytes of a file.
             max_tokens: the most tokens to generate; a full context ends the generation, too.
             temperature: 0 takes the best token, among equal ones the first.
             top_k: draw among so many of the best tokens; 0: among all.
@@ -296,6 +384,7 @@ class TextModel(Model):
                 that is not in the vocabulary. An argument raises here, the empty text by the first
                 token.
             ModelError: text without a vocabulary.
+            Unsupported: there is a picture, and `load` was given no ``mmproj``.
             TooLongError: by the first token: the prompt is longer than ``ctx``, or needs more
                 memory than the model has. It is a ModelError.
             FullError: by the first token: too many requests wait.
@@ -309,7 +398,12 @@ class TextModel(Model):
         place = "generate"
         self._check_open(place)
         vocabulary = self.vocabulary_size
-        given = prompt_of(place, prompt, vocabulary)
+        given: str | list[int] | PicturePrompt | SeenPrompt | None
+        if isinstance(prompt, SeenPrompt):
+            given = prompt
+        else:
+            given = self._mixed(place, "prompt", prompt)
+            given = prompt_of(place, prompt, vocabulary) if given is None else given
         if isinstance(given, str):
             _ = self.tokenizer  # raises if there is none
         elif not given:
@@ -415,7 +509,9 @@ class TextModel(Model):
             TooLongError, FullError, DeadlineError: as `generate`.
         """
         self._check_open("check")
-        requests = [x.prepare(x.ids(self.tokenizer)) for x in streams]
+        # Those with pictures that were not looked at yet are checked when they are queued.
+        known = [(x, x.ids(self.tokenizer)) for x in streams]
+        requests = [x.prepare(ids) for x, ids in known if ids is not None]
         self.engine.check([x for x in requests if x is not None])
 
     async def chat(
@@ -751,8 +847,9 @@ class TextModel(Model):
         priority: int = 0,
         deadline: float | None = None,
         adapter: AdapterChoice = NO_ADAPTER,
+        pictures: Sequence[tuple[PlacedPicture, ...]] = (),
     ) -> list[F32]:
-        """The logits or hidden states of all tokens of each sequence."""
+        """The logits or hidden states of all tokens of each sequence, with its pictures."""
         for ids in sequences:
             if not len(ids):
                 raise InvalidArgument(f"[{what}] there must be at least one token")
@@ -774,6 +871,7 @@ class TextModel(Model):
                     request = TextRequest(
                         list(ids), 1, result=result, priority=priority, caller=caller.get(),
                         deadline=deadline, adapter=adapter,
+                        pictures=pictures[i] if pictures else (),
                     )  # fmt: skip
                     if i and engine.queued >= engine.max_waiting and waiting:
                         found += [await self._array(what, x) for x in waiting]
@@ -802,15 +900,23 @@ class TextModel(Model):
             await self.engine.flush()
         if self._speculation is not None:
             self._speculation.drafter.close()
-        await super().aclose()
+        try:
+            if self._pictures is not None:
+                await self._pictures.aclose()
+        finally:
+            await super().aclose()
 
-    async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+    async def _seen(self, prompt: str | Sequence[int] | PicturePrompt | SeenPrompt) -> SeenPrompt:
+        if isinstance(prompt, SeenPrompt):
+            return prompt
+        if isinstance(prompt, PicturePrompt):
+            return await self._look_at("generate", prompt)
         if not isinstance(prompt, str):
-            return list(prompt)
+            return SeenPrompt(list(prompt), ())
         ids = (await self._encoded([prompt]))[0]
         if not ids:
             raise InvalidArgument("[generate] there must be at least one token")
-        return ids
+        return SeenPrompt(ids, ())
 
     def _ends(self) -> frozenset[int]:
         return frozenset() if self._tokenizer is None else self._tokenizer.ends

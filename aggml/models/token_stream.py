@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 from aggml import InvalidState
 from aggml.models.engine.text import AnswerText
 from aggml.models.errors import TooLongError
+from aggml.models.vision.prompt import PicturePrompt, SeenPrompt
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.constraints import Constraint, Thinking
     from aggml.models.engine.interface import TextEngine
     from aggml.models.engine.options import RequestOptions
-    from aggml.models.engine.requests import TextRequest
+    from aggml.models.engine.requests import PlacedPicture, TextRequest
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["EngineOwner", "FinishReason", "Token", "TokenStream"]
@@ -66,8 +67,8 @@ class EngineOwner(Protocol):
     ctx: int
     engine: TextEngine
 
-    async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
-        """The prompt's token ids."""
+    async def _seen(self, prompt: str | Sequence[int] | PicturePrompt | SeenPrompt) -> SeenPrompt:
+        """The prompt's token ids and pictures."""
         ...
 
     async def _constrain(
@@ -108,7 +109,7 @@ class TokenStream(AsyncGenerator[Token, None]):
     def __init__(
         self,
         model: EngineOwner,
-        prompt: str | list[int],
+        prompt: str | list[int] | PicturePrompt | SeenPrompt,
         options: RequestOptions,
         before: list[int],
         thinking: Thinking | None = None,
@@ -271,7 +272,10 @@ class TokenStream(AsyncGenerator[Token, None]):
 
     async def _begin(self) -> bool:
         """Submit the request; False if no token is to be made."""
-        request = self._prepared or self.prepare(await self._model._ids(self._prompt))
+        request = self._prepared
+        if request is None:
+            seen = await self._model._seen(self._prompt)
+            request = self.prepare(seen.ids, seen.pictures)
         if request is None:
             self._finish("stop" if self._text.stopped else "length")
             return False
@@ -284,22 +288,31 @@ class TokenStream(AsyncGenerator[Token, None]):
         self._request = request
         return True
 
-    def ids(self, tokenizer: Vocabulary) -> list[int]:
-        """The tokens of the prompt."""
+    def ids(self, tokenizer: Vocabulary) -> list[int] | None:
+        """The tokens of the prompt; None: its pictures have to be looked at first."""
         prompt = self._prompt
+        if isinstance(prompt, PicturePrompt):
+            return None
+        if isinstance(prompt, SeenPrompt):
+            return prompt.ids
         return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
 
-    def prepare(self, ids: list[int]) -> TextRequest | None:
+    def prepare(
+        self, ids: list[int], pictures: tuple[PlacedPicture, ...] = ()
+    ) -> TextRequest | None:
         """The request that the first token submits; None if no token is to be made.
 
         Args:
             ids: the tokens of the prompt.
+            pictures: the embeddings where these are below 0.
 
         Raises:
             TooLongError: the prompt does not fit into the context.
         """
         if self._prepared is not None:
             return self._prepared
+        if isinstance(self._prompt, SeenPrompt):
+            pictures = self._prompt.pictures
         model, options = self._model, self._options
         self.prompt_tokens = len(ids)
         for token in self.made[len(self._text.begins) :]:
@@ -314,6 +327,7 @@ class TokenStream(AsyncGenerator[Token, None]):
         if most < 1 or self._text.stopped:
             return None
         self._prepared = options.request(ids, self.made, most, model._bytes_of)
+        self._prepared.pictures = pictures
         return self._prepared
 
     def _end(self) -> None:

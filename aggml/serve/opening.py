@@ -45,6 +45,8 @@ class Limits:
         chat_template: a template, or the path of a file with one, instead of that of the model's
             file; None: the model's.
         draft: "lookup", or the path of a draft model: what guesses the next tokens; None: nothing.
+        mmproj: the path of the file that makes embeddings of pictures for the model; None: it reads
+            text alone.
     """
 
     slots: int | None = None
@@ -56,6 +58,7 @@ class Limits:
     prefix_cache: int | None = None
     chat_template: str | None = None
     draft: str | None = None
+    mmproj: str | None = None
 
     @property
     def sequences(self) -> int:
@@ -70,11 +73,8 @@ class Limits:
             "kv_memory": self.kv_memory,
             "chunk": self.chunk, "max_waiting": self.max_waiting, "prefix_cache": prefix_cache,
         }  # fmt: skip
-        if self.chat_template:
-            found["chat_template"] = self.chat_template
-        if self.draft is not None:
-            found["draft"] = self.draft
-        return found
+        more = {"chat_template": self.chat_template, "draft": self.draft, "mmproj": self.mmproj}
+        return found | {k: x for k, x in more.items() if x}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
+    deepstack_of,
     description_of,
     layers_of,
     rope_of,
@@ -26,7 +27,9 @@ def describe(hp: Hyperparameters) -> Description:
     rope = rope_of(hp, "neox")
     layers = range(layers_of(hp))
     attention = (attention_of(hp, rope, i, norm="head") for i in layers)
-    return description_of(hp, [Layer(mixer, FeedForward()) for mixer in attention])
+    return description_of(
+        hp, [Layer(mixer, FeedForward()) for mixer in attention], deepstack=deepstack_of(hp)
+    )
 
 
 CHECKPOINT: Final = Checkpoint(

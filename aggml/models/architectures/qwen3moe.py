@@ -16,6 +16,7 @@ from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
     attention_of,
+    deepstack_of,
     description_of,
     experts_of,
     layers_of,
@@ -33,7 +34,9 @@ def describe(hp: Hyperparameters) -> Description:
     rope, net = rope_of(hp, "neox"), experts_of(hp, sum_to_one=True)
     layers = range(layers_of(hp))
     attention = (attention_of(hp, rope, i, norm="head") for i in layers)
-    return description_of(hp, [Layer(mixer, net) for mixer in attention])
+    return description_of(
+        hp, [Layer(mixer, net) for mixer in attention], deepstack=deepstack_of(hp)
+    )
 
 
 CHECKPOINT: Final = Checkpoint(

@@ -42,6 +42,9 @@ class Rope:
             they are not divided.
         long_factors: used instead if sequences may be longer than ``original_context``.
         stretched: whether the file must have these factors.
+        sections: how many pairs turn with the time, row and column of a position of a picture; of
+            text all of these are the position. None: pictures are counted on as text is.
+        interleaved: whether these pairs take turns; else they follow each other.
     """
 
     dims: int
@@ -56,6 +59,8 @@ class Rope:
     factors: str | None = "rope_freqs.weight"
     long_factors: str | None = None
     stretched: bool = False
+    sections: tuple[int, ...] | None = None
+    interleaved: bool = False
 
     def build(self, at: Scope, x: Tensor, offset: int = 0) -> Tensor:
         """``x`` [head, heads, tokens], rotated by its tokens' positions.
@@ -64,6 +69,13 @@ class Rope:
         """
         long = self.long_factors is not None and at.ctx > self.original_context
         factors = self.long_factors if long and self.long_factors else self.factors
+        if at.shape.placed and self.sections is not None:
+            return ops.rope_multi(
+                x, at.positions, None if factors is None else at.weights.get(factors), self.dims,
+                self.sections, "imrope" if self.interleaved else "mrope", self.original_context,
+                self.base, self.scale, self.extrapolation, self.attention_factor, self.beta_fast,
+                self.beta_slow,
+            )  # fmt: skip
         turned = ops.rope_ext(
             x,
             at.positions,

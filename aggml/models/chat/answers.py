@@ -34,6 +34,7 @@ from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.engine.constraints import Thinking
 from aggml.models.engine.grammars import Grammar, inline_json
 from aggml.models.token_stream import Token
+from aggml.models.vision.prompt import SeenPrompt
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from aggml.models.chat.thoughts import Thoughts
     from aggml.models.chat.tools.format import ToolFormat
     from aggml.models.token_stream import TokenStream
+    from aggml.models.vision.prompt import PicturePrompt
 
 __all__ = [
     "ANSWER", "Answering", "ChatStream", "answer_messages", "encode_chat", "render_chat",
@@ -77,6 +79,16 @@ class Answering(Conversing, Protocol):
     @property
     def _thoughts(self) -> Thoughts | None:
         """How the model shows that it thinks."""
+        ...
+
+    @property
+    def _seen(self) -> Callable[[PicturePrompt], Awaitable[SeenPrompt]]:
+        """Looks at the pictures of a prompt."""
+        ...
+
+    @property
+    def sees(self) -> bool:
+        """Whether messages may have pictures."""
         ...
 
     @property
@@ -242,6 +254,7 @@ class ChatStream:
         prompt = await encode_messages(
             model, self._messages, given, wanted.offer, form, continue_final=wanted.continue_final
         )
+        seen = await _seen(model, prompt)
         thoughts = model._thoughts
         is_open = thoughts is not None and thoughts.is_open(prompt.text)
         options = dict(self._options)
@@ -261,14 +274,15 @@ class ChatStream:
         options["_thinking"] = self._thinking(thoughts, options, is_open=is_open)
         most = wanted.max_tokens
         if most is None:
-            most = max(1, min(ANSWER, model.ctx - len(prompt.ids)))
+            most = max(1, min(ANSWER, model.ctx - len(seen.ids)))
         if options.get("deadline") is not None:  # it counts from the call
             passed = time.monotonic() - self._began
             options["deadline"] = max(0.0, options["deadline"] - passed)
         tokens = model.generate(
-            prompt.ids, max_tokens=most, **options, _continue=list(self._before)
-        )
-        tokens.prepare(prompt.ids)  # raises if the prompt is too long
+            seen if seen.pictures else seen.ids, max_tokens=most, **options,
+            _continue=list(self._before),
+        )  # fmt: skip
+        tokens.prepare(seen.ids)  # raises if the prompt is too long
         if self._before:
             # Their text comes again, for those who know what was sent of it.
             self._taken = [Token(x, "") for x in self._before]
@@ -440,6 +454,8 @@ async def encode_chat(
 ) -> list[int]:
     """Token ids of a conversation, up to where the model's answer begins.
 
+    The positions of pictures have numbers below 0.
+
     Args:
         model: would answer.
         messages: of the conversation.
@@ -457,7 +473,14 @@ async def encode_chat(
         "encode_chat", model, messages, template_args, tools, tool_choice, think,
         continue_final=continue_final,
     )  # fmt: skip
-    return prompt.ids
+    return (await _seen(model, prompt)).ids
+
+
+async def _seen(model: Answering, prompt: Prompt) -> SeenPrompt:
+    """The positions of a prompt; its pictures are looked at."""
+    if prompt.mixed is None:
+        return SeenPrompt(prompt.ids, ())
+    return await model._seen(prompt.mixed)
 
 
 async def render_chat(
@@ -497,7 +520,7 @@ async def _prompt(
     continue_final: bool,
 ) -> Prompt:
     """The prompt of a conversation, after all arguments were checked."""
-    known = read_messages(place, messages)
+    known = _read(model, place, messages)
     given = read_template_args(place, template_args)
     offer = read_tools(place, tools, tool_choice)
     wanted = read_think(place, think)
@@ -505,6 +528,13 @@ async def _prompt(
         _check_final(place, known)
     given = {**wishes(model.template.whole_source, wanted), **given}
     return await encode_messages(model, known, given, offer, continue_final=continue_final)
+
+
+def _read(
+    model: Answering, place: str, messages: Sequence[Mapping[str, Any] | ChatMessage]
+) -> list[dict[str, Any]]:
+    """The messages, checked; pictures are refused if the model reads text alone."""
+    return read_messages(place, messages, sees=model.sees)
 
 
 def _check_final(place: str, messages: list[dict[str, Any]]) -> None:
@@ -552,7 +582,7 @@ def stream_answer(
     Raises:
         InvalidArgument: an argument of another type or out of its range.
     """
-    known = read_messages(place, messages)
+    known = _read(model, place, messages)
     given = read_template_args(place, template_args)
     several = flag(place, "parallel_tool_calls", parallel_tool_calls)
     offer = read_tools(place, tools, tool_choice, parallel=several)

@@ -7,22 +7,28 @@ tokens (prompt.py).
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown
+from aggml.models.vision.given import is_picture, picture_of, picture_of_part
 
 if TYPE_CHECKING:
     from aggml.models.token_stream import Token
+    from aggml.models.vision.given import GivenPicture
 
 __all__ = [
-    "ROLES", "ChatDelta", "ChatMessage", "ToolCall", "ToolCallDelta", "Usage", "read_messages",
+    "ROLES", "ChatDelta", "ChatMessage", "ToolCall", "ToolCallDelta", "Usage", "pictures_in",
+    "read_messages",
 ]  # fmt: skip
 
 ChatFinish = Literal["stop", "length", "tool_calls"]
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+ALONE: Final = ": the model reads text alone; load it with mmproj= for pictures"
+WITH_PICTURES: Final = ("system", "developer", "user", "tool")
 KEYS: Final = (
     "role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content",
 )  # fmt: skip
@@ -120,11 +126,19 @@ class ChatDelta:
     tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
 
 
-def read_messages(place: str, messages: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def read_messages(place: str, messages: Any, *, sees: bool = False) -> list[dict[str, Any]]:  # noqa: ANN401
     """The messages of a conversation with their roles, texts, names and calls.
+
+    A text has a mark in the place of each picture; a message's "pictures" has these by their marks.
+
+    Args:
+        place: the call, for errors.
+        messages: whatever was given.
+        sees: whether they may have pictures.
 
     Raises:
         InvalidArgument: something is no message; the error names it, as ``messages[3].content``.
+        Unsupported: a picture is an address.
     """
     if isinstance(messages, (str, Mapping, ChatMessage)):
         raise InvalidArgument(
@@ -137,10 +151,10 @@ def read_messages(place: str, messages: Any) -> list[dict[str, Any]]:  # noqa: A
         )
     if not messages:
         raise InvalidArgument(f"[{place}] messages is empty, there must be at least one message")
-    return [_read_message(place, f"messages[{i}]", x) for i, x in enumerate(messages)]
+    return [_read_message(place, f"messages[{i}]", x, sees=sees) for i, x in enumerate(messages)]
 
 
-def _read_message(place: str, name: str, message: Any) -> dict[str, Any]:  # noqa: ANN401
+def _read_message(place: str, name: str, message: Any, *, sees: bool) -> dict[str, Any]:  # noqa: ANN401
     if isinstance(message, ChatMessage):
         return _answer_of(message)
     if not isinstance(message, Mapping):
@@ -175,7 +189,15 @@ def _read_message(place: str, name: str, message: Any) -> dict[str, Any]:  # noq
         content = ""
     elif "content" not in message:
         raise InvalidArgument(f"[{place}] {name}.content is missing")
-    found["content"] = _read_content(place, f"{name}.content", content)
+    pictures: dict[str, GivenPicture] | None = {} if sees else None
+    found["content"] = _read_content(place, f"{name}.content", content, pictures)
+    if pictures:
+        if role not in WITH_PICTURES:
+            raise InvalidArgument(
+                f"[{place}] {name}.content has a picture, but its role is {role!r}, expected one "
+                f"of {', '.join(WITH_PICTURES)}"
+            )
+        found["pictures"] = pictures
     for key in ("name", "tool_call_id"):
         if message.get(key) is not None:
             found[key] = one_text(place, f"{name}.{key}", message[key])
@@ -232,7 +254,24 @@ def _read_calls(place: str, name: str, calls: Any) -> list[dict[str, Any]]:  # n
     return found
 
 
-def _read_content(place: str, name: str, content: Any) -> str:  # noqa: ANN401
+def pictures_in(messages: Sequence[Mapping[str, Any]]) -> dict[str, GivenPicture]:
+    """The pictures of messages that `read_messages` gave, by the marks in their texts."""
+    found: dict[str, GivenPicture] = {}
+    for message in messages:
+        found |= message.get("pictures", {})
+    return found
+
+
+def _read_content(
+    place: str,
+    name: str,
+    content: Any,  # noqa: ANN401 whatever was given
+    pictures: dict[str, GivenPicture] | None,
+) -> str:
+    """The text of a message, with a mark for each picture, under which it is put.
+
+    ``pictures`` None: pictures are refused.
+    """
     if isinstance(content, str):
         return one_text(place, name, content)
     if not isinstance(content, (list, tuple)):
@@ -243,14 +282,24 @@ def _read_content(place: str, name: str, content: Any) -> str:  # noqa: ANN401
     texts = []
     for i, part in enumerate(content):
         at = f"{name}[{i}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if pictures is not None and (is_picture(part) or kind in ("image_url", "image")):
+            # Nobody who writes a message can guess a mark.
+            mark = f"Z{secrets.token_hex(12)}Z"
+            pictures[mark] = (
+                picture_of_part(place, at, part) if isinstance(part, Mapping)
+                else picture_of(place, at, part)
+            )  # fmt: skip
+            texts.append(mark)
+            continue
         if not isinstance(part, Mapping):
             raise InvalidArgument(
                 f"[{place}] {at} is {shown(part)}, expected a part {{'type': 'text', 'text': text}}"
             )
         if part.get("type") != "text":
             raise InvalidArgument(
-                f"[{place}] {at}.type is {shown(part.get('type'))}, expected 'text': the model "
-                "reads text alone"
+                f"[{place}] {at}.type is {shown(part.get('type'))}, expected 'text'"
+                + (" or 'image_url'" if pictures is not None else ALONE)
             )
         if set(part) != {"type", "text"}:
             raise InvalidArgument(

@@ -21,7 +21,10 @@ import anyio.to_thread
 
 from aggml import InvalidArgument
 from aggml.models.arguments import shown
+from aggml.models.chat.messages import pictures_in
 from aggml.models.errors import ModelError
+from aggml.models.vision.given import GivenPicture
+from aggml.models.vision.prompt import PicturePrompt
 
 if TYPE_CHECKING:
     from aggml.models.chat.asking import ToolOffer
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from aggml.models.tokenizers.quotes import Quotes
 
 __all__ = ["Conversing", "Prompt", "encode_messages", "knows_tools", "read_template_args"]
+
+SHOWN: Final = "[picture]"  # a picture in a text that people read
 
 _KNOWS_TOOLS: Final = re.compile(r"\btools\b")
 
@@ -89,14 +94,16 @@ class Prompt:
     """The prompt of an answer.
 
     Attributes:
-        ids: its tokens.
+        ids: its tokens; empty if it has pictures.
         text: its text, with quotes around names of control tokens in messages.
         plain: its text without quotes.
+        mixed: its tokens and pictures; None: it has no pictures.
     """
 
     ids: list[int]
     text: str
     plain: str
+    mixed: PicturePrompt | None = None
 
 
 async def encode_messages(
@@ -127,7 +134,8 @@ async def encode_messages(
 
     def encode() -> Prompt:
         template, vocabulary = model.template, model.tokenizer
-        known = messages
+        pictures = pictures_in(messages)
+        known = [{k: x for k, x in one.items() if k != "pictures"} for one in messages]
         more: dict[str, Any] = dict(template_args)
         source = template.whole_source
         if "developer" not in template.source:
@@ -149,23 +157,56 @@ async def encode_messages(
             end = "Z" + secrets.token_hex(8) + "Z"
             known = [*known[:-1], known[-1] | {"content": known[-1]["content"] + end}]
         try:
-            text = template.render(known, add_generation_prompt=not continue_final, **more)
+            text = template.render(
+                template.in_parts(known), add_generation_prompt=not continue_final, **more
+            )
         except ModelError:  # some templates take no message of the system
             if not given or knows_tools(source) or len(known) < 2 or known[0]["role"] != "system":
                 raise
             first, second, *rest = known
             joined = f"{first['content']}\n\n{second['content']}"
             known = [second | {"content": joined}, *rest]
-            text = template.render(known, add_generation_prompt=not continue_final, **more)
+            text = template.render(
+                template.in_parts(known), add_generation_prompt=not continue_final, **more
+            )
         if continue_final:
             at = text.rfind(end)
             if at < 0:
                 raise ModelError("the chat template does not write the message that is continued")
             text = text[:at]
+        if pictures:
+            return _mixed(vocabulary, text, quotes, pictures)
         ids = vocabulary.encode_quoted(text, quotes) if quotes else vocabulary.encode_prompt(text)
         return Prompt(ids, text, quotes.unquote(text) if quotes else text)
 
     return await anyio.to_thread.run_sync(encode)
+
+
+def _mixed(
+    vocabulary: Vocabulary, text: str, quotes: Quotes | None, pictures: Mapping[str, GivenPicture]
+) -> Prompt:
+    """The prompt of a text with marks of pictures.
+
+    Raises:
+        ModelError: the template leaves a picture out, or writes it twice.
+    """
+    parts: list[str | list[int] | GivenPicture] = []
+    plain = text
+    for part in re.split("(" + "|".join(map(re.escape, pictures)) + ")", text):
+        if part in pictures:
+            parts.append(pictures[part])
+            plain = plain.replace(part, SHOWN)
+        elif part and quotes:
+            parts.append(vocabulary.encode_quoted(part, quotes, special=False))
+        elif part:
+            parts.append(vocabulary.encode(part, special=False))
+    written = sum(isinstance(x, GivenPicture) for x in parts)
+    if written != len(pictures):
+        raise ModelError(
+            f"the chat template writes {written} pictures, the messages have {len(pictures)}"
+        )
+    plain = quotes.unquote(plain) if quotes else plain
+    return Prompt([], text, plain, PicturePrompt(tuple(parts)))
 
 
 def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 JSON

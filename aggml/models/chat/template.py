@@ -152,6 +152,32 @@ class ChatTemplate:
                 return arguments is text
         return False
 
+    @functools.cached_property
+    def wants_parts(self) -> bool:
+        """Whether the template writes contents only if they are lists of parts.
+
+        Some templates of models that see pictures go through the parts of a content, and write
+        nothing of a text. A message is rendered to see which it is.
+        """
+        written = []
+        for content in ("aggml-probe", [{"type": "text", "text": "aggml-probe"}]):
+            try:
+                found = self.render([{"role": "user", "content": content}])
+            except ModelError:
+                found = ""
+            written.append("aggml-probe" in found and "'aggml-probe'" not in found)
+        return written == [False, True]
+
+    def in_parts(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Messages as the template takes them: with texts, or with lists of parts."""
+        if not self.wants_parts:
+            return [dict(x) for x in messages]
+        return [
+            dict(x) if not isinstance(x.get("content"), str)
+            else {**x, "content": [{"type": "text", "text": x["content"]}]}
+            for x in messages
+        ]  # fmt: skip
+
     def _template(self, *, tools: bool) -> Template:
         for name in (TOOLS,) * tools + (DEFAULT,):
             if name in self._templates:

@@ -28,6 +28,7 @@ __all__ = [
     "I32",
     "Batch",
     "Best",
+    "GivenEmbeddings",
     "Group",
     "Part",
     "Shape",
@@ -79,6 +80,8 @@ class Shape:
             drawn tokens are brought here; after a chained step the next one also takes them.
         changed: room for so many changed logits of each row before the draw; 0: none change.
         adapted: whether any token has an adapter that its request chose.
+        given: whether any position has an embedding of its own instead of a token's.
+        placed: whether there are four rotary positions for each token: time, row, column, none.
     """
 
     parts: tuple[Part, ...]
@@ -91,6 +94,8 @@ class Shape:
     drawn: int = 0
     changed: int = 0
     adapted: bool = False
+    given: bool = False
+    placed: bool = False
 
     @property
     def tokens(self) -> int:
@@ -104,6 +109,19 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenEmbeddings:
+    """Embeddings that take the place of those of tokens, as the rows of a picture do.
+
+    Attributes:
+        own: (tokens, 1), 1 where a position has a token, and 0 where its embedding is given.
+        values: (tokens, width), the given embeddings, and zeros for tokens.
+    """
+
+    own: F32
+    values: F32
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """The inputs of one part of a step: arrays of (sequences, tokens).
 
@@ -112,7 +130,10 @@ class Group:
     kv) float16, 0 or -inf; the window may be None. ``slot`` is the slot in which attention reads
     the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
     state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
-    ``adapters`` are the numbers of the tokens' adapters; None: no token has one.
+    ``adapters`` are the numbers of the tokens' adapters; None: no token has one. ``given`` are
+    embeddings of positions that have no token; None: all have one. ``rotary`` are rotary positions,
+    (1, sequences, tokens), or with those of rows and columns (4, sequences, tokens); None: they are
+    the positions.
     """
 
     ids: I32
@@ -125,6 +146,8 @@ class Group:
     shared: int = 0
     shared_from: int = 0
     adapters: I32 | None = None
+    given: GivenEmbeddings | None = None
+    rotary: I32 | None = None
 
     @property
     def part(self) -> Part:
@@ -202,6 +225,37 @@ class Batch:
         return joined([*each])
 
     @property
+    def placed(self) -> bool:
+        """Whether any token has rotary positions of rows and columns."""
+        return any(x.rotary is not None and len(x.rotary) > 1 for x in self.groups)
+
+    @property
+    def rotary(self) -> I32:
+        """The rotary positions of all tokens; four of each, kind by kind, if `placed`."""
+        each = [x.positions[None] if x.rotary is None else x.rotary for x in self.groups]
+        if not self.placed:
+            return joined(each)
+        n = [x.ids.size for x in self.groups]
+        rows = [
+            np.broadcast_to(x.reshape(len(x), -1), (4, k)) for x, k in zip(each, n, strict=True)
+        ]
+        found: I32 = np.concatenate(rows, axis=1).reshape(-1)
+        return found
+
+    def given(self, width: int) -> GivenEmbeddings:
+        """The embeddings that are given, of all tokens of the step."""
+        found = []
+        for group in self.groups:
+            n = group.ids.size
+            ones, zeros = np.ones((n, 1), np.float32), np.zeros((n, width), np.float32)
+            found.append(group.given or GivenEmbeddings(ones, zeros))
+        if len(found) == 1:
+            return found[0]
+        return GivenEmbeddings(
+            np.concatenate([x.own for x in found]), np.concatenate([x.values for x in found])
+        )
+
+    @property
     def taken(self) -> list[tuple[int, int, int]]:
         """For each sequence its number, the first position and how many tokens."""
         return [
@@ -232,7 +286,8 @@ class Batch:
         chained = best == CHAINED
         return Shape(
             parts, ends, self.staged is not None, 0 if chained else best, chained, every,
-            adapted=self.adapted,
+            adapted=self.adapted, given=any(group.given is not None for group in self.groups),
+            placed=self.placed,
         )  # fmt: skip
 
 

@@ -222,6 +222,9 @@ class ChainDraw:
 
     def _ends_breaker(self, token: int) -> bool:
         """Whether a text ends in a token over which no repetition reaches."""
+        if token < 0:  # it stands for a picture
+            self._tail = b""
+            return True
         if not self._breakers:
             return False
         window = self._tail + self._bytes_of(token)

@@ -35,7 +35,7 @@ __all__ = ["Builder", "Step"]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Step:
-    """A graph and its inputs. All inputs but the masks are i32.
+    """A graph and its inputs. All inputs but the masks and given embeddings are i32.
 
     The model may be a stage, a range of layers of a larger one. If the stage does not begin with
     the embeddings, ``tokens`` are values [width, tokens] f32, and the caller of `inputs` replaces
@@ -61,6 +61,8 @@ class Step:
     drawing: Drawing | None = None  # inputs of the draws; then `best` is [ends], the drawn tokens
     adapters: Tensor | None = None  # [1, tokens]: the number of each token's adapter
     adapters_last: Tensor | None = None  # [1, ends]: those of the tokens `last`
+    own: Tensor | None = None  # [1, tokens] f32: 0 where the embedding is given, else 1
+    given: Tensor | None = None  # [width, tokens] f32: the given embeddings
 
     @property
     def results(self) -> list[Tensor]:
@@ -74,7 +76,7 @@ class Step:
             self.tokens: joined([group.ids for group in groups]),
         }
         if self.told:
-            inputs[self.positions] = joined([group.positions for group in groups])
+            inputs[self.positions] = batch.rotary
         for room, at in self.places.items():
             inputs[at.rows] = joined([group.rows_in(at.length, self.ctx) for group in groups])
             for mask, group in zip(at.masks, groups, strict=True):
@@ -92,6 +94,9 @@ class Step:
                 inputs[self.adapters] = numbers
             if self.adapters_last is not None:
                 inputs[self.adapters_last] = numbers[batch.last]
+        if self.own is not None and self.given is not None:
+            given = batch.given(self.given.ne[0])
+            inputs[self.own], inputs[self.given] = given.own, given.values
         return inputs
 
     def inputs_in_turn(self, group: Group) -> list[dict[Tensor, Any]]:
@@ -149,7 +154,7 @@ class Builder:
         """
         model, weights = self._model, self._weights
         tokens = self._taken_in(shape) if chosen is None else chosen
-        positions = _given("positions", shape.tokens)
+        positions = _given("positions", shape.tokens * (4 if shape.placed else 1))
         last = _given("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
         turns = _turns(shape) if self._caches.states else Turns((), ())
@@ -159,7 +164,8 @@ class Builder:
         numbers, numbers_last = self._numbers(shape, last)
         adapting, adapting_last = self._adapting(shape, numbers, numbers_last)
         directions = {} if self._adapters is None else self._adapters.directions
-        x = self._embedded(tokens, positions) if model.embeds else tokens
+        own, given = self._given_embeddings(shape)
+        x = self._embedded(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
         for i, layer in enumerate(model.layers):
@@ -184,6 +190,9 @@ class Builder:
             for part in parts:
                 ends = i + 1 == len(model.layers) and part is parts[-1]
                 x = _layer(part, at, x, last if ends else None)
+            if given is not None and i < model.deepstack:  # what pictures add here
+                n, first = model.width, (i + 1) * model.width * given.nb[0]
+                x = ops.add(x, ops.cont(ops.view_2d(given, n, shape.tokens, given.nb[1], first)))
             direction = directions.get(model.first + i)
             if direction is not None:
                 x = ops.add(x, direction)
@@ -200,6 +209,7 @@ class Builder:
             results[0] if len(results) == 1 else results, every, drawing,
             numbers if numbers in leafs else None,
             numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
+            own, given,
         )  # fmt: skip
 
     def _results(
@@ -258,12 +268,28 @@ class Builder:
             return None, None
         return adapters.at(numbers), adapters.at(numbers_last)
 
-    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """[tokens] -> [width, tokens]."""
+    def _given_embeddings(self, shape: Shape) -> tuple[Tensor | None, Tensor | None]:
+        """Inputs for embeddings that are given, if the step has any: `Step.own`, `Step.given`."""
+        if not (shape.given and self._model.embeds):
+            return None, None
+        n, width = shape.tokens, self._model.width * (1 + self._model.deepstack)
+        return (
+            aggml.new_tensor(DType.F32, ne=(1, n), name="own").set_input(),
+            aggml.new_tensor(DType.F32, ne=(width, n), name="given").set_input(),
+        )
+
+    def _embedded(
+        self, tokens: Tensor, positions: Tensor, own: Tensor | None, given: Tensor | None
+    ) -> Tensor:
+        """[tokens] -> [width, tokens]; where ``own`` is 0, ``given`` takes the token's place."""
         model, weights = self._model, self._weights
         x = ops.get_rows(weights["token_embd.weight"], tokens)
         if model.embedding_scale != 1.0:
             x = ops.scale(x, model.embedding_scale)
+        if own is not None and given is not None:  # which are not scaled
+            if model.deepstack:
+                given = ops.cont(ops.view_2d(given, model.width, given.ne[1], given.nb[1], 0))
+            x = ops.add(ops.mul(x, own), given)
         if model.position_table:
             x = ops.add(x, ops.get_rows(weights["position_embd.weight"], positions))
         if model.embedding_norm:

@@ -143,7 +143,9 @@ class DraftModel:
         if not self._is_open():
             raise InvalidState("[draft] the draft model was closed")
         n = len(request.tokens)
-        if request.adapter.number or request.slot is None or not request.decodes:
+        if request.adapter.number or request.pictures:
+            return []  # the draft model has no such adapter, and sees nothing
+        if request.slot is None or not request.decodes:
             return []
         if n + most > self.decoder.ctx:
             return []

@@ -123,11 +123,12 @@ class Lookup:
         return found
 
     def draft(self, tokens: Sequence[int], n: int) -> list[int]:
-        """The ``n`` tokens that are expected next; those of a loop go round and round."""
+        """The ``n`` tokens that are expected next, or fewer; those of a loop go round and round."""
         at = self._at
         if at is None:
             return []
         found = list(tokens[at : at + n])
         for i in range(len(found), n):
             found.append(found[at + i - len(tokens)])
-        return found
+        # Positions of pictures have keys below 0 (requests.py): no token of an answer is one.
+        return found[: next((i for i, token in enumerate(found) if token < 0), n)]

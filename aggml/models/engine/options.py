@@ -78,7 +78,8 @@ class RequestOptions:
             max_tokens: the most tokens that are still to be made.
             bytes_of: the bytes of a token.
         """
-        adjuster = Adjuster(self.rules, prompt, self.ends) if self.rules else None
+        said = [x for x in prompt if x >= 0]  # those below 0 stand for pictures
+        adjuster = Adjuster(self.rules, said, self.ends) if self.rules else None
         if adjuster is not None:
             for token in before:
                 adjuster.take(token)

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from aggml.models.engine.lookup import Lookup
     from aggml.models.kv.snapshots import Snapshot
 
-__all__ = ["Counters", "PageUsage", "Result", "TextRequest", "caller", "choose_tokens", "draws_of"]
+__all__ = [
+    "Counters", "PageUsage", "PlacedPicture", "Result", "TextRequest", "caller", "choose_tokens",
+    "draws_of",
+]  # fmt: skip
 
 FinishReason = Literal["stop", "length"]
 Result = Literal["tokens", "logits", "hidden"]
@@ -43,6 +46,37 @@ BEST: Final = 64  # tokens are drawn among so many, unless a request asks for mo
 
 #: Whose requests those of the present task are. Callers of one priority share the engine fairly.
 caller: contextvars.ContextVar[object] = contextvars.ContextVar("caller", default=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedPicture:
+    """Embeddings at positions of a prompt, for which its tokens have keys below 0 there.
+
+    A key stands for the content at its position, so that equal keys mean equal embeddings.
+
+    Attributes:
+        first: the first position.
+        values: (positions, width).
+        whole: whether its positions see each other also where they come later. Then all of them
+            that are to be computed are in one step.
+        grid: tokens of a row and of a column, if these are their rotary positions; None: they are
+            counted on.
+    """
+
+    first: int
+    values: F32
+    whole: bool = False
+    grid: tuple[int, int] | None = None
+
+    @property
+    def end(self) -> int:
+        """The position after its last."""
+        return self.first + len(self.values)
+
+    @property
+    def skipped(self) -> int:
+        """By how much less the rotary positions behind it are counted on."""
+        return 0 if self.grid is None else len(self.values) - max(self.grid)
 
 
 @dataclass(eq=False, slots=True)
@@ -65,6 +99,7 @@ class TextRequest:
         drawn: tokens of the answer that are part of the prompt because they were made elsewhere.
         adapter: of all its tokens. Keys and values depend on it, so only requests with the same
             one share any.
+        pictures: embeddings of positions of the prompt that have no token.
     """
 
     tokens: list[int]
@@ -79,6 +114,7 @@ class TextRequest:
     caller: object = None
     drawn: int = 0
     adapter: AdapterChoice = NO_ADAPTER
+    pictures: tuple[PlacedPicture, ...] = ()
 
     prompt: int = 0  # tokens of the prompt
     number: int = 0  # in the order of arrival
@@ -174,6 +210,49 @@ class TextRequest:
     def shares_with(self, other: TextRequest) -> bool:
         """Whether the same tokens have the same keys, values and states in both."""
         return self.adapter.about == other.adapter.about
+
+    def end_of_piece(self, wanted: int) -> int:
+        """The position after a piece that begins with the first one that is not computed.
+
+        It is at most ``wanted``, unless the piece begins with a picture that cannot be divided.
+        """
+        end = min(wanted, len(self.tokens))
+        for picture in self.pictures:
+            if picture.whole and picture.first < end < picture.end:
+                return picture.first if picture.first > self.computed else picture.end
+        return end
+
+    def whole_within(self, first: int, end: int) -> tuple[tuple[int, int], ...]:
+        """The ranges of positions of pictures that see each other, between two positions."""
+        return tuple(
+            (x.first, x.end) for x in self.pictures
+            if x.whole and x.end <= end and x.end > first
+        )  # fmt: skip
+
+    @property
+    def shift(self) -> int:
+        """By how much rotary positions behind the prompt are less than positions."""
+        return sum(x.skipped for x in self.pictures)
+
+    def rotary(self, first: int, n: int) -> npt.NDArray[np.int32] | None:
+        """Rotary positions of ``n`` positions, (4, n): time, row, column, none.
+
+        None: they are the positions.
+        """
+        if all(x.grid is None for x in self.pictures):
+            return None
+        at = np.arange(first, first + n, dtype=np.int32)
+        found, skipped = np.tile(at, (4, 1)), 0
+        for picture in self.pictures:
+            if picture.grid is not None:
+                inside = (at >= picture.first) & (at < picture.end)
+                begin = picture.first - skipped
+                row, column = np.divmod(at[inside] - picture.first, picture.grid[0])
+                zero = np.zeros_like(row)
+                found[:, inside] = np.stack([zero, row, column, zero - begin]) + begin
+            found[:, at >= picture.end] -= picture.skipped
+            skipped += picture.skipped
+        return found
 
     def begin_again(self) -> None:
         """Note that all its tokens have to be processed again."""

@@ -36,12 +36,15 @@ class Piece:
         first: the position of the first token.
         slot: the sequence's slot in the cache.
         at: the shared row of the sequence's position 0; None: its keys are only in its slot.
+        whole: ranges of positions, the first and the one after the last, that see each other also
+            where they come later. The piece has all of each range from its first position on.
     """
 
     ids: Sequence[int]
     first: int
     slot: int
     at: int | None
+    whole: tuple[tuple[int, int], ...] = ()
 
     @property
     def begin(self) -> int:
@@ -116,7 +119,7 @@ def mask(
     """The mask of attention, (1, 1, tokens, kv): 0 where a token sees a key, else -inf.
 
     A token sees the keys of its own prompt up to itself; in a layer with a window only the last
-    ``window`` of them.
+    ``window`` of them. In a range of `Piece.whole` it sees the later ones as well.
     """
     found = np.full((1, 1, tokens, kv), -np.inf, np.float16)
     begin = 0
@@ -129,6 +132,10 @@ def mask(
             line[: max(piece.first + n - window, 0)] = -np.inf
         seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
         found[0, 0, begin : begin + n, piece.begin : piece.end] = seen
+        for first, end in piece.whole:
+            first, row = max(first, piece.first), begin + max(first - piece.first, 0)
+            square = found[0, 0, row : row + end - first, piece.begin + first : piece.begin + end]
+            square[np.triu(np.ones(square.shape, bool), 1)] = 0
         begin += n
     found[0, 0, begin:, 0] = 0  # padding sees one key: a row of -inf has no soft_max
     return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from aggml.models.decoder import Batch, Group
+from aggml.models.decoder.batch import GivenEmbeddings
 from aggml.models.engine.staging import Chunk, Piece, mask, place
 from aggml.models.kv.paging import PAGE
 from aggml.models.kv.rows import ROWS_STEP
@@ -142,7 +143,7 @@ def next_prompts(
     chunk: list[tuple[TextRequest, Piece]] = []
     full = False
     for i, one in enumerate(going):
-        if room == 0:
+        if room <= 0:
             break
         if one.staged is None and not one.in_place:
             if full or any(_computes_beginning(x, one) for x in going[:i]) or awaits(one):
@@ -154,8 +155,12 @@ def next_prompts(
             one.in_place = one.staged is None
             begin(one)
         assert one.slot is not None
-        ids = one.tokens[one.computed : one.computed + room]
-        chunk.append((one, Piece(ids, one.computed, one.slot, one.staged)))
+        end = one.end_of_piece(one.computed + room)
+        if chunk and end > one.computed + room:
+            break  # a picture that is computed at once, for which the next step has more room
+        ids = one.tokens[one.computed : end]
+        whole = one.whole_within(one.computed, end)
+        chunk.append((one, Piece(ids, one.computed, one.slot, one.staged, whole)))
         if one.staged is None:
             break
         held.append((one.staged, one.staged + len(one.tokens)))
@@ -341,9 +346,15 @@ def next_tokens(
         for request in requests:
             assert request.slot is not None
             numbers[request.slot - first] = request.adapter.number
+    rotary = None
+    if any(x.shift for x in requests):
+        rotary = positions.copy()[None]
+        for request in requests:
+            assert request.slot is not None
+            rotary[0, request.slot - first] -= request.shift
     return Group(
         ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin,
-        adapters=numbers,
+        adapters=numbers, rotary=rotary,
     )  # fmt: skip
 
 
@@ -411,7 +422,7 @@ def _prompts(
         at += len(piece.ids)
         if piece.first + len(piece.ids) == len(request.tokens):
             ends.append((request, at))
-    alone = len(pieces) == 1 and not last.begin and tokens == wanted
+    alone = len(pieces) == 1 and not last.begin and tokens == wanted and not last.whole
     hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
     kept = np.array([pieces[0].slot], np.int32) if rows.states else None
     slot = last.slot if in_place else rows.slots
@@ -422,9 +433,54 @@ def _prompts(
             numbers[0, begin : begin + len(piece.ids)] = request.adapter.number
             begin += len(piece.ids)
     group = Group(
-        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers
+        laid.ids, laid.positions, laid.rows, slot, kv, hidden, kept, adapters=numbers,
+        given=_given(chunk, laid), rotary=_rotary(chunk, laid),
     )  # fmt: skip
     return group, None if in_place else laid.staged[0], ends
+
+
+def _rotary(chunk: list[tuple[TextRequest, Piece]], laid: Chunk) -> npt.NDArray[np.int32] | None:
+    """The rotary positions of a chunk; None: they are the positions."""
+    found, begin = None, 0
+    for request, piece in chunk:
+        n = len(piece.ids)
+        own = request.rotary(piece.first, n)
+        if own is not None:
+            if found is None:
+                found = np.repeat(laid.positions[None], 4, axis=0)
+            found[:, 0, begin : begin + n] = own
+        begin += n
+    if found is None or (found == found[0]).all():
+        return None if found is None else found[:1]
+    return found
+
+
+def _given(chunk: list[tuple[TextRequest, Piece]], laid: Chunk) -> GivenEmbeddings | None:
+    """The embeddings of pictures in a chunk; their positions get some token instead of their key.
+
+    None: there are no pictures.
+    """
+    seen = laid.ids[0] < 0
+    if not seen.any():
+        return None
+    laid.ids[0, seen] = 0
+    begin, values = 0, None
+    for request, piece in chunk:
+        for picture in request.pictures:
+            low = max(picture.first, piece.first)
+            high = min(picture.end, piece.first + len(piece.ids))
+            if low >= high:
+                continue
+            if values is None:
+                values = np.zeros((laid.ids.shape[1], picture.values.shape[1]), np.float32)
+            row = begin + low - piece.first
+            rows = picture.values[low - picture.first : high - picture.first]
+            values[row : row + len(rows)] = rows
+        begin += len(piece.ids)
+    seen[begin:] = False  # padding repeats the last token
+    if values is None:
+        return None
+    return GivenEmbeddings(np.where(seen, 0, 1).astype(np.float32)[:, None], values)
 
 
 def size(n: int, sizes: Sequence[int] = SEQUENCES) -> int:

@@ -41,11 +41,16 @@ PromptArguments = dict[str, Any]
 # -- the request
 
 
-def messages_of(given: AnthropicCount) -> list[dict[str, Any]]:
+def messages_of(given: AnthropicCount, *, sees: bool = False) -> list[dict[str, Any]]:
     """The conversation as `TextModel.chat` takes it.
 
+    Args:
+        given: the request.
+        sees: whether messages may have pictures.
+
     Raises:
-        RequestError: a block is no text, call, result or thought.
+        RequestError: a block is no text, call, result or thought, and no picture that the model
+            may see.
     """
     found: list[dict[str, Any]] = []
     system = given.system
@@ -61,7 +66,7 @@ def messages_of(given: AnthropicCount) -> list[dict[str, Any]]:
         elif message.role == "assistant":
             found.append(_assistant(message.content, at))
         else:
-            found += _others(message.role, message.content, at)
+            found += _others(message.role, message.content, at, sees=sees)
     return found
 
 
@@ -105,18 +110,26 @@ def _assistant(blocks: list[dict[str, Any]], at: str) -> dict[str, Any]:
     return found
 
 
-def _others(role: str, blocks: list[dict[str, Any]], at: str) -> list[dict[str, Any]]:
-    """Results of calls, each a message of its own, and the text beside them."""
+def _others(
+    role: str, blocks: list[dict[str, Any]], at: str, *, sees: bool
+) -> list[dict[str, Any]]:
+    """Results of calls, each a message of its own, and the texts and pictures beside them."""
     found: list[dict[str, Any]] = []
     texts: list[str] = []
+    parts: list[dict[str, Any]] = []  # pictures, and the texts before each
     for j, block in enumerate(blocks):
+        if sees and block.get("type") == "image":
+            parts += [{"type": "text", "text": "\n".join(texts)}] if texts else []
+            parts.append({k: x for k, x in block.items() if k in ("type", "source")})
+            texts = []
+            continue
         if block.get("type") != "tool_result":
             texts.append(_text(block, f"{at}[{j}]"))
             continue
         content = block.get("content") or ""
         if isinstance(content, list):
-            parts = enumerate(content)
-            content = "\n".join(_text(x, f"{at}[{j}].content[{k}]") for k, x in parts)
+            inner = enumerate(content)
+            content = "\n".join(_text(x, f"{at}[{j}].content[{k}]") for k, x in inner)
         if not isinstance(content, str):
             raise RequestError(
                 400, f"{at}[{j}].content must be a text or blocks of text", field="messages"
@@ -128,7 +141,10 @@ def _others(role: str, blocks: list[dict[str, Any]], at: str) -> list[dict[str, 
                 "tool_call_id": str(block.get("tool_use_id", "")),
             }
         )
-    if texts or not found:
+    if parts:
+        parts += [{"type": "text", "text": "\n".join(texts)}] if texts else []
+        found.append({"role": role, "content": parts})
+    elif texts or not found:
         found.append({"role": role, "content": "\n".join(texts)})
     return found
 
@@ -328,7 +344,7 @@ async def messages(exchange: Exchange) -> Response:
         sampling.top_k = given.top_k
     options = sampling_options(sampling, model, exchange, None)
     options |= {"max_tokens": given.max_tokens, **arguments_of(given, exchange)}
-    choice = ChatChoice(model, messages_of(given), options, index=0)
+    choice = ChatChoice(model, messages_of(given, sees=model.sees), options, index=0)
     writer = _Messages([choice], exchange, model.ctx)
     seconds = exchange.seconds(given)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
@@ -341,7 +357,10 @@ async def count_tokens(exchange: Exchange) -> Response:
     arguments = arguments_of(given, exchange)
     kept = {k: v for k, v in arguments.items() if k in ("tools", "tool_choice", "think")}
     ids = await encode_chat(
-        model, messages_of(given), continue_final=arguments["continue_final"], **kept
+        model,
+        messages_of(given, sees=model.sees),
+        continue_final=arguments["continue_final"],
+        **kept,
     )
     return as_json({"input_tokens": len(ids)})
 

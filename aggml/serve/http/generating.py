@@ -187,21 +187,29 @@ def part_text(part: Part, at: str) -> str:
     )  # fmt: skip
 
 
-def messages_of(given: Sequence[Message]) -> list[dict[str, Any]]:
+def _part(part: Part, at: str, *, sees: bool) -> dict[str, Any]:
+    """A part of a message as `TextModel.chat` takes it, which reads pictures itself."""
+    if sees and part.type == "image_url":
+        return {"type": "image_url", "image_url": part.image_url}
+    return {"type": "text", "text": part_text(part, at)}
+
+
+def messages_of(given: Sequence[Message], *, sees: bool = False) -> list[dict[str, Any]]:
     """Messages as `TextModel.chat` takes them.
 
+    Args:
+        given: the messages of a request.
+        sees: whether they may have pictures.
+
     Raises:
-        RequestError: a part is no text.
+        RequestError: a part is no text, and no picture that the model may see.
     """
     found = []
     for i, message in enumerate(given):
         content: Any = message.content
         if isinstance(message.content, list):
             at = f"messages[{i}].content"
-            content = [
-                {"type": "text", "text": part_text(x, f"{at}[{j}]")}
-                for j, x in enumerate(message.content)
-            ]
+            content = [_part(x, f"{at}[{j}]", sees=sees) for j, x in enumerate(message.content)]
         one: dict[str, Any] = {"role": message.role, "content": "" if content is None else content}
         if message.name is not None:
             one["name"] = message.name

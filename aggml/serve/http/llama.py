@@ -333,7 +333,7 @@ async def tokenize(exchange: Exchange) -> Response:
     if given.messages is not None:
         if not isinstance(model, TextModel):
             raise RequestError(400, "messages: the model has no chats", field="messages")
-        ids = await encode_chat(model, messages_of(given.messages))
+        ids = await encode_chat(model, messages_of(given.messages, sees=model.sees))
     else:
         text = (given.prompt if vllm else given.content) or ""
         special = given.add_special_tokens if vllm else given.add_special
@@ -370,7 +370,7 @@ async def apply_template(exchange: Exchange) -> Response:
     """Give the prompt of a conversation, as the model's template makes it."""
     given = await exchange.read(Template)
     model = await exchange.text_model(given)
-    messages = messages_of(given.messages)
+    messages = messages_of(given.messages, sees=model.sees)
     arguments: dict[str, Any] = {"template_args": given.chat_template_kwargs}
     tools = tools_of(given.tools)
     if tools:
@@ -388,7 +388,8 @@ async def properties(exchange: Exchange) -> Response:
     entry = exchange.service.find(exchange.model or "")
     found: dict[str, Any] = {
         "total_slots": getattr(model, "slots", 1), "model_alias": entry.name,
-        "model_path": entry.path.name, "modalities": {"vision": False, "audio": False},
+        "model_path": entry.path.name,
+        "modalities": {"vision": getattr(model, "sees", False), "audio": False},
         "build_info": f"aggml {__version__}", "is_sleeping": False,
     }  # fmt: skip
     settings: dict[str, Any] = {"id": 0, "n_ctx": model.ctx, "is_processing": False}

@@ -510,7 +510,7 @@ async def chat(exchange: Exchange) -> Response:
     options = sampling_options(given, model, exchange, best)
     options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
     options |= chat_arguments(given)
-    messages = messages_of(given.messages)
+    messages = messages_of(given.messages, sees=model.sees)
     choices = [
         ChatChoice(
             model, messages, options, variant=i, index=i, sent=so_far.of(i) if so_far else None

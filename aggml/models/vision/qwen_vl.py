@@ -1,0 +1,203 @@
+"""qwen2.5vl_merger and qwen3vl_merger: one view of any size, whose tokens have rows and columns.
+
+Four patches of a square are one token. Qwen2.5-VL has windows in most layers; Qwen3-VL has learned
+positions, and gives the first layers of the text model something of their own (deepstack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from aggml import DType, ops
+from aggml.models.errors import ModelError
+from aggml.models.vision.resizing import resize_padded
+from aggml.models.vision.sizes import fitting_size
+from aggml.models.vision.tower import PatchGrid, Tower, TowerLayers, Views, squares, tower_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aggml import Tensor
+    from aggml.models.hyperparameters import Hyperparameters
+    from aggml.models.vision.tower import I32, U8
+
+__all__ = ["QwenVision"]
+
+MERGED: Final = 2  # patches of a side of a square
+LEAST: Final = 8  # tokens of a picture
+MOST: Final = 4096
+WINDOW: Final = 112  # pixels of a side
+
+
+@dataclass(frozen=True, slots=True)
+class QwenVision:
+    """The projector: two matrices over the patches of a square.
+
+    Attributes:
+        tower: the transformer.
+        full: each so many-th layer sees all patches, the others a window; 0: all layers see all.
+        window: tokens of a side of a window.
+        learned: whether there are learned positions, beside the rotary ones.
+        stacked: layers whose output the text model gets, too.
+        whole: as of `Projector`.
+    """
+
+    tower: Tower
+    full: int = 0
+    window: int = 0
+    learned: bool = False
+    stacked: tuple[int, ...] = ()
+    whole: bool = False
+
+    @property
+    def deepstack(self) -> int:
+        """How many layers of the text model get something of their own."""
+        return len(self.stacked)
+
+    @classmethod
+    def read_2_5(cls, hp: Hyperparameters, _: Mapping[str, Tensor]) -> QwenVision:
+        """As a file of Qwen2.5-VL describes it."""
+        tower = _tower(hp, rms=True)
+        window = WINDOW // tower.patch // MERGED
+        if window < 1:
+            raise ModelError(
+                f"clip.vision.patch_size is {tower.patch}, but two patches must fit into a window "
+                f"of {WINDOW} pixels"
+            )
+        return cls(tower, hp.integer("vision.n_wa_pattern", least=0), window)
+
+    @classmethod
+    def read_3(cls, hp: Hyperparameters, tensors: Mapping[str, Tensor]) -> QwenVision:
+        """As a file of Qwen3-VL describes it."""
+        tower = _tower(hp, rms=False)
+        layers = range(tower.layers)
+        stacked = (i for i in layers if f"v.deepstack.{i}.fc1.weight" in tensors)
+        return cls(tower, learned=True, stacked=tuple(stacked))
+
+    def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        """Extents of the tensors that it needs beside those of the tower's layers."""
+        tower, size = self.tower, self.tower.width * MERGED**2
+        found: dict[str, tuple[int, ...]] = {
+            "v.patch_embd.weight.1": (tower.patch, tower.patch, 3, tower.width),
+            "mm.0.weight": (size, size), "mm.0.bias": (size,),
+            "mm.2.weight": (size, tower.out), "mm.2.bias": (tower.out,),
+        }  # fmt: skip
+        if self.learned:
+            n = (tower.side // tower.patch) ** 2
+            found |= {"v.position_embd.weight": (tower.width, n)}
+            found |= {"v.patch_embd.bias": (tower.width,)}
+        for i in self.stacked:
+            at = f"v.deepstack.{i}."
+            found |= {
+                f"{at}norm.weight": (size,), f"{at}norm.bias": (size,),
+                f"{at}fc1.weight": (size, size), f"{at}fc1.bias": (size,),
+                f"{at}fc2.weight": (size, tower.out), f"{at}fc2.bias": (tower.out,),
+            }  # fmt: skip
+        return found
+
+    def views(self, rgb: U8) -> Views:
+        """One view."""
+        unit = self.tower.patch * MERGED
+        width, height = fitting_size(
+            rgb.shape[1], rgb.shape[0], unit=unit, least=LEAST * unit**2, most=MOST * unit**2
+        )
+        pixels = resize_padded(rgb, width, height, "bicubic")
+        return Views([pixels], ["<|vision_start|>", 0, "<|vision_end|>"])
+
+    def tokens(self, grid: PatchGrid) -> tuple[int, int] | None:
+        """Tokens of a row and of a column."""
+        return grid.columns // MERGED, grid.rows // MERGED
+
+    def _windows(self, grid: PatchGrid) -> tuple[I32, I32]:
+        """The squares window by window, and the number of each one's window."""
+        columns, rows = grid.columns // MERGED, grid.rows // MERGED
+        y, x = np.divmod(np.arange(columns * rows, dtype=np.int32), np.int32(columns))
+        across = -(-columns // self.window)
+        number = (y // self.window) * across + x // self.window
+        order = np.argsort(number, kind="stable").astype(np.int32)
+        return order, number[order].astype(np.int32)
+
+    def order(self, grid: PatchGrid) -> I32 | None:
+        """Squares one after the other; with windows those of a window."""
+        found = squares(grid, MERGED)
+        if not self.full:
+            return found
+        return np.ascontiguousarray(found.reshape(-1, MERGED**2)[self._windows(grid)[0]]).reshape(
+            -1
+        )
+
+    def inputs(self, grid: PatchGrid) -> dict[str, Any]:
+        """Rows and columns of the patches; with windows the mask, and the way back."""
+        order = self.order(grid)
+        assert order is not None
+        y, x = order // np.int32(grid.columns), order % np.int32(grid.columns)
+        found: dict[str, Any] = {"places": np.concatenate([y, x, y, x])}
+        if self.full:
+            squares_, numbers = self._windows(grid)
+            each = np.repeat(numbers, MERGED**2)
+            same = each[:, None] == each[None]
+            found["mask"] = np.where(same, np.float16(0), np.float16(-np.inf))
+            found["back"] = np.argsort(squares_).astype(np.int32)
+        return found
+
+    def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The embeddings of a view; with deepstack the further ones behind each."""
+        tower, size = self.tower, self.tower.width * MERGED**2
+        n = at.grid.n // MERGED**2
+        # A second matrix is for the next picture of a film; a still one is taken twice.
+        second = ops.reshape_2d(
+            at.weights["v.patch_embd.weight.1"], 3 * tower.patch**2, tower.width
+        )
+        x = ops.add(at.embedded(patches), ops.mul_mat(second, patches))
+        if self.learned:
+            x = ops.add(x, ops.get_rows(self._positions(at), inputs["order"]))
+        sections = [tower.head // 4] * 4
+
+        def turned(y: Tensor) -> Tensor:
+            return ops.rope_multi(
+                y, inputs["places"], None, tower.head // 2, sections, mode="vision",
+                n_ctx_orig=32768, freq_base=10000.0,
+            )  # fmt: skip
+
+        def mask(i: int) -> Tensor | None:
+            return inputs["mask"] if self.full and (i + 1) % self.full else None
+
+        more: list[Tensor] = []
+
+        def each(i: int, y: Tensor) -> None:
+            if i in self.stacked:
+                name = f"v.deepstack.{i}."
+                y = at.norm(f"{name}norm", ops.reshape_2d(y, size, n))
+                more.append(at.mlp(f"{name}fc1", f"{name}fc2", y))
+
+        x = at.all(x, turned, mask, each)
+        x = at.mlp("mm.0", "mm.2", ops.reshape_2d(x, size, n))
+        for y in more:
+            x = ops.concat(x, y, 0)
+        return ops.get_rows(x, inputs["back"]) if self.full else x
+
+    def _positions(self, at: TowerLayers) -> Tensor:
+        """The learned positions of all patches, row by row; [width, n]."""
+        tower, grid = self.tower, at.grid
+        side = tower.side // tower.patch
+        table = at.weights["v.position_embd.weight"]
+        if (grid.columns, grid.rows) == (side, side):
+            return table
+        table = table if table.dtype is DType.F32 else ops.cast(table, DType.F32)
+        table = ops.cont(ops.permute(ops.reshape_3d(table, tower.width, side, side), 2, 0, 1, 3))
+        mode = "bilinear|align_corners"
+        table = ops.interpolate(table, grid.columns, grid.rows, tower.width, 1, mode)
+        return ops.cont_2d(ops.permute(table, 1, 2, 0, 3), tower.width, grid.n)
+
+
+def _tower(hp: Hyperparameters, *, rms: bool) -> Tower:
+    tower = tower_of(hp, rms=rms)
+    merged = hp.integer("vision.spatial_merge_size", MERGED)
+    if merged != MERGED:
+        raise ModelError(f"clip.vision.spatial_merge_size is {merged}, expected {MERGED}")
+    if tower.head % 4:
+        raise ModelError(f"a head of the tower has {tower.head} elements, expected a multiple of 4")
+    return tower
