@@ -378,6 +378,7 @@ class BlockingVoiceModel(BlockingModel):
         shortest: float = 0.25,
         pad: float = 0.03,
         longest: float | None = None,
+        began: Callable[[float], object] | None = None,
     ) -> BlockingStream[Span]: ...
     def probabilities(self, samples: npt.ArrayLike, rate: int = ...) -> F32: ...
 

@@ -244,10 +244,12 @@ async def talking(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        if hang_up is None:
-            await talk.opened()
-        yield talk
-        talk.gone.set()
-        with anyio.fail_after(PATIENCE):
-            await talk.ended.wait()
-        talk.close()
+        try:
+            if hang_up is None:
+                await talk.opened()
+            yield talk
+            talk.gone.set()
+            with anyio.fail_after(PATIENCE):
+                await talk.ended.wait()
+        finally:
+            talk.close()

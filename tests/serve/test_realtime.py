@@ -1,7 +1,7 @@
-"""Sessions of live speech: events of OpenAI's realtime API, over any ASGI server, hang-ups anywhere.
+"""Sessions of live speech: events of OpenAI's realtime API, on any server, hang-ups anywhere.
 
 The weights are random, so what is said is compared with what the model says alone. Not here:
-OpenAI's client and real servers (test_realtime_clients.py), many hang-ups (fuzz/sessions.py).
+OpenAI's client and real servers (test_realtime_clients.py).
 """
 
 from __future__ import annotations
@@ -377,10 +377,12 @@ async def test_a_client_that_does_not_read_is_given_up_after_a_time(model: Path)
         assert not app.state.service.sessions
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
 async def test_hundreds_of_sessions_with_hang_ups_at_every_point_leave_nothing(
-    model: Path, vad: Path, rounds: int
+    model: Path, vad: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    silence = np.zeros((speech_file.BANDS, 3000), np.float32)  # saves most of the time
+    monkeypatch.setattr("aggml.models.speech.segments.spectrogram", lambda *_: silence)
     pcm = np.round(voice_file.sound()[:16000] * 32767).astype("<i2").tobytes()
     script: list[dict[str, Any]] = [
         without_turns(16000), append(pcm[:8001]), append(pcm[8001:]),

@@ -97,7 +97,7 @@ class SpanFinder:
 
     @property
     def certain(self) -> float | None:
-        """Where the span starts that has begun, in seconds; None: it may still prove to be noise."""
+        """Where the span starts that has begun, in seconds; None: it may prove to be noise."""
         if self._speech is None:
             return None
         spoken = (self._count if self._quiet is None else self._quiet) - self._speech
