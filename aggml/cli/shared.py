@@ -229,6 +229,7 @@ async def opened(
     *,
     adapters: Sequence[ScaledPath] = (),
     control_vectors: Sequence[ScaledPath] = (),
+    slots: int | None = None,
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
@@ -237,7 +238,7 @@ async def opened(
     async with models.computing(device, threads) as on:
         with bar("loading") as progress:
             loaded = await models.load(
-                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache,
+                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, slots=slots,
                 adapters=adapters, control_vectors=control_vectors, progress=progress,
             )  # fmt: skip
         async with loaded:

@@ -322,6 +322,7 @@ class BlockingSpeechModel(BlockingModel):
         prompt: str = "",
         previous: bool = True,
         seed: int | None = None,
+        beam_size: int = 1,
     ) -> BlockingStream[Segment]: ...
     def transcribe_all(
         self, recordings: Sequence[npt.ArrayLike], rate: int | None = None, **options: Any
@@ -334,6 +335,7 @@ class BlockingSpeechModel(BlockingModel):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
+        beam_size: int = 1,
     ) -> BlockingStream[Partial]: ...
 
 class BlockingModelUse(BlockingObject):

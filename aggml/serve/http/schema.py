@@ -507,6 +507,11 @@ class Transcription(ModelRequest, kw_only=True):
         about("of `verbose_json`: `word` gives the time of each word, `segment` the segments"),
     ] = []
     stream: Annotated[bool, about("an event for each segment")] = False
+    beam_size: Annotated[
+        int,
+        about("texts of a window that are continued side by side, at most `--slots`; the most "
+              "probable one is kept", ge=1, le=64),
+    ] = 1  # fmt: skip
 
 
 # -- OpenAI's sessions of speech that goes on
@@ -1091,8 +1096,8 @@ OTHERS: Final = (
         "the answer begins a message of the assistant, or continues it",
         (True, False),
     ),
-    Other(("use_beam_search", "early_stopping"), "there is no beam search", (False,)),
-    Other(("length_penalty",), "there is no beam search", (1,)),
+    Other(("use_beam_search", "early_stopping"), "only speech has beam search", (False,)),
+    Other(("length_penalty",), "only speech has beam search", (1,)),
     Other(
         ("include_stop_str_in_output",),
         "the text that ends an answer is never part of it",
