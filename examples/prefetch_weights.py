@@ -55,7 +55,9 @@ async def ahead(
 
 async def main() -> None:
     rng = np.random.default_rng(0)
-    layers = [rng.standard_normal((WIDTH, WIDTH), np.float32) / 16 for _ in range(LAYERS)]
+    layers = [
+        rng.standard_normal((WIDTH, WIDTH), np.float32) * np.float32(1 / 16) for _ in range(LAYERS)
+    ]
     start = rng.standard_normal((COLUMNS, WIDTH), np.float32)
     wanted = start
     for weights in layers:

@@ -1246,7 +1246,8 @@ class Backend(ABC):
         """
         what = "Backend.prefetch"
         self._check_open(what)
-        if not isinstance(on, Backend) or on is self or on.device is not self.device:
+        given: object = on
+        if not isinstance(given, Backend) or on is self or on.device is not self.device:
             raise InvalidArgument(
                 f"[{what}] on is {on!r}, expected another backend of {self.device.name}"
             )

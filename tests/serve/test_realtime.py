@@ -173,6 +173,21 @@ async def test_clearing_forgets_the_buffer_and_the_turn_that_goes_on(
             talk.events.clear()
 
 
+async def test_models_that_are_loaded_when_they_are_needed_find_turns_and_texts(
+    model: Path, vad: Path
+) -> None:
+    pcm = np.round(voice_file.sound() * 32767).astype("<i2").tobytes()
+    async with serving(models=[vad, model], memory=1 << 30) as (app, _), talking(app) as talk:
+        created = await talk.until("session.created")
+        assert created["session"]["audio"]["input"]["turn_detection"] is None
+        form = {"type": "audio/pcm", "rate": 16000}
+        turns = {"type": "server_vad", "silence_duration_ms": 100}
+        await talk.update({"turn_detection": turns, "format": form})
+        await talk.put(**append(pcm))
+        await talk.until("conversation.item.input_audio_transcription.completed")
+        assert not talk.all("error")
+
+
 async def test_turns_without_transcription_are_told_alone(model: Path) -> None:
     async with serving(models=[model]) as (app, _), talking(app) as talk:
         await talk.update({"transcription": None})

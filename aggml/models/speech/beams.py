@@ -33,7 +33,7 @@ __all__ = ["Beams", "SequenceMover"]
 ROUND: Final = 128  # rows that are moved are rounded up to so many, so that few graphs are needed
 
 
-class _Text(NamedTuple):
+class _Hypothesis(NamedTuple):
     """Tokens, and the sum of the logarithms of their probabilities."""
 
     tokens: list[int]
@@ -61,8 +61,8 @@ class Beams:
     rows: list[F32]
     done: bool = False
     moves: list[tuple[int, int]] = field(default_factory=list)
-    _texts: list[_Text] = field(default_factory=lambda: [_Text([], 0.0)])
-    _ended: list[_Text] = field(default_factory=list)
+    _texts: list[_Hypothesis] = field(default_factory=lambda: [_Hypothesis([], 0.0)])
+    _ended: list[_Hypothesis] = field(default_factory=list)
 
     @property
     def last(self) -> list[int]:
@@ -89,17 +89,17 @@ class Beams:
                 for token in best[np.isfinite(logprobs[best])]
             ]
         found.sort(key=lambda x: -x[0])
-        texts: list[_Text] = []
+        texts: list[_Hypothesis] = []
         self.moves = []
         for score, i, token in found:
             before = self._texts[i].tokens
             if token == self.rules.special.end:
                 if len(self._ended) < self.size:
-                    self._ended.append(_Text(before, score))
+                    self._ended.append(_Hypothesis(before, score))
                 continue
             if i != len(texts):
                 self.moves.append((self.slot + i, self.slot + len(texts)))
-            texts.append(_Text([*before, token], score))
+            texts.append(_Hypothesis([*before, token], score))
             if len(texts) == self.size:
                 break
         self.position += 1

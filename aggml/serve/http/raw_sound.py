@@ -25,7 +25,8 @@ def _mu_law() -> I16:
     """The sample that each byte stands for: sign, exponent, four bits; all bits inverted."""
     byte = ~np.arange(256, dtype=np.int32) & 255
     size = (((byte & 15) << 3) + 132 << (byte >> 4 & 7)) - 132
-    return np.where(byte & 128, -size, size).astype(np.int16)
+    found: I16 = np.where(byte & 128, -size, size).astype(np.int16)
+    return found
 
 
 def _a_law() -> I16:
@@ -33,7 +34,8 @@ def _a_law() -> I16:
     byte = np.arange(256, dtype=np.int32) ^ 0x55
     exponent = byte >> 4 & 7
     size = ((byte & 15) << 4) + np.where(exponent, 264, 8) << np.maximum(exponent - 1, 0)
-    return np.where(byte & 128, size, -size).astype(np.int16)
+    found: I16 = np.where(byte & 128, size, -size).astype(np.int16)
+    return found
 
 
 _LAWS: Final = {"audio/pcmu": _mu_law(), "audio/pcma": _a_law()}

@@ -96,7 +96,7 @@ class _Turn:
         return len(self.sound) if isinstance(self.sound, bytes) else self.sound.nbytes
 
 
-class _Waiting:
+class _Backlog:
     """Things that wait in order, with a bound on the sum of their sizes.
 
     Args:
@@ -212,7 +212,7 @@ class RealtimeRoute:
 
     def _admit(
         self, request: HTTPConnection, stack: AsyncExitStack, receive: Receive, send: Send
-    ) -> Session:
+    ) -> SpeechSession:
         """The session of a client that may have one.
 
         Raises:
@@ -242,7 +242,7 @@ class RealtimeRoute:
         turns = TurnSettings() if service.has(VoiceModel) else None
         settings = SessionSettings(model=model, turns=turns)
         old = OLD in request.headers.get("openai-beta", "")
-        return Session(service, settings, receive, send, key=key, old=old)
+        return SpeechSession(service, settings, receive, send, key=key, old=old)
 
 
 def _with_key(request: HTTPConnection) -> Mapping[str, str]:
@@ -279,7 +279,7 @@ async def _refuse(scope: Scope, send: Send, failure: Failure) -> None:
     await send({"type": "websocket.http.response.body", "body": body})
 
 
-class Session:
+class SpeechSession:
     """A session.
 
     Args:
@@ -308,8 +308,8 @@ class Session:
         self._receive, self._send = receive, send
         self._old = old
         self._tasks: TaskGroup | None = None
-        self._events = _Waiting(MOST_UNSENT)
-        self._turns = _Waiting(MOST_WAITING)
+        self._events = _Backlog(MOST_UNSENT)
+        self._turns = _Backlog(MOST_WAITING)
         self._buffer = bytearray()  # what the client has not committed
         self._detection: _Detection | None = None
         self._heard = 0.0  # seconds of sound, since the beginning of the session
