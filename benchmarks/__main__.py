@@ -31,6 +31,7 @@ from benchmarks import (
     growth,
     kernels,
     lag,
+    live,
     ops,
     pipelines,
     roofline,
@@ -60,6 +61,7 @@ PARTS: Final = {
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
     pipelines.PART: "a pipeline, per item and stage; anyio's streams",
+    live.PART: "Whisper hears 1 and 8 sounds: real-time factor, delay, lag of the loop",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",
     growth.PART: "the cost of one future, stream, backend, input, call among up to 10,000",
@@ -100,7 +102,8 @@ class Bench:
         if name == roofline.PART:
             return roofline.measure(self.roofline, quick=self.quick)
         on_loops = {
-            awaits.PART: awaits, pipelines.PART: pipelines, lag.PART: lag, growth.PART: growth,
+            awaits.PART: awaits, pipelines.PART: pipelines, live.PART: live, lag.PART: lag,
+            growth.PART: growth,
         }  # fmt: skip
         if name in on_loops:
             rows: list[Row] = []

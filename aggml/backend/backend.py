@@ -53,7 +53,7 @@ from aggml.tensor.inputs import check_due
 from aggml.tensor.placement import KEPT, PlacementEpoch, fill
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
@@ -1218,6 +1218,50 @@ class Backend(ABC):
         """
         self._check_open("Backend.batch")
         return self.stream.batch()
+
+    @contextlib.contextmanager
+    def prefetch(
+        self, data: Mapping[Tensor, object], *, on: Backend, copy: bool = False
+    ) -> Iterator[list[Future[None]]]:
+        """Upload tensors on another backend of the device, beside what is computed in the block.
+
+        ``with compute.prefetch({next_layer.w: array}, on=uploads): compute.graph_compute(layer)``
+
+        The uploads begin when all is done that this backend was given before the block: it may
+        still read what the tensors held. What it is given in the block runs beside them. What it is
+        given after the block waits for them.
+
+        Args:
+            data: what is written, by tensor, as for `set`.
+            on: a backend of the same device, whose order the uploads keep.
+            copy: snapshot the arrays first; else they are borrowed until the uploads are done.
+
+        Yields:
+            a Future of each upload, in order.
+
+        Raises:
+            InvalidArgument: ``on`` is this backend, or belongs to another device.
+            InvalidState: one of the two is closed.
+            others: as `set`; then nothing is uploaded.
+        """
+        what = "Backend.prefetch"
+        self._check_open(what)
+        given: object = on
+        if not isinstance(given, Backend) or on is self or on.device is not self.device:
+            raise InvalidArgument(
+                f"[{what}] on is {on!r}, expected another backend of {self.device.name}"
+            )
+        before, ready = self.device.event(), self.device.event()
+        self.record(before)
+        with on.batch():
+            on.wait(before)
+            uploads = [on.set(tensor, x, copy=copy) for tensor, x in data.items()]
+            on.record(ready)
+        try:
+            yield uploads
+        finally:
+            if not self.closed:
+                self.wait(ready)
 
     def graph_reset(self, graph: Graph) -> Future[None]:
         """Begin to train anew with a graph of `build_backward_expand` (``ggml_graph_reset``).

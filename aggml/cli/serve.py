@@ -106,6 +106,14 @@ __all__ = ["serve"]
     help="With --memory: seconds after which a model that nobody uses is unloaded. "
     "[default: never]",
 )  # fmt: skip
+@click.option(
+    "--sessions", type=click.IntRange(1), default=256, show_default=True, metavar="N",
+    help="Most sessions of live speech at a time; further ones are answered 503.",
+)  # fmt: skip
+@click.option(
+    "--session-idle", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True,
+    metavar="S", help="Seconds after which a session from which nothing came is ended.",
+)  # fmt: skip
 @click.option("--no-page", is_flag=True, help="Do not show the page with a chat at /.")
 @device_options
 @click.option(
@@ -223,6 +231,8 @@ def serve(
             memory=None if given["memory"] is None else given["memory"] << 20,
             idle=given["idle"],
             page=not given["no_page"],
+            sessions=given["sessions"],
+            session_idle=given["session_idle"],
             collect_seldom=True,
             progress=None if progress is None else lambda _, done, total: progress(done, total),
         )

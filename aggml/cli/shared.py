@@ -272,6 +272,7 @@ async def opened(
     control_vectors: Sequence[ScaledPath] = (),
     draft: str | None = None,
     mmproj: Path | None = None,
+    slots: int | None = None,
 ) -> AsyncGenerator[Model]:
     """Load a model, with a bar if standard error is a terminal, and close it at the end."""
     from aggml import models
@@ -280,7 +281,7 @@ async def opened(
     async with models.computing(device, threads) as on:
         with bar("loading") as progress:
             loaded = await models.load(
-                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache,
+                model, on, ctx=None if ctx is None else rounded(ctx), cache=cache, slots=slots,
                 adapters=adapters, control_vectors=control_vectors, draft=draft, mmproj=mmproj,
                 progress=progress,
             )  # fmt: skip

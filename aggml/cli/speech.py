@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from aggml.models import Segment
 
 __all__ = [
+    "beam_option",
     "listen",
     "raw_options",
+    "slots_of",
     "transcribe",
 ]
 
@@ -61,6 +63,19 @@ def _samples(data: bytes, samples: str, channels: int) -> npt.NDArray[Any]:
     return np.frombuffer(data[:whole], element).reshape(-1, channels)
 
 
+def beam_option(command: F) -> F:
+    """The option of beam search."""
+    return click.option(
+        "--beam-size", type=click.IntRange(1, 64), default=1, show_default=True,
+        help="Texts of a window that are continued side by side; the most probable one is kept.",
+    )(command)  # fmt: skip
+
+
+def slots_of(beam_size: int) -> int | None:
+    """The sequences that the model needs; None: as many as usual."""
+    return None if beam_size == 1 else beam_size
+
+
 @click.command
 @model_options
 @click.argument("audio", type=UserPath())
@@ -77,6 +92,7 @@ def _samples(data: bytes, samples: str, channels: int) -> npt.NDArray[Any]:
 @click.option("--vtt", "form", flag_value="vtt", help="Print subtitles in the format WebVTT.")
 @click.option("--json", "form", flag_value="json", help="Print one JSON object: text, segments.")
 @click.option("--words", is_flag=True, help="Print each word with its start and end.")
+@beam_option
 @click.option("--raw", is_flag=True, help="Standard input has raw samples, and no file.")
 @raw_options
 @awaited
@@ -92,6 +108,7 @@ async def transcribe(
     prompt: str,
     form: str | None,
     words: bool,
+    beam_size: int,
     raw: bool,
     rate: int,
     channels: int,
@@ -121,7 +138,8 @@ async def transcribe(
     options: dict[str, Any] = {"language": language, "prompt": prompt}
     options["task"] = "translate" if translate else "transcribe"
     options["words"] = words
-    async with opened(model, device, threads, ctx, cache) as loaded:
+    options["beam_size"] = beam_size
+    async with opened(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
         segments = loaded.transcribe(heard, rate, **options)
         if form == "vtt":
             click.echo("WEBVTT\n")
@@ -157,6 +175,7 @@ async def transcribe(
     default="",
     help="Text that could come before the sound; it helps with names. [default: none]",
 )
+@beam_option
 @raw_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object a line, partial ones too."
@@ -170,6 +189,7 @@ async def listen(
     cache: str,
     language: str | None,
     prompt: str,
+    beam_size: int,
     rate: int,
     channels: int,
     samples: str,
@@ -182,7 +202,7 @@ async def listen(
     """
     from aggml.models import VoiceModel
 
-    async with opened(model, device, threads, ctx, cache) as loaded:
+    async with opened(model, device, threads, ctx, cache, slots=slots_of(beam_size)) as loaded:
         chunks = _standard_input(samples, channels, rate)
         if isinstance(loaded, VoiceModel):
             async for span in loaded.listen(chunks, rate):
@@ -191,7 +211,8 @@ async def listen(
                 else:
                     click.echo(f"{span.start:.2f} {span.end:.2f}")
             return
-        async for piece in loaded.listen(chunks, rate, language=language, prompt=prompt):
+        options = {"language": language, "prompt": prompt, "beam_size": beam_size}
+        async for piece in loaded.listen(chunks, rate, **options):
             if as_json:
                 tell(
                     {

@@ -346,6 +346,7 @@ class BlockingSpeechModel(BlockingModel):
         prompt: str = "",
         previous: bool = True,
         seed: int | None = None,
+        beam_size: int = 1,
     ) -> BlockingStream[Segment]: ...
     def transcribe_all(
         self, recordings: Sequence[npt.ArrayLike], rate: int | None = None, **options: Any
@@ -358,6 +359,7 @@ class BlockingSpeechModel(BlockingModel):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
+        beam_size: int = 1,
     ) -> BlockingStream[Partial]: ...
 
 class BlockingModelUse(BlockingObject):
@@ -402,6 +404,7 @@ class BlockingVoiceModel(BlockingModel):
         shortest: float = 0.25,
         pad: float = 0.03,
         longest: float | None = None,
+        began: Callable[[float], object] | None = None,
     ) -> BlockingStream[Span]: ...
     def probabilities(self, samples: npt.ArrayLike, rate: int = ...) -> F32: ...
 

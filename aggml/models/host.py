@@ -33,10 +33,11 @@ from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, flag, integer, number, one_text, shown
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
-from aggml.models.fitting import MemoryShortage, available, cache_type, fit_model
+from aggml.models.fitting import Fit, MemoryShortage, available, cache_type, fit_model
 from aggml.models.loading import load
 from aggml.models.portal import calling
 from aggml.models.site import site_of
+from aggml.models.speech.voice import WINDOW, is_voice_file
 from aggml.models.weights import open_model
 from aggml.process.locks import new_rlock
 from aggml.stream.parker import Parker
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aggml import Backend, Device, Scheduler
-    from aggml.models.fitting import Fit
     from aggml.models.model import Model
 
 __all__ = ["Clearance", "Host", "ModelStatus", "ModelUse", "Neighbour", "make_room"]
@@ -620,6 +620,10 @@ class Host:
         site = None if self._backend is None else site_of(self._backend)
         limit = min(self._limit(), options.get("memory") or EVERYTHING)
         ctx, slots = options.get("ctx"), options.get("slots")
+        if await anyio.to_thread.run_sync(is_voice_file, entry.path):
+            # Its convolutions become matrices, which are larger.
+            size = 2 * (await anyio.Path(entry.path).stat()).st_size
+            return Fit("silero-vad", WINDOW, 1, None, size, 0, 0, 1, 0, 0, size, None, ()), options
         with await open_model(entry.path) as file:
             model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
             adapters = None

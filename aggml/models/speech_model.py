@@ -137,6 +137,7 @@ class SpeechModel(Model):
         prompt: str = "",
         previous: bool = True,
         seed: int | None = None,
+        beam_size: int = 1,
     ) -> AsyncGenerator[Segment]:
         """Write what is said, segment by segment.
 
@@ -155,6 +156,9 @@ class SpeechModel(Model):
             prompt: a text as if it had been said before, which shows names and spelling.
             previous: whether the text of each window is given to the next one as context.
             seed: of the draws at temperatures above 0; None: a different seed each time.
+            beam_size: how many texts of a window are continued side by side at temperature 0, of
+                which the most probable one is kept; at most ``slots``. 1: the most probable token
+                is taken each time.
 
         Yields:
             Each segment as soon as its window of 30 s is decoded.
@@ -171,7 +175,7 @@ class SpeechModel(Model):
         place = "transcribe"
         self._check_open(place)
         asked = self._asked(language, task, timestamps, temperature, seed)
-        asked = replace(asked, words=flag(place, "words", words))
+        asked = replace(asked, words=flag(place, "words", words), beam=self._beam(place, beam_size))
         hertz = RATE if rate is None else integer(place, "rate", rate, -(1 << 63))
         if hertz < 1:
             raise InvalidArgument(f"[{place}] a rate is {hertz}, must be at least 1")
@@ -239,6 +243,7 @@ class SpeechModel(Model):
         language: str | None = None,
         prompt: str = "",
         step: float = 1.0,
+        beam_size: int = 1,
     ) -> AsyncGenerator[Partial]:
         """Write what is said in a sound that still goes on.
 
@@ -254,6 +259,7 @@ class SpeechModel(Model):
             prompt: a text as if it had been said before, which shows names and spelling.
             step: seconds of sound from one transcription to the next. Where a transcription takes
                 longer than that, the next one comes later.
+            beam_size: as for `transcribe`.
 
         Yields:
             Final pieces, and behind them the piece that may still change, whenever it did.
@@ -270,6 +276,7 @@ class SpeechModel(Model):
         self._check_open(place)
         # drawn texts would not agree with each other
         asked = self._asked(language, "transcribe", True, 0.0, None)
+        asked = replace(asked, beam=self._beam(place, beam_size))
         hertz = integer(place, "rate", rate, 1, 1 << 24)
         seconds = number(place, "step", step, 0, above=True)
         before = one_text(place, "prompt", prompt)
@@ -367,6 +374,15 @@ class SpeechModel(Model):
                 self._listener, self._decoder, self.tokenizer, special, self.ctx
             )
         return self._windows
+
+    def _beam(self, place: str, size: int) -> int:
+        found = integer(place, "beam_size", size, 1)
+        if found > self.slots:
+            raise InvalidArgument(
+                f"[{place}] beam_size is {found}, but the model decodes {self.slots} texts at a "
+                f"time: load it with slots={found} or more"
+            )
+        return found
 
     def _asked(
         self, language: str | None, task: str, timestamps: bool,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggml.models.arguments import integer, number
+from aggml import InvalidArgument
+from aggml.models.arguments import integer, number, shown
 from aggml.models.model import Model
 from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.spans import Span, SpanFinder, SpanRules
@@ -18,7 +19,7 @@ from aggml.models.speech.voice import WINDOW, VoiceState
 from aggml.models.speech.waves import RATE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -85,6 +86,7 @@ class VoiceModel(Model):
         shortest: float = 0.25,
         pad: float = 0.03,
         longest: float | None = None,
+        began: Callable[[float], object] | None = None,
     ) -> AsyncGenerator[Span]:
         """The times in which somebody speaks, each as soon as it is over.
 
@@ -99,6 +101,8 @@ class VoiceModel(Model):
             shortest: seconds; shorter speech is noise.
             pad: seconds that a span has before and behind the speech.
             longest: seconds after which a span is cut; None: never.
+            began: called with the second at which a span starts, once for each span: as soon as
+                its speech has lasted for ``shortest``, and before the span is yielded.
 
         Yields:
             Each span with its samples at 16 kHz.
@@ -124,7 +128,11 @@ class VoiceModel(Model):
             pad=samples("pad", pad),
             longest=None if longest is None else max(WINDOW, samples("longest", longest)),
         )
-        return self._spans(heard_chunks(place, chunks, hertz), SpanFinder(rules))
+        if began is not None and not callable(began):
+            raise InvalidArgument(
+                f"[{place}] began is {shown(began)}, expected a function of a number of seconds"
+            )
+        return self._spans(heard_chunks(place, chunks, hertz), SpanFinder(rules), began)
 
     async def probabilities(self, samples: npt.ArrayLike, rate: int = RATE) -> F32:
         """The probability that somebody speaks, of each whole window of 32 ms.
@@ -148,8 +156,14 @@ class VoiceModel(Model):
                 VoiceState.new(), whole[: len(whole) // WINDOW * WINDOW]
             )
 
-    async def _spans(self, pieces: AsyncGenerator[F32], finder: SpanFinder) -> AsyncGenerator[Span]:
+    async def _spans(
+        self,
+        pieces: AsyncGenerator[F32],
+        finder: SpanFinder,
+        began: Callable[[float], object] | None,
+    ) -> AsyncGenerator[Span]:
         state, rest = VoiceState.new(), np.empty(0, np.float32)
+        told = began is None  # whether ``began`` knows of the span that has begun
         try:
             async for piece in pieces:
                 rest = np.concatenate([rest, piece])
@@ -160,11 +174,18 @@ class VoiceModel(Model):
                     found = await self._detector.hear(state, rest[: n * WINDOW])
                 for i, probability in enumerate(found):
                     span = finder.take(rest[i * WINDOW : (i + 1) * WINDOW], float(probability))
+                    start = finder.certain if span is None else span.start
+                    if began is not None and not told and start is not None:
+                        began(start)
+                        told = True
                     if span is not None:
+                        told = began is None
                         yield span
                 rest = rest[n * WINDOW :]
         finally:
             await pieces.aclose()
         last = finder.finish(rest)
         if last is not None:
+            if began is not None and not told:
+                began(last.start)
             yield last

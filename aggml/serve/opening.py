@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio.to_thread
 
 from aggml import models
-from aggml.models import ModelError, TextModel
+from aggml.models import ModelError, TextModel, VoiceModel
 from aggml.process.paths import user_path
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ async def prepare(model: Model, path: Path) -> None:
     Raises:
         ModelError: it has no vocabulary; its chat template cannot be read.
     """
+    if isinstance(model, VoiceModel):
+        return
     try:
         _ = model.tokenizer
     except ModelError:
@@ -132,8 +134,10 @@ async def load_served(
         ModelError: as for `aggml.models.load`; the file has no vocabulary.
     """
     path, limits = user_path(path), limits or Limits()
-    with await models.open_model(path) as file:
-        title = str(file.metadata.get("general.name", ""))
+    title = ""
+    if path.suffix != ".safetensors":  # of a detector of speech, which has no metadata
+        with await models.open_model(path) as file:
+            title = str(file.metadata.get("general.name", ""))
     async with models.load(path, backend, progress=progress, **limits.options()) as model:
         await prepare(model, path)
         yield Served(name_of(path), title, model)

@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import overlapped_transfer
+import prefetch_weights
 import two_devices
 
 import aggml
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def at_once(trace: aggml.Trace, operation: str) -> int:
@@ -58,3 +61,13 @@ async def test_a_transformer_over_two_devices_is_right_and_overlaps() -> None:
     assert at_once(report.trace, "graph_compute") >= 2
     assert "SIM1" in report.plan
     assert "times as many" in str(report)
+
+
+async def test_weights_that_are_prefetched_come_while_the_layer_before_is_computed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with aggml.trace() as trace:
+        await prefetch_weights.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [x.endswith("right: True") for x in lines] == [True, True, False]
+    assert overlaps(trace, "graph_compute", "set")

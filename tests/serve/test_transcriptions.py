@@ -85,6 +85,8 @@ async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) ->
             for form in ("json", "text", "srt", "vtt", "verbose_json")
         }
         streamed = await ask(client, language="en", stream="true")
+        beams = await ask(client, language="en", beam_size="4")
+        usual = await ask(client, language="en", beam_size="1")
         translated = await ask(client, route="/v1/audio/translations", language="en")
     assert {x.status_code for x in told.values()} == {200}, [x.text for x in told.values()]
     text = as_text(wanted)
@@ -100,6 +102,8 @@ async def test_every_form_of_an_answer_tells_what_the_model_says(model: Path) ->
     assert events[-1] == {"type": "transcript.text.done", "text": text}
     assert "".join(x["delta"] for x in events[:-1]).strip() == text
     assert translated.status_code == 200
+    assert usual.json()["text"] == text
+    assert beams.status_code == 200
 
 
 async def test_requests_together_share_windows(model: Path) -> None:
@@ -156,6 +160,8 @@ async def test_a_field_that_nobody_knows_is_ignored_and_named(model: Path) -> No
         ({"temperature": "warm"}, "temperature", "temperature"),
         ({"timestamp_granularities[]": "letter"}, "timestamp_granularities", "letter"),
         ({"stream": "perhaps"}, "stream", "stream"),
+        ({"beam_size": "0"}, "beam_size", ">= 1"),
+        ({"beam_size": "9"}, "beam_size", "slots=9"),
     ],
 )
 async def test_fields_that_cannot_be_are_refused(

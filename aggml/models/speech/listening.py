@@ -119,8 +119,12 @@ class Listener:
         self._programs.clear()
         self._decoder.close()
 
-    async def listen(self, windows: Sequence[F32]) -> None:
-        """Encode windows, each (bands, frames), for the decoder's sequences 0, 1, ...
+    async def listen(self, windows: Sequence[F32], slots: Sequence[int] | None = None) -> None:
+        """Encode windows, each (bands, frames), for the decoder's sequences.
+
+        Args:
+            windows: their spectrograms.
+            slots: the sequence of each; None: 0, 1, ...
 
         Cancellation: aborts the computation; the keys and values of these sequences are undefined.
         """
@@ -129,7 +133,8 @@ class Listener:
             program = self._programs.get(n)
             if program is None:
                 program = self._programs[n] = await self._program(n)
-            rows = np.arange(n * kept, dtype=np.int32)
+            firsts = np.arange(n) if slots is None else np.asarray(slots)
+            rows = (firsts[:, None] * kept + np.arange(kept)).astype(np.int32).reshape(-1)
             mel = np.stack(list(windows))
             site = self._decoder.site
             await site.run(program.graph, {program.mel: mel, program.rows: rows})

@@ -96,6 +96,16 @@ class SpanFinder:
         return self._end(self._quiet, min(self._quiet + self._rules.pad, self._count))
 
     @property
+    def certain(self) -> float | None:
+        """Where the span starts that has begun, in seconds; None: it may prove to be noise."""
+        if self._speech is None:
+            return None
+        spoken = (self._count if self._quiet is None else self._quiet) - self._speech
+        if spoken < (1 if self._cut else max(self._rules.shortest, 1)):
+            return None
+        return self._start / RATE
+
+    @property
     def _start(self) -> int:
         """Where the span that has begun starts, with the time before it."""
         assert self._speech is not None

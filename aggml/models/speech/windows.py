@@ -1,7 +1,8 @@
 """Windows: decodes what is said in windows of 30 s, several of them together.
 
 Here: the prompt of a window, greedy decoding, higher temperatures if the text is improbable or
-repeats itself. Not here: which token may come (deciding.py), which windows there are (segments.py).
+repeats itself. Not here: which token may come (deciding.py), several texts side by side (beams.py),
+which windows there are (segments.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.random import default_rng
 
 from aggml.models.decoder.sampling import without_nan
 from aggml.models.speech.aligning import Aligner
+from aggml.models.speech.beams import Beams, SequenceMover
 from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed
 from aggml.models.speech.special import LANGUAGES
 from aggml.models.speech.words import token_times
@@ -51,6 +53,7 @@ class Asked:
         temperatures: tried in turn, until a text is believed.
         seed: of the draws at temperatures above 0.
         words: whether the times of words are wanted.
+        beam: how many texts are continued side by side at temperature 0.
     """
 
     language: str | None = None
@@ -59,6 +62,7 @@ class Asked:
     temperatures: tuple[float, ...] = TEMPERATURES
     seed: int | None = None
     words: bool = False
+    beam: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,8 @@ class Window:
     frames: int | None = None
 
     def __len__(self) -> int:
-        return 1
+        """How many of the decoder's sequences it needs."""
+        return self.asked.beam
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,26 @@ class _Run:
     made: list[int] = field(default_factory=list)
     logprob: float = 0.0
     done: bool = False
+    size: int = 1
+
+    @property
+    def rows(self) -> list[F32]:
+        """Logits after the last token, as `Beams` has them."""
+        return [self.row]
+
+    @rows.setter
+    def rows(self, rows: list[F32]) -> None:
+        (self.row,) = rows
+
+    @property
+    def last(self) -> list[int]:
+        """The last token."""
+        return [self.made[-1] if self.made else self.rules.special.begin]
+
+    @property
+    def best(self) -> tuple[list[int], float]:
+        """The tokens, and the sum of the logarithms of their probabilities."""
+        return self.made, self.logprob
 
     def step(self, most: int) -> None:
         """Choose the next token from the logits."""
@@ -177,25 +202,33 @@ class Windows:
         Cancellation: aborts the computation; its results are dropped.
         """
         found: list[Said] = []
-        for first in range(0, len(windows), self._decoder.sequences):
-            found += await self._together(windows[first : first + self._decoder.sequences])
-        return found
+        together: list[Window] = []
+        for window in windows:
+            if sum(map(len, together)) + len(window) > self._decoder.sequences:
+                found += await self._together(together)
+                together = []
+            together.append(window)
+        return found + await self._together(together)
 
     async def _together(self, windows: Sequence[Window]) -> list[Said]:
-        await self._listener.listen([window.mel for window in windows])
-        languages = [await self._language(slot, x.asked) for slot, x in enumerate(windows)]
+        sizes = [len(window) for window in windows]
+        slots = [sum(sizes[:i]) for i in range(len(windows))]
+        await self._listener.listen([window.mel for window in windows], slots)
+        languages = [
+            await self._language(slot, x.asked) for slot, x in zip(slots, windows, strict=True)
+        ]
         found: dict[int, Said] = {}
         open_ = list(range(len(windows)))
         for i in range(max(len(x.asked.temperatures) for x in windows)):
             tried = [k for k in open_ if i < len(windows[k].asked.temperatures)]
             if not tried:
                 break
-            said = await self._try(tried, windows, languages, i)
+            said = await self._try(tried, slots, windows, languages, i)
             found.update(said)
             open_ = [k for k in tried if not said[k].believed]
         for i, window in enumerate(windows):
             if window.asked.words and not found[i].silent:
-                found[i] = await self._timed(i, window, found[i])
+                found[i] = await self._timed(slots[i], window, found[i])
         return [found[i] for i in range(len(windows))]
 
     async def _timed(self, slot: int, window: Window, said: Said) -> Said:
@@ -225,22 +258,44 @@ class Windows:
         return LANGUAGES[int(np.argmax(own))]
 
     async def _try(
-        self, slots: Sequence[int], windows: Sequence[Window], languages: Sequence[str], i: int
+        self,
+        tried: Sequence[int],
+        slots: Sequence[int],
+        windows: Sequence[Window],
+        languages: Sequence[str],
+        i: int,
     ) -> dict[int, Said]:
-        """Decode the windows of these sequences at their ``i``-th temperature."""
-        runs: list[_Run] = []
-        silence: dict[int, float] = {}
-        for slot in slots:
-            run, silence[slot] = await self._begun(slot, windows[slot], languages[slot], i)
-            runs.append(run)
-        for run in runs:
-            run.step(self.most)
-        while any(not run.done for run in runs):
-            await self._advance(runs)
-            for run in runs:
-                if not run.done:
-                    run.step(self.most)
-        return {run.slot: self._said(run, languages[run.slot], silence[run.slot]) for run in runs}
+        """Decode these windows, each from its sequence on, at their ``i``-th temperature."""
+        runs: list[_Run | Beams] = []
+        silence: list[float] = []
+        mover = SequenceMover(self._decoder)
+        try:
+            for k in tried:
+                begun, silent = await self._begun(slots[k], windows[k], languages[k], i)
+                silence.append(silent)
+                beam = windows[k].asked.beam
+                if beam > 1 and begun.temperature <= 0:
+                    await mover.spread(begun.slot, beam, begun.position + 1)
+                    runs.append(Beams(begun.slot, beam, begun.rules, begun.position, [begun.row]))
+                else:
+                    runs.append(begun)
+            firsts = [run.position + 1 for run in runs]
+            while True:
+                for run, first in zip(runs, firsts, strict=True):
+                    if isinstance(run, Beams) and not run.done:
+                        await anyio.to_thread.run_sync(run.step, self.most)
+                        await mover.move(run.moves, first, run.position)
+                    elif not run.done:
+                        run.step(self.most)
+                if all(run.done for run in runs):
+                    break
+                await self._advance(runs)
+        finally:
+            mover.close()
+        return {
+            k: self._said(run, windows[k].asked.temperatures[i], languages[k], silent)
+            for k, run, silent in zip(tried, runs, silence, strict=True)
+        }
 
     async def _begun(
         self, slot: int, window: Window, language: str, i: int
@@ -264,26 +319,25 @@ class Windows:
         position = len(first) + len(rest) - 1
         return _Run(slot, rules, asked.temperatures[i], default_rng(seed), position, row), silence
 
-    async def _advance(self, runs: Sequence[_Run]) -> None:
+    async def _advance(self, runs: Sequence[_Run | Beams]) -> None:
         """One decoding step of all sequences from the first to the last unfinished one.
 
         Finished sequences between them process their last token again, at the same position.
         """
-        going = [run.slot for run in runs if not run.done]
-        low, high = min(going), max(going) + 1
+        going = [run for run in runs if not run.done]
+        low = min(run.slot for run in going)
+        high = max(run.slot + run.size for run in going)
         ids, positions = [self.special.end] * (high - low), [0] * (high - low)
         for run in runs:
-            if low <= run.slot < high:
-                ids[run.slot - low] = run.made[-1] if run.made else self.special.begin
-                positions[run.slot - low] = run.position
+            for k, token in enumerate(run.last):
+                if low <= run.slot + k < high:
+                    ids[run.slot + k - low] = token
+                    positions[run.slot + k - low] = run.position
         rows = await self._decoder.decode(ids, positions, low)
-        for run in runs:
-            if not run.done:
-                run.row = rows[run.slot - low]
+        for run in going:
+            run.rows = list(rows[run.slot - low : run.slot + run.size - low])
 
-    def _said(self, run: _Run, language: str, silence: float) -> Said:
-        text = self._words.decode([x for x in run.made if x < self.special.end])
-        return Said(
-            run.made, language, run.temperature, run.logprob / (len(run.made) + 1),
-            compression(text), silence,
-        )  # fmt: skip
+    def _said(self, run: _Run | Beams, heat: float, language: str, silence: float) -> Said:
+        made, logprob = run.best
+        text = self._words.decode([x for x in made if x < self.special.end])
+        return Said(made, language, heat, logprob / (len(made) + 1), compression(text), silence)

@@ -27,7 +27,7 @@ SMOOTHED: Final = 7  # frames of the median filter
 UNSPACED: Final = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 OPENING: Final = "\"'“¿([{-"  # belong to the word behind them
 CLOSING: Final = "\"'.。,，!！?？:：”)]}、-"  # noqa: RUF001 belong to the word before them
-PAUSES: Final = ".。,，!！?？:：;"  # noqa: RUF001 people pause behind them
+PAUSES: Final = ".。!！?？"  # noqa: RUF001 people pause behind them
 USUAL: Final = 0.7  # seconds of a word, at most
 LEAST: Final = 0.4  # seconds; shorter words are not shortened
 UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"  # a part of a character
@@ -118,7 +118,9 @@ def words_of(
         language: its code.
     """
     characters = _characters(tokens, decode)
-    groups: list[tuple[str, int, int]] = []  # text, first and last token
+    # Text, first token, last token that is not punctuation: the path through a pause often runs
+    # through the punctuation before it, which nobody says.
+    groups: list[tuple[str, int, int]] = []
     for text, first, last in characters:
         begins = (
             not groups
@@ -129,8 +131,9 @@ def words_of(
         if begins:
             groups.append((text, first, last))
         else:
-            before = groups[-1]
-            groups[-1] = (before[0] + text, before[1], last)
+            before, since, until = groups[-1]
+            silent = bool(before.strip()) and all(x in CLOSING for x in text)
+            groups[-1] = (before + text, since, until if silent else last)
     found: list[Word] = []
     carried, since = "", 0  # opening signs, which wait for the word behind them
     for text, first, last in groups:

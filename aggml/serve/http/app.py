@@ -1,8 +1,8 @@
 """The ASGI application: the routes of all protocols, keys, shares, ids of requests, errors.
 
 It runs under any server and on any loop. Not here: what a route does (openai.py, responses.py,
-anthropic.py, llama.py, ollama.py, operating.py), the models (service.py), starting a server
-(running.py).
+anthropic.py, llama.py, ollama.py, operating.py), sessions over WebSockets (realtime.py), the models
+(service.py), starting a server (running.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from aggml.models import FullError
 from aggml.serve.http import anthropic, llama, ollama, openai, operating, responses
@@ -24,6 +24,7 @@ from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.fields import IGNORED
 from aggml.serve.http.forms import Failure, as_json, openai_error
 from aggml.serve.http.pacing import Door
+from aggml.serve.http.realtime import PATHS, RealtimeRoute
 from aggml.serve.http.schema import RequestError
 from aggml.serve.http.service import Options, Service
 
@@ -107,7 +108,7 @@ def _plain_paths(app: ASGIApp) -> ASGIApp:
     """Take a path with a slash at its end, or with doubled ones, for the path without them."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             path = scope["path"]
             if path.endswith("/") or "//" in path or path.startswith("/v1/v1/"):
                 path = _SLASHES.sub("/", path)
@@ -148,6 +149,8 @@ def application(options: Options) -> Starlette:
             Route(path, answering, methods=[endpoint.method])
             for path in (endpoint.path, *endpoint.aliases)
         ]
+    sessions = RealtimeRoute(service, door)
+    routes += [WebSocketRoute(path, sessions) for path in PATHS]
     middleware = [Middleware(service.under_way.counted), Middleware(_plain_paths)]
     if options.cors:
         middleware.insert(

@@ -62,6 +62,11 @@ def connection_class(seconds: float) -> type[asyncio.Protocol]:
                     self.cycle.chunked_encoding = False
                     self.cycle.expected_content_length = _AnyLength()
 
+        def handle_websocket_upgrade(self, *given: object) -> None:
+            """Hand the connection over: its head is complete, and the rest is not HTTP."""
+            self._stop()
+            super().handle_websocket_upgrade(*given)
+
         def connection_lost(self, exc: Exception | None) -> None:
             """Forget the timers."""
             self._stop()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.models import TextModel
     from aggml.models.engine.interface import TextEngine
     from aggml.serve.http.fields import Ignored
-    from aggml.serve.http.pacing import UnderWay
+    from aggml.serve.http.pacing import LiveSessions, UnderWay
 
 __all__ = ["Metrics"]
 
@@ -152,6 +152,12 @@ class Metrics:
         Gauge("aggml_under_way", "Requests under way", registry=self._registry).set_function(
             lambda: under_way.count
         )
+
+    def show_sessions(self, sessions: LiveSessions) -> None:
+        """Show how many sessions of live speech are open."""
+        Gauge(
+            "aggml_sessions", "Sessions of live speech that are open", registry=self._registry
+        ).set_function(lambda: len(sessions))
 
     def show_ignored(self, ignored: Ignored) -> None:
         """Show which unknown fields requests have."""

@@ -39,6 +39,7 @@ from aggml.serve.http.schema import (
     Chat,
     Completion,
     Embeddings,
+    RealtimeEvent,
     RequestError,
     Rerank,
     TeiEmbed,
@@ -702,6 +703,13 @@ async def _heard(exchange: Exchange, *, translate: bool) -> Response:
     return answered(given, found, len(samples) / rate, translate=translate)
 
 
+async def realtime(_: Exchange) -> Response:
+    """Transcribe a sound that goes on, in a session over a WebSocket, by events."""
+    failure = Failure(RequestError(426, "this route speaks over a WebSocket alone"))
+    failure.headers |= {"upgrade": "websocket", "connection": "upgrade"}
+    return failure.response()
+
+
 # -- models
 
 
@@ -752,6 +760,9 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "/v1/audio/translations", translations, Transcription, aliases=("/audio/translations",)
+    ),
+    Endpoint(
+        "/v1/realtime", realtime, RealtimeEvent, method="GET", aliases=("/realtime",), open=True
     ),
     Endpoint("/v1/models", models, method="GET", aliases=("/models",)),
     Endpoint("/v1/models/{name:path}", one_model, method="GET", aliases=("/models/{name:path}",)),

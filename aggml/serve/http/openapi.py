@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from aggml import __version__
-from aggml.serve.http.schema import ALIASES, FORMS, OTHERS, Transcription, components
+from aggml.serve.http.schema import (
+    ALIASES,
+    FORMS,
+    OTHERS,
+    RealtimeEvent,
+    Transcription,
+    components,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +83,14 @@ def _operation(endpoint: Endpoint, path: str) -> dict[str, Any]:
         found["parameters"] = [
             {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
         ]
-    if endpoint.form is not None:
+    if endpoint.form is RealtimeEvent:
+        found["responses"] = {
+            "101": {"description": "the session begins; each message of the client is an event"},
+            "426": {"description": "the request asks for no WebSocket"},
+            **{x: {"description": _ERRORS[x]} for x in ("400", "401", "403", "404", "429", "503")},
+        }
+        found["x-websocket-message"] = {"$ref": "#/components/schemas/RealtimeEvent"}
+    elif endpoint.form is not None:
         reference = {"$ref": f"#/components/schemas/{endpoint.form.__name__}"}
         media = "multipart/form-data" if endpoint.form is Transcription else "application/json"
         found["requestBody"] = {"required": True, "content": {media: {"schema": reference}}}

@@ -1,21 +1,26 @@
 """Keeps the event loop punctual: requests begin one by one, the garbage collector runs seldom.
 
-Here too: counting the requests under way, so that a server can wait for them. Not here: how many
-streams are woken in one turn (engine.py).
+Here too: counting the requests and sessions under way, so that a server can wait for them and end
+them. Not here: how many streams are woken in one turn (engine.py).
 """
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from aggml.models import FullError
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Door", "UnderWay", "collect_seldom"]
+__all__ = ["Door", "LiveSession", "LiveSessions", "UnderWay", "collect_seldom"]
 
 YOUNG: Final = 700  # new objects before the collector searches the youngest; Python's default
 # Searches of the youngest generation before the second is searched, too; Python's default is 10. A
@@ -25,6 +30,7 @@ YOUNG: Final = 700  # new objects before the collector searches the youngest; Py
 SECOND: Final = 60
 # Searches of the second generation before all objects are searched, which takes 10 to 15 ms.
 ALL: Final = 100
+FULL_RETRY: Final = 5  # seconds until a client should try again to open a session
 
 
 class Door:
@@ -40,17 +46,17 @@ class Door:
 
 
 class UnderWay:
-    """Counts POST requests, from their first byte to the last byte of their answer."""
+    """Counts sessions, and POST requests from their first byte to the last of their answer."""
 
     def __init__(self) -> None:
         self.count = 0
         self._changed = anyio.Event()
 
     def counted(self, app: ASGIApp) -> ASGIApp:
-        """Wrap the application so that its POST requests are counted."""
+        """Wrap the application so that its POST requests and WebSockets are counted."""
 
         async def call(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or scope["method"] != "POST":
+            if scope["type"] != "websocket" and scope.get("method") != "POST":
                 await app(scope, receive, send)
                 return
             self.count += 1
@@ -67,6 +73,56 @@ class UnderWay:
         while self.count:
             self._changed = anyio.Event()
             await self._changed.wait()
+
+
+class LiveSession(Protocol):
+    """A session that goes on until somebody ends it."""
+
+    def stop(self) -> None:
+        """Take no more from the client; end when what it sent before is answered."""
+
+    def cut_off(self) -> None:
+        """End at once."""
+
+
+class LiveSessions:
+    """The sessions of a service.
+
+    Args:
+        most: sessions at a time; further ones are refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._live: dict[LiveSession, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @contextmanager
+    def enter(self, session: LiveSession) -> Iterator[None]:
+        """A session, until the end of the block.
+
+        Raises:
+            FullError: there are as many as may be.
+        """
+        if len(self._live) >= self._most:
+            raise FullError(f"{len(self._live)} sessions are open, which is the most", FULL_RETRY)
+        self._live[session] = None
+        try:
+            yield
+        finally:
+            del self._live[session]
+
+    def stop(self) -> None:
+        """Let all sessions end."""
+        for session in list(self._live):
+            session.stop()
+
+    def cut_off(self) -> None:
+        """End all sessions at once."""
+        for session in list(self._live):
+            session.cut_off()
 
 
 def collect_seldom() -> None:

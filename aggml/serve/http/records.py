@@ -46,7 +46,7 @@ class Recorded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request: the call that ASGI asks for."""
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         status: int | None = None
@@ -58,6 +58,12 @@ class Recorded:
                 status = message["status"]
             elif message["type"] == "http.response.body":
                 nbytes += len(message.get("body", b""))
+            elif message["type"] == "websocket.accept":
+                status = 101
+            elif message["type"] == "websocket.http.response.start":
+                status = message["status"]
+            elif message["type"] == "websocket.send":
+                nbytes += len(message.get("text") or message.get("bytes") or b"")
             await send(message)
 
         try:
@@ -66,7 +72,7 @@ class Recorded:
             self._tell(
                 {
                     "event": "request",
-                    "method": scope["method"],
+                    "method": scope.get("method", "GET"),
                     "path": scope["path"],
                     "status": status,
                     "bytes": nbytes,

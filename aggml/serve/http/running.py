@@ -106,6 +106,7 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
             if self.started:
                 where.listening(app, _url(self.servers[0].sockets[0].getsockname()))
 
+    options = app.state.service.options
     server = Server(
         uvicorn.Config(
             where.app(app),
@@ -116,7 +117,11 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
             access_log=where.logs_requests(),
             timeout_graceful_shutdown=LAST,
             timeout_keep_alive=KEEP_ALIVE,
-            http=connection_class(app.state.service.options.header_timeout),
+            http=connection_class(options.header_timeout),
+            ws="wsproto",  # hypercorn, which is always there, brings it
+            ws_max_size=options.max_body,
+            ws_ping_interval=options.ping or None,
+            ws_per_message_deflate=False,  # sound in base64 hardly gets smaller
         )
     )
 
@@ -139,6 +144,8 @@ async def run_hypercorn(app: Starlette, where: Address) -> int:
     config.bind = [f"{where.host}:{where.port}"]
     config.graceful_timeout = LAST
     config.keep_alive_timeout = KEEP_ALIVE
+    config.websocket_max_message_size = app.state.service.options.max_body
+    config.websocket_ping_interval = app.state.service.options.ping or None
     config.shutdown_timeout = app.state.service.options.drain + LAST
     config.loglevel = where.log_level
     if where.logs_requests():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 __all__ = [
     "ALIASES",
@@ -55,6 +55,13 @@ __all__ = [
     "OllamaShow",
     "Other",
     "Part",
+    "RealtimeAudio",
+    "RealtimeEvent",
+    "RealtimeFormat",
+    "RealtimeInput",
+    "RealtimeSession",
+    "RealtimeTranscription",
+    "RealtimeTurns",
     "RequestError",
     "Rerank",
     "ResponseFormat",
@@ -501,6 +508,84 @@ class Transcription(ModelRequest, kw_only=True):
         about("of `verbose_json`: `word` gives the time of each word, `segment` the segments"),
     ] = []
     stream: Annotated[bool, about("an event for each segment")] = False
+    beam_size: Annotated[
+        int,
+        about("texts of a window that are continued side by side, at most `--slots`; the most "
+              "probable one is kept", ge=1, le=64),
+    ] = 1  # fmt: skip
+
+
+# -- OpenAI's sessions of speech that goes on
+
+
+class RealtimeFormat(Struct):
+    """What the bytes of a sound mean: integers of 16 bits, or G.711 of 8,000 samples a second."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
+    rate: Annotated[int, Meta(ge=8000, le=48000)] | None = None
+
+
+class RealtimeTranscription(Struct):
+    """How a turn is transcribed. A member that is left out stays as it is."""
+
+    model: str | UnsetType | None = UNSET
+    language: str | UnsetType | None = UNSET
+    prompt: Annotated[str, Meta(max_length=4096)] | UnsetType | None = UNSET
+    keywords: (
+        Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=100)]
+        | UnsetType
+        | None
+    ) = UNSET
+
+
+class RealtimeTurns(Struct):
+    """How a detector of speech finds the turns. A member that is left out stays as it is."""
+
+    type: str | UnsetType = UNSET  # server_vad
+    threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType | None = UNSET
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5000)] | UnsetType | None = UNSET
+    silence_duration_ms: Annotated[int, Meta(ge=32, le=10000)] | UnsetType | None = UNSET
+    create_response: bool | None = None  # there are no responses in these sessions
+    interrupt_response: bool | None = None
+
+
+class RealtimeInput(Struct):
+    """What comes in. A member that is left out stays as it is."""
+
+    format: RealtimeFormat | UnsetType | None = UNSET
+    transcription: RealtimeTranscription | UnsetType | None = UNSET
+    turn_detection: RealtimeTurns | UnsetType | None = UNSET
+    noise_reduction: Any = None
+
+
+class RealtimeAudio(Struct):
+    """What comes in; nothing goes out."""
+
+    input: RealtimeInput | None = None
+
+
+class RealtimeSession(Struct):
+    """The settings of a session. A member that is left out stays as it is."""
+
+    type: str = "transcription"
+    audio: RealtimeAudio | None = None
+    include: Annotated[list[str], Meta(max_length=16)] | None = None
+
+
+class RealtimeEvent(Struct, kw_only=True):
+    """An event that the client sends over the WebSocket."""
+
+    type: Annotated[
+        str, about("`session.update`, `transcription_session.update`, `input_audio_buffer.append`, "
+                   "`input_audio_buffer.commit` or `input_audio_buffer.clear`")
+    ]  # fmt: skip
+    event_id: Annotated[
+        Annotated[str, Meta(max_length=512)] | None, about("comes back in an error of the event")
+    ] = None
+    audio: Annotated[bytes | None, about("of `append`: bytes of the sound in base64")] = None
+    session: Annotated[
+        RealtimeSession | None, about("of `update`: settings; what it lacks stays as it is")
+    ] = None
 
 
 # -- OpenAI's responses
@@ -882,9 +967,10 @@ class OllamaShow(ModelRequest, kw_only=True):
 
 
 FORMS: Final[tuple[type[Struct], ...]] = (
-    Completion, Chat, ResponsesRequest, Embeddings, Rerank, Transcription, AnthropicRequest,
-    AnthropicCount, LlamaCompletion, Infill, Tokenize, Detokenize, Template, LlamaEmbedding,
-    TeiEmbed, TeiEmbedSparse, ModelChange, OllamaChat, OllamaGenerate, OllamaEmbed, OllamaShow,
+    Completion, Chat, ResponsesRequest, Embeddings, Rerank, Transcription, RealtimeEvent,
+    AnthropicRequest, AnthropicCount, LlamaCompletion, Infill, Tokenize, Detokenize, Template,
+    LlamaEmbedding, TeiEmbed, TeiEmbedSparse, ModelChange, OllamaChat, OllamaGenerate, OllamaEmbed,
+    OllamaShow,
 )  # fmt: skip
 
 
@@ -1019,8 +1105,8 @@ OTHERS: Final = (
         "the answer begins a message of the assistant, or continues it",
         (True, False),
     ),
-    Other(("use_beam_search", "early_stopping"), "there is no beam search", (False,)),
-    Other(("length_penalty",), "there is no beam search", (1,)),
+    Other(("use_beam_search", "early_stopping"), "only speech has beam search", (False,)),
+    Other(("length_penalty",), "only speech has beam search", (1,)),
     Other(
         ("include_stop_str_in_output",),
         "the text that ends an answer is never part of it",

@@ -31,7 +31,7 @@ from aggml.serve.http.fields import Ignored
 from aggml.serve.http.kept import Store
 from aggml.serve.http.keys import ClientShares, Keys, read_keys
 from aggml.serve.http.metrics import Metrics
-from aggml.serve.http.pacing import UnderWay, collect_seldom
+from aggml.serve.http.pacing import LiveSessions, UnderWay, collect_seldom
 from aggml.serve.http.schema import RequestError
 from aggml.serve.http.streams import LARGEST
 from aggml.serve.opening import Limits, load_served, name_of, prepare
@@ -84,6 +84,8 @@ class Options:
             unloaded when others need its room; None: all are loaded at once and stay.
         idle: with ``memory``: seconds after which a model that nobody uses is unloaded.
         page: whether there is a page with a chat at ``/``.
+        sessions: sessions of live speech at a time; further ones are refused.
+        session_idle: seconds after which a session from which nothing came is ended.
     """
 
     models: Sequence[Path]
@@ -109,6 +111,8 @@ class Options:
     memory: int | None = None
     idle: float | None = None
     page: bool = True
+    sessions: int = 256
+    session_idle: float = 300.0
 
     def keys(self) -> list[tuple[str, str]]:
         """The keys, each with its name.
@@ -186,7 +190,9 @@ class Service:
         self.created = int(time.time())
         self.is_open = self.stopping = False
         self.under_way = UnderWay()
+        self.sessions = LiveSessions(options.sessions)
         self.metrics.show_requests(self.under_way)
+        self.metrics.show_sessions(self.sessions)
         self.metrics.show_ignored(self.ignored)
 
     @asynccontextmanager
@@ -279,6 +285,27 @@ class Service:
         """The loaded models of speech."""
         return {x.name: x.model for x in self.entries if isinstance(x.model, SpeechModel)}
 
+    def has(self, kind: type[Model]) -> bool:
+        """Whether a model of a class is served, as far as is known."""
+        return any(x.kind is not None and issubclass(x.kind, kind) for x in self.entries)
+
+    def languages(self, name: str | None) -> tuple[str, ...]:
+        """The languages of a model of speech, or of the first one; empty: it is not loaded."""
+        for entry in self.entries:
+            if name in (None, *entry.names) and isinstance(entry.model, SpeechModel):
+                return entry.model.languages
+        return ()
+
+    def check(self, name: str, kind: type[Model], what: str) -> None:
+        """Check that a name is that of a model of a class.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if not _can(self.find(name), [kind], ranks=False):
+            able = [y for x in self.entries if _can(x, [kind], ranks=False) for y in x.names]
+            raise _unknown(name, able, what)
+
     def find(self, name: str) -> ServedEntry:
         """The model of a name.
 
@@ -323,8 +350,16 @@ class Service:
         for kind in kinds:
             for entry in self.entries:
                 if _can(entry, [kind], head=head):
-                    model = await self._use(stack, entry, kinds, what, head=head)
-                    return entry.name, model
+                    unknown = entry.kind is None
+                    async with AsyncExitStack() as use:
+                        try:
+                            model = await self._use(use, entry, kinds, what, head=head)
+                        except RequestError:
+                            if unknown:  # it was loaded for the first time, and is another one
+                                continue
+                            raise
+                        await stack.enter_async_context(use.pop_all())
+                        return entry.name, model
         raise RequestError(404, f"this server has no model for {what}", code="model_not_found")
 
     async def _use(
@@ -395,6 +430,7 @@ class Service:
         orderly end from a failure.
         """
         self.stopping = True
+        self.sessions.stop()
         for model in self.completers.values():
             model.engine.stop("the server is stopping")
         with anyio.move_on_after(seconds):
@@ -403,6 +439,7 @@ class Service:
 
     def cut_off(self) -> None:
         """End the requests under way with an error: the server has stopped."""
+        self.sessions.cut_off()
         for model in self.completers.values():
             model.engine.cut_off(EngineError("the server has stopped"))
 
