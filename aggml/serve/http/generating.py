@@ -78,6 +78,7 @@ def sampling_options(
         "logprobs": logprobs,
         "priority": given.priority,
         "deadline": given.timeout,
+        "adapter": exchange.adapter,
         **_constraint(given),
     }
     usual = {x.encode_name: x.default for x in msgspec.structs.fields(defaults)}

@@ -37,7 +37,7 @@ from aggml.serve.http.streams import LARGEST
 from aggml.serve.opening import Limits, load_served, name_of, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from aggml import Backend, Scheduler
@@ -69,6 +69,8 @@ class Options:
         progress: called with the file, bytes loaded so far and bytes in all.
         aliases: further names of models, each "NAME" for the first model or "NAME=MODEL". The first
             one of a model is the name in its answers.
+        adapters: LoRA adapters of the first model by the names that requests give, as for
+            `aggml.models.load`; requests may also give such a name as that of the model.
         strict: refuse fields that nobody knows, instead of ignoring and telling them.
         max_body: bytes of a body, before and after it is decompressed.
         max_inputs: texts to embed or prompts in one request.
@@ -95,6 +97,7 @@ class Options:
     collect_seldom: bool = False
     progress: Callable[[Path, int, int], None] | None = None
     aliases: Sequence[str] = ()
+    adapters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
     max_body: int = LARGEST
     max_inputs: int = 2048
@@ -144,6 +147,7 @@ class ServedEntry:
         model: None: it is loaded when it is asked for.
         kind: its class, once it is known.
         ranks: whether it has a rank head.
+        adapters: those that requests may choose, by name, as for `aggml.models.load`.
         title: what its file calls it.
         seen: `id` of the model that was prepared last.
     """
@@ -153,6 +157,7 @@ class ServedEntry:
     model: Model | None = None
     kind: type[Model] | None = None
     ranks: bool = False
+    adapters: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     seen: int = 0
 
@@ -218,7 +223,7 @@ class Service:
             on = await stack.enter_async_context(computing(o.devices, o.threads))
         self.host = await stack.enter_async_context(Host(on, memory=o.memory, idle=o.idle))
         for entry in self.entries:
-            options = o.limits.options()
+            options = o.limits.options() | _adapters(entry)
             for name in ("ctx", "slots"):  # the host finds what fits
                 if options[name] is None:
                     del options[name]
@@ -242,7 +247,10 @@ class Service:
                 progress(path, done, total)
 
         served = await stack.enter_async_context(
-            load_served(path, on, self.options.limits, None if progress is None else loaded)
+            load_served(
+                path, on, self.options.limits, None if progress is None else loaded,
+                **_adapters(entry),
+            )
         )
         entry.title = served.title
         self._know(entry, served.model)
@@ -251,7 +259,7 @@ class Service:
     def _know(self, entry: ServedEntry, model: Model) -> None:
         """Note what a loaded model can do."""
         entry.kind = type(model)
-        entry.ranks = isinstance(model, EncoderModel) and model.ranks
+        entry.ranks = isinstance(model, (EncoderModel, TextModel)) and model.ranks
         if isinstance(model, TextModel):
             self.metrics.show_engine(entry.name, model)
 
@@ -259,8 +267,8 @@ class Service:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models that are served, all of each."""
-        return [name for entry in self.entries for name in entry.names]
+        """The names of the models that are served, all of each, and those of their adapters."""
+        return [name for x in self.entries for name in (*x.names, *x.adapters)]
 
     @property
     def completers(self) -> dict[str, TextModel]:
@@ -284,9 +292,36 @@ class Service:
             RequestError: there is none; the message has the names that there are.
         """
         for entry in self.entries:
-            if name in entry.names:
+            if name in entry.names or name in entry.adapters:
                 return entry
         raise _unknown(name, self.names)
+
+    def adapter_of(self, name: str, given: str | None) -> str | None:
+        """The adapter of a request; None: none.
+
+        Args:
+            name: of the model, or of an adapter.
+            given: what the request says beside that.
+
+        Raises:
+            RequestError: the model has no such adapter; two are named.
+        """
+        known = self.find(name).adapters
+        chosen = name if name in known else None
+        if given is None or given == chosen:
+            return chosen
+        if chosen is not None:
+            raise RequestError(
+                400, f"adapter: {given[:64]!r} is given, but the model's name, {name!r}, is that "
+                "of another adapter", field="adapter",
+            )  # fmt: skip
+        if given not in known:
+            there = ", ".join(map(repr, known)) or "none"
+            raise RequestError(
+                400, f"adapter: {name!r} has no adapter {given[:64]!r}; there are {there}",
+                field="adapter",
+            )  # fmt: skip
+        return given
 
     async def lease(
         self,
@@ -315,7 +350,10 @@ class Service:
         if given.model is not None:
             entry = self.find(given.model)
             if not _can(entry, kinds, ranks=ranks):
-                able = [y for x in self.entries if _can(x, kinds, ranks=ranks) for y in x.names]
+                able = [
+                    y for x in self.entries if _can(x, kinds, ranks=ranks)
+                    for y in (*x.names, *x.adapters)
+                ]  # fmt: skip
                 raise _unknown(given.model, able, what)
             return given.model, await self._use(stack, entry, kinds, what, ranks=ranks)
         for kind in kinds:
@@ -412,6 +450,11 @@ def _can(entry: ServedEntry, kinds: Sequence[type[Model]], *, ranks: bool) -> bo
     return issubclass(entry.kind, tuple(kinds)) and (entry.ranks or not ranks)
 
 
+def _adapters(entry: ServedEntry) -> dict[str, Any]:
+    """The adapters of a model as an argument of `aggml.models.load`."""
+    return {"adapters": dict(entry.adapters)} if entry.adapters else {}
+
+
 def _entries(options: Options) -> list[ServedEntry]:
     """The models and all their names.
 
@@ -437,9 +480,11 @@ def _entries(options: Options) -> list[ServedEntry]:
         # Files of one name are told apart by their aliases.
         names = [*others, stem] if stems.count(stem) == 1 or not others else others
         found.append(ServedEntry(path, names))
+    if options.adapters:
+        found[0].adapters = options.adapters
     seen: set[str] = set()
     for entry in found:
-        for name in entry.names:
+        for name in (*entry.names, *entry.adapters):
             if name in seen:
                 raise ModelError(
                     f"two models have the name {name!r}: give {entry.path} another one with "
