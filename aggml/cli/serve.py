@@ -5,6 +5,7 @@ Not here: the service (aggml.serve).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
     from aggml.serve import Limits
 
 __all__ = ["serve"]
+
+
+def _named_values(
+    _context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Values by name, from texts NAME=VALUE.
+
+    Raises:
+        BadParameter: a text has no name.
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{text!r} is not of the form FIELD=VALUE", param=option)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 @click.command
@@ -47,12 +68,17 @@ __all__ = ["serve"]
 @click.option(
     "--alias", "aliases", multiple=True, metavar="NAME[=MODEL]",
     help="Another name of the first model, or of the MODEL of that name; the first alias is the "
-    "one in answers. [default: the file's name without ending]",
+    "one in answers; *: any name that no model has. [default: the file's name without ending]",
 )  # fmt: skip
 @click.option(
     "--adapter", "adapters", multiple=True, metavar="NAME=PATH[:SCALE]", callback=named_paths,
     help="LoRA adapter of the first model: a GGUF file or a folder of PEFT. Requests choose it by "
     "the field adapter, or by its name as that of the model. [default: none]",
+)  # fmt: skip
+@click.option(
+    "--default", "defaults", multiple=True, metavar="FIELD=VALUE", callback=_named_values,
+    help="Value of a field that a request leaves out, such as temperature=0 or max_tokens=256; in "
+    "JSON, or a text. [default: those of the documentation]",
 )  # fmt: skip
 @click.option(
     "--chat-template", metavar="TEXT|FILE",
@@ -212,7 +238,8 @@ def serve(
 def _service_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a service, here or in a replica, as `aggml.serve.http.Options` has them."""
     same = (
-        "deadline", "drain", "api_key", "api_key_file", "aliases", "adapters", "strict",
+        "deadline", "drain", "api_key", "api_key_file", "aliases", "adapters", "defaults",
+        "strict",
         "max_inputs", "header_timeout", "body_timeout", "ping", "rate", "concurrency", "cors",
         "idle",
     )  # fmt: skip

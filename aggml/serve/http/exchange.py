@@ -82,7 +82,8 @@ class Exchange:
         Raises:
             RequestError: a field is missing, wrong, or refused.
         """
-        return decoded(body, kind, None if self.service.ignored.strict else self.unknown)
+        unknown = None if self.service.ignored.strict else self.unknown
+        return decoded(body, kind, unknown, self.service.defaults)
 
     async def text_model(self, given: ModelRequest) -> TextModel:
         """The model that continues text for this request."""

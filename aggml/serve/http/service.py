@@ -27,7 +27,7 @@ from aggml.models import (
     computing,
 )
 from aggml.process.paths import user_path
-from aggml.serve.http.fields import Ignored
+from aggml.serve.http.fields import Defaults, Ignored
 from aggml.serve.http.kept import Store
 from aggml.serve.http.keys import ClientShares, Keys, read_keys
 from aggml.serve.http.metrics import Metrics
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["Options", "ServedEntry", "Service"]
 
 M = TypeVar("M", bound="Model")
+
+ANY = "*"  # the alias for all names that no model has
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ class Options:
             (pacing.py). For a process that does nothing else.
         progress: called with the file, bytes loaded so far and bytes in all.
         aliases: further names of models, each "NAME" for the first model or "NAME=MODEL". The first
-            one of a model is the name in its answers.
+            one of a model is the name in its answers. "*": any name that no model has.
         adapters: LoRA adapters of the first model by the names that requests give, as for
             `aggml.models.load`; requests may also give such a name as that of the model.
+        defaults: values of fields that requests leave out, such as ``{"temperature": 0}``.
         strict: refuse fields that nobody knows, instead of ignoring and telling them.
         max_body: bytes of a body, before and after it is decompressed.
         max_inputs: texts to embed or prompts in one request.
@@ -98,6 +101,7 @@ class Options:
     progress: Callable[[Path, int, int], None] | None = None
     aliases: Sequence[str] = ()
     adapters: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
     max_body: int = LARGEST
     max_inputs: int = 2048
@@ -164,7 +168,7 @@ class ServedEntry:
     @property
     def name(self) -> str:
         """The name that is told."""
-        return self.names[0]
+        return next(x for x in self.names if x != ANY)
 
     @property
     def fingerprint(self) -> str:
@@ -183,6 +187,7 @@ class Service:
         self.keys = Keys(options.keys())
         self.shares = ClientShares(options.rate, options.concurrency)
         self.ignored = Ignored(strict=options.strict)
+        self.defaults = Defaults(options.defaults)
         self.entries = _entries(options)
         self.host: Host | None = None
         self.answers = Store()
@@ -268,7 +273,7 @@ class Service:
     @property
     def names(self) -> list[str]:
         """The names of the models that are served, all of each, and those of their adapters."""
-        return [name for x in self.entries for name in (*x.names, *x.adapters)]
+        return [name for x in self.entries for name in (*x.names, *x.adapters) if name != ANY]
 
     @property
     def completers(self) -> dict[str, TextModel]:
@@ -293,6 +298,9 @@ class Service:
         """
         for entry in self.entries:
             if name in entry.names or name in entry.adapters:
+                return entry
+        for entry in self.entries:
+            if ANY in entry.names:
                 return entry
         raise _unknown(name, self.names)
 
@@ -478,7 +486,8 @@ def _entries(options: Options) -> list[ServedEntry]:
     found = []
     for path, stem, others in zip(paths, stems, aliases, strict=True):
         # Files of one name are told apart by their aliases.
-        names = [*others, stem] if stems.count(stem) == 1 or not others else others
+        alone = stems.count(stem) == 1 or set(others) <= {ANY}
+        names = [*others, stem] if alone else others
         found.append(ServedEntry(path, names))
     if options.adapters:
         found[0].adapters = options.adapters
