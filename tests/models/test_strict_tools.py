@@ -27,7 +27,9 @@ PICK: dict[str, Any] = {
                    "required": ["n"]},
 }  # fmt: skip
 FREE: dict[str, Any] = {"name": "free", "parameters": PICK["parameters"]}
-MARKED = [x for x in FORMATS if isinstance(x, JsonFormat) and x.begins and x.name != "mistral_args"]
+MARKED = [
+    x for x in FORMATS if isinstance(x, JsonFormat) and x.begins and x.name != "mistral_args"
+]  # of this one the name is no JSON
 
 
 def spelt(form: JsonFormat, name: str, arguments: Any) -> str:

@@ -37,6 +37,13 @@ SHORT: Final = 1000  # bytes; a longer value is not neutral
 NAME: Final = 64  # characters of a client's name that are told
 NAMES: Final = 16  # of ignored fields that are told in one answer
 NEVER_DEFAULT: Final = frozenset({"model", "adapter", "timeout", "stream", "user"})
+#: Ollama's names of fields that others have.
+OF_OLLAMA: Final = {
+    **dict.fromkeys(
+        ("max_tokens", "n_predict", "max_completion_tokens", "max_output_tokens"), "num_predict"
+    ),
+    "repetition_penalty": "repeat_penalty",
+}
 REMEMBERED: Final = 256  # names of ignored fields that are counted and logged one by one
 IGNORED: Final = "x-aggml-ignored"  # the header that names ignored fields
 
@@ -140,22 +147,23 @@ class Defaults:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._of: dict[type, dict[str, Any]] = {kind: {} for kind in _FORMS}
         for name, value in given.items():
+            wrong = ""
             for kind, form in _FORMS.items():
-                target = name if name in form.decoders else target_of(name, kind)
+                target = _default_target(name, kind)
                 if target is None or target in form.required or target in NEVER_DEFAULT:
                     continue
                 try:
                     read = form.decoders[target].decode(msgspec.json.encode(value))
                 except (msgspec.DecodeError, TypeError) as error:
-                    raise InvalidArgument(f"[serve] the default of {name!r}: {error}") from error
+                    wrong = f": {error}"  # of this protocol; another one may have such values
+                    continue
                 self._of[kind][target] = read
             if not any(self._has(kind, name) for kind in _FORMS):
-                raise InvalidArgument(
-                    f"[serve] the default {name!r} is no field of requests that may be left out"
-                )
+                why = wrong or " is for no field of requests that may be left out"
+                raise InvalidArgument(f"[serve] the default of {name!r}{why}")
 
-    def _has(self, kind: type, name: str) -> bool:
-        return name in self._of[kind] or target_of(name, kind) in self._of[kind]
+    def _has(self, kind: type[Struct], name: str) -> bool:
+        return _default_target(name, kind) in self._of[kind]
 
     def of(self, kind: type[Struct]) -> dict[str, Any]:
         """The values for a form."""
@@ -172,6 +180,15 @@ class Defaults:
         if told is not None and not isinstance(told, dict):
             return raw
         return Raw(msgspec.json.encode(self._of[OllamaOptions] | (told or {})))
+
+
+def _default_target(name: str, kind: type[Struct]) -> str | None:
+    """The field of a form that a default is for."""
+    if name in _FORMS[kind].decoders:
+        return name
+    if kind is OllamaOptions:
+        return OF_OLLAMA.get(name)
+    return target_of(name, kind)
 
 
 NO_DEFAULTS: Final = Defaults({})

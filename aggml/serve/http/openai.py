@@ -270,17 +270,20 @@ class _Chats(_OpenAI):
         return self._event(choice, self._delta({"role": "assistant", "content": ""}))
 
     def piece(self, choice: Choice, piece: Piece) -> bytes:
-        """An event with text, thoughts or a call."""
+        """Events with text, thoughts or calls."""
         delta: dict[str, Any] = {}
         if piece.content:
             delta["content"] = piece.content
         if piece.reasoning and self._thinks:
             delta["reasoning_content"] = piece.reasoning
-        if piece.calls:
-            delta["tool_calls"] = [_call_delta(x) for x in piece.calls]
-        if not delta and not piece.told:
+        deltas = [delta] if delta else []
+        # Of each event many clients look at the first call alone.
+        deltas += [{"tool_calls": [_call_delta(x)]} for x in piece.calls]
+        if not deltas and not piece.told:
             return b""
-        return self._event(choice, self._delta(delta), told=piece.told, ids=piece.ids)
+        first, *rest = deltas or [delta]
+        found = self._event(choice, self._delta(first), told=piece.told, ids=piece.ids)
+        return found + b"".join(self._event(choice, self._delta(x)) for x in rest)
 
     @property
     def _thinks(self) -> bool:

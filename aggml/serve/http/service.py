@@ -253,7 +253,10 @@ class Service:
 
         served = await stack.enter_async_context(
             load_served(
-                path, on, self.options.limits, None if progress is None else loaded,
+                path,
+                on,
+                self.options.limits,
+                None if progress is None else loaded,
                 **_adapters(entry),
             )
         )
