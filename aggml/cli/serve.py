@@ -5,12 +5,13 @@ Not here: the service (aggml.serve).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from aggml.cli.shared import UserPath, bar, device_options, draft_option, tell
+from aggml.cli.shared import UserPath, bar, device_options, draft_option, named_paths, tell
 from aggml.process.extras import install_command
 
 if TYPE_CHECKING:
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
     from aggml.serve import Limits
 
 __all__ = ["serve"]
+
+
+def _named_values(
+    _context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Values by name, from texts NAME=VALUE.
+
+    Raises:
+        BadParameter: a text has no name.
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{text!r} is not of the form FIELD=VALUE", param=option)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 @click.command
@@ -47,7 +68,17 @@ __all__ = ["serve"]
 @click.option(
     "--alias", "aliases", multiple=True, metavar="NAME[=MODEL]",
     help="Another name of the first model, or of the MODEL of that name; the first alias is the "
-    "one in answers. [default: the file's name without ending]",
+    "one in answers; *: any name that no model has. [default: the file's name without ending]",
+)  # fmt: skip
+@click.option(
+    "--adapter", "adapters", multiple=True, metavar="NAME=PATH[:SCALE]", callback=named_paths,
+    help="LoRA adapter of the first model: a GGUF file or a folder of PEFT. Requests choose it by "
+    "the field adapter, or by its name as that of the model. [default: none]",
+)  # fmt: skip
+@click.option(
+    "--default", "defaults", multiple=True, metavar="FIELD=VALUE", callback=_named_values,
+    help="Value of a field that a request leaves out, such as temperature=0 or max_tokens=256; in "
+    "JSON, or a text. [default: those of the documentation]",
 )  # fmt: skip
 @click.option(
     "--chat-template", metavar="TEXT|FILE",
@@ -214,33 +245,29 @@ def serve(
             devices=given["device"],
             threads=given["threads"],
             limits=limits,
-            deadline=given["deadline"],
-            drain=given["drain"],
-            api_key=given["api_key"],
-            api_key_file=given["api_key_file"],
-            aliases=given["aliases"],
-            strict=given["strict"],
-            max_body=given["max_body"] << 20,
-            max_inputs=given["max_inputs"],
-            header_timeout=given["header_timeout"],
-            body_timeout=given["body_timeout"],
-            ping=given["ping"],
-            rate=given["rate"],
-            concurrency=given["concurrency"],
-            cors=given["cors"],
-            memory=None if given["memory"] is None else given["memory"] << 20,
-            idle=given["idle"],
-            page=not given["no_page"],
-            sessions=given["sessions"],
-            session_idle=given["session_idle"],
             collect_seldom=True,
             progress=None if progress is None else lambda _, done, total: progress(done, total),
+            **_service_options(given),
         )
         where = Address(
             given["host"], given["port"], loop, given["log_level"], tell if as_json else None
         )
         status = run(options, where)
     raise click.exceptions.Exit(status)
+
+
+def _service_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a service, here or in a replica, as `aggml.serve.http.Options` has them."""
+    same = (
+        "deadline", "drain", "api_key", "api_key_file", "aliases", "adapters", "defaults",
+        "strict", "max_inputs", "header_timeout", "body_timeout", "ping", "rate", "concurrency",
+        "cors", "idle", "sessions", "session_idle",
+    )  # fmt: skip
+    return {name: given[name] for name in same} | {
+        "max_body": given["max_body"] << 20,
+        "memory": None if given["memory"] is None else given["memory"] << 20,
+        "page": not given["no_page"],
+    }
 
 
 def _replicate(
@@ -266,9 +293,7 @@ def _replicate(
         threads=given["threads"] or 1,
         devices=given["device"],
         limits=limits,
-        deadline=given["deadline"],
-        drain=given["drain"],
-        api_key=next(iter(given["api_key"]), None),
+        **_service_options(given),
     )
     of_ray.start(http_options={"host": given["host"], "port": given["port"]})
     of_ray.run(application, blocking=True)

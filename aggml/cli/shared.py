@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHES", "CommandLine", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
-    "device_names", "device_options", "draft_option", "model_options", "opened",
+    "device_names", "device_options", "draft_option", "model_options", "named_paths", "opened",
     "picture_options", "read_images", "scaled_paths", "show", "tell", "type_names",
     "without_group",
 ]  # fmt: skip
@@ -186,19 +186,39 @@ def scaled_paths(
     Raises:
         BadParameter: there is no such file or folder.
     """
-    found = []
+    return tuple(_scaled_path(text, option) for text in given)
+
+
+def named_paths(
+    _context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, ScaledPath]:
+    """Paths with their scales by name, from texts NAME=PATH or NAME=PATH:SCALE.
+
+    Raises:
+        BadParameter: a text has no name; a name is given twice; there is no such file or folder.
+    """
+    found: dict[str, ScaledPath] = {}
     for text in given:
-        path, scale = Path(os.path.expanduser(text)), 1.0
-        if not path.exists():
-            before, _, after = text.rpartition(":")
-            try:
-                path, scale = Path(os.path.expanduser(before)), float(after)
-            except ValueError:
-                before = ""
-            if not before or not path.exists():
-                raise click.BadParameter(f"there is no file or folder {text!r}", param=option)
-        found.append((path, scale))
-    return tuple(found)
+        name, sign, path = text.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{text!r} is not of the form NAME=PATH", param=option)
+        if name in found:
+            raise click.BadParameter(f"the name {name!r} is given twice", param=option)
+        found[name] = _scaled_path(path, option)
+    return found
+
+
+def _scaled_path(text: str, option: click.Parameter) -> ScaledPath:
+    path, scale = Path(os.path.expanduser(text)), 1.0
+    if not path.exists():
+        before, _, after = text.rpartition(":")
+        try:
+            path, scale = Path(os.path.expanduser(before)), float(after)
+        except ValueError:
+            before = ""
+        if not before or not path.exists():
+            raise click.BadParameter(f"there is no file or folder {text!r}", param=option)
+    return path, scale
 
 
 def adapter_options(function: Callable[..., None]) -> Callable[..., None]:

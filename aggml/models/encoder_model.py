@@ -402,6 +402,14 @@ class EncoderModel(Model):
         """Whether the file has a rank head, so that `rerank` works."""
         return self._encoder.ranks
 
+    def encode_pair(self, query: str, document: str) -> list[int]:
+        """The tokens of a query and a document for `rerank_ids`, however many.
+
+        Raises:
+            ModelError: the file has no vocabulary.
+        """
+        return self.tokenizer.encode_pair(query, document)
+
     async def rerank_ids(
         self,
         pairs: Sequence[TokenIds],
@@ -409,7 +417,7 @@ class EncoderModel(Model):
         priority: int = 0,
         deadline: float | None = None,
     ) -> F32:
-        """`rerank` for pairs that are given as token ids, from ``tokenizer.encode_pair``.
+        """`rerank` for pairs that are given as token ids, from `encode_pair`.
 
         Raises:
             InvalidArgument: a pair without tokens, an id that is not in the vocabulary.

@@ -68,13 +68,13 @@ class RankHead:
             return float(powers[0] / powers.sum())
         return float(found[0])
 
-    def encode(self, words: Vocabulary, query: str, document: str, most: int) -> list[int]:
-        """The tokens of a pair; the document is cut so that there are at most ``most``.
+    def encode(self, words: Vocabulary, query: str, document: str, most: int | None) -> list[int]:
+        """The tokens of a pair; the document is cut so that there are at most ``most``, if any.
 
         Names of control tokens in the two texts are text.
         """
         ids = self._encode(words, query, document)
-        while len(ids) > most and document:
+        while most is not None and len(ids) > most and document:
             tokens = words.encode(document, special=False, literal=True)
             kept = words.decode(tokens[: max(0, len(tokens) - (len(ids) - most))])
             document = kept if len(kept) < len(document) else document[:-1]

@@ -790,12 +790,7 @@ class TextModel(Model):
         choice = choice_of("rerank", self._adapters, adapter)
         asked = one_text("rerank", "query", query)
         texts = text_list("rerank", "documents", documents)
-        head = self._head
-        if head is None:
-            raise Unsupported(
-                "[rerank] the file has no rank head (cls.output.weight with pooling_type 4): load "
-                "a reranker"
-            )
+        head = self._rank_head("rerank")
         words = self.tokenizer
         if len(asked) * len(texts) + sum(map(len, texts)) <= LONG_TEXT:
             pairs = [head.encode(words, asked, text, self.ctx) for text in texts]
@@ -805,6 +800,47 @@ class TextModel(Model):
             )
         states = await self._arrays("rerank", pairs, "hidden", *when, choice)
         return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
+
+    def encode_pair(self, query: str, document: str) -> list[int]:
+        """The tokens of a query and a document for `rerank_ids`, however many.
+
+        Raises:
+            Unsupported: the file has no rank head.
+            ModelError: it has no vocabulary.
+        """
+        return self._rank_head("encode_pair").encode(self.tokenizer, query, document, None)
+
+    async def rerank_ids(
+        self,
+        pairs: Sequence[TokenIds],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        adapter: str | None = None,
+    ) -> F32:
+        """`rerank` for pairs that are given as token ids, from `encode_pair`.
+
+        Raises:
+            InvalidArgument: a pair without tokens, an id that is not in the vocabulary.
+            Unsupported, ModelError, FullError, DeadlineError, InvalidState: as `rerank`.
+
+        Cancellation: ends the requests; the model stays usable.
+        """
+        self._check_open("rerank_ids")
+        when = _when("rerank_ids", priority, deadline)
+        choice = choice_of("rerank_ids", self._adapters, adapter)
+        head = self._rank_head("rerank_ids")
+        ids = sequences_of("rerank_ids", "pairs", pairs, self.vocabulary_size)
+        states = await self._arrays("rerank_ids", ids, "hidden", *when, choice)
+        return np.array([head.score(hidden[-1]) for hidden in states], np.float32)
+
+    def _rank_head(self, place: str) -> RankHead:
+        if self._head is None:
+            raise Unsupported(
+                f"[{place}] the file has no rank head (cls.output.weight with pooling_type 4): "
+                "load a reranker"
+            )
+        return self._head
 
     def _form(self, place: str, dimensions: int | None, normalize: bool | None) -> tuple[int, bool]:
         return (

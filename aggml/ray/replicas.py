@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from aggml import InvalidArgument
+from aggml.models.adapters.given import adapters_of
 from aggml.process.paths import user_path
 from aggml.ray.front import Behind, Front
 from aggml.ray.scaling import Replica
@@ -44,8 +45,8 @@ def service(
     limits: Limits | None = None,
     deadline: float = 120.0,
     drain: float = 30.0,
-    api_key: str | None = None,
     imbalance: int | None = None,
+    **options: Any,  # noqa: ANN401 members of another class
 ) -> Application:
     """An application for ``ray.serve.run``: OpenAI's routes over HTTP, computed by replicas.
 
@@ -61,9 +62,11 @@ def service(
         limits: slots, context, memory for keys and values, queue of each replica.
         deadline: seconds for a request that does not give its own deadline.
         drain: seconds for which a replica that is being removed may continue its requests.
-        api_key: the key that requests must contain; None: none.
         imbalance: a replica that has the beginning of a prompt is preferred while it has fewer than
             so many requests more than the least busy one; None: half of its slots.
+        options: further members of `aggml.serve.http.Options`, such as ``api_key``, ``aliases`` and
+            ``adapters``. Files are at the same paths on every node; shares of clients (``rate``,
+            ``concurrency``) are counted in each replica.
 
     Raises:
         InvalidArgument: replicas below 1, or the most below the fewest; tokens below 1, or
@@ -81,9 +84,13 @@ def service(
     if imbalance is not None and imbalance < 1:
         raise InvalidArgument(f"[service] imbalance is {imbalance}, must be 1 or more")
     each = limits or Limits()
-    options = Options(
+    if options.get("api_key_file") is not None:
+        options["api_key_file"] = user_path(options["api_key_file"]).resolve()
+    given_adapters = adapters_of("service", options.get("adapters", {})).named
+    options["adapters"] = {k: (x.path.resolve(), x.scale) for k, x in given_adapters.items()}
+    of_each = Options(
         models=[user_path(x).resolve() for x in models], devices=devices, threads=threads,
-        limits=each, deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
+        limits=each, deadline=deadline, drain=drain, collect_seldom=True, **options,
     )  # fmt: skip
     given: dict[str, Any] = {
         "name": "aggml",
@@ -96,14 +103,14 @@ def service(
     bound: Application
     if most == 1:
         # The application is built in the replica, because a model cannot be sent there.
-        alone = serve.ingress(lambda: application(options))(Replica)
+        alone = serve.ingress(lambda: application(of_each))(Replica)
         bound = serve.deployment(**given)(alone).bind()
         return bound
     router = RequestRouterConfig(
         request_router_class=cast("Any", "aggml.ray.router:ByPrefix"),
         request_router_kwargs={"imbalance": imbalance or max(1, each.sequences // 2)},
     )
-    behind = serve.deployment(**given, request_router_config=router)(Behind).bind(options)
+    behind = serve.deployment(**given, request_router_config=router)(Behind).bind(of_each)
     bound = serve.deployment(
         name="front",
         max_ongoing_requests=most * (each.sequences + each.max_waiting),

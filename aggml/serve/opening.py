@@ -121,6 +121,7 @@ async def load_served(
     backend: Backend | Scheduler,
     limits: Limits | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **more: Any,  # noqa: ANN401 arguments of another function
 ) -> AsyncIterator[Served]:
     """A model and its name, until the end of the block.
 
@@ -129,6 +130,7 @@ async def load_served(
         backend: where to compute, as for `aggml.models.load`; must stay open.
         limits: how much the model may take.
         progress: called with bytes loaded so far and bytes in all.
+        more: further arguments of `aggml.models.load`, such as ``adapters``.
 
     Raises:
         ModelError: as for `aggml.models.load`; the file has no vocabulary.
@@ -138,6 +140,6 @@ async def load_served(
     if path.suffix != ".safetensors":  # of a detector of speech, which has no metadata
         with await models.open_model(path) as file:
             title = str(file.metadata.get("general.name", ""))
-    async with models.load(path, backend, progress=progress, **limits.options()) as model:
+    async with models.load(path, backend, progress=progress, **limits.options(), **more) as model:
         await prepare(model, path)
         yield Served(name_of(path), title, model)

@@ -49,6 +49,7 @@ async def test_a_required_call_comes_in_every_protocol_s_form(tmp_path: Path) ->
         answer = await client.post("/v1/chat/completions", json=chat | {"stream": True})
         deltas = [x["choices"][0]["delta"] for x in await events(answer)]
         pieces = [y for x in deltas for y in x.get("tool_calls", ()) if y["index"] == 0]
+        assert {len(x.get("tool_calls", [None])) for x in deltas} == {1}
         assert [bool(x.get("id")) for x in pieces] == [True] + [False] * (len(pieces) - 1)
         assert fits(json.loads("".join(x["function"]["arguments"] for x in pieces)))
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from serve.support import GREEDY, ROOT, SMALL, events, serving
 
+from aggml import InvalidArgument
 from aggml.models.small import write_small
-from aggml.serve.http.fields import target_of
+from aggml.serve.http.fields import Defaults, target_of
 from aggml.serve.http.openapi import rows, table
 from aggml.serve.http.schema import (
     ALIASES,
@@ -498,3 +499,45 @@ async def test_a_name_reaches_the_template_of_the_model(tmp_path: Path) -> None:
         given = LEAST[Chat] | {"messages": [message, back]}
         answer = await client.post("/v1/chat/completions", content=json.dumps(given))
         assert answer.status_code == 200
+
+
+async def test_defaults_hold_for_fields_that_are_left_out_in_every_protocol(file: Path) -> None:
+    defaults = {"temperature": 0, "max_tokens": 5, "repeat_penalty": 1.5}
+    messages = [{"role": "user", "content": "hello"}]
+    given = {"temperature": 0, "repetition_penalty": 1.5}
+    async with serving(models=[file], defaults=defaults) as (_, client):
+        whole = (await client.post("/v1/chat/completions", json={"messages": messages})).json()
+        explicit = {"messages": messages, "max_tokens": 5, **given}
+        same = (await client.post("/v1/chat/completions", json=explicit)).json()
+        other = {"messages": messages, "max_tokens": 7}
+        longer = (await client.post("/v1/chat/completions", json=other)).json()
+        ollama = {"messages": messages, "stream": False, "options": {"seed": 1}}
+        fourth = (await client.post("/api/chat", json=ollama)).json()
+        told = (await client.get("/props")).json()["default_generation_settings"]["params"]
+    assert whole["usage"]["completion_tokens"] == fourth["eval_count"] == 5
+    assert longer["usage"]["completion_tokens"] == 7
+    text = same["choices"][0]["message"]["content"]
+    assert whole["choices"][0]["message"]["content"] == fourth["message"]["content"] == text
+    assert (told["temperature"], told["n_predict"], told["repeat_penalty"]) == (0, 5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"temprature": 0}, "for no field of requests"),
+        ({"temperature": "warm"}, "the default of 'temperature'"),
+        ({"model": "x"}, "for no field of requests"),
+    ],
+)
+def test_a_default_that_no_request_can_have_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        Defaults(given)
+
+
+async def test_an_alias_for_any_name_answers_to_names_that_nobody_has(file: Path) -> None:
+    async with serving(models=[file], aliases=["*"]) as (_, client):
+        body = {"prompt": "a", "max_tokens": 1, "model": "davinci-002"}
+        answer = (await client.post("/v1/completions", json=body)).json()
+        listed = (await client.get("/v1/models")).json()["data"]
+    assert answer["model"] == "davinci-002"
+    assert "*" not in [x["id"] for x in listed]

@@ -32,7 +32,7 @@ from aggml.models.chat.thoughts import wishes
 from aggml.models.chat.tools.harmony import Harmony
 from aggml.models.chat.tools.hermes import Hermes
 from aggml.models.engine.constraints import Thinking
-from aggml.models.engine.grammars import Grammar, inline_json
+from aggml.models.engine.grammars import Grammar, arguments_json, inline_json
 from aggml.models.token_stream import Token
 from aggml.models.vision.prompt import SeenPrompt
 from aggml.stream.waits import CHECKPOINT
@@ -340,7 +340,7 @@ class ChatStream:
             ]
             await self._model._compile(self._place, named)
         elif wanted.form is None:
-            return None, form
+            return await self._watching(offer, form, thoughts), form
         else:
             await self._model._compile(self._place, [("response_format", wanted.form)])
         mark = self._mark
@@ -373,6 +373,28 @@ class ChatStream:
             if wanted.think is not False:
                 start = f'(before "<|start|>assistant")? ({start})'
         return Grammar("lark", "\n".join([f"start: {start}", *rules])), form
+
+    async def _watching(
+        self, offer: ToolOffer | None, form: ToolFormat, thoughts: Thoughts | None
+    ) -> Grammar | None:
+        """What restricts the arguments of strict functions, if the model calls one; None: nothing.
+
+        Calls of gpt-oss and of families that do not write JSON between marks are free.
+        """
+        if offer is None or not any(x.strict for x in offer.callable):
+            return None
+        if thoughts is not None and thoughts.name == "harmony":
+            return None
+        text = form.watching_grammar(offer.callable, self._mark, several=offer.parallel)
+        if text is None:
+            return None
+        named = [
+            (f"tools[{i}].function.parameters", Grammar("schema", json.dumps(x.parameters)))
+            for i, x in enumerate(offer.tools)
+            if x.strict and x in offer.callable
+        ]
+        await self._model._compile(self._place, named)
+        return Grammar("lark", text)
 
     def _mark(self, text: str) -> str:
         """A text in Lark; names of control tokens in it are these tokens."""
@@ -438,7 +460,7 @@ def _harmony_calls(tools: Sequence[Tool]) -> tuple[str, str]:
     rules = []
     for i, tool in enumerate(tools):
         head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
-        rules.append(f"call_{i}: {json.dumps(head)} {inline_json(tool.parameters)}")
+        rules.append(f"call_{i}: {json.dumps(head)} {arguments_json(tool.parameters)}")
     return " | ".join(f"call_{i}" for i in range(len(tools))), "\n".join(rules)
 
 

@@ -17,8 +17,8 @@ from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown, text_list
 
 __all__ = [
-    "JSON_FORM", "Grammar", "GrammarKind", "ascii_classes", "grammar_of", "inline_json",
-    "schema_text", "with_ascii_classes",
+    "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "closed",
+    "grammar_of", "inline_json", "schema_text", "with_ascii_classes",
 ]  # fmt: skip
 
 GrammarKind = Literal["schema", "regex", "choices", "gbnf", "lark"]
@@ -178,3 +178,52 @@ def inline_json(schema: Any) -> str:
     """JSON of a schema, as it may stand in a grammar of Lark."""
     given = {} if schema is True else with_ascii_classes(schema)
     return f"%json {json.dumps({**given, 'x-guidance': JSON_FORM}, ensure_ascii=False)}"
+
+
+def arguments_json(schema: Any) -> str:
+    """As `inline_json`, for the arguments of a function.
+
+    They have no properties but those that the schema names, unless it says that they may: a model
+    that is free to add some goes on adding them, and no function expects them.
+    """
+    return inline_json(closed(schema))
+
+
+def closed(schema: Any) -> Any:
+    """A schema whose objects have the properties that are named there, and no others.
+
+    It is left as it is where several schemas hold for one object (``allOf``, or ``$ref`` beside
+    properties), because each of them would forbid the properties of the others.
+    """
+    return schema if _joins(schema) else _closed(schema)
+
+
+def _joins(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_joins, schema))
+    if not isinstance(schema, dict):
+        return False
+    several = "properties" in schema and any(x in schema for x in ("$ref", "anyOf", "oneOf"))
+    return several or "allOf" in schema or any(map(_joins, schema.values()))
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(x) for x in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs", "definitions", "patternProperties"):
+            inner = isinstance(value, dict)
+            found[key] = {k: _closed(v) for k, v in value.items()} if inner else value
+        elif key in ("items", "prefixItems", "anyOf", "oneOf", "additionalProperties"):
+            found[key] = _closed(value)
+        else:
+            found[key] = value
+    opens = ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties")
+    if isinstance(found.get("properties"), dict) and not any(x in found for x in opens):
+        known = found["properties"]
+        if all(x in known for x in found.get("required", ())):
+            found["additionalProperties"] = False
+    return found

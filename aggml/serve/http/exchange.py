@@ -48,6 +48,7 @@ class Exchange:
         id: of the request: the client's ``X-Request-Id``, or a new one.
         unknown: names of the fields that are ignored because nobody knows them.
         model: the name of the model that answers; None: none yet.
+        adapter: the name of the adapter that changes it for this request; None: none.
         key: the name of the key that the client brought; None: none.
     """
 
@@ -59,6 +60,7 @@ class Exchange:
         self.id = given if PLAIN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         self.unknown: list[str] = []
         self.model: str | None = None
+        self.adapter: str | None = None
         self.key: str | None = None
 
     async def body(self) -> bytes:
@@ -80,7 +82,8 @@ class Exchange:
         Raises:
             RequestError: a field is missing, wrong, or refused.
         """
-        return decoded(body, kind, None if self.service.ignored.strict else self.unknown)
+        unknown = None if self.service.ignored.strict else self.unknown
+        return decoded(body, kind, unknown, self.service.defaults)
 
     async def text_model(self, given: ModelRequest) -> TextModel:
         """The model that continues text for this request."""
@@ -100,10 +103,10 @@ class Exchange:
         assert isinstance(model, (EncoderModel, TextModel))
         return model
 
-    async def ranker(self, given: ModelRequest) -> EncoderModel:
-        """The model that ranks documents for this request."""
-        model = await self._lease(given, [EncoderModel], "rerank", head="ranks")
-        assert isinstance(model, EncoderModel)
+    async def ranker(self, given: ModelRequest) -> EncoderModel | TextModel:
+        """The model that ranks documents for this request: encoders come first."""
+        model = await self._lease(given, [EncoderModel, TextModel], "rerank", head="ranks")
+        assert isinstance(model, (EncoderModel, TextModel))
         return model
 
     async def term_model(self, given: ModelRequest) -> EncoderModel:
@@ -123,6 +126,7 @@ class Exchange:
     ) -> Any:  # noqa: ANN401 one of the kinds
         name, model = await self.service.lease(self.stack, given, kinds, what, head=head)
         self.model = name
+        self.adapter = self.service.adapter_of(name, given.adapter)
         return model
 
     @property

@@ -15,19 +15,35 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
-from aggml.serve.http.schema import ALIASES, FORMS, OTHERS, RequestError
+from aggml import InvalidArgument
+from aggml.serve.http.schema import (
+    ALIASES,
+    FORMS,
+    OTHERS,
+    OllamaBase,
+    OllamaOptions,
+    RequestError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from aggml.serve.http.schema import Other
 
-__all__ = ["IGNORED", "Ignored", "decoded", "target_of"]
+__all__ = ["IGNORED", "NO_DEFAULTS", "Defaults", "Ignored", "decoded", "target_of"]
 
 T = TypeVar("T", bound=Struct)
 SHORT: Final = 1000  # bytes; a longer value is not neutral
 NAME: Final = 64  # characters of a client's name that are told
 NAMES: Final = 16  # of ignored fields that are told in one answer
+NEVER_DEFAULT: Final = frozenset({"model", "adapter", "timeout", "stream", "user"})
+#: Ollama's names of fields that others have.
+OF_OLLAMA: Final = {
+    **dict.fromkeys(
+        ("max_tokens", "n_predict", "max_completion_tokens", "max_output_tokens"), "num_predict"
+    ),
+    "repetition_penalty": "repeat_penalty",
+}
 REMEMBERED: Final = 256  # names of ignored fields that are counted and logged one by one
 IGNORED: Final = "x-aggml-ignored"  # the header that names ignored fields
 
@@ -108,7 +124,7 @@ def _strangers(value: object, kind: msgspec.inspect.Type, at: str) -> Iterator[s
                     yield from _strangers(x, known[name], f"{at}.{name}")
 
 
-_FORMS: Final[dict[type, _Form]] = {kind: _Form(kind) for kind in FORMS}
+_FORMS: Final[dict[type, _Form]] = {kind: _Form(kind) for kind in (*FORMS, OllamaOptions)}
 _NAMES: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -118,13 +134,79 @@ def target_of(name: str, kind: type[Struct]) -> str | None:
     return next((x for x in ALIASES.get(name, ()) if x in known), None)
 
 
-def decoded(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
+class Defaults:
+    """The values of fields that requests leave out, where they are not those of the schema.
+
+    Args:
+        given: values by the names of fields, or by their aliases.
+
+    Raises:
+        InvalidArgument: no request has the field, or it cannot have that value.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._of: dict[type, dict[str, Any]] = {kind: {} for kind in _FORMS}
+        for name, value in given.items():
+            wrong = ""
+            for kind, form in _FORMS.items():
+                target = _default_target(name, kind)
+                if target is None or target in form.required or target in NEVER_DEFAULT:
+                    continue
+                try:
+                    read = form.decoders[target].decode(msgspec.json.encode(value))
+                except (msgspec.DecodeError, TypeError) as error:
+                    wrong = f": {error}"  # of this protocol; another one may have such values
+                    continue
+                self._of[kind][target] = read
+            if not any(self._has(kind, name) for kind in _FORMS):
+                why = wrong or " is for no field of requests that may be left out"
+                raise InvalidArgument(f"[serve] the default of {name!r}{why}")
+
+    def _has(self, kind: type[Struct], name: str) -> bool:
+        return _default_target(name, kind) in self._of[kind]
+
+    def of(self, kind: type[Struct]) -> dict[str, Any]:
+        """The values for a form."""
+        return self._of[kind]
+
+    def within(self, kind: type[Struct], name: str, raw: Raw) -> Raw:
+        """The value of a field with the defaults of the fields in it: Ollama's `options`."""
+        if name != "options" or not issubclass(kind, OllamaBase) or not self._of[OllamaOptions]:
+            return raw
+        try:
+            told = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return raw  # the message of the field tells it
+        if told is not None and not isinstance(told, dict):
+            return raw
+        return Raw(msgspec.json.encode(self._of[OllamaOptions] | (told or {})))
+
+
+def _default_target(name: str, kind: type[Struct]) -> str | None:
+    """The field of a form that a default is for."""
+    if name in _FORMS[kind].decoders:
+        return name
+    if kind is OllamaOptions:
+        return OF_OLLAMA.get(name)
+    return target_of(name, kind)
+
+
+NO_DEFAULTS: Final = Defaults({})
+
+
+def decoded(
+    body: bytes,
+    kind: type[T],
+    unknown: list[str] | None = None,
+    defaults: Defaults = NO_DEFAULTS,
+) -> T:
     """Decode the body of a request. Null stands for a field that is not given.
 
     Args:
         body: JSON in UTF-8.
         kind: the form of the request.
         unknown: gets the names of fields that nobody knows; None: they are refused.
+        defaults: of the fields that are not there.
 
     Raises:
         RequestError: the body is no JSON, lacks a field, or has one that is refused, unknown or
@@ -136,6 +218,8 @@ def decoded(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(400, f"the body cannot be read as a JSON object: {error}") from error
     values: dict[str, Any] = {}
+    if issubclass(kind, OllamaBase):
+        given["options"] = defaults.within(kind, "options", given.get("options", Raw(b"null")))
     for name, raw in given.items():
         target = name if name in form.decoders else target_of(name, kind)
         if target is None:
@@ -150,7 +234,7 @@ def decoded(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     for name in form.required:
         if name not in values:
             raise RequestError(400, f"the field {name!r} is missing", field=name)
-    return kind(**values)
+    return kind(**(defaults.of(kind) | values))
 
 
 def _note(names: Iterator[str], unknown: list[str] | None) -> None:

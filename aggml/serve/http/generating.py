@@ -78,6 +78,7 @@ def sampling_options(
         "logprobs": logprobs,
         "priority": given.priority,
         "deadline": given.timeout,
+        "adapter": exchange.adapter,
         **_constraint(given),
     }
     usual = _defaults_of(type(given))

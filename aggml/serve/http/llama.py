@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from msgspec import Raw
     from starlette.responses import Response
 
+    from aggml.models.tokenizers import Vocabulary
     from aggml.serve.http.choice import Piece
 
 __all__ = [
@@ -130,7 +131,7 @@ class _Completions(Writer):
             "stop": True, "model": self._exchange.model, "tokens_predicted": made,
             "tokens_evaluated": choice.prompt_tokens,
             "generation_settings": _settings(given, self._model, self._exchange.model or ""),
-            "prompt": self._model.tokenizer.decode(self._prompts[choice.group]),
+            "prompt": _spelt_out(self._model.tokenizer, self._prompts[choice.group]),
             "has_new_line": "\n" in text,
             "truncated": choice.reason == "length"
             and choice.prompt_tokens + choice.made > self._model.ctx,
@@ -167,8 +168,14 @@ class _Completions(Writer):
             for part in name.split("/"):
                 at = at.get(part) if isinstance(at, dict) else None
             if at is not None:
-                found[name.rpartition("/")[2]] = at
+                found[name] = at
         return found
+
+
+def _spelt_out(words: Vocabulary, ids: Sequence[int]) -> str:
+    """The text of tokens, with the names of control tokens."""
+    spelt = (words.bytes_of(x) or words.pieces[x].encode() for x in ids)
+    return b"".join(spelt).decode("utf-8", "replace")
 
 
 def _probabilities(told: Sequence[Told]) -> list[dict[str, Any]]:
@@ -381,9 +388,15 @@ async def apply_template(exchange: Exchange) -> Response:
 # -- the server
 
 
+def _usual(exchange: Exchange) -> LlamaCompletion:
+    """A request with the defaults of the service."""
+    usual = exchange.service.defaults.of(LlamaCompletion)
+    return LlamaCompletion(**(usual | {"prompt": msgspec.Raw(b"null")}))
+
+
 async def properties(exchange: Exchange) -> Response:
     """Describe the model and the settings that a request has by default."""
-    given = LlamaCompletion(prompt=msgspec.Raw(b"null"))
+    given = _usual(exchange)
     model = await exchange.text_or_vector_model(given)
     entry = exchange.service.find(exchange.model or "")
     found: dict[str, Any] = {
@@ -404,7 +417,7 @@ async def properties(exchange: Exchange) -> Response:
 
 async def slots(exchange: Exchange) -> Response:
     """Tell which slots are in use."""
-    given = LlamaCompletion(prompt=msgspec.Raw(b"null"))
+    given = _usual(exchange)
     model = await exchange.text_model(given)
     active, every = model.engine.active, model.slots
     if active >= every and exchange.request.query_params.get("fail_on_no_slot"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 import numpy as np
 from anyio.lowlevel import checkpoint
 
@@ -39,6 +40,7 @@ from aggml.serve.http.schema import (
     Chat,
     Completion,
     Embeddings,
+    Pooling,
     RealtimeEvent,
     RequestError,
     Rerank,
@@ -73,6 +75,7 @@ __all__ = [
     "limit_of",
     "models",
     "one_model",
+    "pooling",
     "rerank",
     "tei_embed",
     "tei_embed_sparse",
@@ -270,17 +273,20 @@ class _Chats(_OpenAI):
         return self._event(choice, self._delta({"role": "assistant", "content": ""}))
 
     def piece(self, choice: Choice, piece: Piece) -> bytes:
-        """An event with text, thoughts or a call."""
+        """Events with text, thoughts or calls."""
         delta: dict[str, Any] = {}
         if piece.content:
             delta["content"] = piece.content
         if piece.reasoning and self._thinks:
             delta["reasoning_content"] = piece.reasoning
-        if piece.calls:
-            delta["tool_calls"] = [_call_delta(x) for x in piece.calls]
-        if not delta and not piece.told:
+        deltas = [delta] if delta else []
+        # Of each event many clients look at the first call alone.
+        deltas += [{"tool_calls": [_call_delta(x)]} for x in piece.calls]
+        if not deltas and not piece.told:
             return b""
-        return self._event(choice, self._delta(delta), told=piece.told, ids=piece.ids)
+        first, *rest = deltas or [delta]
+        found = self._event(choice, self._delta(first), told=piece.told, ids=piece.ids)
+        return found + b"".join(self._event(choice, self._delta(x)) for x in rest)
 
     @property
     def _thinks(self) -> bool:
@@ -407,7 +413,7 @@ async def completions(exchange: Exchange) -> Response:
     ]  # fmt: skip
     writer = _Completions(choices, exchange, given, so_far)
     if given.echo:
-        writer.echoes = [await _echo(model, x, given.logprobs) for x in ids]
+        writer.echoes = [await _echo(model, x, given.logprobs, exchange.adapter) for x in ids]
     seconds = _left(exchange, given, so_far)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
@@ -423,7 +429,9 @@ async def _gap(model: TextModel, before: str | list[int], after: str) -> list[in
     )
 
 
-async def _echo(model: TextModel, ids: list[int], best: int | None) -> tuple[str, list[Told]]:
+async def _echo(
+    model: TextModel, ids: list[int], best: int | None, adapter: str | None
+) -> tuple[str, list[Told]]:
     """The text of a prompt, and how probable its tokens were if that is asked for.
 
     Raises:
@@ -440,7 +448,7 @@ async def _echo(model: TextModel, ids: list[int], best: int | None) -> tuple[str
             400, f"echo: with logprobs a prompt may have {most} tokens of this model, and has "
             f"{len(ids)}", field="echo",
         )  # fmt: skip
-    logits = await model.logits(ids)
+    logits = await model.logits(ids, adapter=adapter)
 
     def report() -> list[Told]:
         told = [Told(ids[0], words.bytes_of(ids[0]), None, [], 0)]
@@ -549,6 +557,8 @@ async def vectors_of(
     options: dict[str, Any] = {"dimensions": dimensions, "priority": given.priority}
     if normalize is not None:
         options["normalize"] = normalize
+    if exchange.adapter is not None:
+        options["adapter"] = exchange.adapter
     if not isinstance(model, TextModel):
         options["deadline"] = given.timeout
     with anyio.fail_after(exchange.seconds(given)):
@@ -574,6 +584,59 @@ async def embeddings(exchange: Exchange) -> Response:
     tokens = sum(map(len, ids))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return as_json({"object": "list", "data": data, "model": exchange.model, "usage": usage})
+
+
+async def pooling(exchange: Exchange) -> Response:
+    """Embed texts: a vector for each of their tokens, in vLLM's form."""
+    given = await exchange.read(Pooling)
+    model = await exchange.vector_model(given)
+    ids = await encode_texts(model, given.input, "input", exchange)
+    if given.task == "embed":
+        found = list(await vectors_of(exchange, model, given, ids, normalize=given.normalize))
+    else:
+        found = await _token_vectors(exchange, model, given)
+    data = []
+    for i, vectors in enumerate(found):
+        if not np.isfinite(vectors).all():
+            raise EngineError(f"the vectors of input {i} are not finite: {DAMAGED}")
+        told: Any
+        if given.encoding_format == "base64":
+            told = base64_of(vectors.reshape(-1))
+        else:
+            told = numbers_of(vectors) if vectors.ndim == 1 else [numbers_of(x) for x in vectors]
+        data.append({"index": i, "object": "pooling", "data": told})
+        await checkpoint()
+    tokens = sum(map(len, ids))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return as_json({
+        "id": f"pool-{secrets.token_hex(12)}", "object": "list", "created": int(time.time()),
+        "model": exchange.model, "data": data, "usage": usage,
+    })  # fmt: skip
+
+
+async def _token_vectors(
+    exchange: Exchange, model: EncoderModel | TextModel, given: Pooling
+) -> list[np.ndarray[Any, Any]]:
+    """The vectors of all tokens of each text.
+
+    Raises:
+        RequestError: an input is no text.
+    """
+    raw = msgspec.json.decode(given.input)
+    texts = [raw] if isinstance(raw, str) else raw
+    if not all(isinstance(x, str) for x in texts):
+        raise RequestError(
+            400, 'input: must be texts; lists of tokens are embedded with task "embed" alone',
+            field="input",
+        )  # fmt: skip
+    options: dict[str, Any] = {"priority": given.priority, "deadline": given.timeout}
+    if given.normalize is not None:
+        options["normalize"] = given.normalize
+    if isinstance(model, TextModel):
+        options["adapter"] = exchange.adapter
+    with anyio.fail_after(exchange.seconds(given)):
+        async with hung_up_cancels(exchange.request.receive):
+            return list(await model.embed_multi(texts, **options))
 
 
 async def tei_embed(exchange: Exchange) -> Response:
@@ -611,10 +674,9 @@ async def rerank(exchange: Exchange) -> Response:
     if not texts:
         raise RequestError(400, "the field 'documents' is missing", field="documents")
     model = await exchange.ranker(given)
-    words = model.tokenizer
     pairs = []
     for i, text in enumerate(texts):
-        ids = await encode(words.encode_pair, given.query, text)
+        ids = await encode(model.encode_pair, given.query, text)
         if not 0 < len(ids) <= model.ctx:
             raise RequestError(
                 400, f"documents: document {i} and the query have {len(ids)} tokens, but the model "
@@ -622,11 +684,12 @@ async def rerank(exchange: Exchange) -> Response:
             )  # fmt: skip
         pairs.append(ids)
         await checkpoint()
+    options: dict[str, Any] = {"priority": given.priority, "deadline": given.timeout}
+    if exchange.adapter is not None:
+        options["adapter"] = exchange.adapter
     with anyio.fail_after(exchange.seconds(given)):
         async with hung_up_cancels(exchange.request.receive):
-            scores = (
-                await model.rerank_ids(pairs, priority=given.priority, deadline=given.timeout)
-            ).tolist()
+            scores = (await model.rerank_ids(pairs, **options)).tolist()
     for i, score in enumerate(scores):
         if not math.isfinite(score):
             raise EngineError(f"the score of document {i} is {score}: {DAMAGED}")
@@ -723,6 +786,8 @@ def about_model(exchange: Exchange, name: str) -> dict[str, Any]:
     }  # fmt: skip
     if entry.names[0] != name:
         found["root"] = entry.names[0]
+    if name in entry.adapters:
+        found["parent"] = entry.names[0]
     if model is not None:
         found["max_model_len"] = model.ctx
         found["meta"] = {
@@ -748,6 +813,7 @@ ENDPOINTS: Final = (
     Endpoint("/v1/completions", completions, Completion, aliases=("/completions",)),
     Endpoint("/v1/chat/completions", chat, Chat, aliases=("/chat/completions",)),
     Endpoint("/v1/embeddings", embeddings, Embeddings),
+    Endpoint("/pooling", pooling, Pooling, aliases=("/v1/pooling",)),
     Endpoint("/embed", tei_embed, TeiEmbed),
     Endpoint("/embed_sparse", tei_embed_sparse, TeiEmbedSparse),
     Endpoint(

@@ -504,8 +504,18 @@ async def delete_response(exchange: Exchange) -> Response:
 
 ENDPOINTS: Final = (
     Endpoint("/v1/responses", responses, ResponsesRequest, aliases=("/responses",)),
-    Endpoint("/v1/responses/input_tokens", count_input, ResponsesRequest),
-    Endpoint("/v1/chat/completions/input_tokens", count_chat, Chat),
+    Endpoint(
+        "/v1/responses/input_tokens",
+        count_input,
+        ResponsesRequest,
+        aliases=("/responses/input_tokens",),
+    ),
+    Endpoint(
+        "/v1/chat/completions/input_tokens",
+        count_chat,
+        Chat,
+        aliases=("/chat/completions/input_tokens",),
+    ),
     Endpoint("/v1/responses/{name}", one_response, method="GET"),
     Endpoint("/v1/responses/{name}", delete_response, method="DELETE"),
 )

@@ -55,6 +55,7 @@ __all__ = [
     "OllamaShow",
     "Other",
     "Part",
+    "Pooling",
     "RealtimeAudio",
     "RealtimeEvent",
     "RealtimeFormat",
@@ -146,6 +147,11 @@ class ModelRequest(Struct, kw_only=True):
     model: Annotated[
         str | None, about("a name of `/v1/models`; without it the first model that can answer")
     ] = None
+    adapter: Annotated[
+        str | None,
+        about("the name of a LoRA adapter of the model (`--adapter`); `model` may be this name, "
+              "too"),
+    ] = None  # fmt: skip
     priority: Annotated[
         int,
         about("greater ones come first, and preempt smaller ones, which go on later with the same "
@@ -453,6 +459,21 @@ class Embeddings(ModelRequest, kw_only=True):
     ] = None  # fmt: skip
     encoding_format: Annotated[
         Literal["float", "base64"], about("base64: of little-endian float32")
+    ] = "float"
+
+
+class Pooling(ModelRequest, kw_only=True):
+    """`/pooling`: texts, of which each token gets a vector; the form of vLLM."""
+
+    input: Annotated[Raw, about("a text, or up to 2,048 of them (`--max-inputs`)")]
+    task: Annotated[
+        Literal["token_embed", "embed"], about("vectors of all tokens, or one of each text")
+    ] = "token_embed"
+    normalize: Annotated[
+        bool | None, about("whether vectors have length 1; default: those of whole texts")
+    ] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"], about("base64: of little-endian float32, row by row")
     ] = "float"
 
 
@@ -969,8 +990,8 @@ class OllamaShow(ModelRequest, kw_only=True):
 FORMS: Final[tuple[type[Struct], ...]] = (
     Completion, Chat, ResponsesRequest, Embeddings, Rerank, Transcription, RealtimeEvent,
     AnthropicRequest, AnthropicCount, LlamaCompletion, Infill, Tokenize, Detokenize, Template,
-    LlamaEmbedding, TeiEmbed, TeiEmbedSparse, ModelChange, OllamaChat, OllamaGenerate, OllamaEmbed,
-    OllamaShow,
+    LlamaEmbedding, Pooling, TeiEmbed, TeiEmbedSparse, ModelChange, OllamaChat, OllamaGenerate,
+    OllamaEmbed, OllamaShow,
 )  # fmt: skip
 
 
@@ -1128,7 +1149,7 @@ OTHERS: Final = (
     Other(("post_sampling_probs",), "probabilities are those of the model", (False,)),
     Other(("tfs_z",), "there is no such sampler here", (1,)),
     Other(("adaptive_target", "adaptive_decay"), "there is no such sampler here", (-1, 0.9)),
-    Other(("lora", "loras"), "there are no adapters here", ([],)),
+    Other(("lora", "loras"), "a request names its adapter in `adapter` or in `model`", ([],)),
     Other(("multimodal_data", "images", "image_data"), "the model reads text alone", ([],)),
     Other(("best_of",), "all answers that are made are returned", (1,)),
     Other(("conversation",), "the service keeps answers, and no conversations", ()),

@@ -27,7 +27,7 @@ from aggml.models import (
     computing,
 )
 from aggml.process.paths import user_path
-from aggml.serve.http.fields import Ignored
+from aggml.serve.http.fields import Defaults, Ignored
 from aggml.serve.http.kept import Store
 from aggml.serve.http.keys import ClientShares, Keys, read_keys
 from aggml.serve.http.metrics import Metrics
@@ -37,7 +37,7 @@ from aggml.serve.http.streams import LARGEST
 from aggml.serve.opening import Limits, load_served, name_of, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from aggml import Backend, Scheduler
@@ -46,9 +46,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Head", "Options", "ServedEntry", "Service"]
 
-#: What an encoder may have beside its vectors: ranks, and weights of words.
+#: What a model may have beside its vectors: ranks, and weights of words.
 Head: TypeAlias = Literal["ranks", "terms"]
 M = TypeVar("M", bound="Model")
+
+ANY = "*"  # the alias for all names that no model has
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,10 @@ class Options:
             (pacing.py). For a process that does nothing else.
         progress: called with the file, bytes loaded so far and bytes in all.
         aliases: further names of models, each "NAME" for the first model or "NAME=MODEL". The first
-            one of a model is the name in its answers.
+            one of a model is the name in its answers. "*": any name that no model has.
+        adapters: LoRA adapters of the first model by the names that requests give, as for
+            `aggml.models.load`; requests may also give such a name as that of the model.
+        defaults: values of fields that requests leave out, such as ``{"temperature": 0}``.
         strict: refuse fields that nobody knows, instead of ignoring and telling them.
         max_body: bytes of a body, before and after it is decompressed.
         max_inputs: texts to embed or prompts in one request.
@@ -99,6 +104,8 @@ class Options:
     collect_seldom: bool = False
     progress: Callable[[Path, int, int], None] | None = None
     aliases: Sequence[str] = ()
+    adapters: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
     max_body: int = LARGEST
     max_inputs: int = 2048
@@ -150,6 +157,7 @@ class ServedEntry:
         model: None: it is loaded when it is asked for.
         kind: its class, once it is known.
         heads: what it has heads for, beside its kind.
+        adapters: those that requests may choose, by name, as for `aggml.models.load`.
         title: what its file calls it.
         seen: `id` of the model that was prepared last.
     """
@@ -159,13 +167,14 @@ class ServedEntry:
     model: Model | None = None
     kind: type[Model] | None = None
     heads: frozenset[Head] = frozenset()
+    adapters: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     seen: int = 0
 
     @property
     def name(self) -> str:
         """The name that is told."""
-        return self.names[0]
+        return next(x for x in self.names if x != ANY)
 
     @functools.cached_property  # it asks the file system
     def fingerprint(self) -> str:
@@ -184,6 +193,7 @@ class Service:
         self.keys = Keys(options.keys())
         self.shares = ClientShares(options.rate, options.concurrency)
         self.ignored = Ignored(strict=options.strict)
+        self.defaults = Defaults(options.defaults)
         self.entries = _entries(options)
         self.host: Host | None = None
         self.answers = Store()
@@ -226,7 +236,7 @@ class Service:
             on = await stack.enter_async_context(computing(o.devices, o.threads))
         self.host = await stack.enter_async_context(Host(on, memory=o.memory, idle=o.idle))
         for entry in self.entries:
-            options = o.limits.options()
+            options = o.limits.options() | _adapters(entry)
             for name in ("ctx", "slots"):  # the host finds what fits
                 if options[name] is None:
                     del options[name]
@@ -250,7 +260,13 @@ class Service:
                 progress(path, done, total)
 
         served = await stack.enter_async_context(
-            load_served(path, on, self.options.limits, None if progress is None else loaded)
+            load_served(
+                path,
+                on,
+                self.options.limits,
+                None if progress is None else loaded,
+                **_adapters(entry),
+            )
         )
         entry.title = served.title
         self._know(entry, served.model)
@@ -267,8 +283,8 @@ class Service:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models that are served, all of each."""
-        return [name for entry in self.entries for name in entry.names]
+        """The names of the models that are served, all of each, and those of their adapters."""
+        return [name for x in self.entries for name in (*x.names, *x.adapters) if name != ANY]
 
     @property
     def completers(self) -> dict[str, TextModel]:
@@ -302,8 +318,8 @@ class Service:
         Raises:
             RequestError: it is not.
         """
-        if not _can(self.find(name), [kind], ranks=False):
-            able = [y for x in self.entries if _can(x, [kind], ranks=False) for y in x.names]
+        if not _can(self.find(name), [kind], head=None):
+            able = [y for x in self.entries if _can(x, [kind], head=None) for y in x.names]
             raise _unknown(name, able, what)
 
     def find(self, name: str) -> ServedEntry:
@@ -313,9 +329,39 @@ class Service:
             RequestError: there is none; the message has the names that there are.
         """
         for entry in self.entries:
-            if name in entry.names:
+            if name in entry.names or name in entry.adapters:
+                return entry
+        for entry in self.entries:
+            if ANY in entry.names:
                 return entry
         raise _unknown(name, self.names)
+
+    def adapter_of(self, name: str, given: str | None) -> str | None:
+        """The adapter of a request; None: none.
+
+        Args:
+            name: of the model, or of an adapter.
+            given: what the request says beside that.
+
+        Raises:
+            RequestError: the model has no such adapter; two are named.
+        """
+        known = self.find(name).adapters
+        chosen = name if name in known else None
+        if given is None or given == chosen:
+            return chosen
+        if chosen is not None:
+            raise RequestError(
+                400, f"adapter: {given[:64]!r} is given, but the model's name, {name!r}, is that "
+                "of another adapter", field="adapter",
+            )  # fmt: skip
+        if given not in known:
+            there = ", ".join(map(repr, known)) or "none"
+            raise RequestError(
+                400, f"adapter: {name!r} has no adapter {given[:64]!r}; there are {there}",
+                field="adapter",
+            )  # fmt: skip
+        return given
 
     async def lease(
         self,
@@ -344,7 +390,10 @@ class Service:
         if given.model is not None:
             entry = self.find(given.model)
             if not _can(entry, kinds, head=head):
-                able = [y for x in self.entries if _can(x, kinds, head=head) for y in x.names]
+                able = [
+                    y for x in self.entries if _can(x, kinds, head=head)
+                    for y in (*x.names, *x.adapters)
+                ]  # fmt: skip
                 raise _unknown(given.model, able, what)
             return given.model, await self._use(stack, entry, kinds, what, head=head)
         for kind in kinds:
@@ -445,10 +494,11 @@ class Service:
 
 
 def _heads(model: Model) -> frozenset[Head]:
-    """The heads of an encoder."""
-    if not isinstance(model, EncoderModel):
-        return frozenset()
-    there: dict[Head, bool] = {"ranks": model.ranks, "terms": model.has_terms}
+    """The heads of a model."""
+    there: dict[Head, bool] = {
+        "ranks": isinstance(model, (EncoderModel, TextModel)) and model.ranks,
+        "terms": isinstance(model, EncoderModel) and model.has_terms,
+    }
     return frozenset(head for head, has in there.items() if has)
 
 
@@ -457,6 +507,11 @@ def _can(entry: ServedEntry, kinds: Sequence[type[Model]], *, head: Head | None)
     if entry.kind is None:
         return True
     return issubclass(entry.kind, tuple(kinds)) and (head is None or head in entry.heads)
+
+
+def _adapters(entry: ServedEntry) -> dict[str, Any]:
+    """The adapters of a model as an argument of `aggml.models.load`."""
+    return {"adapters": dict(entry.adapters)} if entry.adapters else {}
 
 
 def _entries(options: Options) -> list[ServedEntry]:
@@ -482,11 +537,14 @@ def _entries(options: Options) -> list[ServedEntry]:
     found = []
     for path, stem, others in zip(paths, stems, aliases, strict=True):
         # Files of one name are told apart by their aliases.
-        names = [*others, stem] if stems.count(stem) == 1 or not others else others
+        alone = stems.count(stem) == 1 or set(others) <= {ANY}
+        names = [*others, stem] if alone else others
         found.append(ServedEntry(path, names))
+    if options.adapters:
+        found[0].adapters = options.adapters
     seen: set[str] = set()
     for entry in found:
-        for name in entry.names:
+        for name in (*entry.names, *entry.adapters):
             if name in seen:
                 raise ModelError(
                     f"two models have the name {name!r}: give {entry.path} another one with "

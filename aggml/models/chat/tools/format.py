@@ -6,11 +6,13 @@ Not here: reading an answer while it comes (../reading.py), telling a model of t
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from aggml.models.chat.tools.json_text import CallText, Section, read_call, read_calls, skip
-from aggml.models.engine.grammars import inline_json
+from aggml.models.engine.grammars import arguments_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +66,20 @@ class ToolFormat(ABC):
 
         Returns:
             The right side of the rule, and further rules.
+        """
+        return None
+
+    def watching_grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> str | None:
+        """A grammar of Lark for a free text in which calls are restricted from their mark on.
+
+        None: it cannot be said for this family.
+
+        Args:
+            tools: that may be called; the arguments of those that are not strict are any object.
+            mark: as of `grammar`.
+            several: as of `grammar`.
         """
         return None
 
@@ -124,13 +140,38 @@ class JsonFormat(ToolFormat):
         self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
     ) -> tuple[str, str] | None:
         """Calls in JSON, each with the schema of its function."""
+        begin = self.begins[0] if self.begins else ""
+        return self._grammar(tools, mark, several=several, begin=begin)
+
+    def watching_grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> str | None:
+        """Free text, and calls after their mark."""
+        if not self.begins:
+            return None
+        begin = self.begins[0]
+        known = [
+            x if x.strict else replace(x, parameters={"type": "object"}) for x in tools
+        ]  # fmt: skip
+        one, rules = self._grammar(known, mark, several=several and self.is_list, begin="")
+        times = "*" if several and not self.is_list else "?"
+        free = r"FREE: /(?s:.+)/"
+        if mark(begin).startswith("<["):  # a control token, which no free text contains
+            start = f"FREE? ({mark(begin)} {one} FREE?){times}"
+            return "\n".join([f"start: {start}", rules, free])
+        # The free text before a mark ends with it: two lexemes run side by side.
+        opened = f"open[lazy]: /(?s:.*){re.escape(begin).replace('/', chr(92) + '/')}/"
+        return "\n".join([f"start: (open {one}){times} FREE?", rules, opened, free])
+
+    def _grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool, begin: str
+    ) -> tuple[str, str]:
         rules = []
         for i, tool in enumerate(tools):
             head = f"{{{json.dumps(self.title)}: {json.dumps(tool.name)}, {json.dumps(self.key)}: "
-            rules.append(f"call_{i}: {mark(head)} {inline_json(tool.parameters)} {mark('}')}")
+            rules.append(f"call_{i}: {mark(head)} {arguments_json(tool.parameters)} {mark('}')}")
         one = " | ".join(f"call_{i}" for i in range(len(tools)))
         rules.append(f"call: {one}")
-        begin = self.begins[0] if self.begins else ""
         end = self.ends[0] if self.ends else ""
         if self.is_list:
             more = f"({mark(', ')} call)*" if several else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from aggml.models.chat.tools.format import JsonFormat, ToolFormat
 from aggml.models.chat.tools.json_text import CallText, Section, as_json, scan, skip
-from aggml.models.engine.grammars import inline_json
+from aggml.models.engine.grammars import arguments_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,10 +81,16 @@ class MistralArgs(Mistral):
             tools, mark, several=several
         )
 
+    def watching_grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> str | None:
+        """None: the name stands between marks, and is no JSON."""
+        return None
+
 
 def _rules(tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool) -> tuple[str, str]:
     rules = [
-        f"call_{i}: {mark(MARK + x.name + ARGS)} {inline_json(x.parameters)}"
+        f"call_{i}: {mark(MARK + x.name + ARGS)} {arguments_json(x.parameters)}"
         for i, x in enumerate(tools)
     ]
     one = " | ".join(f"call_{i}" for i in range(len(tools)))

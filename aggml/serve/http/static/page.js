@@ -47,6 +47,37 @@ function part(box, kind) {
   return found;
 }
 
+// A text with its blocks of code, which stand between fences.
+function write(box, text) {
+  box.replaceChildren(...text.split(/```[^\n]*\n?/).map((piece, i) => {
+    if (i % 2 === 0) return document.createTextNode(piece);
+    const code = document.createElement("pre");
+    code.textContent = piece;
+    return code;
+  }));
+}
+
+// The result of a call, which the reader writes; null: none.
+function resultOf(box, call) {
+  const row = part(box, "result");
+  const input = document.createElement("input");
+  input.placeholder = `Result of ${call.function.name}`;
+  const give = document.createElement("button"), skip = document.createElement("button");
+  give.type = skip.type = "button";
+  give.textContent = "Give result";
+  skip.textContent = "Skip";
+  row.append(input, give, skip);
+  input.scrollIntoView({ block: "center" });
+  input.focus();
+  return new Promise((resolve) => {
+    const end = (value) => { row.remove(); resolve(value); };
+    give.addEventListener("click", () => end(input.value));
+    skip.addEventListener("click", () => end(null));
+    input.addEventListener("keydown", (event) => { if (event.key === "Enter") end(input.value); });
+    abort.signal.addEventListener("abort", () => end(null));
+  });
+}
+
 // The events of a stream, as they come.
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
@@ -82,7 +113,11 @@ async function ask() {
     method: "POST", body: JSON.stringify(body), signal: abort.signal,
     headers: { "content-type": "application/json", ...headers() },
   });
-  if (!answer.ok) throw new Error(await reason(answer));
+  if (!answer.ok) {
+    box.remove();
+    throw new Error(await reason(answer));
+  }
+  messages.push(said);  // an answer that is stopped stays, as far as it came
   for await (const event of events(answer.body)) {
     if (event.error) throw new Error(event.error.message);
     if (event.usage) {
@@ -95,8 +130,8 @@ async function ask() {
     }
     if (delta.content) {
       text = text || part(box, "text");
-      text.textContent += delta.content;
       said.content += delta.content;
+      write(text, said.content);
     }
     for (const piece of delta.tool_calls || []) {
       const call = calls[piece.index] ??= { id: "", type: "function",
@@ -109,15 +144,16 @@ async function ask() {
     }
     box.scrollIntoView({ block: "end" });
   }
-  if (calls.length) said.tool_calls = calls;
-  messages.push(said);
+  if (!calls.length) return;
+  said.tool_calls = calls;
+  let all = true;
   for (const call of calls) {
-    const result = prompt(`Result of ${call.function.name}(${call.function.arguments})`);
-    if (result === null) return;
-    messages.push({ role: "tool", tool_call_id: call.id, content: result });
-    show("user", result);
+    const result = await resultOf(box, call);
+    all &&= result !== null;
+    messages.push({ role: "tool", tool_call_id: call.id, content: result ?? "not called" });
+    if (result !== null) show("user", result);
   }
-  if (calls.length) await ask();
+  if (all) await ask();
 }
 
 at("form").addEventListener("submit", async (event) => {
@@ -193,6 +229,7 @@ async function look() {
   before = now;
 }
 
+if (matchMedia("(max-width: 45rem)").matches) at("live").open = false;
 listModels().catch((error) => show("error", error.message));
 setInterval(() => look().catch(() => {}), 1000);
 look().catch(() => {});

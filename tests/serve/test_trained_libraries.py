@@ -1,0 +1,166 @@
+"""A trained model that calls tools, through libraries: agents call, get results, and answer.
+
+A test skips if its library or the weights are missing, and names them. Not here: libraries beside a
+model of random weights (test_libraries.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from models import weights
+from serve.support import started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
+FILE: Final = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+QUESTION: Final = "What is the weather in Paris? Use the tool."
+LONG: Final = 600  # seconds: the machine may have other work
+TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather", "description": "The current weather of a city.", "strict": True,
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
+                       "required": ["city"], "additionalProperties": False},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    file = weights.find(FILE)
+    more = ["--ctx", "4096", "--alias", "qwen", "--default", "temperature=0", "--deadline", "600"]
+    with started([file], "uvicorn", more=more) as (_, url):
+        yield url
+
+
+def test_openai_s_client_calls_a_tool_and_answers_with_its_result(address: str) -> None:
+    openai = pytest.importorskip("openai")
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="-", timeout=LONG) as client:
+        given = {"model": "qwen", "tools": [TOOL], "max_tokens": 100}
+        whole = client.chat.completions.create(**given, messages=messages)
+        (call,) = whole.choices[0].message.tool_calls
+        assert call.function.name == "get_weather"
+        assert json.loads(call.function.arguments) == {"city": "Paris"}
+        pieces = list(client.chat.completions.create(**given, messages=messages, stream=True))
+        deltas = [y for x in pieces for y in x.choices[0].delta.tool_calls or ()]
+        assert "".join(x.function.arguments for x in deltas) == call.function.arguments
+        result = {"role": "tool", "tool_call_id": call.id, "content": "14 degrees, rain"}
+        messages += [whole.choices[0].message, result]
+        answer = client.chat.completions.create(**given, messages=messages)
+        assert "14" in answer.choices[0].message.content
+
+
+def test_anthropic_s_client_calls_a_tool_and_answers_with_its_result(address: str) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    function = TOOL["function"]
+    tool = {"name": function["name"], "description": function["description"],
+            "input_schema": function["parameters"]}  # fmt: skip
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    with anthropic.Anthropic(base_url=address, api_key="-", timeout=LONG) as client:
+        given = {"model": "qwen", "tools": [tool], "max_tokens": 100}
+        whole = client.messages.create(**given, messages=messages)
+        call = next(x for x in whole.content if x.type == "tool_use")
+        assert (call.name, call.input) == ("get_weather", {"city": "Paris"})
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "14 degrees, rain"}
+        messages += [{"role": "assistant", "content": whole.content},
+                     {"role": "user", "content": [result]}]  # fmt: skip
+        with client.messages.stream(**given, messages=messages) as stream:
+            assert "14" in "".join(stream.text_stream)
+
+
+def test_an_agent_of_pydantic_ai_calls_its_tool(address: str) -> None:
+    ai = pytest.importorskip("pydantic_ai")
+    pytest.importorskip("openai")
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    model = OpenAIChatModel("qwen", provider=OpenAIProvider(base_url=f"{address}/v1", api_key="-"))
+    cities: list[str] = []
+    agent = ai.Agent(model)
+
+    @agent.tool_plain
+    def get_weather(city: str) -> str:
+        """The current weather of a city."""
+        cities.append(city)
+        return "14 degrees, rain"
+
+    result = asyncio.run(agent.run(QUESTION, model_settings={"max_tokens": 100, "timeout": LONG}))
+    assert cities[0] == "Paris"
+    assert "14" in result.output
+
+
+def test_an_agent_of_openai_calls_its_tool(address: str) -> None:
+    agents = pytest.importorskip("agents")
+    openai = pytest.importorskip("openai")
+    agents.set_tracing_disabled(disabled=True)
+    cities: list[str] = []
+
+    @agents.function_tool
+    def get_weather(city: str) -> str:
+        """The current weather of a city."""
+        cities.append(city)
+        return "14 degrees, rain"
+
+    async def talk() -> str:
+        async with openai.AsyncOpenAI(
+            base_url=f"{address}/v1", api_key="-", timeout=LONG
+        ) as client:
+            model = agents.OpenAIResponsesModel(model="qwen", openai_client=client)
+            agent = agents.Agent("weather", model=model, tools=[get_weather])
+            return str((await agents.Runner.run(agent, QUESTION, max_turns=4)).final_output)
+
+    assert "14" in asyncio.run(talk())
+    assert cities[0] == "Paris"
+
+
+def test_ollama_s_client_calls_a_tool(address: str) -> None:
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(host=address, timeout=LONG)
+    answer = client.chat(
+        model="qwen", messages=[{"role": "user", "content": QUESTION}], tools=[TOOL],
+        options={"num_predict": 100},
+    )  # fmt: skip
+    (call,) = answer.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Paris"})
+    client._client.close()
+
+
+def test_langchain_s_standard_tests(address: str, tmp_path: Any) -> None:
+    """All of its tests of chat models, in a process with their own configuration."""
+    pytest.importorskip("langchain_tests")
+    pytest.importorskip("langchain_openai")
+    import subprocess
+    import sys
+
+    (tmp_path / "test_standard.py").write_text(STANDARD.format(address=address))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb", "short"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-8000:]
+
+
+# A model of this size repeats itself in some answers, so a penalty keeps them from the limit.
+STANDARD: Final = """
+from langchain_openai import ChatOpenAI
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+
+class TestService(ChatModelIntegrationTests):
+    chat_model_class = ChatOpenAI
+    supports_json_mode = True
+    has_tool_choice = True
+    chat_model_params = {{
+        "model": "qwen", "base_url": "{address}/v1", "api_key": "-", "timeout": 600,
+        "max_retries": 0, "stream_usage": True, "max_tokens": 256, "temperature": 0,
+        "extra_body": {{"repetition_penalty": 1.2}},
+    }}
+"""
