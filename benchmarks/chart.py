@@ -74,6 +74,8 @@ def charts(result: Mapping[str, Any]) -> dict[str, str]:
     about = result["machine"]
     kind = about.get("core") or about.get("isa") or ""
     below = f"{about['cpu']} ({kind}), {result['threads']} threads, {about['time'][:10]}"
+    if about.get("commit"):
+        below += f", commit {about['commit'][:10]}"
     found = {}
     for question in QUESTIONS:
         rows = [

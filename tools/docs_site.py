@@ -21,8 +21,8 @@ SOURCE: Final = "source/"
 _LINK: Final = re.compile(r"(\]\()([^)\s]+)(\))")
 _FENCED: Final = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 _LANGUAGES: Final = {
-    ".py": "python", ".c": "c", ".h": "c", ".def": "c", ".cpp": "cpp", ".cu": "cpp", ".json": "json",
-    ".toml": "toml", ".ipynb": "json",
+    ".py": "python", ".c": "c", ".h": "c", ".def": "c", ".cpp": "cpp", ".cu": "cpp",
+    ".json": "json", ".toml": "toml", ".ipynb": "json",
 }  # fmt: skip
 LARGE: Final = 200_000  # characters of a file that is shown; the rest is cut
 
@@ -123,7 +123,7 @@ def outside(pages: dict[str, str], named: list[str]) -> dict[str, str]:
         look(path, text)
     while waiting:
         path = waiting.pop()
-        if path not in found and not (ROOT / path).suffix == ".svg":
+        if path not in found and (ROOT / path).suffix != ".svg":
             found[path] = page_of(path)
             look(path, found[path])
     return found
@@ -138,9 +138,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 mkdocs has no type
     """Called by mkdocs: add the pages of files outside docs/."""
     from mkdocs.structure.files import File
 
-    pages = {
-        DOCS + file.src_uri: file.content_string for file in files.documentation_pages()
-    }
+    pages = {DOCS + file.src_uri: file.content_string for file in files.documentation_pages()}
     named = re.findall(rf"{SOURCE}(\S+)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     have = {file.src_uri for file in files}
     for path, text in outside(pages, [x for x in named if "*" not in x]).items():

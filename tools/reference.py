@@ -10,6 +10,7 @@ Python API, which `make docs` reads from the docstrings.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import sys
@@ -32,6 +33,56 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "reference"
 TABLES: Final = ROOT / "aggml" / "native" / "table"
 MADE: Final = "This page is written by `tools/reference.py`.\n"
+
+#: Pages of the API: title, what is on the page, and the modules whose public names it shows. Names of
+#: `aggml` itself are divided by hand, in ``FACE``.
+API: Final = {
+    "graphs": ("Tensors and graphs", "Descriptions: they have no memory and compute nothing.", ()),
+    "ops": ("Operations", "Builders of nodes, with ggml's names. [Ops](../../ops.md) lists types and devices.", ("aggml.ops",)),
+    "backends": ("Backends and futures", "Ordered work on a device. [Streams and futures](../../async.md) has the rules.", ()),
+    "memory": ("Memory", "Buffers and their allocators. [Memory](../../explain/memory.md) explains them.", ()),
+    "scheduler": ("Scheduler", "One graph over several devices: [devices](../../devices.md).", ("aggml.scheduler",)),
+    "models": ("Models", "From a file to tokens, vectors and text of speech. [Generating text](../../generation.md) is the guide.", ("aggml.models",)),
+    "blocking": ("Models without await", "The same models with blocking methods, for scripts and threads: [hosting](../../hosting.md#scripts-and-threads). Each method is that of the model in [models](models.md) with the same name.", ("aggml.models.blocking",)),
+    "gguf": ("Files", "GGUF files: [the guide](../../gguf.md).", ("aggml.gguf",)),
+    "pipeline": ("Pipelines", "Stages with bounded queues: [the guide](../../pipeline.md).", ("aggml.pipeline",)),
+    "opt": ("Training", "Data sets, losses, optimizers: [the guide](../../training.md).", ("aggml.opt",)),
+    "tracing": ("Traces and races", "What ran when, and what nothing orders: [a tutorial](../../tutorials/trace.md).", ()),
+    "plugins": ("Plug-ins and devices", "Finding devices, and writing one: [the guide](../../plugins.md).", ("aggml.registry",)),
+}  # fmt: skip
+FACE: Final = {
+    "graphs": (
+        "Tensor", "TensorFlag", "new_tensor", "DType", "Graph", "build_forward_expand",
+        "build_forward_order", "build_forward_select", "build_backward_expand", "quantize",
+        "dequantize", "quantize_async", "dequantize_async", "convert", "from_dlpack", "empty",
+    ),
+    "backends": (
+        "Backend", "GraphPlan", "Future", "Times", "Event", "Stream", "gather", "as_completed",
+        "ThreadPool", "ThreadPoolParams", "ThreadPriority", "Comparison", "NodeComparison",
+        "compare_backends", "GraphCopy", "copy_graph",
+    ),
+    "memory": (
+        "Buffer", "BufferType", "BufferUsage", "MultiBuffer", "GraphAllocator", "TensorAllocator",
+        "HeapAllocator", "GraphBuffer", "NumaStrategy", "is_numa", "numa_nodes", "numa_pool",
+    ),
+    "tracing": (
+        "trace", "Trace", "TraceEvent", "check_races", "RaceChecker", "Race", "RaceError",
+    ),
+    "plugins": (
+        "API_VERSION", "Family", "Device", "DeviceCaps", "DeviceProps", "DeviceType", "DevicePlan",
+        "Plan", "compile_plan",
+    ),
+}  # fmt: skip
+
+#: Names that come first on a page; the others follow in the order of their module.
+FIRST: Final = {
+    "models": (
+        "load", "TextModel", "TokenStream", "Token", "ChatMessage", "ChatStream", "ChatDelta",
+        "EncoderModel", "SpeechModel", "VoiceModel", "Model", "Host", "fit",
+    ),
+    "blocking": ("load",),
+    "pipeline": ("run", "Stage"),
+}  # fmt: skip
 
 #: What each variable of the environment does. A test compares the names with those that the code reads.
 VARIABLES: Final = {
@@ -72,7 +123,9 @@ def table(head: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
     """A table of Markdown."""
     names = list(head)
     found = [names, ["---"] * len(names), *[list(map(str, line)) for line in lines]]
-    return "".join(f"| {' | '.join(x.replace('|', chr(92) + '|') for x in row)} |\n" for row in found)
+    return "".join(
+        f"| {' | '.join(x.replace('|', chr(92) + '|') for x in row)} |\n" for row in found
+    )
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -116,7 +169,12 @@ def http() -> str:
         out += [f"## {endpoint.method} {paths}\n", prose(endpoint.about), ""]
         if endpoint.form is not None:
             lines = [
-                (f"`{r.name}`", prose(r.values), f"`{r.default}`" if r.default else "", prose(r.about))
+                (
+                    f"`{r.name}`",
+                    prose(r.values),
+                    f"`{r.default}`" if r.default else "",
+                    prose(r.about),
+                )
                 for r in rows(endpoint.form)
             ]
             out += [table(("field", "values", "default", "meaning"), lines)]
@@ -144,7 +202,15 @@ def types() -> str:
         )
         for x in DType
     ]  # fmt: skip
-    head = ("type", "kind", "elements of a block", "bytes of a block", "bits an element", "numpy", "ops write it")
+    head = (
+        "type",
+        "kind",
+        "elements of a block",
+        "bytes of a block",
+        "bits an element",
+        "numpy",
+        "ops write it",
+    )
     return "\n".join(
         ["# Element types\n", MADE.rstrip(),
          "`aggml.DType.parse(name)` gives a type, `aggml.quantize(array, name)` converts to it. Numbers and",
@@ -202,13 +268,72 @@ def exceptions() -> str:
     return "\n".join(out)
 
 
+def found_at(module: str, name: str) -> str:
+    """Where the docstring of a public name is: the module that defines it."""
+    found = getattr(importlib.import_module(module), name)
+    home = getattr(found, "__module__", None)
+    named = getattr(found, "__qualname__", name)
+    if isinstance(home, str) and home.startswith("aggml") and hasattr(sys.modules.get(home), named):
+        return f"{home}.{named}"
+    return f"{module}.{name}"
+
+
+def shown(page: str) -> list[tuple[str, str]]:
+    """The module and the name of everything on a page of the API."""
+    found = [("aggml", name) for name in FACE.get(page, ())]
+    for module in API[page][2]:
+        names = importlib.import_module(module).__all__
+        skipped = {"blocking", "caller"} if module == "aggml.models" else set()
+        first = FIRST.get(page, ())
+        named = [*first, *(x for x in names if x not in first and x not in skipped)]
+        found += [(module, name) for name in named]
+    return found
+
+
+def api(page: str) -> str:
+    """A page of the API: a line for each name, which mkdocstrings replaces by its docstring."""
+    title, about, _ = API[page]
+    out = [f"# {title}\n", MADE, about + "\n"]
+    for module, name in shown(page):
+        found = getattr(importlib.import_module(module), name)
+        if not (inspect.isclass(found) or callable(found)):
+            out.append(f"## {module}.{name}\n\n`{found!r}`\n")
+            continue
+        out.append(f"## {name} {{ #{module}.{name} }}\n\n::: {found_at(module, name)}\n    options:\n"
+                   "      show_root_heading: false\n      heading_level: 3\n")  # fmt: skip
+    return "\n".join(out)
+
+
+def api_index() -> str:
+    """The list of the pages of the API, with all names."""
+    out = [
+        "# The API\n",
+        MADE,
+        "`dir(aggml)` has the names that programs type; this list has all public ones.\n",
+    ]
+    lines = []
+    for page, (title, _, _) in API.items():
+        names = ", ".join(f"`{name}`" for _, name in shown(page))
+        if page == "ops":
+            names = f"{len(shown(page))} names, most of them builders of nodes"
+        lines.append((f"[{title}]({page}.md)", names))
+    out += [table(("page", "names"), lines)]
+    out += [
+        "Exceptions are [on a page of their own](../exceptions.md), and so are [environment variables](../environment.md)."
+    ]
+    return "\n".join(out)
+
+
 def pages() -> dict[Path, str]:
     """The text of each page."""
     made = {
         "command-line": command_line, "http": http, "types": types,
         "instruction-sets": instruction_sets, "environment": environment, "exceptions": exceptions,
     }  # fmt: skip
-    return {FOLDER / f"{name}.md": make().rstrip() + "\n" for name, make in made.items()}
+    texts = {FOLDER / f"{name}.md": make() for name, make in made.items()}
+    texts |= {FOLDER / "api" / f"{page}.md": api(page) for page in API}
+    texts[FOLDER / "api" / "README.md"] = api_index()
+    return {path: text.rstrip() + "\n" for path, text in texts.items()}
 
 
 def main() -> int:
@@ -216,7 +341,7 @@ def main() -> int:
     found = pages()
     if sys.argv[1:] == ["--check"]:
         return int(any(not p.exists() or p.read_text() != text for p, text in found.items()))
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "api").mkdir(parents=True, exist_ok=True)
     for path, text in found.items():
         path.write_text(text, encoding="utf-8")
     return 0

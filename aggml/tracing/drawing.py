@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.tracing.timeline import TraceEvent
+    from aggml.tracing.events import TraceEvent
 
 __all__ = ["COLOURS", "OTHER", "Arrow", "page", "svg"]
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from aggml.errors import InvalidArgument
 from aggml.memory.buffer import lying
+from aggml.process import html
 from aggml.process.paths import user_path
 from aggml.stream.observe import observers
 from aggml.tensor.placement import PlacementEpoch
 from aggml.tracing.drawing import COLOURS, OTHER, Arrow, page, svg
+from aggml.tracing.events import TraceEvent
 from aggml.tracing.picture import Picture
 
 if TYPE_CHECKING:
@@ -29,28 +31,6 @@ __all__ = ["Trace", "TraceEvent", "chrome", "note_work", "trace"]
 # Operations that move and compute nothing; they show in the JSON, not in the picture.
 _MARKS: Final = frozenset({"wait", "mark", "record", "submit", "synchronize", "close", "accept"})
 _MOST_NAMES: Final = 3  # tensors of an operation that are named
-
-
-class TraceEvent(NamedTuple):
-    """One operation that is done.
-
-    Attributes:
-        stream: its name; of several of one name, the later ones have a number.
-        operation: "set", "get", "copy", "graph_compute", "wait", ...; else the name of the work.
-        submitted, started, done: seconds of ``time.perf_counter``.
-        nbytes: that it copied or filled.
-        tensors: names of placed tensors that it read or wrote, three at most; none for graphs.
-        cause: the operation that it waited for; "" if it began when it was submitted.
-    """
-
-    stream: str
-    operation: str
-    submitted: float
-    started: float
-    done: float
-    nbytes: int
-    tensors: tuple[str, ...] = ()
-    cause: str = ""
 
 
 class _Traced(NamedTuple):
@@ -208,6 +188,11 @@ class Trace:
         shown = [i for i, e in enumerate(done) if i >= notes or e.operation not in _MARKS]
         place = {i: k for k, i in enumerate(shown)}
         return [done[i] for i in shown], [Arrow(place[a], place[b]) for a, b in arrows]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the timeline."""
+        events, arrows = self._drawn()
+        return svg(events, arrows) if events else html.plain(repr(self))
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self._ops)} operations on {len(self._rows())} streams>"
