@@ -268,16 +268,6 @@ def exceptions() -> str:
     return "\n".join(out)
 
 
-def found_at(module: str, name: str) -> str:
-    """Where the docstring of a public name is: the module that defines it."""
-    found = getattr(importlib.import_module(module), name)
-    home = getattr(found, "__module__", None)
-    named = getattr(found, "__qualname__", name)
-    if isinstance(home, str) and home.startswith("aggml") and hasattr(sys.modules.get(home), named):
-        return f"{home}.{named}"
-    return f"{module}.{name}"
-
-
 def shown(page: str) -> list[tuple[str, str]]:
     """The module and the name of everything on a page of the API."""
     found = [("aggml", name) for name in FACE.get(page, ())]
@@ -299,8 +289,7 @@ def api(page: str) -> str:
         if not (inspect.isclass(found) or callable(found)):
             out.append(f"## {module}.{name}\n\n`{found!r}`\n")
             continue
-        out.append(f"## {name} {{ #{module}.{name} }}\n\n::: {found_at(module, name)}\n    options:\n"
-                   "      show_root_heading: false\n      heading_level: 3\n")  # fmt: skip
+        out.append(f"::: {module}.{name}\n    options: {{toc_label: {name}}}\n")
     return "\n".join(out)
 
 
