@@ -85,7 +85,7 @@ bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model ## against ggml, l
 # Offline: no page asks another host for anything. Warnings are errors (mkdocs.yml). Half a minute of a core.
 docs: $(VENV)/has-native $(VENV)/has-docs ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
-	@echo 'build/site/index.html; to search in it: $(PY) -m http.server -d build/site'
+	@echo 'open build/site/index.html; search works there, too'
 
 soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test ## the service with 2000 requests, of clients that hang up and deadlines too short
 	$(PY) -m benchmarks.soak $(ARGS)
