@@ -97,7 +97,8 @@ def _program(peer: str, label: str) -> str:
 
 
 def _chart(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]], below: str) -> str:
-    unit = _UNITS.get(rows[0][1]["unit"], rows[0][1]["unit"])
+    measured = str(rows[0][1]["unit"])
+    unit = _UNITS.get(measured, measured)
     less = unit in _LESS
     groups: list[tuple[str, list[tuple[str, float]]]] = []
     for label, row in rows:

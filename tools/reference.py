@@ -179,8 +179,8 @@ def http() -> str:
             ]
             out += [table(("field", "values", "default", "meaning"), lines)]
     out += ["## Fields that are not built\n"]
-    lines = [(", ".join(f"`{x}`" for x in o.names), o.state, prose(o.why)) for o in OTHERS]
-    out += [table(("field", "state", "why"), lines)]
+    others = [(", ".join(f"`{x}`" for x in o.names), o.state, prose(o.why)) for o in OTHERS]
+    out += [table(("field", "state", "why"), others)]
     return "\n".join(out)
 
 

@@ -126,7 +126,8 @@ class Model(ABC):
         ]
         if not self._closed:
             with contextlib.suppress(AggmlError):  # a model in other processes tells no memory
-                rows += [tuple(line.split(None, 1)) for line in str(self.memory).splitlines()]
+                parts = [line.split(None, 1) for line in str(self.memory).splitlines()]
+                rows += [(name, value) for name, value in parts]
         return html.table(repr(self), (), rows)
 
     @property

@@ -21,6 +21,8 @@ import reference
 from docs.pages import ROOT, blocks, text_of
 
 import aggml
+from aggml.cli import main
+from aggml.native import _native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +116,7 @@ def test_variables_of_the_environment_are_those_that_the_code_reads() -> None:
 
 def test_every_command_is_in_the_reference() -> None:
     page = text_of("docs/reference/command-line.md")
-    for path, command in reference.commands(reference.program, "aggml"):
+    for path, command in reference.commands(main, "aggml"):
         assert f"## {path}\n" in page
         for option in command.params:
             assert all(name in page for name in option.opts if name.startswith("--"))
@@ -122,7 +124,7 @@ def test_every_command_is_in_the_reference() -> None:
 
 def test_a_row_of_a_native_table_is_read_with_its_expressions() -> None:
     rows = {row[0]: row for row in reference.defined("isas.def", "AGK_ISA")}
-    assert list(rows) == [name for name, *_ in aggml.native._native.isas()]
+    assert list(rows) == [name for name, *_ in _native.isas()]
     assert rows["avx2"][1:5] == ["X86", "AGK_AVX2 | AGK_FMA | AGK_F16C", "0", "0"]
 
 
