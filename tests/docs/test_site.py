@@ -22,6 +22,7 @@ from docs.pages import ROOT, blocks, text_of
 
 import aggml
 from aggml.cli import main
+from aggml.models import errors as model_errors
 from aggml.native import _native
 
 if TYPE_CHECKING:
@@ -112,6 +113,18 @@ def test_variables_of_the_environment_are_those_that_the_code_reads() -> None:
         text = path.read_text(encoding="utf-8")
         read |= set(re.findall(r"environ\.get\(\s*\"(\w+)\"|envvar=\"(\w+)\"", text))
     assert {a or b for a, b in read} == set(reference.VARIABLES)
+
+
+def test_every_exception_has_a_cause_and_a_remedy() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text_of("docs/errors.md"), re.MULTILINE))
+    raised = {
+        name
+        for module in (aggml.errors, model_errors)
+        for name in module.__all__
+        if issubclass(getattr(module, name), Exception)
+    } - {"AggmlError", "ReadOnly"}
+    assert raised - set(rows) == set()
+    assert all(len(row.split(" | ")) == 3 and row.split(" | ")[2].strip() for row in rows.values())
 
 
 def test_every_command_is_in_the_reference() -> None:
