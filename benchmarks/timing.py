@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aggml
 from aggml.devices.cpu import isas
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
             versions[package] = "missing"
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "commit": aggml.__commit__,
         "cpu": model,
         "core": core,
         "isa": isas()[-1],

@@ -26,7 +26,7 @@ FILE = UserPath(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--picture", type=FILE, default="trace.svg", show_default=True,
-    help="File for a picture of the timeline, .svg.",
+    help="File for the timeline: .svg, or .html for a page that zooms.",
 )  # fmt: skip
 @click.option(
     "--out", type=FILE, default="trace.json", show_default=True,
@@ -43,8 +43,10 @@ def trace(
     The summary goes to standard error, since the command writes to standard output. The exit status
     is that of the command. Options of trace come before COMMAND.
     """
-    if picture.suffix.lower() != ".svg":
-        raise click.BadParameter(f"{str(picture)!r} must end with .svg", param_hint="--picture")
+    if picture.suffix.lower() not in (".html", ".svg"):
+        raise click.BadParameter(
+            f"{str(picture)!r} must end with .svg or .html", param_hint="--picture"
+        )
     program = context.find_root().command
     if command[0] == "trace":
         raise click.UsageError("trace cannot trace itself: give another command, as generate")

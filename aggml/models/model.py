@@ -8,6 +8,7 @@ Here: the interface, closing. Not here: models that continue text (text_model.py
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from aggml.models.errors import ModelError
 from aggml.models.lifetime import Lifetime, closed_error
 from aggml.models.memory import Memory, measure
 from aggml.models.token_stream import FinishReason, Token, TokenStream
+from aggml.process import html
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -113,6 +115,20 @@ class Model(ABC):
         if self._tokenizer is None:
             raise ModelError("the file has no vocabulary: give token ids instead of text")
         return self._tokenizer
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, and the memory that it takes."""
+        rows: list[tuple[str, object]] = [("architecture", self.architecture)]
+        rows += [
+            (name, getattr(self, name))
+            for name in ("ctx", "slots", "adapters")
+            if getattr(self, name, None)
+        ]
+        if not self._closed:
+            with contextlib.suppress(AggmlError):  # a model in other processes tells no memory
+                parts = [line.split(None, 1) for line in str(self.memory).splitlines()]
+                rows += [(name, value) for name, value in parts]
+        return html.table(repr(self), (), rows)
 
     @property
     @abstractmethod

@@ -154,7 +154,7 @@ def _heads(op: str, params: bytes, state: Tensor, *like: Tensor) -> Tensor:
 def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Tensor) -> Tensor:
     """The time mixing of RWKV 6 (``ggml_rwkv_wkv6``).
 
-    A token gives ``r (tf k v + S)`` and makes the state ``td S + k v``, S[k][v].
+    A token gives ``r (tf k v + S)`` and makes the state ``td S + k v``, ``S[k][v]``.
 
     Args:
         k: f32 [d, h, t], the tokens of all sequences one after the other.
@@ -192,7 +192,7 @@ def rwkv_wkv7(
 ) -> Tensor:
     """The time mixing of RWKV 7 (``ggml_rwkv_wkv7``).
 
-    A token makes the state ``S w + v k + (S a) b``, S[v][k], and gives ``S r``.
+    A token makes the state ``S w + v k + (S a) b``, ``S[v][k]``, and gives ``S r``.
 
     Args:
         r: f32 [d, h, t], the tokens of all sequences one after the other.
@@ -225,7 +225,7 @@ def gated_linear_attn(
 ) -> Tensor:
     """Gated linear attention (``ggml_gated_linear_attn``).
 
-    A token makes the state ``g S + k v``, S[k][v], and gives ``scale q S``.
+    A token makes the state ``g S + k v``, ``S[k][v]``, and gives ``scale q S``.
 
     Args:
         k: f32 [d, h, t], the tokens of all sequences one after the other.
@@ -257,7 +257,7 @@ def gated_delta_net(
     """The gated delta rule (``ggml_gated_delta_net``).
 
     A token makes the state ``S exp(g)``, adds ``beta (v - S k) k`` to it, and gives
-    ``S q / sqrt(d)``, S[v][k].
+    ``S q / sqrt(d)``, ``S[v][k]``.
 
     Args:
         q: f32 [d, hk, t, s]; head h of v goes with head h mod hk.

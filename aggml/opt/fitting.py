@@ -18,6 +18,7 @@ from aggml import InvalidArgument, InvalidHandle, Tensor
 from aggml.opt.dataset import Dataset
 from aggml.opt.results import Results
 from aggml.opt.trainer import Trainer
+from aggml.process import html
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,12 @@ class TrainingProgress(NamedTuple):
     n_batches: int
     results: Results
     seconds: float
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a bar."""
+        part = "training" if self.training else "validation"
+        text = f"epoch {self.epoch} of {self.n_epochs}, {part}, {self.seconds:.1f} s"
+        return html.bar(text, self.batch, self.n_batches)
 
 
 class Epoch(NamedTuple):

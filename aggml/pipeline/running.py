@@ -24,6 +24,7 @@ from aggml.pipeline.ordering import Ordering
 from aggml.pipeline.queues import FanParts, Parcel, Queue
 from aggml.pipeline.stages import Fan, Stage, StageError, StageStats, as_stage, whole
 from aggml.pipeline.urgency import NOT_URGENT, Urgency, Urgent, present
+from aggml.process import html
 from aggml.tracing.timeline import note_work
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ class PipelineResults:
 
     def __repr__(self) -> str:
         return f"<PipelineResults of {len(self._workers)} stages>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the stages with their numbers at this moment."""
+        return html.plain(str(self))
 
     # -- the tasks
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from aggml.errors import InvalidState
 from aggml.ops.table import IDLE
 from aggml.plan.storages import Storages
+from aggml.process import html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,6 +133,10 @@ class DevicePlan:
             f"<{type(self).__name__} of graph {self.uid}, {len(self.steps)} steps, "
             f"{self.arena_size} bytes of scratch>"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the steps."""
+        return html.plain(str(self))
 
 
 class NativePlan(Protocol):

@@ -18,6 +18,7 @@ from aggml.errors import (
     ReadOnly,
     Unsupported,
 )
+from aggml.process import html
 from aggml.tensor.dlpack import CPU_DLPACK, dlpack_of, host_view
 from aggml.tensor.layout import Extents, checked_name, describe
 from aggml.tensor.operators import Operators
@@ -320,3 +321,18 @@ class Tensor(Operators, Strided):
         if self.root.placement is not None:
             words.append("placed")
         return f"<Tensor {' '.join(words)}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        placement = self.root.placement
+        rows = [
+            ("name", self.name),
+            ("type", self.dtype.type_name),
+            ("shape", self.shape),
+            ("ne", self.ne),
+            ("op", self.op),
+            ("operands", ", ".join(x.name or "?" for x in self.src if x is not None)),
+            ("bytes", f"{self.nbytes:,}"),
+            ("lies in", "no memory yet" if placement is None else repr(placement.buffer)),
+        ]
+        return html.table("Tensor", (), [row for row in rows if row[1] not in ("", "none")])

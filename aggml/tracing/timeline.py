@@ -1,18 +1,22 @@
 """Trace: the operations of each stream, with the start and end times that the streams recorded.
 
-Here: collecting, Chrome trace JSON, a picture with a row for each stream. Not here: times of single
-operations, which every Future has (`Future.times`).
+Here: collecting, what each operation waited for, Chrome trace JSON. Not here: the drawings
+(drawing.py); times of single operations, which every Future has (`Future.times`).
 """
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
-from xml.sax.saxutils import escape
 
 from aggml.errors import InvalidArgument
+from aggml.memory.buffer import lying
+from aggml.process import html
 from aggml.process.paths import user_path
 from aggml.stream.observe import observers
+from aggml.tensor.placement import PlacementEpoch
+from aggml.tracing.drawing import Arrow, page, svg
+from aggml.tracing.events import TraceEvent
 
 if TYPE_CHECKING:
     import os
@@ -25,34 +29,30 @@ __all__ = ["Trace", "TraceEvent", "chrome", "note_work", "trace"]
 
 # Operations that move and compute nothing; they show in the JSON, not in the picture.
 _MARKS: Final = frozenset({"wait", "mark", "record", "submit", "synchronize", "close", "accept"})
-_COLOURS: Final = {
-    "set": "#4c9f70",
-    "get": "#d08c3f",
-    "copy": "#8f6bb3",
-    "graph_compute": "#3f7fbf",
-}
-_OTHER: Final = "#888888"
+_MOST_NAMES: Final = 3  # tensors of an operation that are named
 
 
-class TraceEvent(NamedTuple):
-    """One operation that is done; times in perf_counter seconds, bytes that it copied or filled."""
+class _Traced(NamedTuple):
+    """An operation as it was enqueued: its tensors, and the stream and ticket that it waits for."""
 
-    stream: str
-    operation: str
-    submitted: float
-    started: float
-    done: float
-    nbytes: int
+    stream: _native.Stream
+    name: str
+    op: _native.Op
+    tensors: tuple[str, ...]
+    waits: tuple[int, int | None] | None
 
 
 class Trace:
     """Records every operation that is enqueued between ``with`` and its end.
 
-    It keeps the slots of the operations, some 100 bytes each, and reads them when asked.
+    It keeps the slots of the operations, some 300 bytes each, and reads them when asked.
     """
 
     def __init__(self) -> None:
-        self._ops: list[tuple[_native.Stream, str, _native.Op]] = []
+        self._ops: list[_Traced] = []
+        self._last: dict[int, int] = {}  # key of a stream -> the last ticket on it that was seen
+        self._known: dict[tuple[int, int], tuple[str, ...]] = {}  # names of tensors at these bytes
+        self._epoch = 0  # of placements, in which they are known
         self._names: dict[int, str] = {}
         self._notes: list[TraceEvent] = []
 
@@ -63,18 +63,27 @@ class Trace:
     def __exit__(self, *_: object) -> None:
         observers.remove(self)
 
-    def before(self, groups: Groups) -> list[list[str]]:
+    def before(self, groups: Groups) -> list[list[tuple[Any, ...]]]:
         """See `aggml.stream.observe.Observer`."""
-        return [[desc.operation for desc in descs] for _, descs in groups]
+        if self._epoch != PlacementEpoch.value:
+            self._epoch = PlacementEpoch.value
+            self._known.clear()
+        return [[_facts(desc, self._known) for desc in descs] for _, descs in groups]
 
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
         """See `aggml.stream.observe.Observer`."""
-        names: Any = note
-        for (stream, _), found, operations in zip(groups, ops, names, strict=True):
-            self._ops += [(stream, name, op) for name, op in zip(operations, found, strict=True)]
+        facts: Any = note
+        for (stream, _), found, operations in zip(groups, ops, facts, strict=True):
+            for (name, tensors, waits), op in zip(operations, found, strict=True):
+                upto = waits
+                if waits is not None and waits[1] is None:
+                    upto = (waits[0], self._last.get(waits[0], 0))
+                self._ops.append(_Traced(stream, name, op, tensors, upto))
+                self._last[stream.key] = op.ticket
 
     def born(self, start: int, end: int, owner: object) -> None:
         """See `aggml.stream.observe.Observer`."""
+        self._known.clear()
 
     def seen(self, ops: Sequence[_native.Op]) -> None:
         """See `aggml.stream.observe.Observer`."""
@@ -87,7 +96,7 @@ class Trace:
         """Key of each stream -> its name, made unique, in the order of first use."""
         names: dict[int, str] = {}
         used: dict[str, int] = {}
-        for stream, _, _ in self._ops:
+        for stream, *_ in self._ops:
             if stream.key not in names:
                 n = used[stream.name] = used.get(stream.name, 0) + 1
                 names[stream.key] = stream.name if n == 1 else f"{stream.name} ({n})"
@@ -96,15 +105,42 @@ class Trace:
     @property
     def events(self) -> list[TraceEvent]:
         """The operations that are done by now as they were enqueued; then other work."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[list[TraceEvent], list[Arrow]]:
+        """The events, and the waits of one stream for another as pairs of their places."""
         names = self._rows()
-        found = []
-        for stream, name, op in self._ops:
+        found: list[TraceEvent] = []
+        arrows: list[Arrow] = []
+        work: dict[int, list[tuple[int, int]]] = {}  # of a stream: tickets and places of its work
+        due: dict[int, list[int]] = {}  # of a stream: places of what its next work waits for
+        for stream, name, op, tensors, waits in self._ops:
+            if waits is not None:
+                at = _last_before(work.get(waits[0], []), waits[1])
+                if at is not None and waits[0] != stream.key:
+                    due.setdefault(stream.key, []).append(at)
             submitted, started, done = op.times()
-            if started is not None and done is not None:
-                found.append(
-                    TraceEvent(names[stream.key], name, submitted, started, done, op.moved)
-                )
-        return found + self._notes
+            if started is None or done is None:
+                continue
+            cause = ""
+            place = len(found)
+            if name not in _MARKS:
+                own = work.setdefault(stream.key, [])
+                others = due.pop(stream.key, [])
+                candidates = [*others, *(at for _, at in own[-1:])]
+                before = max(candidates, key=lambda i: found[i].done, default=None)
+                if before is not None and found[before].done > submitted:
+                    first = found[before]
+                    cause = f"{first.operation} on {first.stream}"
+                    if first.tensors:
+                        cause += f" ({', '.join(first.tensors)})"
+                    if before in others:
+                        arrows.append(Arrow(before, place))
+                own.append((op.ticket, place))
+            at_row = names[stream.key]
+            event = TraceEvent(at_row, name, submitted, started, done, op.moved, tensors, cause)
+            found.append(event)
+        return found + self._notes, arrows
 
     @property
     def streams(self) -> list[str]:
@@ -122,24 +158,37 @@ class Trace:
         user_path(path).write_text(json.dumps(self.to_json()))
 
     def plot(self, path: str | os.PathLike[str], *, title: str = "") -> None:
-        """Draw a timeline, a row for each stream.
+        """Draw a timeline, a lane for each stream, with an arrow where one waits for another.
 
         Args:
-            path: of the SVG; it ends with ``.svg``. A viewer names the operation under the mouse.
+            path: ends with ``.svg`` or ``.html`` (a page that zooms). Both tell an operation's
+                tensors, bytes and cause under the mouse.
             title: above it.
 
         Raises:
             InvalidArgument: no work was traced, or another suffix.
         """
-        file = user_path(path)
-        if file.suffix.lower() != ".svg":
-            raise InvalidArgument(f"[Trace.plot] {str(path)!r} does not end with .svg")
-        done = self.events
-        notes = len(done) - len(self._notes)
-        events = [e for i, e in enumerate(done) if i >= notes or e.operation not in _MARKS]
+        suffix = user_path(path).suffix.lower()
+        if suffix not in {".html", ".svg"}:
+            raise InvalidArgument(f"[Trace.plot] {str(path)!r} ends with neither .svg nor .html")
+        events, arrows = self._drawn()
         if not events:
             raise InvalidArgument("[Trace.plot] nothing to draw: no work was done while it traced")
-        file.write_text(_svg(events, title))
+        drawn = (page if suffix == ".html" else svg)(events, arrows, title)
+        user_path(path).write_text(drawn, encoding="utf-8")
+
+    def _drawn(self) -> tuple[list[TraceEvent], list[Arrow]]:
+        """What a picture shows: the work, and the waits between it."""
+        done, arrows = self._read()
+        notes = len(done) - len(self._notes)
+        shown = [i for i, e in enumerate(done) if i >= notes or e.operation not in _MARKS]
+        place = {i: k for k, i in enumerate(shown)}
+        return [done[i] for i in shown], [Arrow(place[a], place[b]) for a, b in arrows]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the timeline."""
+        events, arrows = self._drawn()
+        return svg(events, arrows) if events else html.plain(repr(self))
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self._ops)} operations on {len(self._rows())} streams>"
@@ -182,48 +231,41 @@ def chrome(
             "tid": rows[e.stream],
             "ts": (e.started - start) * 1e6,
             "dur": (e.done - e.started) * 1e6,
-            "args": {"queued_us": (e.started - e.submitted) * 1e6, "bytes": e.nbytes},
+            "args": {
+                "queued_us": (e.started - e.submitted) * 1e6,
+                "bytes": e.nbytes,
+                "tensors": ", ".join(e.tensors),
+                "cause": e.cause,
+            },
         }
         for e in events
     ]
     return out
 
 
+def _facts(
+    desc: _native.Desc, known: dict[tuple[int, int], tuple[str, ...]]
+) -> tuple[str, tuple[str, ...], tuple[int, int | None] | None]:
+    """The name of an operation, its tensors, and the stream and ticket that it waits for.
+
+    ``known`` keeps what was found. Graphs have hundreds of operands, which are not looked for.
+    """
+    name = desc.operation
+    if name == "graph_compute" or name in _MARKS:
+        return name, (), desc.waits()
+    names: dict[str, None] = {}
+    for start, end, _ in desc.ranges():
+        found = known.get((start, end))
+        if found is None:
+            found = known[start, end] = tuple(t.name for t, _ in lying(start, end) if t.name)
+        names.update(dict.fromkeys(found))
+    return name, tuple(names)[:_MOST_NAMES], None
+
+
+def _last_before(work: list[tuple[int, int]], ticket: int | None) -> int | None:
+    """The place of the last work of a stream up to a ticket."""
+    return next((at for its, at in reversed(work) if ticket is None or its <= ticket), None)
+
+
 def _row_numbers(events: Sequence[TraceEvent]) -> dict[str, int]:
     return {name: i for i, name in enumerate(dict.fromkeys(e.stream for e in events))}
-
-
-def _svg(events: Sequence[TraceEvent], title: str) -> str:
-    row_of = _row_numbers(events)
-    start, end = min(e.started for e in events), max(e.done for e in events)
-    left, width, height = 140, 1000, 28
-    scale = width / max(end - start, 1e-9)
-    top = 30
-    rows = []
-    for name, i in row_of.items():
-        y = top + i * height
-        rows.append(
-            f'<text x="{left - 8}" y="{y + 18}" text-anchor="end">{escape(name)}</text>'
-            f'<line x1="{left}" x2="{left + width}" y1="{y + 25}" y2="{y + 25}" stroke="#ddd"/>'
-        )
-    for e in events:
-        x, y = left + (e.started - start) * scale, top + row_of[e.stream] * height
-        w = max((e.done - e.started) * scale, 0.5)
-        text = f"{e.operation}: {(e.done - e.started) * 1e3:.3f} ms"
-        rows.append(
-            f'<rect x="{x:.2f}" y="{y + 3}" width="{w:.2f}" height="20" '
-            f'fill="{_COLOURS.get(e.operation, _OTHER)}"><title>{escape(text)}</title></rect>'
-        )
-    bottom = top + len(row_of) * height
-    for k in range(6):
-        x = left + width * k / 5
-        rows.append(
-            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">'
-            f"{(end - start) * k / 5 * 1e3:.1f} ms</text>"
-        )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 40}" '
-        f'height="{bottom + 30}" font-family="sans-serif" font-size="12">'
-        f'<rect width="100%" height="100%" fill="white"/>'
-        f'<text x="{left}" y="18" font-size="14">{escape(title)}</text>{"".join(rows)}</svg>\n'
-    )

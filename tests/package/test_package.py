@@ -247,15 +247,6 @@ def test_examples_answer_help(path: Path) -> None:
     assert "usage:" in done.stdout
 
 
-def test_the_example_of_the_readme_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 1
-    done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    expected = re.findall(r"print\(.*\)  # (.*)", blocks[0])
-    assert done.stdout.splitlines() == expected
-
-
 #: A file name in a head. Patterns such as ``quant*.c`` and placeholders do not count.
 FILE_NAME = re.compile(
     r"(?<![\w*./{<-])((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|c|h|cpp|def|cu|cuh|cmake|md))\b(?![*\w])"

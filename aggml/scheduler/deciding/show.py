@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from aggml.ops.table import VIEWS
+from aggml.process import html
 from aggml.tensor import describe
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class SchedulePlan:
             f"<SchedulePlan of graph {program.uid}: {len(program.nodes)} nodes in "
             f"{len(program.splits)} splits>"
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the splits, and why each node is where it is."""
+        return html.plain(str(self))
 
     def dot(self) -> str:
         """The schedule as source of Graphviz: splits are boxes, copies dashed edges."""
