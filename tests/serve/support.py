@@ -31,7 +31,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
 LOOPS = ("uvicorn", "hypercorn")
-LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template")
+LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template", "draft")
 
 
 def engine_of(app: Starlette) -> Engine:
