@@ -193,7 +193,7 @@ class Drafter(Protocol):
         """What has to end before `draft` has an answer, if it has none yet."""
         ...
 
-    def chances(self, request: TextRequest, most: int) -> list[float]:
+    def chances(self, request: TextRequest, most: int, /) -> list[float]:
         """How probable it is that each of the next tokens is kept; empty: no draft."""
         ...
 

@@ -576,6 +576,8 @@ def test_a_step_that_was_not_measured_is_taken_to_be_no_faster_than_what_was() -
     costs.measured(4, 4, 0.060)
     by_others = costs.of(4, 8)
     assert optimistic is not None
+    assert by_prompts is not None
+    assert by_others is not None
     assert by_prompts == pytest.approx(4 * 8 * 0.002)
     assert by_others == pytest.approx(0.010 + 7 / 3 * 0.050)
     assert optimistic < by_prompts < by_others
