@@ -74,11 +74,14 @@ async def main(given: argparse.Namespace) -> None:
                 for n in map(int, given.sequences.split(",")):
                     texts = asks(task, n)
                     times: list[tuple[float, float]] = []
+                    counters = drafted.engine.counters  # type: ignore[attr-defined]
+                    before = counters.draft_tokens, counters.accepted_tokens
+                    tokens: list[list[int]] = []
+                    same: list[list[int]] = []
                     for turn in range(given.rounds + 1):  # the first one builds graphs
                         seconds, tokens = await answer(
                             plain, texts, given.tokens, given.temperature
                         )
-                        counters = drafted.engine.counters  # type: ignore[attr-defined]
                         before = counters.draft_tokens, counters.accepted_tokens
                         guessed, same = await answer(
                             drafted, texts, given.tokens, given.temperature

@@ -57,6 +57,13 @@ def test_generate_prints_what_the_model_gives(path: Path, loop: str) -> None:
     assert told("generate", path, "-p", "hello world", *GREEDY)["ids"] == found["ids"]
 
 
+def test_drafts_do_not_change_what_generate_prints(path: Path) -> None:
+    wanted = told("generate", path, "-p", "hello hello hello", *GREEDY)["ids"]
+    for draft in ("lookup", path):
+        found = told("generate", path, "-p", "hello hello hello", "--draft", draft, *GREEDY)
+        assert found["ids"] == wanted
+
+
 def test_a_prompt_comes_from_standard_input(path: Path) -> None:
     wanted, _ = run("generate", path, "-p", "hello", *GREEDY)
     assert run("generate", path, *GREEDY, given="hello")[0] == wanted

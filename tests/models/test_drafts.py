@@ -5,6 +5,7 @@ Not here: steps that verify drafts (engine/test_speculation.py), ``--draft`` (te
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -161,7 +162,7 @@ async def test_a_constrained_answer_beside_a_guessed_one_matches(
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(read)
-                tasks.start_soon(lambda read=read: read(regex="[a-c]{4,9}x"))
+                tasks.start_soon(partial(read, regex="[a-c]{4,9}x"))
         assert sorted(found["plain"]) == sorted(found["drafted"])
 
 

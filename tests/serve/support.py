@@ -31,7 +31,10 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
 LOOPS = ("uvicorn", "hypercorn")
-LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template", "mmproj")
+LIMITS = (
+    "slots", "max_waiting", "kv_memory", "chunk", "prefix_cache", "chat_template", "draft",
+    "mmproj",
+)  # fmt: skip
 
 
 def engine_of(app: Starlette) -> Engine:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from waiting import until
 
 from aggml import InvalidArgument
+from aggml.models.engine import speculation
 from aggml.models.small import write_small
 from aggml.serve.http import Options, application
 from aggml.serve.http.keys import ClientShares, read_keys
@@ -164,6 +165,20 @@ async def test_figures_have_vllm_s_names_where_they_mean_the_same(file: Path) ->
                         ("num_requests_running", 0), ("num_requests_waiting", 0),
                         ("kv_cache_usage_perc", 0)):  # fmt: skip
         assert f'vllm:{name}{{model_name="small"}} {float(value)}' in text
+
+
+async def test_drafts_are_counted_by_vllm_s_names(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speculation, "best_width", lambda chances, *_: 4 if any(chances) else 1)
+    async with serving(models=[file], draft=str(file)) as (_, client):
+        await client.post("/v1/completions", json=GIVEN | {"max_tokens": 20, "ignore_eos": True})
+        text = (await client.get("/metrics")).text
+    found = {}
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        line = f'vllm:spec_decode_num_{name}_total{{model_name="small"}} '
+        found[name] = float(text.split(line)[1].split()[0])
+    assert found["accepted_tokens"] == found["draft_tokens"] > found["drafts"] > 3
 
 
 async def test_models_of_a_host_are_loaded_when_they_are_asked_for(

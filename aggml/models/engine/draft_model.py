@@ -126,7 +126,8 @@ class DraftModel:
     @property
     def pending(self) -> Future[Any] | None:
         """As of `Drafter`."""
-        return None if self._going is None else self._going.futures[-1]
+        last = None if self._going is None else self._going.futures[-1]
+        return None if last is None or last.done() else last
 
     async def prepare(self) -> None:
         """Build the graph without which no draft can be made: that of `unbuilt`.
@@ -142,6 +143,7 @@ class DraftModel:
         """As of `Drafter`."""
         if not self._is_open():
             raise InvalidState("[draft] the draft model was closed")
+        self._collect()
         n = len(request.tokens)
         if request.adapter.number or request.pictures:
             return []  # the draft model has no such adapter, and sees nothing
@@ -205,10 +207,9 @@ class DraftModel:
 
     def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]] | None:
         """As of `Drafter`."""
+        self._collect()
         if self._going is not None:
-            if not self._going.futures[-1].done():
-                return None
-            self._end()
+            return None
         ready, self._ready = self._ready, {}
         found = {
             x: ready[x][1][:n] for x, n in wanted.items()
@@ -287,10 +288,12 @@ class DraftModel:
             futures.append(decoder.run_step(step, inputs, part.batch, chained=part.chained))
         return futures
 
-    def _end(self) -> None:
-        """Take the tokens of drafts that are complete."""
-        going, self._going = self._going, None
-        assert going is not None
+    def _collect(self) -> None:
+        """Take the tokens of drafts if they are complete."""
+        going = self._going
+        if going is None or not going.futures[-1].done():
+            return
+        self._going = None
         took = (time.perf_counter() - going.begun) / len(going.futures)
         old = took if self._seconds is None else self._seconds
         self._seconds = old + 0.2 * (min(took, 3 * old) - old)

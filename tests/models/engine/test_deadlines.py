@@ -91,7 +91,7 @@ async def test_short_prompts_do_not_make_a_long_one_look_slow(tmp_path: Path) ->
         one = request(prompt(2), 1)
         for n, seconds in [(2, 0.01), (2, 0.01), (400, 0.1), (2, 0.01), (2, 0.01)]:
             chunk = [(one, Piece(prompt(n), 0, 0, None))]
-            plan = SimpleNamespace(chunk=chunk, running=[], chained=False)
+            plan = SimpleNamespace(chunk=chunk, running=[], chained=False, drafts={})
             engine._measure(cast("Any", plan), seconds)
         assert engine._rates.prompt is not None
         assert 0.1 / 400 < engine._rates.prompt < 2 * 0.1 / 400

@@ -456,6 +456,34 @@ async def test_a_draft_model_that_fails_ends_speculation_and_no_answer(
 
 
 @pytest.mark.anyio
+async def test_a_draft_that_nobody_waits_for_any_more_holds_nobody_up(
+    folder: Path, always: Callable[[int], None]
+) -> None:
+    async with engines(folder) as engine:
+        wanted = await answer(engine, request(prompt(20, 6), 2))
+    always(4)
+    async with speculating(folder, draft="llama") as engine:
+        assert engine.speculation is not None
+        drafter = engine.speculation.drafter
+        assert isinstance(drafter, DraftModel)
+        one = request(prompt(30, 1), 60)
+        engine.submit(one)
+        async with anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                await rest(engine, one)
+
+            tasks.start_soon(read)
+            while drafter.pending is None:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        # Two tokens leave nothing to guess, so nobody asks for a draft.
+        with anyio.fail_after(60):
+            assert await answer(engine, request(prompt(20, 6), 2)) == wanted
+        await settle(engine)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_request_that_ends_within_a_draft_gets_no_token_more(
     folder: Path, always: Callable[[int], None]
@@ -548,6 +576,8 @@ def test_a_step_that_was_not_measured_is_taken_to_be_no_faster_than_what_was() -
     costs.measured(4, 4, 0.060)
     by_others = costs.of(4, 8)
     assert optimistic is not None
+    assert by_prompts is not None
+    assert by_others is not None
     assert by_prompts == pytest.approx(4 * 8 * 0.002)
     assert by_others == pytest.approx(0.010 + 7 / 3 * 0.050)
     assert optimistic < by_prompts < by_others
