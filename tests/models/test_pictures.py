@@ -473,6 +473,6 @@ def test_a_blocking_model_takes_pictures(tmp_path: Path) -> None:
     with aggml.models.blocking.load(text, mmproj=eyes, ctx=512) as model:
         assert model.sees
         assert np.abs(model.embed_image(files.picture(0)) - known["rows0"]).max() < 2e-3
-        prompt = [A, files.picture(0), B, files.picture(1), C]
+        prompt: list[str | NDArray[np.uint8]] = [A, files.picture(0), B, files.picture(1), C]
         made = [x.id for x in model.generate(prompt, max_tokens=4)]
         assert made == known["next"][:4].tolist()
