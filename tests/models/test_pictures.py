@@ -102,7 +102,7 @@ async def test_a_prompt_with_pictures_has_the_logits_and_the_answer_of_llama_cpp
 def test_resized_pictures_are_those_of_pillow_to_the_last_bit(
     size: tuple[int, int], by: Any
 ) -> None:
-    # First along rows, as Pillow does up to version 12; later ones begin with the cheaper side.
+    # First along rows, as llama.cpp does; Pillow 13 begins with the side that takes less work.
     random = np.random.default_rng(3)
     rgb = random.integers(0, 256, (50, 70, 3)).astype(np.uint8)
     width, height = size
