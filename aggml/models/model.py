@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
     TokenIds = Sequence[int] | npt.NDArray[np.integer[Any]]
+    Pixels = npt.NDArray[np.uint8] | bytes | str
+    Mixed = Sequence[str | TokenIds | Pixels]
 
 __all__ = ["LONG_TEXT", "Closing", "Computer", "FinishReason", "Model", "Token"]
 
@@ -145,7 +147,7 @@ class Model(ABC):
         """The chat template, from messages to text; only models that continue text have one."""
         raise self._cannot("template", "does not continue text, so it has no chat template")
 
-    async def logits(self, ids: TokenIds) -> F32:
+    async def logits(self, ids: TokenIds | Mixed) -> F32:
         """The logits after each token, float32 (len(ids), vocabulary).
 
         Raises:
@@ -153,13 +155,21 @@ class Model(ABC):
         """
         raise self._cannot("logits", "does not continue text")
 
-    def generate(self, prompt: str | TokenIds, **options: Any) -> TokenStream:  # noqa: ANN401
+    def generate(self, prompt: str | TokenIds | Mixed, **options: Any) -> TokenStream:  # noqa: ANN401
         """Continue a prompt, token by token; the options are those of `TextModel.generate`.
 
         Raises:
             Unsupported: the model does not continue text.
         """
         raise self._cannot("generate", "does not continue text")
+
+    async def embed_image(self, rgb: Pixels) -> F32:
+        """The embeddings of a picture, float32 [n, width].
+
+        Raises:
+            Unsupported: the model does not continue text.
+        """
+        raise self._cannot("embed_image", "does not continue text, so it sees no pictures")
 
     async def chat(
         self,

@@ -49,8 +49,6 @@ from aggml.models.vision import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from aggml.models.adapters.stacks import AdapterChoice, Adapters
     from aggml.models.chat.answers import ChatStream
     from aggml.models.chat.messages import ChatMessage
@@ -64,12 +62,10 @@ if TYPE_CHECKING:
     from aggml.models.engine.requests import PlacedPicture, Result
     from aggml.models.engine.speculation import Speculation
     from aggml.models.memory import Memory
-    from aggml.models.model import Closing, TokenIds
+    from aggml.models.model import Closing, Mixed, Pixels, TokenIds
     from aggml.models.rank_head import RankHead
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.vision import PictureEncoder
-
-    Pixels = npt.NDArray[np.uint8] | bytes | str
 
 __all__ = ["TextModel"]
 
@@ -174,9 +170,7 @@ class TextModel(Model):
         rounded = "" if self.asked_ctx in (None, self.ctx) else f" ({self.asked_ctx} rounded up)"
         return f"<TextModel {self.architecture}, ctx {self.ctx}{rounded}, {state}>"
 
-    async def logits(
-        self, ids: TokenIds | Sequence[str | TokenIds | Pixels], *, adapter: str | None = None
-    ) -> F32:
+    async def logits(self, ids: TokenIds | Mixed, *, adapter: str | None = None) -> F32:
         """The logits after each token of a sequence.
 
         Args:
@@ -266,7 +260,7 @@ class TextModel(Model):
 
     def generate(  # type: ignore[override]  # its options by name
         self,
-        prompt: str | TokenIds | Sequence[str | TokenIds | Pixels],
+        prompt: str | TokenIds | Mixed,
         *,
         max_tokens: int = 24,
         temperature: float = 0.0,

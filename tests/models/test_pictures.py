@@ -102,7 +102,7 @@ async def test_a_prompt_with_pictures_has_the_logits_and_the_answer_of_llama_cpp
 def test_resized_pictures_are_those_of_pillow_to_the_last_bit(
     size: tuple[int, int], by: Any
 ) -> None:
-    # First along rows, as Pillow does up to version 12; later ones begin with the cheaper side.
+    # First along rows, as llama.cpp does; Pillow 13 begins with the side that takes less work.
     random = np.random.default_rng(3)
     rgb = random.integers(0, 256, (50, 70, 3)).astype(np.uint8)
     width, height = size
@@ -473,6 +473,6 @@ def test_a_blocking_model_takes_pictures(tmp_path: Path) -> None:
     with aggml.models.blocking.load(text, mmproj=eyes, ctx=512) as model:
         assert model.sees
         assert np.abs(model.embed_image(files.picture(0)) - known["rows0"]).max() < 2e-3
-        prompt = [A, files.picture(0), B, files.picture(1), C]
+        prompt: list[str | NDArray[np.uint8]] = [A, files.picture(0), B, files.picture(1), C]
         made = [x.id for x in model.generate(prompt, max_tokens=4)]
         assert made == known["next"][:4].tolist()

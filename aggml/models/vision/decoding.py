@@ -65,8 +65,7 @@ def decode_picture(name: str, data: bytes) -> npt.NDArray[np.uint8]:
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 problem = shape_problem(*image.size)
                 if problem is None:
-                    turned = ImageOps.exif_transpose(image)
-                    return np.array((turned or image).convert("RGB"), np.uint8)
+                    return np.array(ImageOps.exif_transpose(image).convert("RGB"), np.uint8)
     except Exception as error:  # of any class: what a decoder raises for wrong bytes
         raise InvalidArgument(
             f"{name} is no picture that can be read ({len(data)} bytes): {error}"

@@ -87,7 +87,8 @@ class Idefics3:
             rows = min(max(1, math.floor(height / side + 0.5)), 16)
             fine = resize_padded(rgb, columns * side, rows * side, "bicubic")
             whole = resize(rgb, side, side, "bicubic")
-        pixels, written = [], []
+        pixels: list[U8] = []
+        written: list[str | int] = []
         around = "<fake_token_around_image>"
         for y in range(rows):
             for x in range(columns):

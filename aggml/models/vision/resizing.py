@@ -1,8 +1,8 @@
 """Resampling of pictures as Pillow does it, to the last bit: models were trained with that.
 
 Each output pixel is a weighted sum of the pixels around it, first along rows and then along
-columns. (Pillow 13 begins with the side that takes less work; those before it, and llama.cpp, do
-not.) Weights are whole numbers of 22 bits behind the point, and each pass rounds to bytes. Here:
+columns. (llama.cpp has this order, too; Pillow 13 begins with the other side where it takes less
+work.) Weights are whole numbers of 22 bits behind the point, and each pass rounds to bytes. Here:
 that, on arrays, so that no picture has to become an object of Pillow. Not here: which sizes a model
 wants (its file in this room).
 """

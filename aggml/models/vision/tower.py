@@ -85,8 +85,10 @@ class Tower:
     def patches(self, rgb: U8) -> F32:
         """The patches of a view, row by row: (patches, 3 * patch * patch), colour by colour."""
         rows, columns, p = rgb.shape[0] // self.patch, rgb.shape[1] // self.patch, self.patch
-        x = rgb.astype(np.float32) / np.float32(255)
-        x = (x - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        x: F32 = rgb.astype(np.float32)
+        x /= np.float32(255)
+        x -= np.array(self.mean, np.float32)
+        x /= np.array(self.std, np.float32)
         x = x.reshape(rows, p, columns, p, 3).transpose(0, 2, 4, 1, 3)
         return np.ascontiguousarray(x.reshape(rows * columns, 3 * p * p))
 
