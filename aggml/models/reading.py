@@ -255,7 +255,7 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     Raises:
         ModelError: an unknown way of pooling.
     """
-    kind, pooling = _pooling(hp)
+    kind, pooling = pooling_of(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length", least=1),
@@ -301,7 +301,7 @@ RANK: Final = 4  # the way of pooling of a rank head
 POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", RANK: "cls"}
 
 
-def _pooling(hp: Hyperparameters) -> tuple[int, Pooling]:
+def pooling_of(hp: Hyperparameters) -> tuple[int, Pooling]:
     """The file's way of pooling: GGUF's number, and its name.
 
     Raises:
@@ -326,7 +326,7 @@ def encoder_of(
     Raises:
         ModelError: an unknown way of pooling.
     """
-    kind, pooling = _pooling(hp)
+    kind, pooling = pooling_of(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length", least=1),
