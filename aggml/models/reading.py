@@ -41,6 +41,7 @@ __all__ = [
     "mamba2_of",
     "nets_of",
     "normed_after",
+    "pooling_of",
     "rms_encoder_of",
     "rope_of",
     "routed_of",
