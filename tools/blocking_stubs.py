@@ -29,6 +29,7 @@ CLASSES: Final = (
     ("model", "Model", "BlockingObject"),
     ("text_model", "TextModel", "BlockingModel"),
     ("encoder_model", "EncoderModel", "BlockingModel"),
+    ("encoder_decoder_model", "EncoderDecoderModel", "BlockingModel"),
     ("speech_model", "SpeechModel", "BlockingModel"),
     ("host", "ModelUse", "BlockingObject"),
     ("host", "Host", "BlockingObject"),

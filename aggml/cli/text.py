@@ -341,17 +341,16 @@ async def embed(
     async with opened(
         model, device, threads, ctx, cache, adapters=adapters, control_vectors=control_vectors
     ) as loaded:
-        if sparse:
-            terms = await loaded.embed_sparse(lines)
-        else:
-            vectors = await loaded.embed(lines)
-    if sparse:
+        terms = await loaded.embed_sparse(lines) if sparse else None
+        vectors = None if sparse else await loaded.embed(lines)
+    if terms is not None:
         if as_json:
             show(terms)
             return
         for one in terms:
             click.echo(" ".join(f"{token}:{weight:.6g}" for token, weight in one.items()))
         return
+    assert vectors is not None
     if as_json:
         show(vectors.tolist())
         return

@@ -16,6 +16,7 @@ from aggml.models.chat import ChatDelta, ChatMessage, ChatStream, ToolCall, Tool
 from aggml.models.checking import problems_of
 from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
+from aggml.models.encoder_decoder_model import EncoderDecoderModel
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.requests import caller
 from aggml.models.errors import (
@@ -47,14 +48,14 @@ from aggml.models.weights import open_model
 
 __all__ = [
     "Architecture", "ChatDelta", "ChatMessage", "ChatStream", "Converted", "DeadlineError",
-    "Description", "DeviceLayers", "Divergence", "EncoderModel", "EngineError", "Fit", "FullError",
-    "Host", "Hyperparameters", "Importance", "Layer", "Memory", "MemoryShortage", "Model",
-    "ModelError", "ModelStatus", "NotFiniteError", "Partial", "Perplexity", "Ranked", "Segment",
-    "Span", "SpeechModel",
-    "TextModel", "Token", "TokenStream", "TooLongError", "ToolCall", "ToolCallDelta", "Usage",
-    "VoiceModel", "Word", "blocking", "caller", "computing", "convert", "evaluate", "fit",
-    "known_architectures", "load", "measure_imatrix", "open_model", "problems_of", "ranked",
-    "read_sound", "read_wav", "register_architecture",
+    "Description", "DeviceLayers", "Divergence", "EncoderDecoderModel", "EncoderModel",
+    "EngineError", "Fit", "FullError", "Host", "Hyperparameters", "Importance", "Layer", "Memory",
+    "MemoryShortage", "Model", "ModelError", "ModelStatus", "NotFiniteError", "Partial",
+    "Perplexity", "Ranked", "Segment", "Span", "SpeechModel", "TextModel", "Token", "TokenStream",
+    "TooLongError", "ToolCall", "ToolCallDelta", "Usage", "VoiceModel", "Word", "blocking",
+    "caller", "computing", "convert", "evaluate", "fit", "known_architectures", "load",
+    "measure_imatrix", "open_model", "problems_of", "ranked", "read_sound", "read_wav",
+    "register_architecture",
 ]  # fmt: skip
 
 

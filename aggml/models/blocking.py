@@ -14,6 +14,7 @@ methods do (the asynchronous classes).
 from __future__ import annotations
 
 from aggml.models.chat.answers import ChatStream
+from aggml.models.encoder_decoder_model import EncoderDecoderModel
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.fitting import fit as _fit
 from aggml.models.host import Host as _Host
@@ -27,7 +28,8 @@ from aggml.models.token_stream import TokenStream
 from aggml.models.voice_model import VoiceModel
 
 __all__ = [
-    "BlockingChatStream", "BlockingEncoderModel", "BlockingHost", "BlockingModel",
+    "BlockingChatStream", "BlockingEncoderDecoderModel", "BlockingEncoderModel", "BlockingHost",
+    "BlockingModel",
     "BlockingModelUse", "BlockingSpeechModel", "BlockingStream", "BlockingTextModel",
     "BlockingTokenStream", "BlockingVoiceModel", "Host", "fit", "load",
 ]  # fmt: skip
@@ -36,6 +38,7 @@ BlockingTokenStream = blocking_class(TokenStream, __name__, BlockingStream)
 BlockingChatStream = blocking_class(ChatStream, __name__, BlockingStream)
 BlockingModel = blocking_class(Model, __name__)
 BlockingTextModel = blocking_class(TextModel, __name__, BlockingModel)
+BlockingEncoderDecoderModel = blocking_class(EncoderDecoderModel, __name__, BlockingModel)
 BlockingEncoderModel = blocking_class(EncoderModel, __name__, BlockingModel)
 BlockingSpeechModel = blocking_class(SpeechModel, __name__, BlockingModel)
 BlockingVoiceModel = blocking_class(VoiceModel, __name__, BlockingModel)

@@ -28,6 +28,7 @@ from aggml.models.tokenizers import Vocabulary
 
 __all__ = [
     "BlockingChatStream",
+    "BlockingEncoderDecoderModel",
     "BlockingEncoderModel",
     "BlockingHost",
     "BlockingModel",
@@ -329,6 +330,32 @@ class BlockingEncoderModel(BlockingModel):
     def rerank_ids(
         self, pairs: Sequence[TokenIds], *, priority: int = 0, deadline: float | None = None
     ) -> F32: ...
+
+class BlockingEncoderDecoderModel(BlockingModel):
+    architecture: str
+    ctx: int
+    start: int
+    @property
+    def width(self) -> int: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    def logits(self, ids: TokenIds, decoder_ids: TokenIds | None = None) -> F32: ...
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        prompt: str | None = None,
+    ) -> F32: ...
+    def embed_ids(
+        self,
+        sequences: Sequence[TokenIds],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+    ) -> F32: ...
+    def embed_multi(self, texts: Sequence[str], *, normalize: bool = False) -> list[F32]: ...
 
 class BlockingSpeechModel(BlockingModel):
     architecture: str

@@ -13,15 +13,14 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from aggml import InvalidArgument
-from aggml.models.description import Architecture, Description
+from aggml.models.description import Architecture
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml.models.checkpoints.recipes import Checkpoint
-    from aggml.models.description import SpeechDescription
-    from aggml.models.encoder.description import EncoderDescription
+    from aggml.models.description import AnyDescription
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["GROUP", "checkpoints", "describe", "known_architectures", "register_architecture"]
@@ -77,7 +76,7 @@ def checkpoints() -> list[tuple[str, Checkpoint]]:
     ]
 
 
-def describe(hp: Hyperparameters) -> Description | EncoderDescription | SpeechDescription:
+def describe(hp: Hyperparameters) -> AnyDescription:
     """The model that a file describes.
 
     Raises:

@@ -17,6 +17,7 @@ import numpy as np
 from aggml import DType
 from aggml.models.catalogue import describe
 from aggml.models.encoder.description import EncoderDescription
+from aggml.models.encoder_decoder import EncoderDecoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.unread import unknown_keys, unread_problems
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from aggml import Tensor
-    from aggml.models.description import Description, SpeechDescription
+    from aggml.models.description import AnyDescription
     from aggml.models.forms import TensorForm
 
-    Described: TypeAlias = Description | EncoderDescription | SpeechDescription
+    Described: TypeAlias = AnyDescription
 
 __all__ = [
     "describe_checked", "is_causal", "layer_problems", "problems_of", "tensor_problems",
@@ -41,7 +42,7 @@ UNREAD: Final = (
     (re.compile(r"\.nextn\."), "layers that predict further tokens, which can be left out"),
     (re.compile(r"\.attn_rot_embd\.|\.rope_freqs\."), "frequencies that follow from the base"),
 )
-LAYERS: Final = re.compile(r"(enc\.|)blk\.(\d+)\.")
+LAYERS: Final = re.compile(r"(enc\.|dec\.|)blk\.(\d+)\.")
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
 
 # -- hyperparameters
@@ -86,7 +87,7 @@ def problems_of(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> I
 
 def is_causal(model: Described) -> bool:
     """Whether the tokens of a model see only earlier ones."""
-    return not isinstance(model, EncoderDescription)
+    return not isinstance(model, (EncoderDescription, EncoderDecoderDescription))
 
 
 def _describe(metadata: Mapping[str, Any]) -> tuple[Hyperparameters, Described]:

@@ -8,7 +8,7 @@ themselves (blocks/), the architectures (architectures/), the graph (decoder/ste
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, cast
 
 from aggml import InvalidArgument, Unsupported
 from aggml.models.forms import FormContext, TensorForm, demand, has_biased_norms, linear, norm
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aggml.models.blocks.scope import Scope
     from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.encoder.description import EncoderDescription
+    from aggml.models.encoder_decoder import EncoderDecoderDescription
     from aggml.models.hyperparameters import Hyperparameters
     from aggml.models.kv.room import Cached, CrossMemory, State
 
@@ -367,6 +368,12 @@ class SpeechDescription:
         return found | self.audio.layer_forms(tensors, "enc.") | self.text.forms(tensors)
 
 
+#: What an architecture may describe.
+AnyDescription: TypeAlias = (
+    "Description | EncoderDescription | EncoderDecoderDescription | SpeechDescription"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """One architecture: each file of ``architectures/`` has one, programs register others.
@@ -379,5 +386,5 @@ class Architecture:
     """
 
     names: tuple[str, ...]
-    describe: Callable[[Hyperparameters], Description | EncoderDescription | SpeechDescription]
+    describe: Callable[[Hyperparameters], AnyDescription]
     checkpoints: tuple[Checkpoint, ...] = ()

@@ -25,6 +25,7 @@ from aggml.models.description import Description, SpeechDescription
 from aggml.models.dividing import SHARE, divided, layer_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
+from aggml.models.encoder_decoder import EncoderDecoderDescription
 from aggml.models.footprint import (
     Footprint,
     packed_bytes,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from aggml import Backend, Device, Scheduler, Tensor
     from aggml.models.adapters.reading import AdapterArrays
+    from aggml.models.description import AnyDescription
     from aggml.models.site import Site
     from aggml.models.weights import ModelFile
 
@@ -312,7 +314,7 @@ async def fit_text(
 
 
 async def fit_model(
-    model: Description | EncoderDescription | SpeechDescription,
+    model: AnyDescription,
     file: ModelFile,
     site: Site | None,
     memory: int | None,
@@ -333,6 +335,11 @@ async def fit_model(
         cache: as for `fit`.
         adapters: adapters and control vectors that lie beside the weights.
     """
+    if isinstance(model, EncoderDecoderDescription):
+        raise aggml.Unsupported(
+            f"[fit] what a model of the architecture {model.architecture!r} takes is not known "
+            "before it computes: it keeps nothing but its weights"
+        )
     if site is None:
         devices = [await anyio.to_thread.run_sync(aggml.best_device)]
     else:

@@ -28,6 +28,8 @@ from aggml.models.description import Description, SpeechDescription
 from aggml.models.drafting import draft_of, speculation_of
 from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder.weights import ELEMENTS, EncoderFile
+from aggml.models.encoder_decoder import EncoderDecoder, EncoderDecoderDescription
+from aggml.models.encoder_decoder_model import EncoderDecoderModel
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.engine.engine import staged_slots
 from aggml.models.engine.opening import SLOTS, WINDOWS, EngineLimits, engine_of, is_short
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
     from aggml.models.adapters.reading import AdapterArrays
     from aggml.models.chat.tools import ToolFormat
+    from aggml.models.description import AnyDescription
     from aggml.models.drafting import Draft
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
@@ -306,6 +309,10 @@ async def _load(
                     f"[load] dtype is {dtype!r}, but {model.architecture} is no encoder: "
                     "aggml.models.convert writes a file whose matrices have another type"
                 )
+            if isinstance(model, EncoderDecoderDescription):
+                weights = await load_weights(at, file, model.needs(), progress)
+                both = EncoderDecoder(at, model, weights)
+                return EncoderDecoderModel(both, tokenizer, owned=own)
             if isinstance(model, SpeechDescription):
                 speech = await _load_speech(at, file, model, slots or WINDOWS, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
@@ -422,7 +429,7 @@ async def _prompts(file: ModelFile) -> tuple[dict[str, str], str | None]:
     return {}, None
 
 
-async def described(file: ModelFile) -> Description | EncoderDescription | SpeechDescription:
+async def described(file: ModelFile) -> AnyDescription:
     """The model that a file describes, after its hyperparameters and tensors were checked.
 
     In a thread: the first time it looks for architectures in all installed packages, which takes
@@ -567,6 +574,8 @@ async def load_decoder(
     model = await described(file)
     if isinstance(model, EncoderDescription):
         raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
+    if isinstance(model, EncoderDecoderDescription):
+        raise ModelError(f"{model.architecture} reads and writes two texts: it continues none")
     if isinstance(model, SpeechDescription):
         raise ModelError(f"{model.architecture} is a model of speech: it does not continue text")
     if stage is not None:

@@ -42,6 +42,7 @@ __all__ = [
     "mamba2_of",
     "nets_of",
     "normed_after",
+    "pooling_of",
     "rms_encoder_of",
     "rope_of",
     "routed_of",
@@ -271,7 +272,7 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     Raises:
         ModelError: an unknown way of pooling.
     """
-    kind, pooling = _pooling(hp)
+    kind, pooling = pooling_of(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length", least=1),
@@ -322,7 +323,7 @@ RANK: Final = 4  # the way of pooling of a rank head
 POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", RANK: "cls"}
 
 
-def _pooling(hp: Hyperparameters) -> tuple[int, Pooling]:
+def pooling_of(hp: Hyperparameters) -> tuple[int, Pooling]:
     """The file's way of pooling: GGUF's number, and its name.
 
     Raises:
@@ -347,7 +348,7 @@ def encoder_of(
     Raises:
         ModelError: an unknown way of pooling.
     """
-    kind, pooling = _pooling(hp)
+    kind, pooling = pooling_of(hp)
     read: dict[str, Any] = {
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length", least=1),

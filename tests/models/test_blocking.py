@@ -27,6 +27,7 @@ import aggml
 from aggml import InvalidState
 from aggml.models import (
     ChatStream,
+    EncoderDecoderModel,
     EncoderModel,
     Host,
     Model,
@@ -47,6 +48,7 @@ ROOT = Path(aggml.__file__).parent.parent
 PAIRS = [
     (Model, blocking.BlockingModel),
     (TextModel, blocking.BlockingTextModel),
+    (EncoderDecoderModel, blocking.BlockingEncoderDecoderModel),
     (EncoderModel, blocking.BlockingEncoderModel),
     (SpeechModel, blocking.BlockingSpeechModel),
     (TokenStream, blocking.BlockingTokenStream),

@@ -15,6 +15,7 @@ from aggml.models.reading import (
 
 if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
+    from aggml.models.checkpoints.recipes import Rule
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -26,7 +27,7 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     return encoder_of(hp, layers, positions=True)
 
 
-_BERT: Final = {
+_BERT: Final[dict[str, Rule]] = {
     "token_embd": "embeddings.word_embeddings",
     "token_types": "embeddings.token_type_embeddings",
     "position_embd": "embeddings.position_embeddings",
@@ -40,7 +41,7 @@ _BERT: Final = {
     "blk.{i}.ffn_down": "encoder.layer.{i}.output.dense",
     "blk.{i}.layer_output_norm": "encoder.layer.{i}.output.LayerNorm",
 }
-_DISTIL: Final = {
+_DISTIL: Final[dict[str, Rule]] = {
     "blk.{i}.attn_q": "transformer.layer.{i}.attention.q_lin",
     "blk.{i}.attn_k": "transformer.layer.{i}.attention.k_lin",
     "blk.{i}.attn_v": "transformer.layer.{i}.attention.v_lin",
@@ -51,22 +52,22 @@ _DISTIL: Final = {
     "blk.{i}.layer_output_norm": "transformer.layer.{i}.output_layer_norm",
 }
 #: Heads that predict masked words: SPLADE's weights of words are made of them.
-_WORDS: Final = {
+_WORDS: Final[dict[str, Rule]] = {
     "mlm.dense": "cls.predictions.transform.dense",
     "mlm.norm": "cls.predictions.transform.LayerNorm",
     "mlm.output": ("cls.predictions.decoder", "cls.predictions"),
 }
-_ROBERTA_WORDS: Final = {
+_ROBERTA_WORDS: Final[dict[str, Rule]] = {
     "mlm.dense": "lm_head.dense",
     "mlm.norm": "lm_head.layer_norm",
     "mlm.output": ("lm_head.decoder", "lm_head"),
 }
-_DISTIL_WORDS: Final = {
+_DISTIL_WORDS: Final[dict[str, Rule]] = {
     "mlm.dense": "vocab_transform",
     "mlm.norm": "vocab_layer_norm",
     "mlm.output": "vocab_projector",
 }
-_TOKENS: Final = {"sparse": "sparse_linear"}  # bge-m3: a weight of each token
+_TOKENS: Final[dict[str, Rule]] = {"sparse": "sparse_linear"}  # bge-m3: a weight of each token
 _GUESSES: Final = (r"^cls\.", r"^lm_head\.", r"^vocab_")  # heads that predict masked words; unused
 
 
@@ -79,7 +80,7 @@ def _roberta_context(config: Config) -> int:
     return int(config.need("max_position_embeddings")) - _before_first(config)
 
 
-_XLM_ROBERTA: Final = _BERT | _TOKENS | {
+_XLM_ROBERTA: Final[dict[str, Rule]] = _BERT | _TOKENS | {
     "position_embd": without_first("embeddings.position_embeddings", _before_first),
 }  # fmt: skip
 _ABSOLUTE: Final = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
