@@ -1243,6 +1243,8 @@ class Backend(ABC):
             InvalidArgument: ``on`` is this backend, or belongs to another device.
             InvalidState: one of the two is closed.
             others: as `set`; then nothing is uploaded.
+
+        Cancellation: of an await in the block, or of a Future: the uploads go on.
         """
         what = "Backend.prefetch"
         self._check_open(what)
