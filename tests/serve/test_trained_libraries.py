@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -132,13 +134,11 @@ def test_ollama_s_client_calls_a_tool(address: str) -> None:
     client._client.close()
 
 
+@pytest.mark.slow
 def test_langchain_s_standard_tests(address: str, tmp_path: Any) -> None:
     """All of its tests of chat models, in a process with their own configuration."""
     pytest.importorskip("langchain_tests")
     pytest.importorskip("langchain_openai")
-    import subprocess
-    import sys
-
     (tmp_path / "test_standard.py").write_text(STANDARD.format(address=address))
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     ended = subprocess.run(
