@@ -17,7 +17,6 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from aggml import InvalidArgument
-from aggml.models.adapters.given import adapters_of
 from aggml.process.paths import user_path
 from aggml.ray.front import Behind, Front
 from aggml.ray.scaling import Replica
@@ -86,8 +85,8 @@ def service(
     each = limits or Limits()
     if options.get("api_key_file") is not None:
         options["api_key_file"] = user_path(options["api_key_file"]).resolve()
-    given_adapters = adapters_of("service", options.get("adapters", {})).named
-    options["adapters"] = {k: (x.path.resolve(), x.scale) for k, x in given_adapters.items()}
+    adapters = options.get("adapters", {})
+    options["adapters"] = {name: _at_full_path(given) for name, given in adapters.items()}
     of_each = Options(
         models=[user_path(x).resolve() for x in models], devices=devices, threads=threads,
         limits=each, deadline=deadline, drain=drain, collect_seldom=True, **options,
@@ -120,6 +119,14 @@ def service(
         ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
     )(serve.ingress()(Front)).bind(behind)
     return bound
+
+
+def _at_full_path(given: Any) -> Any:  # noqa: ANN401 a path, or a path and a scale
+    """An adapter whose path is the same in every process."""
+    if isinstance(given, (tuple, list)):
+        path, scale = given
+        return user_path(path).resolve(), scale
+    return user_path(given).resolve()
 
 
 def _scaling(fewest: int, most: int, slots: int, tokens: int | None) -> dict[str, Any]:

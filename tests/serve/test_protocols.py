@@ -317,3 +317,42 @@ def test_the_answers_that_are_kept_are_bounded_and_their_owner_s() -> None:
     assert len(store) == 1  # the older ones made room
     store.delete("big", "ann")
     assert len(store) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ([12, 34, "a", 56], None),
+        (["a", 12], None),
+        ({"prompt_string": "a b"}, "a b"),
+        ({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, "a b"),
+    ],
+)
+async def test_inputs_of_embeddings_in_all_forms_of_llama_server(
+    file: Path, given: Any, same: str | None
+) -> None:
+    async with serving(models=[file]) as (_, client):
+        one = await ask(client, "/v1/embeddings", input=given)
+        many = await ask(client, "/v1/embeddings", input=["x", given])
+        assert len(one["data"]) == 1
+        assert len(many["data"]) == 2
+        if same is not None:
+            text = await ask(client, "/v1/embeddings", input=same)
+            assert one["data"] == text["data"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]},
+        {"content": "a"},
+        [12, "a", 10**9],
+        [12, 1.5],
+        [[12, None]],
+        {},
+    ],
+)
+async def test_inputs_of_embeddings_that_are_no_text_are_refused(file: Path, given: Any) -> None:
+    async with serving(models=[file]) as (_, client):
+        answer = await client.post("/v1/embeddings", json={"input": given})
+        assert answer.status_code == 400, answer.text

@@ -124,7 +124,8 @@ def _strangers(value: object, kind: msgspec.inspect.Type, at: str) -> Iterator[s
                     yield from _strangers(x, known[name], f"{at}.{name}")
 
 
-_FORMS: Final[dict[type, _Form]] = {kind: _Form(kind) for kind in (*FORMS, OllamaOptions)}
+_KINDS: Final[tuple[type[Struct], ...]] = (*FORMS, OllamaOptions)
+_FORMS: Final[dict[type[Struct], _Form]] = {kind: _Form(kind) for kind in _KINDS}
 _NAMES: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -145,7 +146,7 @@ class Defaults:
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._of: dict[type, dict[str, Any]] = {kind: {} for kind in _FORMS}
+        self._of: dict[type[Struct], dict[str, Any]] = {kind: {} for kind in _FORMS}
         for name, value in given.items():
             wrong = ""
             for kind, form in _FORMS.items():

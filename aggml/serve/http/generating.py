@@ -7,6 +7,7 @@ here: fields (schema.py), the routes of a protocol.
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio.to_thread
@@ -268,6 +269,8 @@ def prompts(given: Raw, field: str, most: int) -> list[Raw]:
     if text[:1] != b"[" or text[1:].lstrip()[:1] in b"0123456789-":
         return [given]
     found = msgspec.json.decode(text, type=list[msgspec.Raw])
+    if any(bytes(x)[:1].isdigit() for x in found):  # texts and tokens of one prompt
+        return [given]
     if not 1 <= len(found) <= most:
         raise RequestError(
             400, f"{field}: has {len(found)} inputs, a request must have 1 to {most}", field=field
@@ -379,9 +382,13 @@ async def encode_texts(
     before = getattr(model, "prompts", {}).get(getattr(model, "prompt", None), "")
     found = []
     for i, raw in enumerate(prompts(given, field, exchange.service.options.max_inputs)):
-        one = prompt_of(raw, i, (1 << 31) if cut else most, field)
-        if isinstance(one, str):
-            ids = await encode(model.tokenizer.encode_prompt, before + one)
+        parts = _parts_of(raw)
+        one = prompt_of(raw, i, (1 << 31) if cut else most, field) if parts is None else ""
+        if parts is not None and not isinstance(parts, str):
+            ids = await _mixed(model, parts, field)
+        elif isinstance(one, str):
+            text = one if parts is None else parts
+            ids = await encode(model.tokenizer.encode_prompt, before + text)
         else:
             check_tokens(one, model.vocabulary_size, field)
             ids = one
@@ -399,6 +406,58 @@ async def encode_texts(
         found.append(ids)
         await checkpoint()
     return found
+
+
+def _parts_of(given: Raw) -> str | list[int | str] | None:
+    """An input in llama-server's further forms; None: it has none of them.
+
+    An object with ``prompt_string``, or with ``content`` of parts of text; tokens and texts mixed.
+    """
+    text = bytes(given).lstrip()
+    if text[:1] == b"[" and b'"' in text:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(text, type=list[Annotated[int, Meta(ge=0)] | str])
+    if text[:1] == b"{":
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found = msgspec.json.decode(text, type=_TextObject)
+            if found.prompt_string is not None:
+                return found.prompt_string
+            if found.content and all(x.type == "text" for x in found.content):
+                return "".join(x.text for x in found.content)
+    return None
+
+
+class _TextPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of an input that is an object."""
+
+    type: str
+    text: str
+
+
+class _TextObject(msgspec.Struct, forbid_unknown_fields=True):
+    """An input that is an object."""
+
+    prompt_string: str | None = None
+    content: list[_TextPart] | None = None
+
+
+async def _mixed(model: Model, parts: Sequence[int | str], field: str) -> list[int]:
+    """Token ids of tokens and texts that follow each other.
+
+    Raises:
+        RequestError: the model does not know one of the tokens.
+    """
+    words = model.tokenizer
+    check_tokens([x for x in parts if isinstance(x, int)], model.vocabulary_size, field)
+    ids: list[int] = []
+    for i, part in enumerate(parts):
+        if isinstance(part, int):
+            ids.append(part)
+        elif i == 0:
+            ids += await encode(words.encode_prompt, part)
+        else:
+            ids += await encode(lambda x: words.encode(x, special=False), part)
+    return ids
 
 
 async def encode(function: Callable[..., list[int]], *texts: str) -> list[int]:

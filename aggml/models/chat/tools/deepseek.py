@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from aggml.models.chat.tools.format import ToolFormat
+from aggml.models.chat.tools.format import ToolFormat, sectioned
 from aggml.models.chat.tools.json_text import CallText, Section, as_json, scan, skip
+from aggml.models.engine.grammars import arguments_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from aggml.models.chat.asking import Tool
 
@@ -73,3 +74,13 @@ class DeepSeek(ToolFormat):
                 at += len(CALL_END)
             elif CALL_END.startswith(text[at:]) and not final:
                 return found
+
+    def grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> tuple[str, str]:
+        """Calls in the form of V3.1, which all of them can be read in."""
+        calls = [
+            f"{mark(f'{CALL}{x.name}{PART}')} {arguments_json(x.parameters)} {mark(CALL_END)}"
+            for x in tools
+        ]
+        return sectioned(calls, mark(SECTION), mark(SECTION_END), several=several)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from aggml.models.chat.tools.format import ToolFormat
+from aggml.models.chat.tools.format import ToolFormat, sectioned
 from aggml.models.chat.tools.json_text import CallText, Section, as_json, scan, skip
+from aggml.models.engine.grammars import arguments_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from aggml.models.chat.asking import Tool
 
@@ -68,3 +69,14 @@ class Kimi(ToolFormat):
                 at += len(CALL_END)
             elif CALL_END.startswith(text[at:]) and not final:
                 return found
+
+    def grammar(
+        self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
+    ) -> tuple[str, str]:
+        """Calls with numbers, each with the schema of its function."""
+        calls = [
+            f"{mark(f'{CALL}functions.{x.name}:')} /[0-9]/ {mark(ARGUMENTS)} "
+            f"{arguments_json(x.parameters)} {mark(CALL_END)}"
+            for x in tools
+        ]
+        return sectioned(calls, mark(SECTION), mark(SECTION_END), several=several)
