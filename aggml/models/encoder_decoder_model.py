@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.models.encoder_decoder import EncoderDecoder
-    from aggml.models.model import F32, Closing, TokenIds
+    from aggml.models.model import F32, Closing, Mixed, TokenIds
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["EncoderDecoderModel"]
@@ -63,7 +63,7 @@ class EncoderDecoderModel(Model):
         state = "closed" if self._closed else f"{self.width} elements"
         return f"<EncoderDecoderModel {self.architecture}, ctx {self.ctx}, {state}>"
 
-    async def logits(self, ids: TokenIds, decoder_ids: TokenIds | None = None) -> F32:
+    async def logits(self, ids: TokenIds | Mixed, decoder_ids: TokenIds | None = None) -> F32:
         """The logits after each token of the decoded text, float32 (len(decoder_ids), vocabulary).
 
         Args:

@@ -229,6 +229,14 @@ class Model(ABC):
     async def embed_ids(self, sequences: Sequence[TokenIds]) -> F32:
         """A vector for each sequence of token ids: float32 (len(sequences), width)."""
 
+    async def embed_multi(self, texts: Sequence[str]) -> list[F32]:
+        """The vectors of all tokens of each text, float32 (tokens, width).
+
+        Raises:
+            Unsupported: the model makes no vectors of texts.
+        """
+        raise self._cannot("embed_multi", "makes no vectors of texts")
+
     async def embed_sparse(self, texts: Sequence[str]) -> list[dict[int, float]]:
         """The weights of words of each text, by token id.
 

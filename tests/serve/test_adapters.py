@@ -139,7 +139,7 @@ async def test_each_token_gets_a_vector_of_encoders_and_decoders(file: Path, min
                 np.testing.assert_allclose(one["data"], rows, rtol=1e-4, atol=1e-5)
             body = {"input": texts, "task": "embed"}
             embedded = (await client.post("/pooling", json=body)).json()
-            rows = [x["data"] for x in embedded["data"]]
-            np.testing.assert_allclose(rows, whole, rtol=1e-4, atol=1e-5)
+            vectors = [x["data"] for x in embedded["data"]]
+            np.testing.assert_allclose(vectors, whole, rtol=1e-4, atol=1e-5)
             refused = await client.post("/pooling", json={"input": [[1, 2]]})
             assert refused.status_code == 400

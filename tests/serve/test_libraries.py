@@ -179,11 +179,12 @@ def test_openai_s_agents(address: str, forecast: Any) -> None:
     agents.set_tracing_disabled(disabled=True)
     calls: list[dict[str, Any]] = []
 
-    @agents.function_tool(name_override="forecast")
-    def tool(city: City) -> str:
+    def ask(city: City) -> str:
         """The weather."""
         calls.append({"city": city.value})
         return "sunny"
+
+    tool = agents.function_tool(ask, name_override="forecast")
 
     async def talk() -> None:
         for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):

@@ -452,7 +452,7 @@ def test_telephone_laws_are_those_of_ffmpeg(kind: str) -> None:
     import av
 
     name = {"audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}[kind]
-    codec = av.CodecContext.create(name, "r")
+    codec: Any = av.CodecContext.create(name, "r")
     codec.sample_rate, codec.layout = 8000, "mono"
     packet = av.Packet(bytes(range(256)))
     packet.time_base = Fraction(1, 8000)
