@@ -285,7 +285,7 @@ async def test_handshakes_are_answered_with_the_reason(model: Path, tmp_path: Pa
     options: dict[str, Any] = {"api_key": "right", "sessions": 1, "cors": ("https://here",)}
     bearer = {"authorization": "Bearer right"}
     async with serving(models=[model], **options) as (app, client):
-        for more, status in (
+        refused: list[tuple[dict[str, Any], int]] = [
             ({}, 401),
             ({"headers": {"authorization": "Bearer wrong"}}, 401),
             ({"protocols": ["realtime", "openai-insecure-api-key.wrong"]}, 401),
@@ -293,17 +293,19 @@ async def test_handshakes_are_answered_with_the_reason(model: Path, tmp_path: Pa
             ({"headers": bearer, "query": "intent=conversation"}, 400),
             ({"headers": bearer, "query": "model=none"}, 404),
             ({"headers": bearer, "path": "/v1/none"}, 403),
-        ):
+        ]
+        for more, status in refused:
             async with talking(app, **more) as talk:
                 assert talk.status == status, (more, talk.status)
                 if status != 403:
                     assert talk.body["error"]["message"]
-        for more in (
+        accepted: list[dict[str, Any]] = [
             {"headers": bearer, "query": "model=random&intent=transcription"},
             {"protocols": ["realtime", "openai-insecure-api-key.right"]},
             {"headers": {**bearer, "origin": "https://here"}, "path": "/realtime/"},
             {"headers": {**bearer, "origin": "http://server", "host": "server"}},
-        ):
+        ]
+        for more in accepted:
             async with talking(app, **more) as talk:
                 assert talk.status == 101, more
                 assert talk.protocol == ("realtime" if "protocols" in more else None)

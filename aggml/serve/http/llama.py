@@ -390,8 +390,9 @@ async def apply_template(exchange: Exchange) -> Response:
 
 def _usual(exchange: Exchange) -> LlamaCompletion:
     """A request with the defaults of the service."""
-    usual = exchange.service.defaults.of(LlamaCompletion)
-    return LlamaCompletion(**(usual | {"prompt": msgspec.Raw(b"null")}))
+    usual: dict[str, Any] = dict(exchange.service.defaults.of(LlamaCompletion))
+    usual["prompt"] = msgspec.Raw(b"null")
+    return LlamaCompletion(**usual)
 
 
 async def properties(exchange: Exchange) -> Response:
