@@ -1,10 +1,9 @@
 """Runs the whole op corpus on every variant of the kernels, with 1, 2 and 3 threads, and 3 again.
 
-Each node has to have the recorded shape. Each run has to come within the tolerance of the case. All
-runs of one variant have to give the same bits. Calls that are recorded as failures have to fail.
-That is all of tests/ops/test_recorded.py and more, so `.ci/run` leaves that file out. Not here:
-conversions of types (tests/ops/test_types.py), the allocator (tests/memory/), the scheduler
-(tests/scheduler/).
+Shapes are those recorded, results within the tolerance of the case, all runs of one variant the
+same bits; calls recorded as failures fail. That covers tests/ops/test_recorded.py, so `.ci/run`
+leaves that file out. Not here: conversions of types (tests/ops/test_types.py), the allocator
+(tests/memory/), the scheduler (tests/scheduler/).
 
 A process for each core takes a share of the cases.
 

@@ -239,7 +239,7 @@ async def test_options_of_transcribe(folder: Path) -> None:
         "rate": {"huge", "None"}, "words": {"True", "np.bool"},
         "temperature": {"2.5", "huge", "list", "array"}, "prompt": {"text"},
         "timestamps": {"True", "np.bool"}, "previous": {"True", "np.bool"},
-        "seed": {"None", "huge"}, "language": {"None"}, "task": set(),
+        "seed": {"None", "huge"}, "language": {"None"}, "task": set(), "beam_size": set(),
     }  # fmt: skip
     async with aggml.models.load(path) as model:
         assert isinstance(model, SpeechModel)

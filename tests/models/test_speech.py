@@ -247,9 +247,9 @@ async def test_a_window_is_heard_once_at_all_temperatures(
     heard = []
     listen = model._listener.listen
 
-    async def counted(windows: Any) -> None:
+    async def counted(windows: Any, *more: Any) -> None:
         heard.append(len(windows))
-        await listen(windows)
+        await listen(windows, *more)
 
     monkeypatch.setattr(model._listener, "listen", counted)
     monkeypatch.setattr(Said, "believed", False)

@@ -30,7 +30,7 @@ OBSERVER = "observers are called under the lock of stream/observe.py"
 #: (file, function, what is set): why no lock is needed.
 REVIEWED = {
     ("backend/backend.py", "_unit", "batch.counted"): OF_THREAD,
-    ("backend/inputs.py", "_sorted", "graph.expected"): BUILT_ANEW,
+    ("backend/inputs.py", "_input_leafs", "graph.expected"): BUILT_ANEW,
     ("backend/inputs.py", "reshape_results", "future._value"): ONE_CALL,
     ("devices/cpu/roofline.py", "_data", "self._memory"): BUILT_ANEW,
     ("graph.py", "_indexed", "self._index"): BUILT_ANEW,

@@ -129,7 +129,9 @@ async def test_prompts_of_llama_server_in_all_their_forms(file: Path) -> None:
         assert [x["index"] for x in several] == [0, 1, 2]
         fields = ["content", "generation_settings/n_predict", "nothing"]
         few = await ask(client, "/completion", prompt="ab", **given, response_fields=fields)
-        assert few == {"content": text["content"], "n_predict": 4}
+        assert few == {
+            "content": text["content"], "generation_settings/n_predict": 4,
+        }  # fmt: skip
         none = await ask(client, "/completion", prompt="ab", **given | {"n_predict": 0})
         assert (none["content"], none["tokens_predicted"]) == ("", 0)
         q = 260 + ord("q") - 33

@@ -44,6 +44,7 @@ LEAST: Final[dict[str, dict[str, Any]]] = {
     "/v1/messages": {**CHAT, "max_tokens": 1},
     "/v1/messages/count_tokens": CHAT,
     "/v1/embeddings": {"input": "a"},
+    "/pooling": {"input": "a"},
     "/embed": {"inputs": "a"},
     "/embed_sparse": {"inputs": "a"},
     "/embedding": {"content": "a"},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Agreement"]
+__all__ = ["DraftAgreement"]
 
 PRIOR: Final = 0.75  # how often both models choose the same token, before that was measured
 WEIGHT: Final = 4.0  # of what is known of all requests, in tokens of one
@@ -15,14 +15,14 @@ MEMORY: Final = 64.0  # tokens that are remembered; older ones count less and le
 REST: Final = 64  # tokens without a draft after which what was measured counts half
 
 
-class Agreement:
+class DraftAgreement:
     """How often a request's tokens were those of the draft model.
 
     Args:
         prior: of all requests; None: this is it.
     """
 
-    def __init__(self, prior: Agreement | None = None) -> None:
+    def __init__(self, prior: DraftAgreement | None = None) -> None:
         self._prior = prior
         self._hits = self._tries = 0.0
         self._rest = 0

@@ -19,7 +19,7 @@ import numpy as np
 from aggml import InvalidState
 from aggml.models.decoder.batch import CHAINED, Batch, Group
 from aggml.models.engine import steps
-from aggml.models.engine.agreement import Agreement
+from aggml.models.engine.agreement import DraftAgreement
 from aggml.models.engine.requests import BEST, draws_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class DraftModel:
         self._filling: Future[Any] | None = None
         self._going: _Draft | None = None
         self._ready: dict[TextRequest, tuple[int, list[int]]] = {}
-        self._agreement = Agreement()
+        self._agreement = DraftAgreement()
         self._seconds: float | None = None
 
     @property
@@ -161,7 +161,7 @@ class DraftModel:
             return []  # its changes may concern tokens that the draft model does not have
         agreement = request.agreement
         if agreement is None:
-            agreement = request.agreement = Agreement(self._agreement)
+            agreement = request.agreement = DraftAgreement(self._agreement)
         agreement.idle()
         share = agreement.share()
         return [share ** (i + 1) for i in range(most)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aggml.models.decoder.adjusting import Adjuster
     from aggml.models.decoder.batch import F32
     from aggml.models.decoder.sampling import Sampler
-    from aggml.models.engine.agreement import Agreement
+    from aggml.models.engine.agreement import DraftAgreement
     from aggml.models.engine.constraints import Constraint
     from aggml.models.engine.lookup import Lookup
     from aggml.models.kv.snapshots import Snapshot
@@ -135,7 +135,7 @@ class TextRequest:
     constraint: Constraint | None = None  # which tokens it may get
     late: Best | None = None  # logits of its next token, whose mask is not known yet
     lookup: Lookup | None = None  # what is expected by its own tokens
-    agreement: Agreement | None = None  # how often it agreed with a draft model
+    agreement: DraftAgreement | None = None  # how often it agreed with a draft model
     reports: list[Report] = field(default_factory=list)  # for each token made, if asked for
     arrays: list[F32] = field(default_factory=list)
     reason: FinishReason | None = None

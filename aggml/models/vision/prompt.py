@@ -64,7 +64,7 @@ def mixed_prompt(place: str, name: str, value: Any, vocabulary: int) -> PictureP
     Raises:
         InvalidArgument, Unsupported: a part is no text, no list of token ids and no picture.
     """
-    if (is_picture(value) and not isinstance(value, np.ndarray)) or (
+    if (is_picture(value) and not isinstance(value, (bytes, bytearray, np.ndarray))) or (
         isinstance(value, np.ndarray) and value.ndim == 3
     ):
         value = [value]

@@ -76,6 +76,7 @@ __all__ = [
     "models",
     "one_model",
     "pooling",
+    "realtime",
     "rerank",
     "tei_embed",
     "tei_embed_sparse",

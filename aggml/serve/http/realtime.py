@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from aggml.serve.http.raw_sound import SoundForm
     from aggml.serve.http.service import Service
 
-__all__ = ["PATHS", "RealtimeRoute"]
+__all__ = ["PATHS", "RealtimeRoute", "SpeechSession"]
 
 PATHS: Final = ("/v1/realtime", "/realtime")
 MOST_SOUND: Final = 15 << 20  # bytes of a turn: 5 minutes at 24,000 samples of 16 bits a second
