@@ -79,20 +79,32 @@ async def rest(engine: Engine, one: TextRequest) -> list[int]:
 
 
 async def steps_to_first_token(engine: Engine, those: list[TextRequest]) -> list[int]:
-    """Submit requests, and how many steps ended until each of them had its first token."""
+    """Submit requests, and how many steps ended until each of them had its first token.
+
+    Counted where the engine gives the token: until its task looks, further steps may have ended.
+    """
     import anyio
 
     begin, found = engine.counters.steps, [0] * len(those)
-    for one in those:
-        engine.submit(one)
+    number = {id(one): i for i, one in enumerate(those)}
+    notify = engine._notify
 
-    async def first(i: int) -> None:
-        await engine.next(those[i])
-        found[i] = engine.counters.steps - begin
+    def note(request: TextRequest) -> None:
+        i = number.get(id(request))
+        if i is not None and request.made and not found[i]:
+            found[i] = engine.counters.steps - begin
+        notify(request)
 
-    async with anyio.create_task_group() as tasks:
-        for i in range(len(those)):
-            tasks.start_soon(first, i)
+    engine._notify = note  # type: ignore[method-assign]
+    try:
+        for one in those:
+            engine.submit(one)
+        async with anyio.create_task_group() as tasks:
+            for one in those:
+                tasks.start_soon(engine.next, one)
+    finally:
+        engine._notify = notify  # type: ignore[method-assign]
+    assert all(found)
     return found
 
 
