@@ -145,12 +145,13 @@ def prose(text: str) -> str:
 def command_line() -> str:
     """Every command with its arguments and options, as ``--help`` prints them."""
     out = ["# The command line\n", MADE.rstrip(), "[The program](../program.md) is its guide; each command",
-           "prints what stands here with `--help`.\n"]  # fmt: skip
+           "prints what stands here with `-h` or `--help`.\n"]  # fmt: skip
     for path, command in commands(program, "aggml"):
         context = click.Context(command, info_name=path, max_content_width=100)
         usage = " ".join(command.collect_usage_pieces(context))
         out += [f"## {path}\n", f"```text\n{path} {usage}\n```\n", prose(command.help or ""), ""]
-        given = [p for p in command.get_params(context) if isinstance(p, click.Option)]
+        # command.params has no --help, whose spelling click takes from the first context that asked.
+        given = [p for p in command.params if isinstance(p, click.Option)]
         options = [r for p in given if (r := p.get_help_record(context)) is not None]
         if options:
             lines = [(f"`{name}`", prose(about)) for name, about in options]
