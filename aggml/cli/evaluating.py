@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import UserPath, awaited, bar, device_names, show
+from aggml.cli.shared import DEVICE_OPTIONS, UserPath, awaited, bar, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,14 +31,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             "--chunks", type=click.IntRange(1), metavar="N",
             help="At most so many chunks. [default: the whole text]",
         ),
-        click.option(
-            "--device", metavar="NAME", multiple=True, shell_complete=device_names,
-            help="Device of `aggml devices`; several share the model. [default: the best]",
-        ),
-        click.option(
-            "--threads", type=click.IntRange(1), metavar="N",
-            help="Number of threads that compute. [default: all usable cores]",
-        ),
+        *DEVICE_OPTIONS,
         click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs."),
     )):  # fmt: skip
         function = option(function)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from aggml.models import Model
 
 __all__ = [
-    "CACHES", "CommandLine", "ScaledPath", "UserPath", "adapter_options", "awaited", "bar",
-    "device_names", "device_options", "draft_option", "model_options", "named_paths", "opened",
-    "picture_options", "read_images", "scaled_paths", "show", "tell", "type_names",
-    "without_group",
+    "CACHES", "DEVICE_OPTIONS", "CommandLine", "ScaledPath", "UserPath", "adapter_options",
+    "awaited", "bar", "device_names", "device_options", "draft_option", "model_options",
+    "named_paths", "opened", "picture_options", "read_images", "scaled_paths", "show", "tell",
+    "type_names", "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -130,17 +130,23 @@ def type_names(_context: click.Context, _option: click.Parameter, begun: str) ->
     return [name for name in names if name.lower().startswith(begun.lower())]
 
 
+#: Which devices compute, and with how many threads.
+DEVICE_OPTIONS: Final = (
+    click.option(
+        "--device", metavar="NAME", multiple=True, shell_complete=device_names,
+        help="Device of `aggml devices`; several share the model. [default: the best]",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(1), metavar="N",
+        help="Number of threads that compute. [default: all usable cores]",
+    ),
+)  # fmt: skip
+
+
 def device_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say where and how a model is computed."""
     for option in reversed((
-        click.option(
-            "--device", metavar="NAME", multiple=True, shell_complete=device_names,
-            help="Device of `aggml devices`; several share the model. [default: the best]",
-        ),
-        click.option(
-            "--threads", type=click.IntRange(1), metavar="N",
-            help="Number of threads that compute. [default: all usable cores]",
-        ),
+        *DEVICE_OPTIONS,
         click.option(
             "--ctx", type=click.IntRange(1), metavar="N",
             help="Most tokens of a sequence, rounded up to a multiple of 256. "

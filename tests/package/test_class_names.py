@@ -12,9 +12,6 @@ from pathlib import Path
 import aggml
 
 PACKAGE = Path(aggml.__file__).parent
-#: Words of the protocols over HTTP (a message's part, a tool; a piece of an answer is sent as one)
-#: that are the field's words below, too.
-OF_PROTOCOLS = {"Part", "Piece", "Tool"}
 
 
 def homes(folder: Path) -> dict[str, list[str]]:
@@ -29,9 +26,6 @@ def homes(folder: Path) -> dict[str, list[str]]:
 
 def test_a_public_class_name_is_used_once() -> None:
     twice = {name: paths for name, paths in homes(PACKAGE).items() if len(paths) > 1}
-    for name in OF_PROTOCOLS & twice.keys():
-        (below,) = (path for path in twice[name] if not path.startswith("serve/"))
-        assert len(twice.pop(name)) == 2, below
     assert twice == {}
 
 

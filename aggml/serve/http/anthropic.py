@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from aggml.serve.http.choice import Piece
+    from aggml.serve.http.choice import AnswerPiece
 
 __all__ = [
     "ENDPOINTS",
@@ -257,7 +257,7 @@ class _Messages(Writer):
         start = {"type": "message_start", "message": message}
         return _event(start) + _event({"type": "ping"})
 
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """Pieces of blocks."""
         found = b""
         if piece.reasoning:

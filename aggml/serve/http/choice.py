@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aggml.models import TextModel, Token, TokenStream, ToolCallDelta
 
-__all__ = ["AnsweredCall", "ChatChoice", "Choice", "Piece", "TextChoice", "Told", "seeded"]
+__all__ = ["AnswerPiece", "AnsweredCall", "ChatChoice", "Choice", "TextChoice", "Told", "seeded"]
 
 
 class Told(NamedTuple):
@@ -43,7 +43,7 @@ class Told(NamedTuple):
     begin: int
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A piece of an answer.
 
     Attributes:
@@ -123,7 +123,7 @@ class Choice(ABC):
         """Why the answer ended: "stop", "length" or "tool_calls"."""
 
     @abstractmethod
-    def pieces(self) -> AsyncGenerator[Piece, None]:
+    def pieces(self) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the answer as it comes."""
 
     async def open(self) -> None:  # noqa: B027 a text has its prompt already
@@ -267,7 +267,7 @@ class TextChoice(Choice):
         if self._stream is not None:
             await self._stream.start()
 
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
+    async def pieces(self) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the text as it comes, with reports of the tokens that begin in it."""
         stream = self._stream
         if stream is None:
@@ -284,7 +284,7 @@ class TextChoice(Choice):
                 self._characters = max(self._characters, self._raw)
                 text = token.text[missing:]
                 if text:
-                    yield Piece(text, told=self._tell(), ids=ids)
+                    yield AnswerPiece(text, told=self._tell(), ids=ids)
                     ids = []
                 if late(token.text):
                     self._cut = True
@@ -292,7 +292,7 @@ class TextChoice(Choice):
         if stream.stop_text is None:  # tokens of a stop text are not reported
             told = self._tell(every=True)
             if told or ids:
-                yield Piece(told=told, ids=ids)
+                yield AnswerPiece(told=told, ids=ids)
 
 
 def _never(_: str) -> bool:
@@ -371,7 +371,7 @@ class ChatChoice(Choice):
         """Queue the request, so that its errors come before the status is sent."""
         await self._stream.start()
 
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
+    async def pieces(self) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the answer as it comes."""
         stream = self._stream
         ids: list[int] = []
@@ -382,13 +382,14 @@ class ChatChoice(Choice):
                     ids.append(token.id)
                 ended = delta.finish_reason is not None
                 told = self._tell(every=ended and self.stop_text is None)
-                piece = self._missing(Piece(delta.content, delta.reasoning or "", delta.tool_calls,
-                                            told, ids))  # fmt: skip
+                reasoning = delta.reasoning or ""
+                made = AnswerPiece(delta.content, reasoning, delta.tool_calls, told, ids)
+                piece = self._missing(made)
                 if piece.content or piece.reasoning or piece.calls or piece.told:
                     yield piece
                     ids = []
 
-    def _missing(self, piece: Piece) -> Piece:
+    def _missing(self, piece: AnswerPiece) -> AnswerPiece:
         """The part of a piece that the client does not have yet."""
         size = len(piece.content) + len(piece.reasoning)
         size += sum(len(x.arguments) + 1 for x in piece.calls)
@@ -397,7 +398,7 @@ class ChatChoice(Choice):
         if before >= known:
             return piece
         if self._count <= known:
-            return Piece(ids=piece.ids)
+            return AnswerPiece(ids=piece.ids)
         # A piece has one kind of text, but for calls, which come whole or as arguments alone.
         n = known - before
         return piece._replace(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from aggml.models import Model, TextModel
     from aggml.serve.http.exchange import Exchange
-    from aggml.serve.http.schema import Message, Part, Sampling, Tool
+    from aggml.serve.http.schema import ContentPart, FunctionTool, Message, Sampling
 
 __all__ = [
     "begin_text", "check_tokens", "effort_of", "encode", "encode_prompt", "encode_texts",
@@ -171,7 +171,7 @@ def effort_of(effort: str | None, budget: int | None = None) -> bool | int | str
 # -- messages and tools
 
 
-def part_text(part: Part, at: str) -> str:
+def part_text(part: ContentPart, at: str) -> str:
     """The text of a part of a message.
 
     Raises:
@@ -189,7 +189,7 @@ def part_text(part: Part, at: str) -> str:
     )  # fmt: skip
 
 
-def _part(part: Part, at: str, *, sees: bool) -> dict[str, Any]:
+def _part(part: ContentPart, at: str, *, sees: bool) -> dict[str, Any]:
     """A part of a message as `TextModel.chat` takes it, which reads pictures itself."""
     if sees and part.type == "image_url":
         return {"type": "image_url", "image_url": part.image_url}
@@ -236,7 +236,7 @@ def messages_of(given: Sequence[Message], *, sees: bool = False) -> list[dict[st
     return found
 
 
-def tools_of(given: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
+def tools_of(given: Sequence[FunctionTool] | None) -> list[dict[str, Any]] | None:
     """Tools as `TextModel.chat` takes them; None: none."""
     if not given:
         return None

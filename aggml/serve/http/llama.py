@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models.tokenizers import Vocabulary
-    from aggml.serve.http.choice import Piece
+    from aggml.serve.http.choice import AnswerPiece
 
 __all__ = [
     "ENDPOINTS",
@@ -93,7 +93,7 @@ class _Completions(Writer):
         found = [self._chosen(self._final(x, x.content, x.ids, x.told)) for x in self.choices]
         return found if self._several else found[0]
 
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """An event with text."""
         self._first.setdefault(choice.index, time.perf_counter())
         if self._given.n_predict == 0:

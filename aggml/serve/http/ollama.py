@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models import TextModel, ToolCallDelta
-    from aggml.serve.http.choice import Piece
+    from aggml.serve.http.choice import AnswerPiece
     from aggml.serve.http.schema import ModelRequest
     from aggml.serve.http.service import ServedEntry
 
@@ -124,7 +124,7 @@ class _Lines(Writer):
         calls = [_call(x.name, x.arguments) for x in choice.calls]
         return self._line(choice.content, choice.reasoning, calls, **self._ending(choice))
 
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """A line with text or thoughts, and lines with calls that are complete."""
         self._first = self._first or time.perf_counter_ns()
         found = b""

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models import EncoderModel
-    from aggml.serve.http.choice import Piece
+    from aggml.serve.http.choice import AnswerPiece
     from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Generation, ModelRequest
 
@@ -236,7 +236,7 @@ class _Completions(_OpenAI):
         text, told = self.echoes[choice.group]
         return self._event(choice, {"text": text}, told=told)
 
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """An event with text."""
         if not piece.content and not piece.told:
             return b""
@@ -273,7 +273,7 @@ class _Chats(_OpenAI):
         """An event that says whose message it is."""
         return self._event(choice, self._delta({"role": "assistant", "content": ""}))
 
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """Events with text, thoughts or calls."""
         delta: dict[str, Any] = {}
         if piece.content:

@@ -22,9 +22,9 @@ from aggml.serve.http.openai import chat_arguments, chat_logprobs, limit_of
 from aggml.serve.http.schema import (
     Call,
     Chat,
+    ContentPart,
     FunctionCall,
     Message,
-    Part,
     RequestError,
     ResponsesRequest,
     Sampling,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models import ToolCallDelta
-    from aggml.serve.http.choice import Piece
+    from aggml.serve.http.choice import AnswerPiece
 
 __all__ = [
     "ENDPOINTS",
@@ -116,11 +116,11 @@ class _Reader:
             last.tool_calls = []
         return last
 
-    def _content(self, given: Any, at: str) -> str | list[Part]:  # noqa: ANN401 any JSON
+    def _content(self, given: Any, at: str) -> str | list[ContentPart]:  # noqa: ANN401 any JSON
         if given is None or isinstance(given, str):
             return given or ""
         try:
-            return msgspec.convert(given, list[Part])
+            return msgspec.convert(given, list[ContentPart])
         except msgspec.ValidationError as error:
             raise RequestError(400, f"{at}: {error}", field="input") from error
 
@@ -286,7 +286,7 @@ class _Responses(Writer):
         answer = self._object("in_progress", [])
         return self._event("created", response=answer) + self._event("in_progress", response=answer)
 
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """Pieces of items."""
         found = b""
         if piece.reasoning:

@@ -29,6 +29,7 @@ __all__ = [
     "Chat",
     "ChosenFunction",
     "Completion",
+    "ContentPart",
     "Detokenize",
     "Document",
     "Embeddings",
@@ -36,6 +37,7 @@ __all__ = [
     "Function",
     "FunctionCall",
     "FunctionChoice",
+    "FunctionTool",
     "Generation",
     "Infill",
     "JsonSchema",
@@ -54,7 +56,6 @@ __all__ = [
     "OllamaOptions",
     "OllamaShow",
     "Other",
-    "Part",
     "Pooling",
     "RealtimeAudio",
     "RealtimeEvent",
@@ -77,7 +78,6 @@ __all__ = [
     "TeiEmbedSparse",
     "Template",
     "Tokenize",
-    "Tool",
     "Transcription",
     "about",
     "components",
@@ -320,7 +320,7 @@ class Call(Struct):
     index: int | None = None
 
 
-class Part(Struct):
+class ContentPart(Struct):
     """A part of a message's content."""
 
     type: str
@@ -341,7 +341,7 @@ class Message(Struct):
     """A message of a conversation. Null and empty fields are allowed, as answers have them."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None  # for the model's template
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same, by vLLM's name
@@ -380,7 +380,7 @@ class Function(Struct):
     strict: bool | None = None
 
 
-class Tool(Struct):
+class FunctionTool(Struct):
     """A tool; only functions are built."""
 
     function: Function
@@ -421,7 +421,7 @@ class Chat(Generation, kw_only=True):
         Annotated[int, Meta(ge=0, le=BEST)] | None,
         about("so many of the most probable tokens, too"),
     ] = None
-    tools: Annotated[list[Tool] | None, about("functions that the model may call")] = None
+    tools: Annotated[list[FunctionTool] | None, about("functions that the model may call")] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | FunctionChoice | None, about("whether it calls one")
     ] = None
@@ -834,7 +834,7 @@ class Template(ModelRequest, kw_only=True):
     """`/apply-template`: a conversation whose prompt is asked for."""
 
     messages: Annotated[list[Message], about("as of a chat", min_length=1)]
-    tools: Annotated[list[Tool] | None, about("as of a chat")] = None
+    tools: Annotated[list[FunctionTool] | None, about("as of a chat")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, about("as of a chat")] = None
 
 
@@ -963,7 +963,7 @@ class OllamaChat(OllamaBase, kw_only=True):
     """`/api/chat`: a conversation to continue, in Ollama's form."""
 
     messages: Annotated[list[OllamaMessage], about("as of a chat; texts alone", min_length=1)]
-    tools: Annotated[list[Tool] | None, about("functions")] = None
+    tools: Annotated[list[FunctionTool] | None, about("functions")] = None
 
 
 class OllamaEmbed(ModelRequest, kw_only=True):

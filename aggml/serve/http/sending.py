@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aggml.models import TextModel
-    from aggml.serve.http.choice import Choice, Piece
+    from aggml.serve.http.choice import AnswerPiece, Choice
     from aggml.serve.http.exchange import Exchange
     from aggml.serve.http.resuming import Write
 
@@ -63,7 +63,7 @@ class Writer(ABC):
         return b""
 
     @abstractmethod
-    def piece(self, choice: Choice, piece: Piece) -> bytes:
+    def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """A piece."""
 
     @abstractmethod
