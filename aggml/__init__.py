@@ -129,7 +129,7 @@ if typing.TYPE_CHECKING:
     from aggml.tracing.timeline import trace as trace
 
 __version__ = "0.2.0"
-__commit__ = _native.commit
+__commit__: str = _native.commit
 
 __all__ = [
     "Aborted",

@@ -462,8 +462,8 @@ class Order:
     """
 
     def __init__(self, nodes: Iterable[Tensor] = (), leafs: Iterable[Tensor] = ()) -> None:
-        self.nodes = list(nodes)
-        self.leafs = list(leafs)
+        self.nodes: list[Tensor] = list(nodes)
+        self.leafs: list[Tensor] = list(leafs)
         # False while the sources of a tensor are being visited
         self._done: dict[Tensor, bool] = dict.fromkeys((*self.nodes, *self.leafs), True)
 

@@ -75,7 +75,7 @@ class GGUFWriter:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._spool = -1  # a file descriptor; -1: closed. First: __del__ looks at it
-        self.path = user_path(path)
+        self.path: Path = user_path(path)
         self._busy = False  # a thread uses the spool
         self._values: dict[str, bytes] = {}
         self._tensors: dict[str, _Written] = {}

@@ -60,7 +60,7 @@ class TensorAllocator:
             raise InvalidArgument(
                 f"[TensorAllocator] {buffer!r} has several parts: give one of them"
             )
-        self.buffer = buffer
+        self.buffer: Buffer = buffer
         self.offset = -buffer.base % buffer.type.alignment
 
     @property
@@ -132,7 +132,7 @@ class GraphAllocator:
         for buffer_type in self.types:
             if not isinstance(buffer_type, BufferType):
                 raise InvalidHandle(f"[GraphAllocator] {buffer_type!r} is no buffer type")
-        self.reuse_inputs = reuse_inputs
+        self.reuse_inputs: bool = reuse_inputs
         self._buffers: list[list[Buffer]] = [[] for _ in self.types]
         self._reserved: tuple[object, Sequence[int] | None, Sequence[int] | None] | None = None
         self._graph: weakref.ref[Graph] | None = None  # the one that is placed

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
+    from aggml.tensor.placement import Placement
 
 __all__ = [
     "Compiled",
@@ -90,9 +91,9 @@ class PlaceRecord:
 
     def __init__(self, graph: Graph | Compiled) -> None:
         # Read first: if a tensor moves right after that, the epoch is known to be an old one.
-        self.epoch = PlacementEpoch.value
+        self.epoch: int = PlacementEpoch.value
         self._tensors = (*graph.leafs, *graph.nodes)
-        self.places = [t.placement for t in self._tensors]
+        self.places: list[Placement | None] = [t.placement for t in self._tensors]
 
     def is_current(self) -> bool:
         """Whether each tensor lies where it lay then, or has no memory as it had none then."""
@@ -167,7 +168,9 @@ class CompiledGraph:
     __slots__ = ("epoch", "gone", "plan", "prepared")
 
     def __init__(self, gone: weakref.ref[Placer], plan: Compiled, epoch: int) -> None:
-        self.gone = gone  # a weak reference with a callback; kept so that the callback is called
+        self.gone: weakref.ref[Any] = (
+            gone  # a weak reference with a callback; kept so that the callback is called
+        )
         self.plan: Any = plan
         self.epoch = epoch
         self.prepared: dict[tuple[object, ...], KeptRun] = {}
@@ -211,7 +214,7 @@ class GraphPlans:
     __slots__ = ("__weakref__", "compiled", "offsets")
 
     def __init__(self, offsets: dict[Tensor, int]) -> None:
-        self.offsets = offsets
+        self.offsets: dict[Tensor, int] = offsets
         self.compiled: dict[int, CompiledGraph] = {}
 
     def compiled_for(self, backend: Placer) -> CompiledGraph | None:
@@ -264,7 +267,7 @@ class GraphBuffer(Buffer):
     ) -> None:
         super().__init__(block.type, block.size, block.base, block.memory)
         self._block = block
-        self.backend = None if backend is None else weakref.ref(backend)
+        self.backend: weakref.ref[Placer] | None = None if backend is None else weakref.ref(backend)
         self.scratch_size = scratch_size
         self._graph = weakref.ref(graph)
 

@@ -177,10 +177,10 @@ class EncoderDecoder:
         self.site = site_of(backend)
         self.model = model
         self.weights = weights
-        self.vocabulary = weights["token_embd.weight"].ne[1]
+        self.vocabulary: int = weights["token_embd.weight"].ne[1]
         self._programs: OrderedDict[tuple[int, int], _Program] = OrderedDict()
         self._building = SlotPool(1)  # the cache of graphs has one user at a time
-        self.lifetime = Lifetime(self._free)
+        self.lifetime: Lifetime = Lifetime(self._free)
 
     def close(self) -> None:
         """Free graphs and weights; later calls raise InvalidState."""

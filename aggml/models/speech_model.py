@@ -78,7 +78,7 @@ class SpeechModel(Model):
     ) -> None:
         self.architecture = model.architecture
         self.ctx = model.text.context_length
-        self.slots = decoder.sequences
+        self.slots: int = decoder.sequences
         self._listener = Listener(model, decoder)
         super().__init__(self._listener, tokenizer, owned)
         self._model = model

@@ -109,7 +109,7 @@ class TextModel(Model):
         decoder = engine.decoder
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx
-        self.slots = engine.slots
+        self.slots: int = engine.slots
         super().__init__(decoder, tokenizer, owned, prompts, prompt)
         self.engine: TextEngine = engine
         self._decoder = decoder

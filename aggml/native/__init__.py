@@ -15,8 +15,8 @@ try:
 except ImportError as error:
     # Python searches the folder in which it was started first. In a checkout it therefore finds the
     # sources, although the package is installed elsewhere.
-    here = Path(__file__).parent
-    others = ", ".join(sorted(x.name for x in here.glob("_native*.so"))) or "none"
+    here: Path = Path(__file__).parent
+    others: str = ", ".join(sorted(x.name for x in here.glob("_native*.so"))) or "none"
     raise ImportError(
         f"{here} has no native module for this Python (found: {others}). If this is a checkout, "
         "start Python in another folder after `pip install .`, or use `pip install -e .`"

@@ -93,7 +93,11 @@ class Transposed:
 
     def __init__(self, original: Tensor) -> None:
         self.T = original
-        self.shape = (*original.shape[:-2], original.shape[-1], original.shape[-2])
+        self.shape: tuple[int, ...] = (
+            *original.shape[:-2],
+            original.shape[-1],
+            original.shape[-2],
+        )
 
     @property
     def mT(self) -> Tensor:

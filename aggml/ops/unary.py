@@ -10,7 +10,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from aggml.ops._common import by_name, member
-from aggml.ops._unary import in_place, unary_node
+from aggml.ops._unary import Unary, in_place, unary_node
 
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
@@ -257,27 +257,27 @@ def cos(a: Tensor) -> Tensor:
     return unary_node("cos", a, False)
 
 
-abs_inplace = in_place("abs")
-ceil_inplace = in_place("ceil")
-cos_inplace = in_place("cos")
-elu_inplace = in_place("elu")
-exp_inplace = in_place("exp")
-expm1_inplace = in_place("expm1")
-floor_inplace = in_place("floor")
-gelu_erf_inplace = in_place("gelu_erf")
-gelu_inplace = in_place("gelu")
-gelu_quick_inplace = in_place("gelu_quick")
-log_inplace = in_place("log")
-neg_inplace = in_place("neg")
-relu_inplace = in_place("relu")
-round_inplace = in_place("round")
-sgn_inplace = in_place("sgn")
-sigmoid_inplace = in_place("sigmoid")
-silu_inplace = in_place("silu")
-sin_inplace = in_place("sin")
-softplus_inplace = in_place("softplus")
-sqr_inplace = in_place("sqr")
-sqrt_inplace = in_place("sqrt")
-step_inplace = in_place("step")
-tanh_inplace = in_place("tanh")
-trunc_inplace = in_place("trunc")
+abs_inplace: Unary = in_place("abs")
+ceil_inplace: Unary = in_place("ceil")
+cos_inplace: Unary = in_place("cos")
+elu_inplace: Unary = in_place("elu")
+exp_inplace: Unary = in_place("exp")
+expm1_inplace: Unary = in_place("expm1")
+floor_inplace: Unary = in_place("floor")
+gelu_erf_inplace: Unary = in_place("gelu_erf")
+gelu_inplace: Unary = in_place("gelu")
+gelu_quick_inplace: Unary = in_place("gelu_quick")
+log_inplace: Unary = in_place("log")
+neg_inplace: Unary = in_place("neg")
+relu_inplace: Unary = in_place("relu")
+round_inplace: Unary = in_place("round")
+sgn_inplace: Unary = in_place("sgn")
+sigmoid_inplace: Unary = in_place("sigmoid")
+silu_inplace: Unary = in_place("silu")
+sin_inplace: Unary = in_place("sin")
+softplus_inplace: Unary = in_place("softplus")
+sqr_inplace: Unary = in_place("sqr")
+sqrt_inplace: Unary = in_place("sqrt")
+step_inplace: Unary = in_place("step")
+tanh_inplace: Unary = in_place("tanh")
+trunc_inplace: Unary = in_place("trunc")

@@ -99,12 +99,12 @@ class Trainer:
             if not isinstance(tensor, Tensor):
                 raise InvalidHandle(f"[Trainer] {name} = {tensor!r} is no tensor")
         try:
-            self.opt_period = index(opt_period)
+            self.opt_period: int = index(opt_period)
         except TypeError:
             raise InvalidHandle(f"[Trainer] opt_period = {opt_period!r} is no integer") from None
         if self.opt_period < 1:
             raise InvalidArgument(f"[Trainer] opt_period = {opt_period}: expected 1 or more")
-        self.loss = parse_loss(loss)
+        self.loss: LossType = parse_loss(loss)
         self.inputs, self.outputs = inputs, outputs
         self.epoch, self.steps, self.pending = 1, 0, 0
         self._on = on
@@ -140,7 +140,9 @@ class Trainer:
                     f"[Trainer] {describe(node)} is flagged as a loss: the trainer adds the loss; "
                     "pass what it is made of as outputs, with loss='sum' or 'mean'"
                 )
-        self.params = tuple([t for t in model.nodes if t._flags & TensorFlag.PARAM])
+        self.params: tuple[Tensor, ...] = tuple(
+            [t for t in model.nodes if t._flags & TensorFlag.PARAM]
+        )
         nodes = loss_nodes(self.outputs, self.loss, self.opt_period)
         read = [t for t in nodes[1:4] if isinstance(t, Tensor)]
         forward = Graph(self.outputs, *read)

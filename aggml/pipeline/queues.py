@@ -42,8 +42,11 @@ class Parcel:
         join: FanParts | None = None,
         place: int = 0,
     ) -> None:
-        self.value, self.urgency, self.since = value, urgency, since
-        self.join, self.place = join, place
+        self.value: Any = value
+        self.urgency: Urgency = urgency
+        self.since: float = since
+        self.join: FanParts | None = join
+        self.place: int = place
 
 
 class FanParts:
@@ -58,9 +61,9 @@ class FanParts:
     __slots__ = ("left", "parcel", "parts")
 
     def __init__(self, parcel: Parcel, branches: int) -> None:
-        self.parcel = parcel
+        self.parcel: Parcel = parcel
         self.parts: list[Any] = [None] * branches
-        self.left = branches
+        self.left: int = branches
 
 
 class _Lines:

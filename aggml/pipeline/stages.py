@@ -34,7 +34,8 @@ class StageError(AggmlError, RuntimeError):
         why = f"{type(cause).__name__}: {cause}".rstrip(": ")
         on = "" if stage == "source" else f" failed on the item {_shown(item)}"
         super().__init__(f"[pipeline] the stage {stage!r}{on or ' failed'}: {why}")
-        self.stage, self.item = stage, item
+        self.stage: str = stage
+        self.item: object = item
         self.__cause__ = cause
 
 
@@ -107,14 +108,14 @@ class Stage:
         named: object = name
         if named is not None and not (isinstance(named, str) and named):
             raise InvalidArgument(f"[Stage] name is {_shown(name)}, expected a text")
-        self.fn = fn
-        self.name = _name_of(fn) if name is None else name
-        self.workers = whole("Stage", "workers", workers, 1)
-        self.batch = None if batch is None else whole("Stage", "batch", batch, 1)
-        self.within = _seconds("within", within)
-        self.buffer = None if buffer is None else whole("Stage", "buffer", buffer, 1)
-        self.timeout = None if timeout is None else _seconds("timeout", timeout)
-        self.retries = whole("Stage", "retries", retries, 0)
+        self.fn: Callable[[Any], Any] = fn
+        self.name: str = _name_of(fn) if name is None else name
+        self.workers: int = whole("Stage", "workers", workers, 1)
+        self.batch: int | None = None if batch is None else whole("Stage", "batch", batch, 1)
+        self.within: float = _seconds("within", within)
+        self.buffer: int | None = None if buffer is None else whole("Stage", "buffer", buffer, 1)
+        self.timeout: float | None = None if timeout is None else _seconds("timeout", timeout)
+        self.retries: int = whole("Stage", "retries", retries, 0)
 
     def __repr__(self) -> str:
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
@@ -128,7 +129,7 @@ class Fan:
     __slots__ = ("branches",)
 
     def __init__(self, branches: tuple[Stage | Fan, ...]) -> None:
-        self.branches = branches
+        self.branches: tuple[Stage | Fan, ...] = branches
 
     def __repr__(self) -> str:
         return f"<Fan of {', '.join(map(repr, self.branches))}>"

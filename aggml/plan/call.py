@@ -45,10 +45,11 @@ class PlanCall:
 
     def __init__(self, node: Tensor, places: list[tuple[int, bool]]) -> None:
         assert isinstance(node.op_params, CustomParams)
-        self.node = node
-        self.name, self.op = node.name, node.op
-        self.params = node.op_params
-        self.places = places
+        self.node: Tensor = node
+        self.name: str = node.name
+        self.op: str = node.op
+        self.params: CustomParams = node.op_params
+        self.places: list[tuple[int, bool]] = places
 
     def __call__(self, arena: int, owner: object) -> None:
         """Run the function once for each of its tasks.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.native import _native
     from aggml.plan.call import PlanCall
+    from aggml.tensor import Tensor
     from aggml.tensor.placement import Placement
 
 __all__ = ["DevicePlan", "NativePlan", "Plan", "PlanStep"]
@@ -82,14 +83,14 @@ class DevicePlan:
     ) -> None:
         if storages is None:
             storages = Storages.of(graph)
-        self.nodes = graph.nodes
-        self.leafs = graph.leafs
-        self.uid = graph.uid
+        self.nodes: tuple[Tensor, ...] = graph.nodes
+        self.leafs: tuple[Tensor, ...] = graph.leafs
+        self.uid: int = graph.uid
         self._graph = weakref.ref(graph)
-        self.arena_size = arena_size
-        self.reads = tuple(storages.reads)
-        self.writes = tuple(storages.writes)
-        self.partial = tuple(storages.partial)
+        self.arena_size: int = arena_size
+        self.reads: tuple[Tensor, ...] = tuple(storages.reads)
+        self.writes: tuple[Tensor, ...] = tuple(storages.writes)
+        self.partial: tuple[Tensor, ...] = tuple(storages.partial)
         self.keep: list[Placement | None] = [t.placement for t in (*graph.leafs, *graph.nodes)]
         self.memory: Sequence[object] = ()
 
@@ -185,9 +186,9 @@ class Plan(DevicePlan):
         weights_are_valid: Callable[[], bool],
     ) -> None:
         super().__init__(graph, arena_size=native.arena_size, storages=storages)
-        self.native = native
-        self.calls = calls
-        self.work = 0
+        self.native: _native.Plan = native
+        self.calls: Mapping[int, PlanCall] = calls
+        self.work: int = 0
         self._weights_are_valid = weights_are_valid
 
     @property

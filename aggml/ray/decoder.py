@@ -87,13 +87,13 @@ class PipelineDecoder:
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
-        self.ctx = rounded(ctx)
+        self.ctx: int = rounded(ctx)
         self.sequences = sequences
         self.stages = stages
         self._dispatcher = Dispatcher(stages, micro_batches)
         self._slots = [_Slot() for _ in range(sequences)]
         self._followed: dict[int, Following] = {}  # first sequence: the last result of `follow`
-        self.lifetime = Lifetime(self._forget)
+        self.lifetime: Lifetime = Lifetime(self._forget)
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
         """As `aggml.models.decoder.Decoder.prefill`; several pieces are under way at a time.

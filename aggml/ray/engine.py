@@ -41,9 +41,9 @@ class PipelineEngine:
 
     def __init__(self, decoder: PipelineDecoder, max_waiting: int = 256) -> None:
         self.decoder = decoder
-        self.slots = decoder.sequences
+        self.slots: int = decoder.sequences
         self.max_waiting = max_waiting
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self._pool = SlotPool(decoder.sequences)
         self._requests: dict[TextRequest, None] = {}
         self._closing: str | None = None

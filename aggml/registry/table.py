@@ -17,6 +17,8 @@ from aggml.process.alive import list_alive
 from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
+    from threading import RLock
+
     from aggml.registry.report import LoadResult
 
 __all__ = ["BUILT_IN", "ENTRY_POINT", "EXPLICIT", "Entry", "RegistryTable", "table"]
@@ -40,7 +42,7 @@ class RegistryTable:
 
     def __init__(self) -> None:
         # Reentrant: a plug-in may look for devices while it is loaded.
-        self.lock = new_rlock()
+        self.lock: RLock = new_rlock()
         self.entries: list[Entry] = []
         self.sources: dict[str, Family] = {}  # the family that a file or module provided
         self.results: dict[str, LoadResult] = {}  # the latest of each candidate
@@ -146,4 +148,4 @@ class RegistryTable:
         self.entries.sort(key=lambda e: e.rank)  # stable: by registration within a rank
 
 
-table = RegistryTable()
+table: RegistryTable = RegistryTable()

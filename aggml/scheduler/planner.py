@@ -21,6 +21,7 @@ from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from threading import RLock
 
     from aggml.backend import Backend
     from aggml.graph import Graph
@@ -86,11 +87,11 @@ class PlanningFacts:
 
     def __init__(self, planner: Planner, graph: Graph) -> None:
         # Read first: if a tensor moves right after that, the epoch is known to be an old one.
-        self.epoch = PlacementEpoch.value
+        self.epoch: int = PlacementEpoch.value
         self._planner = planner
         self._changes = planner.changes
         self._tensors = (*graph.leafs, *graph.nodes)
-        self.ground = ground(graph, planner.pins_of(graph))
+        self.ground: OuterFacts = ground(graph, planner.pins_of(graph))
 
     def is_current(self, graph: Graph, placed: Sequence[Tensor] = ()) -> bool:
         """Whether all facts are the same.
@@ -142,8 +143,8 @@ class PlannedGraph:
         self.floating = floating
         self.brought = False
         self.shared = shared
-        self.program = shared.program
-        self.layouts = shared.layouts
+        self.program: SplitGraph = shared.program
+        self.layouts: dict[int | None, Layout] = shared.layouts
         self.twins = twins
         self.then = then
         self._epoch = then.epoch
@@ -181,7 +182,7 @@ class GraphRecord:
     __slots__ = ("gone", "known", "prepared")
 
     def __init__(self, gone: weakref.ref[Graph]) -> None:
-        self.gone = gone
+        self.gone: weakref.ref[Any] = gone
         self.known: dict[tuple[Tensor, ...], PlannedGraph] = {}
         self.prepared: dict[tuple[object, ...], Any] = {}
 
@@ -219,7 +220,7 @@ class Planner:
         self._backends = backends
         self._types = types
         self._op_offload = op_offload
-        self.lock = new_rlock()
+        self.lock: RLock = new_rlock()
         self.side = side
         self.memory = SharedBuffers()
         self.last: PlannedGraph | None = None

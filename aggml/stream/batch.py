@@ -198,7 +198,8 @@ class StreamBatch:
         states, hooks = self.states, self._hooks
         self.states, self._hooks, self._undo = {}, [], []
         self._groups, self._spans, self._joins = [], [], []
-        self.counted = self.calls = False
+        self.counted = False
+        self.calls = False
         for place, state in states.items():
             fill(place, state)
         for change in hooks:

@@ -101,7 +101,9 @@ class CallThread:
 
     def __init__(self, native: _native.Stream, name: str) -> None:
         self.native = native
-        self.thread = threading.Thread(target=self._serve, name=f"aggml call {name}", daemon=True)
+        self.thread: threading.Thread = threading.Thread(
+            target=self._serve, name=f"aggml call {name}", daemon=True
+        )
         _callers.add(self)
         with signals_blocked():
             self.thread.start()

@@ -37,7 +37,7 @@ class Event:
     __slots__ = ("__weakref__", "_marks", "device")
 
     def __init__(self, device: Named) -> None:
-        self.device = device
+        self.device: Named = device
         note(device, self)
         # The mark that was enqueued last, and behind it marks of open batches, each with the thread
         # of its batch. Only that thread sees them until the batch is enqueued.

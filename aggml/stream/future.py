@@ -87,7 +87,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     ) -> None:
         self._ops = ops  # None while its batch is open
         self._value = value
-        self.what = what
+        self.what: str = what
         self._abortable = abortable
         self._finish = finish
         self._waiters = 0

@@ -66,13 +66,13 @@ class Request:
     def __init__(self, asked: RunArguments, what: str) -> None:
         self._what = what
         self._operation = what.rpartition(".")[2]
-        self.due = asked.due
+        self.due: Due = asked.due
         self._inputs = [(*spec_of(tensor), tensor) for tensor in asked.inputs]
         self._results = [(shape, dtype) for dtype, shape in map(spec_of, asked.outputs)]
         self._single = asked.single
         specs = map(spec_of, (*asked.inputs, *asked.outputs))
         self._bits = any(dtype.kind == "V" for dtype, _ in specs)
-        self.marks = asked.marks
+        self.marks: Marks = asked.marks
 
     def check(self, brought: Container[Tensor] = ()) -> None:
         """Refuse a run that would read a leaf that was never written, or only by an earlier run.

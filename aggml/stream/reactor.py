@@ -61,7 +61,7 @@ class Reactor:
     """
 
     def __init__(self, *, pumped: bool = True) -> None:
-        self.notifier = _native.Notifier()
+        self.notifier: _native.Notifier = _native.Notifier()
         _native.sched_loop()  # from now on the loop runs as soon as it wakes, despite busy workers
         global _unpumped
         self.pumped = pumped

@@ -96,7 +96,7 @@ class Stream:
         native: _native.Stream | None = None,
     ) -> None:
         self.name = name
-        self.pool = default_pool() if pool is None else pool
+        self.pool: ThreadPool = default_pool() if pool is None else pool
         if not isinstance(self.pool, ThreadPool):
             raise InvalidHandle(f"[Stream] pool={pool!r} is no ThreadPool")
         if native is None:

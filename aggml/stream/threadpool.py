@@ -118,7 +118,7 @@ class ThreadPool:
         wanted = params.n_threads
         assert wanted is not None
         try:
-            self.native = _native.Pool(
+            self.native: _native.Pool = _native.Pool(
                 wanted, poll * 10, params.priority, strict_cpu, list(params.cpumask)
             )
         except MemoryError as error:
@@ -127,7 +127,7 @@ class ThreadPool:
             ) from error
         if paused:
             self.native.pause()
-        self.generation = _native.generation()
+        self.generation: int = _native.generation()
         self._params = params
         self._closed = False
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()

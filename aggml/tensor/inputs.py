@@ -88,8 +88,8 @@ class Marks:
     __slots__ = ("brought", "written")
 
     def __init__(self, brought: Iterable[Tensor], written: Iterable[Tensor]) -> None:
-        self.brought = _places(brought)
-        self.written = _places(written)
+        self.brought: list[Placement] = _places(brought)
+        self.written: list[Placement] = _places(written)
 
     def note(self, batch: Noting | None = None) -> None:
         """Apply the effects, after the run was enqueued; if it is in a batch, with the batch."""

@@ -16,6 +16,7 @@ from aggml.process.numbers import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from threading import RLock
 
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
 #: Held while tensors get a place, or lose it. "It has no place" and "now it has one" are a single
 #: step for all threads, and so are all places of one graph. It is reentrant, because the hooks of
 #: buffers and the garbage collector may run in between; nobody waits with it for another thread.
-placing = new_rlock()
+placing: RLock = new_rlock()
 
 
 class BufferUsage(IntEnum):
@@ -179,7 +180,7 @@ class Placement:
         _put(self, "offset", offset)
         _put(self, "address", address)
         _put(self, "storage", _native.Storage(name, address, size, buffer.backing))
-        self.readable = True
+        self.readable: bool = True
         self._exported = False
         # Memory that a caller brought, or a file, has a value, and its owner may change it.
         self.filled = EMPTY if buffer.exclusive and buffer.writable else KEPT

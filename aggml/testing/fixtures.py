@@ -39,7 +39,7 @@ N = 16
 class DeviceFixtures:
     """Fixtures of the suite; a subclass overrides ``device``."""
 
-    pytestmark = pytest.mark.anyio
+    pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
     @pytest.fixture
     def device(self) -> aggml.Device:

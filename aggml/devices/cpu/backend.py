@@ -60,7 +60,7 @@ class CPUBackend(DirectBackend):
         workers = default_pool() if pool is None else pool
         if n_threads is not None and pool is None:
             workers.grow(n_threads, widen=False)  # a caller may ask for more threads than cores
-        self.cpu = cpu_mask("scalar" if use_ref else isa)
+        self.cpu: int = cpu_mask("scalar" if use_ref else isa)
         self._use_ref = use_ref
         super().__init__(
             device,

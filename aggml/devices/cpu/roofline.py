@@ -45,7 +45,7 @@ class Roofline:
                 kind = kernel.removeprefix("peak_") + (" tiles" if isa == TILES else "")
                 self._units.setdefault(kind, (kernel, isa))
         order = ("f32", "bf16", "int8", "bf16 tiles", "int8 tiles")
-        self.peaks = [name for name in order if name in self._units]
+        self.peaks: list[str] = [name for name in order if name in self._units]
 
     def peak(self, name: str, threads: int | None = None) -> float:
         """Operations per second of one of ``peaks``; 0 if the processor lacks it."""

@@ -76,11 +76,11 @@ class CUDADevice(Device):
         self.kernels = kernels
         asked = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
         self.registers_files = asked and facts.read_only
-        self.native = _native.CudaDevice(facts.ordinal, self.name)
+        self.native: _native.CudaDevice = _native.CudaDevice(facts.ordinal, self.name)
         if kernels.blas is not None:
             self.native.set_blas(kernels.blas)
         #: Runs driver calls that may take long and belong to no backend.
-        self.aside = Aside(self.name)
+        self.aside: Aside = Aside(self.name)
         self._type = CUDABufferType(self, self.native, self.aside)
         self._pinned = PinnedBufferType(self, self.native, self.aside)
         self._modules: dict[str, Module] = {}

@@ -92,7 +92,7 @@ class CudaKernels:
         self.copies: str | None = "cpy"
         self._tf32 = tf32
         self._gpu = Gpu() if gpu is None else gpu
-        self.overlaps = self._gpu.overlaps
+        self.overlaps: bool = self._gpu.overlaps
         self._cubins = cubins if cubins is not None else Cubins()
 
     def supports(self, node: Tensor) -> bool:

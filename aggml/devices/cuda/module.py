@@ -20,7 +20,7 @@ class Module:
     """Kernels that are compiled together, for one device."""
 
     def __init__(self, device: _native.CudaDevice, kernels: Kernels, arch: str, name: str) -> None:
-        self.native = _native.CudaModule(device, name)
+        self.native: _native.CudaModule = _native.CudaModule(device, name)
         self._name = name
         self._arch = arch
         self._kernels = kernels

@@ -45,8 +45,10 @@ class _Group:
     """GPUs that NCCL sums over."""
 
     def __init__(self, targets: Sequence[CudaTarget], path: str) -> None:
-        self.native = _native.CudaGroup([target.native for target in targets], path)
-        self.targets = tuple(targets)
+        self.native: _native.CudaGroup = _native.CudaGroup(
+            [target.native for target in targets], path
+        )
+        self.targets: tuple[CudaTarget, ...] = tuple(targets)
 
 
 def library() -> str | None:

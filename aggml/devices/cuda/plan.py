@@ -61,10 +61,10 @@ class CUDAPlan(DevicePlan):
         launches: int,
         scratch: int,
     ) -> None:
-        self.native = native
-        self.scratch = scratch
-        self.modules = modules
-        self.launches = launches
+        self.native: _native.Plan = native
+        self.scratch: int = scratch
+        self.modules: tuple[Module, ...] = modules
+        self.launches: int = launches
         super().__init__(graph, storages=storages)
 
     @property

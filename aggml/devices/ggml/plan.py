@@ -52,7 +52,7 @@ class GgmlPlan(DevicePlan):
     def __init__(
         self, graph: Graph, native: _native.Plan, storages: Storages, arena_size: int
     ) -> None:
-        self.native = native
+        self.native: _native.Plan = native
         super().__init__(graph, arena_size=arena_size, storages=storages)
 
     @property

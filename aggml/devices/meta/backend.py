@@ -66,7 +66,7 @@ class MetaPlan(DevicePlan):
     __slots__ = ("blocks", "rounds", "storages")
 
     def __init__(self, graph: Graph) -> None:
-        self.storages = Storages.of(graph)
+        self.storages: Storages = Storages.of(graph)
         super().__init__(graph, storages=self.storages)
         self.rounds: list[_Planned] = []
         self.blocks: list[Buffer] = []  # for each member, the memory that rounds share
@@ -88,7 +88,7 @@ class MetaBackend(Backend):
         self, device: Device, members: Sequence[Backend], *, max_queued: int | None = None
     ) -> None:
         super().__init__(device, Stream(device.name), max_queued=max_queued)
-        self.members = tuple(members)
+        self.members: tuple[Backend, ...] = tuple(members)
         self._library = self.members[0]._sums(self.members)
         self._between: list[Buffer] = [HOST.alloc_buffer(0)] * len(self.members)
 

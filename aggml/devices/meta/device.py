@@ -63,7 +63,7 @@ class MetaDevice(Device):
         shares: Iterable[float] | None = None,
         split: Callable[[Tensor], SplitState | None] | None = None,
     ) -> None:
-        self.members = tuple(members)
+        self.members: tuple[Device, ...] = tuple(members)
         for member in self.members:
             if not isinstance(member, Device):
                 raise InvalidHandle(f"[MetaDevice] {member!r} is no Device")

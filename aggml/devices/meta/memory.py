@@ -110,7 +110,7 @@ class MetaBufferType(BufferType):
         self.name = device.name
         self.device = device
         self._owner = device
-        self.types = tuple(types)
+        self.types: tuple[BufferType, ...] = tuple(types)
         self._shares = tuple(shares)
         self._split = split
         self.alignment = max(one.alignment for one in types)

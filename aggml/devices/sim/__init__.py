@@ -95,7 +95,7 @@ class SimBackend(DirectBackend):
     ) -> None:
         stream = Stream(device.name, pool=pool, n_threads=n_threads or 0)
         super().__init__(device, stream, max_queued=max_queued)
-        self.cpu = cpu_mask("scalar" if use_ref else None)
+        self.cpu: int = cpu_mask("scalar" if use_ref else None)
 
     def _sibling(self) -> SimBackend:
         other = self.device.backend(pool=self.stream.pool)
@@ -270,8 +270,8 @@ class SimDevice(Device):
         self.bandwidth = bandwidth
         self.latency = latency
         self.speed = speed
-        self.unsupported = frozenset(unsupported)
-        self.offload = frozenset(offload)
+        self.unsupported: frozenset[str] = frozenset(unsupported)
+        self.offload: frozenset[str] = frozenset(offload)
         self.reads_host = reads_host
         self._type = SimBufferType(self, alignment)
         self._used = 0

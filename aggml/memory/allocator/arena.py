@@ -80,8 +80,8 @@ class Arena:
     __slots__ = ("chunks", "max_size")
 
     def __init__(self, max_size: int) -> None:
-        self.max_size = max_size
-        self.chunks = [ArenaChunk()]
+        self.max_size: int = max_size
+        self.chunks: list[ArenaChunk] = [ArenaChunk()]
 
     def take(self, size: int) -> int:
         """An address for ``size`` bytes: the number of a chunk, shifted, plus an offset in it."""

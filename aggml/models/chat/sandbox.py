@@ -260,12 +260,14 @@ class Bounded(ImmutableSandboxedEnvironment):
     """A sandbox whose templates are rendered within `limits`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
-    concat = staticmethod(_concat)
+    concat: Any = staticmethod(_concat)
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 jinja2's
         super().__init__(finalize=_shown, **options)
         del self.globals["lipsum"]
-        self.filters = {name: _guarded(name, does) for name, does in self.filters.items()}
+        self.filters: dict[str, Callable[..., Any]] = {
+            name: _guarded(name, does) for name, does in self.filters.items()
+        }
 
     def add_filter(self, name: str, does: Callable[..., Any]) -> None:
         """Add a filter, with its limits."""

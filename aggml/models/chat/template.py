@@ -65,18 +65,19 @@ class ChatTemplate:
             ) from error
         sources = PLAIN if sources is None else sources
         given = {DEFAULT: sources} if isinstance(sources, str) else dict(sources)
-        self.environment = environment = Bounded(
+        environment = Bounded(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", _generation()],
         )
+        self.environment: Bounded = environment
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
         environment.add_filter("tojson", _json)
-        self.names = tuple(given)
-        self.source = given.get(DEFAULT, "")
+        self.names: tuple[str, ...] = tuple(given)
+        self.source: str = given.get(DEFAULT, "")
         #: All templates in one text, to look for what they know.
-        self.whole_source = "\n".join(given.values())
+        self.whole_source: str = "\n".join(given.values())
         self._tokens = dict(tokens)
         self._limits = limits
         self._templates = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml import Backend, Buffer, Device
+    from aggml import Backend, Buffer, Device, Tensor
 
 __all__ = ["ArraysFile"]
 
@@ -48,7 +48,7 @@ class ArraysFile:
         self._arrays = {
             name: x if x.dtype.name in KINDS else x.astype(np.float32) for name, x in arrays.items()
         }
-        self.tensors = {
+        self.tensors: dict[str, Tensor] = {
             name: aggml.new_tensor(KINDS[x.dtype.name], ne=x.shape[::-1] or (1,), name=name)
             for name, x in self._arrays.items()
         }

@@ -51,14 +51,16 @@ class Config:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         inner = values.get("text_config")
-        self.values = {**values, **inner} if isinstance(inner, dict) else dict(values)
+        self.values: dict[str, Any] = (
+            {**values, **inner} if isinstance(inner, dict) else dict(values)
+        )
         kinds = self.values.get("layers_block_type")
         if isinstance(kinds, list):  # a list of the layers alone says how many there are
             self.values.setdefault("num_hidden_layers", len(kinds))
         check_types(self.values)
         self.read: set[str] = set()
-        self.model_type = str(self.values.get("model_type", ""))
-        self.classes = [str(x) for x in values.get("architectures") or ()]
+        self.model_type: str = str(self.values.get("model_type", ""))
+        self.classes: list[str] = [str(x) for x in values.get("architectures") or ()]
 
     def get(self, *names: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
         """The value of the first of these names that has one, or ``default``."""

@@ -38,7 +38,7 @@ TIED: Final = (
 #: Settings that say whether these tensors have biases.
 _QKV: Final = ("attn_q", "attn_qkv", "attn_q_a")
 _NET: Final = ("ffn_up", "ffn_down", "ffn_gate")
-BIASES: Final = {
+BIASES: Final[dict[str, tuple[str, ...]]] = {
     "attention_bias": _QKV, "qkv_bias": _QKV, "use_qkv_bias": _QKV, "mlp_bias": _NET,
     "attention_out_bias": ("attn_output",), "use_bias": (*_QKV, *_NET, "ssm_in"),
     "norm_bias": ("attn_norm", "ffn_norm", "output_norm"), "mamba_conv_bias": ("ssm_conv1d",),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["for_file", "vocabulary_keys"]
 
 #: GGUF's names of special tokens, each with its names in tokenizer_config.json and config.json.
-SPECIAL: Final = {
+SPECIAL: Final[dict[str, tuple[str, ...]]] = {
     "bos": ("bos_token", "cls_token"),
     "eos": ("eos_token", "sep_token"),
     "unknown": ("unk_token",),

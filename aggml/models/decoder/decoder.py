@@ -88,7 +88,7 @@ class Decoder:
         self.site = backend if isinstance(backend, Site) else site_of(backend)
         self._owns_weights = owns_weights
         self.model = model
-        self.ctx = rounded(ctx)
+        self.ctx: int = rounded(ctx)
         self.sequences = sequences
         self.weights = weights
         self.adapters = adapters
@@ -97,13 +97,13 @@ class Decoder:
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
         self._ahead = Ahead(sequences + 1)
         element = DType.parse(cache)
-        self.caches = Caches(model, element, self.ctx, sequences, ring=self.ring)
+        self.caches: Caches = Caches(model, element, self.ctx, sequences, ring=self.ring)
         self._reached = Reached(sequences) if self.caches.states else None
         self._written = Written() if self.saves else None
         self._memory = self._allocate()
         builder = Builder(model, weights, self.caches, self.ctx, adapters)
         self._steps = Steps(self.site, builder, self.graphs if max_graphs is None else max_graphs)
-        self.lifetime = Lifetime(self._free)
+        self.lifetime: Lifetime = Lifetime(self._free)
 
     @classmethod
     def sizes(

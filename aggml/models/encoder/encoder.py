@@ -86,8 +86,8 @@ class Encoder:
         self.site = site_of(backend)
         self.model = model
         self.weights = weights
-        self.vocabulary = weights["token_embd.weight"].ne[1]
-        self.ranks = "cls.output.weight" in weights or "cls.weight" in weights
+        self.vocabulary: int = weights["token_embd.weight"].ne[1]
+        self.ranks: bool = "cls.output.weight" in weights or "cls.weight" in weights
         self.sparse: Kind | None = None
         if "sparse.weight" in weights or "mlm.dense.weight" in weights:
             self.sparse = "weights" if "sparse.weight" in weights else "terms"
@@ -96,11 +96,11 @@ class Encoder:
         sites = [self.site, *map(site_of, self._further)]
         self._workers = [_Worker(site) for site in sites]
         self._part = PART_TOKENS if cpu else DEVICE_TOKENS
-        self.full = self._part if not cpu else PARTS * self._part * len(self._workers)
+        self.full: int = self._part if not cpu else PARTS * self._part * len(self._workers)
         self._narrow = cpu and _is_narrow(weights)
         self._max_graphs = max_graphs
         self._lock = new_lock()  # of the caches of graphs; held for moments only
-        self.lifetime = Lifetime(self._free)
+        self.lifetime: Lifetime = Lifetime(self._free)
 
     def close(self) -> None:
         """Free graphs and weights; later batches raise InvalidState.

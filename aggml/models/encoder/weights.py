@@ -18,7 +18,7 @@ import aggml
 from aggml import BufferUsage, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -52,7 +52,7 @@ class EncoderFile:
     def __init__(self, file: ModelFile, model: EncoderDescription, element: str | None) -> None:
         self._file = file
         self._row_scales = element == "q8_0 row scales"
-        self.metadata = file.metadata
+        self.metadata: Mapping[str, Any] = file.metadata
         self.tensors: dict[str, Tensor] = dict(file.tensors)
         self._sources: dict[str, tuple[str, ...]] = {}  # of tensors that are made
         layers = len(model.layers)

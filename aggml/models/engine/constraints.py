@@ -80,8 +80,8 @@ class Mask:
         without: Sequence[int] = (),
     ) -> None:
         self._bits = bits
-        self.only = only
-        self.without = without
+        self.only: int | None = only
+        self.without: Sequence[int] = without
 
     def allows(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Which of these tokens may come."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.requests import TextRequest
     from aggml.models.engine.speculation import Settles, Speculation, Verification
     from aggml.models.engine.staging import Piece
-    from aggml.models.kv.paging import PagedDecoder
+    from aggml.models.kv.paging import PagedDecoder, Pages
     from aggml.models.kv.prefixes import Prefixes
 
 __all__ = ["STAGED", "Engine", "staged_slots"]
@@ -165,9 +165,9 @@ class Engine:
                 f"the decoder has {decoder.sequences} sequences, {slots} slots need {slots + more}"
             )
         self.decoder = decoder
-        self.pages = decoder.pages(budget, slots)
+        self.pages: Pages = decoder.pages(budget, slots)
         self.prefixes = prefixes
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.slots = slots
         # The last rows are for padding; no prompt reads them.
         self._rows = steps.Rows(

@@ -126,7 +126,7 @@ def _check_depth(place: str, name: str, value: Any, depth: int) -> None:
 
 
 #: JSON as `json.dumps` writes it. Any number of blanks would let a model write them for ever.
-JSON_FORM: Final = {
+JSON_FORM: Final[dict[str, bool | str]] = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
 }  # fmt: skip
 _PIECES: Final = re.compile(r"\\.|\[\^?\]?|\]", re.DOTALL)

@@ -219,7 +219,7 @@ class LookupDrafter:
 
     at_once: ClassVar[bool] = True
     unbuilt = None
-    seconds = 0.0
+    seconds: float = 0.0
     pending = None
 
     def __init__(self) -> None:

@@ -166,7 +166,7 @@ class PagedDecoder(Decoder):
     def _allocate(self) -> object:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
         self._huge: list[HugePages] = []  # for each of `_maps`
-        self.form = CacheForm.of(self.caches)
+        self.form: CacheForm = CacheForm.of(self.caches)
         self._lying = _lying(self.caches, self._homes())
         # Slots whose rows are being saved or loaded, as far as they are not known to be done.
         self._moving: deque[tuple[int, Future[Any]]] = deque()

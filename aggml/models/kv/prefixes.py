@@ -140,7 +140,8 @@ class Prefixes:
         self._files = None if folder is None else PageFiles(folder, folder_bytes)
         self._thread = FileThread()
         self._decoder = decoder
-        self.budget = self.allowed = budget
+        self.budget: int = budget
+        self.allowed: int = budget
         self.nbytes = self.queries = self.hits = 0
         form = decoder.form
         self._page_bytes = PAGE * (form.position + TOKEN)  # of a page, with its tokens

@@ -92,11 +92,11 @@ class Snapshot:
         waits: Iterable[Future[Any]] = (),
         reads: Iterable[Future[Any]] = (),
     ) -> None:
-        self.form = form
-        self.first = first
-        self.n = n
-        self.rows = rows
-        self.states = states
+        self.form: CacheForm = form
+        self.first: int = first
+        self.n: int = n
+        self.rows: Sequence[Bytes] = rows
+        self.states: Sequence[Bytes] | None = states
         self._failed: Exception | None = None
         self._waits = tuple(waits)
         self._reads = tuple(reads)

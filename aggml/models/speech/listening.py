@@ -97,10 +97,10 @@ class Listener:
 
     def __init__(self, model: SpeechDescription, decoder: Decoder) -> None:
         self.model = model
-        self.frames = 2 * model.audio.context_length
+        self.frames: int = 2 * model.audio.context_length
         self._decoder = decoder
         self._programs: dict[int, _Program] = {}
-        self.lifetime = Lifetime(self._free)
+        self.lifetime: Lifetime = Lifetime(self._free)
 
     def close(self) -> None:
         """Free the graphs and close the decoder; later windows raise InvalidState.

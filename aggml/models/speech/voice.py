@@ -44,7 +44,7 @@ __all__ = [
 WINDOW: Final = 512  # samples
 BEFORE: Final = 64  # samples of the window before
 HOP: Final = 128  # samples from a frame to the next
-SHAPES: Final = {
+SHAPES: Final[dict[str, tuple[int, ...]]] = {
     "stft_conv.weight": (258, 1, 256),
     "conv1.weight": (128, 129, 3), "conv1.bias": (128,),
     "conv2.weight": (64, 128, 3), "conv2.bias": (64,),
@@ -149,7 +149,7 @@ class VoiceDetector:
         self._matrices = matrices
         self._weights: dict[str, Tensor] = {}
         self._programs: dict[int, _Program] = {}
-        self.lifetime = Lifetime(self._free)
+        self.lifetime: Lifetime = Lifetime(self._free)
 
     def close(self) -> None:
         """Free weights and graphs when nobody uses them."""

@@ -189,8 +189,11 @@ class Windows:
         context: int,
     ) -> None:  # fmt: skip
         self._listener, self._decoder = listener, decoder
-        self._words, self.special = words, special
-        self.most = context // 2  # the most tokens of a window's text; one fewer of the text before
+        self._words = words
+        self.special: Special = special
+        self.most: int = (
+            context // 2
+        )  # the most tokens of a window's text; one fewer of the text before
         self._aligner = Aligner(decoder, multilingual=special.multilingual)
         self._never = suppressed(words, special)
         blank = [*words.encode(" ", special=False), special.end]

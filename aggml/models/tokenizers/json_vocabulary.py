@@ -144,7 +144,7 @@ class JsonVocabulary(Vocabulary):
         super().__init__(metadata, add_bos=False, by_text=special_id(metadata, "eot") is None)
         spelt = {i: piece for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items()}
         self.pieces = [spelt.get(i, piece) for i, piece in enumerate(self.pieces)]
-        self.ids = {piece: i for i, piece in spelt.items()}
+        self.ids: dict[Any, Any] = {piece: i for i, piece in spelt.items()}
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token.content: i for i, token in added.items()}
         # By its text: the library shows a special token that its normalizer has changed.

@@ -98,17 +98,17 @@ class Vocabulary(ABC):
     ) -> None:
         given: Sequence[str] = metadata["tokenizer.ggml.tokens"]
         self.pieces: Sequence[str] = [x or f"[EMPTY_{i}]" for i, x in enumerate(given)]
-        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
+        self.ids: dict[str, int] = {piece: i for i, piece in enumerate(self.pieces)}
         self.bos: int | None = self._named(metadata, "bos")
         self.eos: int | None = self._named(metadata, "eos")
         self.unknown: int | None = self._named(metadata, "unknown")
-        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
-        self.add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", add_eos))
+        self.add_bos: bool = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
+        self.add_eos: bool = bool(metadata.get("tokenizer.ggml.add_eos_token", add_eos))
         roles = roles_of(metadata, self.ids, self.eos, by_text=by_text)
         self.kinds: Sequence[int] = roles.kinds
-        self.ends = roles.ends
+        self.ends: frozenset[int] = roles.ends
         told = metadata.get(SUPPRESSED)
-        self.suppressed = () if told is None else tuple(int(x) for x in told)
+        self.suppressed: tuple[int, ...] = () if told is None else tuple(int(x) for x in told)
         self._roles = roles
 
     def _named(self, metadata: Mapping[str, Any], name: str) -> int | None:
@@ -427,10 +427,12 @@ class SentencePiece(GGUFVocabulary):
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True)
         scores = metadata.get("tokenizer.ggml.scores")
-        self.scores = [0.0] * len(self.pieces) if scores is None else [float(x) for x in scores]
-        self.prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+        self.scores: list[float] = (
+            [0.0] * len(self.pieces) if scores is None else [float(x) for x in scores]
+        )
+        self.prefix: bool = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
         # A file without the token of a byte may have the character itself.
-        self.bytes_ = [
+        self.bytes_: list[int | None] = [
             self._plain.get(f"<0x{i:02X}>", self._plain.get(chr(i)) if i < 128 else None)
             for i in range(256)
         ]

@@ -57,7 +57,7 @@ class Question:
         self.backends = backends
         self.types = types
         self.floating = floating
-        self.last = len(backends) - 1
+        self.last: int = len(backends) - 1
         self._reach = [{id(t): b.device.supports_buffer_type(t) for t in types} for b in backends]
         self._devices = [b.device for b in backends]
         by_device: dict[int, dict[object, bool]] = {id(d): {} for d in self._devices}

@@ -68,9 +68,9 @@ class Job:
         what = "Scheduler.run"
         self.graph = graph
         asked = find_arguments(graph, inputs, outputs, reuse, what)
-        self.request = Request(asked, what)
+        self.request: Request = Request(asked, what)
         self.request.check(brought)
-        self.wanted = asked.outputs
+        self.wanted: tuple[Tensor, ...] = asked.outputs
         self.inputs: dict[Tensor, Array] = {}
         self.values: dict[Tensor, Array] = {}
         self.placed: list[tuple[Tensor, Array]] = []

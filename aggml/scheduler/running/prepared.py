@@ -63,10 +63,10 @@ class RecordedSubmission:
         used: list[tuple[Backend, object, Buffer | None]],
         streams: tuple[_native.Stream, ...],
     ) -> None:
-        self.streams = streams
+        self.streams: tuple[_native.Stream, ...] = streams
         self._script = script
         self._use = use
-        self.leafs = leafs
+        self.leafs: tuple[Tensor, ...] = leafs
         self._brought = brought
         self._used = used
 
@@ -127,8 +127,8 @@ class PreparedSubmission:
     __slots__ = ("_inputs", "by_slot", "known", "request")
 
     def __init__(self, job: Job, known: PlannedGraph) -> None:
-        self.request = job.request
-        self.known = known
+        self.request: Request = job.request
+        self.known: PlannedGraph = known
         self._inputs = tuple(job.inputs)
         self.by_slot: dict[int | None, _Recorded] = {}
 

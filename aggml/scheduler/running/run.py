@@ -18,7 +18,7 @@ from aggml.stream.future import Future
 from aggml.stream.observe import observers, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
@@ -69,12 +69,13 @@ class Runner:
     ) -> None:
         self.backends = backends
         self.sides = sides
-        self.joined = Stream("scheduler", pool=backends[0].stream.pool)
-        self.busy, self.note = admission.busy, admission.add
+        self.joined: Stream = Stream("scheduler", pool=backends[0].stream.pool)
+        self.busy: Callable[[], bool] = admission.busy
+        self.note: Callable[[Future[Any]], None] = admission.add
         self._admission, self._limit = admission, admission.limit
         self._reporting = new_rlock()
         self._natives = [b.stream.native for b in backends]
-        self.line = _native.Lineup(self.joined.native, self._natives, n_slots)
+        self.line: _native.Lineup = _native.Lineup(self.joined.native, self._natives, n_slots)
 
     # -- one submission
 

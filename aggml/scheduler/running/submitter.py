@@ -78,8 +78,8 @@ class Submitter:
         self._n_copies = n_copies
         self.eval_callback: EvalCallback | None = None
         self.observed: Array | None = None
-        self.turn = FifoLock()
-        self.plans = FifoLock()
+        self.turn: FifoLock = FifoLock()
+        self.plans: FifoLock = FifoLock()
         self._lock = planner.lock
         self._planned_for: list[int] = []  # graphs of tasks that hold ``plans`` or wait for it
         self.brought: weakref.WeakSet[Tensor] = weakref.WeakSet()

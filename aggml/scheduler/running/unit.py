@@ -41,10 +41,10 @@ class Output:
     __slots__ = ("array", "backend", "split", "tensor")
 
     def __init__(self, tensor: Tensor, array: Array, split: int, backend: int) -> None:
-        self.tensor = tensor
-        self.array = array
-        self.split = split
-        self.backend = backend
+        self.tensor: Tensor = tensor
+        self.array: Array = array
+        self.split: int = split
+        self.backend: int = backend
 
 
 def check_no_batch(backends: Iterable[Backend], what: str, own: StreamBatch | None = None) -> None:

@@ -99,13 +99,13 @@ class Choice(ABC):
         self.index = index
         self.group = group
         self.tells = tells
-        self.begun = sent is not None
-        self.ended = before.ended
+        self.begun: bool = sent is not None
+        self.ended: bool = before.ended
         self.content = ""
         self.reasoning = ""
         self.calls: list[AnsweredCall] = []
         self.told: list[Told] = []
-        self.ids = list(before.tokens)
+        self.ids: list[int] = list(before.tokens)
         self._spell = model.tokenizer.bytes_of
         self._noted = len(self.ids)  # how many of them are in the notes so far
         self._untold: deque[Token] = deque()  # tokens that have come and are not reported yet
@@ -198,7 +198,8 @@ class Choice(ABC):
                 for call in piece.calls:
                     known = calls.setdefault(call.index, [call.id or "", call.name or "", ""])
                     known[2] += call.arguments
-        self.content, self.reasoning = "".join(content), "".join(reasoning)
+        self.content = "".join(content)
+        self.reasoning = "".join(reasoning)
         self.calls = [AnsweredCall(*x) for x in calls.values()]
 
 

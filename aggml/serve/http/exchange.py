@@ -57,7 +57,7 @@ class Exchange:
         self.request = request
         self.stack = stack
         given = request.headers.get("x-request-id", "")
-        self.id = given if PLAIN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        self.id: Any | str = given if PLAIN.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         self.unknown: list[str] = []
         self.model: str | None = None
         self.adapter: str | None = None

@@ -205,7 +205,7 @@ def documentation(endpoints: Sequence[Endpoint]) -> str:
 if __name__ == "__main__":  # writes the table of docs/serve.md
     from pathlib import Path
 
-    path = Path(__file__).parents[3] / "docs" / "serve.md"
-    text = path.read_text()
-    begin = text.index("| field | state |")
+    path: Path = Path(__file__).parents[3] / "docs" / "serve.md"
+    text: str = path.read_text()
+    begin: int = text.index("| field | state |")
     path.write_text(text[:begin] + table() + text[text.index("\n\n", begin) + 1 :])

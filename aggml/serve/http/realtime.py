@@ -299,7 +299,7 @@ class SpeechSession:
         self, service: Service, settings: SessionSettings, receive: Receive, send: Send, *,
         key: str | None = None, old: bool = False,
     ) -> None:  # fmt: skip
-        self.id = _new_id("sess")
+        self.id: str = _new_id("sess")
         self.key = key
         self.model: str | None = None
         self.unknown: list[str] = []

@@ -131,7 +131,7 @@ class RequestError(Exception):
         self.field = field
         self.code = code
         self.retry = retry
-        self.more = more or {}
+        self.more: dict[str, Any] = more or {}
 
 
 def _no_prompt() -> Raw:

@@ -189,18 +189,18 @@ class Service:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.metrics = Metrics()
-        self.keys = Keys(options.keys())
-        self.shares = ClientShares(options.rate, options.concurrency)
-        self.ignored = Ignored(strict=options.strict)
-        self.defaults = Defaults(options.defaults)
-        self.entries = _entries(options)
+        self.metrics: Metrics = Metrics()
+        self.keys: Keys = Keys(options.keys())
+        self.shares: ClientShares = ClientShares(options.rate, options.concurrency)
+        self.ignored: Ignored = Ignored(strict=options.strict)
+        self.defaults: Defaults = Defaults(options.defaults)
+        self.entries: list[ServedEntry] = _entries(options)
         self.host: Host | None = None
-        self.answers = Store()
-        self.created = int(time.time())
+        self.answers: Store = Store()
+        self.created: int = int(time.time())
         self.is_open = self.stopping = False
-        self.under_way = UnderWay()
-        self.sessions = LiveSessions(options.sessions)
+        self.under_way: UnderWay = UnderWay()
+        self.sessions: LiveSessions = LiveSessions(options.sessions)
         self.metrics.show_requests(self.under_way)
         self.metrics.show_sessions(self.sessions)
         self.metrics.show_ignored(self.ignored)

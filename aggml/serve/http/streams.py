@@ -145,7 +145,7 @@ class EventStream(Response):
         media: str = EVENTS,
     ) -> None:
         self.status_code = 200
-        self.background = None
+        self.background: None = None
         self.media_type = media
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
         self.raw_headers = [x for x in self.raw_headers if x[0] != b"content-length"]
