@@ -16,9 +16,11 @@ from aggml.models.arguments import file_path, shown
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
 from aggml.models.engine.draft_model import DraftModel
-from aggml.models.engine.speculation import LookupDrafter, Speculation
+from aggml.models.engine.speculation import WIDTHS, LookupDrafter, Speculation
 from aggml.models.errors import ModelError
 from aggml.models.kv.paging import PagedDecoder
+from aggml.models.kv.room import State
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import load_weights, open_model
@@ -30,9 +32,12 @@ if TYPE_CHECKING:
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["LOOKUP", "Draft", "draft_of", "speculation_of"]
+__all__ = ["LOOKUP", "Draft", "draft_of", "rewind_of", "speculation_of"]
 
 LOOKUP: Final = "lookup"
+FURTHEST: Final = WIDTHS[1] - 1  # tokens that a state can go back
+#: States of all sequences may take so many bytes for that; else they go back less far.
+MOST_FOR_STATES: Final = 1 << 30
 PADDING: Final = re.compile(r"\[PAD\d+\]")  # as converters fill a vocabulary up
 
 #: What makes drafts: the word "lookup", the path of a model, or a model.
@@ -58,6 +63,21 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
         ) from None
 
 
+def rewind_of(model: Description, slots: int) -> Rewind:
+    """How far states must be able to go back, so that steps can verify drafts.
+
+    Args:
+        model: whose tokens are guessed.
+        slots: sequences of its engine.
+    """
+    kept = (x for layer in model.layers for x in layer.caches().values())
+    state = sum(4 * x.width for x in kept if isinstance(x, State))
+    if not state:
+        return Rewind()
+    fits = state * slots * (1 + FURTHEST) <= MOST_FOR_STATES
+    return Rewind(slots, FURTHEST if fits else WIDTHS[0] - 1)
+
+
 async def speculation_of(
     draft: Draft,
     engine: Engine,
@@ -75,14 +95,13 @@ async def speculation_of(
         cache: element type of its keys and values.
 
     Raises:
-        Unsupported: a model with states, which cannot go back; a draft model of another kind.
+        Unsupported: a draft model with states, or of another kind.
         ModelError: the draft model cannot be loaded, or has another vocabulary.
         InvalidState: the draft model is closed.
     """
     decoder = engine.decoder
-    _check_stateless(decoder.has_states, decoder.model.architecture)
     if draft == LOOKUP:
-        return Speculation(LookupDrafter(), decoder.ctx)
+        return Speculation(LookupDrafter(), decoder.ctx, decoder.widest)
     sequences = engine.slots + 1  # the last one is for padding
     if isinstance(draft, TextModel):
         other = draft.engine.decoder
@@ -98,8 +117,8 @@ async def speculation_of(
         )  # fmt: skip
         return Speculation(
             DraftModel(made, engine.slots, decoder.vocabulary, lambda: not draft.closed),
-            decoder.ctx,
-        )
+            decoder.ctx, decoder.widest,
+        )  # fmt: skip
     path = Path(draft)
     with await open_model(path) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
@@ -122,7 +141,8 @@ async def speculation_of(
     except BaseException:
         loaded.close()
         raise
-    return Speculation(DraftModel(loaded, engine.slots, decoder.vocabulary), decoder.ctx)
+    drafter = DraftModel(loaded, engine.slots, decoder.vocabulary)
+    return Speculation(drafter, decoder.ctx, decoder.widest)
 
 
 def _rows(tensors: Mapping[str, Tensor]) -> int:

@@ -25,7 +25,7 @@ from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
-from aggml.models.drafting import draft_of, speculation_of
+from aggml.models.drafting import draft_of, rewind_of, speculation_of
 from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_decoder import EncoderDecoder, EncoderDecoderDescription
@@ -37,6 +37,7 @@ from aggml.models.errors import ModelError
 from aggml.models.fitting import fit_text
 from aggml.models.kv.page_files import identity_of
 from aggml.models.kv.paging import PagedDecoder
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.model import Model
 from aggml.models.rank_head import TEMPLATE as RERANK
 from aggml.models.rank_head import read_rank_head
@@ -152,7 +153,7 @@ def load(
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
             or lacks something that the architecture needs; an adapter or a control vector cannot be
             read, or belongs to another model; the draft model has another vocabulary.
-        Unsupported: by the await: ``draft`` for a model with states, or of one.
+        Unsupported: by the await: a draft model with states.
 
     Cancellation: nothing of the model stays loaded.
     """
@@ -330,6 +331,7 @@ async def _load(
                 limits=limits,
                 path=path,
                 adapters=adapters,
+                drafts=draft is not None,
                 progress=progress,
             )
             if draft is not None:
@@ -479,9 +481,13 @@ async def load_engine(
     limits: EngineLimits,
     path: Path | None = None,
     adapters: GivenAdapters | None = None,
+    drafts: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
-    """A model that continues text, without its tokenizer; the arguments are those of `load`."""
+    """A model that continues text, without its tokenizer; the arguments are those of `load`.
+
+    With ``drafts`` its states can go back, so that steps can verify drafts.
+    """
     model = await described(file)
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
@@ -501,6 +507,7 @@ async def load_engine(
     decoder = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
         cache=cache, progress=progress, adapters=changes,
+        rewind=rewind_of(model, slots) if drafts else Rewind(),
     )  # fmt: skip
     try:
         about = ""
@@ -528,6 +535,7 @@ async def load_decoder(
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
+    rewind: Rewind = ...,
 ) -> Decoder: ...
 @overload
 async def load_decoder(
@@ -541,6 +549,7 @@ async def load_decoder(
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
+    rewind: Rewind = ...,
 ) -> D: ...
 async def load_decoder(
     backend: Backend | Scheduler,
@@ -553,6 +562,7 @@ async def load_decoder(
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
+    rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
 ) -> Decoder:
     """The part of a model that computes, without its tokenizer.
 
@@ -566,6 +576,7 @@ async def load_decoder(
         progress: called with bytes loaded so far and bytes in all.
         stage: the first layer and the one after the last, for `Description.stage`; None: all.
         adapters: adapters and control vectors of the whole model.
+        rewind: how far states can go back.
 
     Raises:
         ModelError: the file is no model that this package can run.
@@ -581,9 +592,10 @@ async def load_decoder(
     if stage is not None:
         model = model.stage(*stage)
     limit = ctx or min(model.context_length, LONGEST)
-    caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache)
+    caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache, rewind=rewind)
     weights = await load_weights(backend, file, model.needs(), progress, model.uses, caches)
     placed = None if adapters is None else await adapters.place(site_of(backend), weights)
     return kind(
-        backend, model, weights, ctx=limit, sequences=sequences, cache=cache, adapters=placed
-    )
+        backend, model, weights, ctx=limit, sequences=sequences, cache=cache, adapters=placed,
+        rewind=rewind,
+    )  # fmt: skip

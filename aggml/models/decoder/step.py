@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aggml.models.description import Description, Layer
     from aggml.models.kv.caches import Caches
     from aggml.models.kv.room import Room
+    from aggml.models.kv.state_rows import StateRows
 
 __all__ = ["Builder", "Step"]
 
@@ -45,7 +46,7 @@ class Step:
 
     graph: Graph
     ctx: int
-    sequences: int
+    state_rows: StateRows
     tokens: Tensor
     positions: Tensor
     told: bool  # whether any layer uses the positions
@@ -84,8 +85,16 @@ class Step:
             if at.staged is not None:
                 inputs[at.staged] = batch.staged
         if self.turns is not None:
-            for read, write, group in zip(self.turns.reads, self.turns.writes, groups, strict=True):
-                inputs[read], inputs[write] = group.states(self.sequences)
+            turns = self.turns
+            each = zip(turns.reads, turns.writes, turns.latest, groups, strict=True)
+            for read, write, latest, group in each:
+                inputs[read], rows = group.states(self.state_rows)
+                if write is not None:
+                    inputs[write] = rows
+                if latest is not None and latest is not write:
+                    inputs[latest] = np.ascontiguousarray(
+                        rows.reshape(group.history, -1)[::-1]
+                    ).reshape(-1)
         if self.last is not None:
             inputs[self.last] = batch.last
         if self.adapters is not None or self.adapters_last is not None:
@@ -113,8 +122,11 @@ class Step:
             found[at.rows] = np.ascontiguousarray(group.rows_in(at.length, self.ctx).T)
             found[at.masks[0]] = group.masks_in_turn(room, at.length, self.ctx)
         if self.turns is not None:
-            read, write = group.states(self.sequences)
-            found[self.turns.reads[0]], found[self.turns.writes[0]] = [read] * n, [write] * n
+            read, written = group.states(self.state_rows)
+            found[self.turns.reads[0]] = [read] * n
+            for write in (self.turns.writes[0], self.turns.latest[0]):
+                if write is not None:
+                    found[write] = [written] * n
         each = zip(*found.values(), strict=True)
         return [dict(zip(found, arrays, strict=True)) for arrays in each]
 
@@ -157,7 +169,7 @@ class Builder:
         positions = _given("positions", shape.tokens * (4 if shape.placed else 1))
         last = _given("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
-        turns = _turns(shape) if self._caches.states else Turns((), ())
+        turns = _turns(shape) if self._caches.states else Turns((), (), ())
         kept: list[Tensor] = []
         early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
@@ -203,9 +215,9 @@ class Builder:
         graph = Graph(*early, *results, *kept)
         leafs = set(graph.leafs)
         return Step(
-            graph, self._ctx, self._caches.sequences, tokens, positions,
+            graph, self._ctx, self._caches.state_rows, tokens, positions,
             positions in leafs, places,
-            turns if self._caches.states else None, last, logits, best,
+            _used(turns, leafs) if self._caches.states else None, last, logits, best,
             results[0] if len(results) == 1 else results, every, drawing,
             numbers if numbers in leafs else None,
             numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
@@ -362,7 +374,20 @@ def _given(name: str, n: int) -> Tensor:
 def _turns(shape: Shape) -> Turns:
     """Inputs that tell which states each part of a step reads and writes."""
     reads = tuple(_given("state_from", part.sequences) for part in shape.parts)
-    return Turns(reads, tuple(_given("state_to", part.sequences) for part in shape.parts))
+    writes = tuple(_given("state_to", part.sequences * part.history) for part in shape.parts)
+    latest = tuple(
+        write if part.history == 1 else _given("state_to_latest", part.sequences * part.history)
+        for write, part in zip(writes, shape.parts, strict=True)
+    )
+    return Turns(reads, writes, latest)
+
+
+def _used(turns: Turns, leafs: set[Tensor]) -> Turns:
+    """Without the inputs that the graph does not have."""
+    writes, latest = (
+        tuple(x if x in leafs else None for x in those) for those in (turns.writes, turns.latest)
+    )
+    return Turns(turns.reads, writes, latest)
 
 
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:

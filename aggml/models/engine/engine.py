@@ -144,8 +144,9 @@ class Engine:
             refused.
 
     Attributes:
-        speculation: decides which drafts are verified; None: there are none. Its model must have no
-            states, which cannot go back. It is set before the first request comes.
+        speculation: decides which drafts are verified; None: there are none. If the model has
+            states, its steps have at most `PagedDecoder.widest` tokens of a sequence. It is set
+            before the first request comes.
     """
 
     def __init__(
@@ -388,7 +389,10 @@ class Engine:
             try:
                 await self.decoder.prepare_step(plan.shape)
             except Exception as error:
-                self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
+                if plan.drafts:  # answers need no drafts
+                    self._stop_speculating(error)
+                else:
+                    self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             self._plan = None
         finally:
             self._building.append(None)
@@ -1252,6 +1256,10 @@ class Engine:
                 draft = plan.drafts.get(one)
                 if draft:
                     self._accept(one, draft, result, best, row)
+        if plan.drafts:
+            for one in plan.running:  # states go back to the last token that counts
+                if one.slot is not None:
+                    self.decoder.choose_state(one.slot, one.computed)
         if plan.drafts and not plan.chunk and took is not None:
             given = sum(x.made for x in plan.running) - before
             self._note_pace(took * len(plan.running) / max(given, 1))

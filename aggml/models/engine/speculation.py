@@ -107,6 +107,7 @@ def best_width(
     n: int,
     costs: StepCosts,
     drafting: float = 0.0,
+    widths: Sequence[int] = WIDTHS,
 ) -> int:
     """How many tokens of each sequence the next step should compute: 1, or one of `WIDTHS`.
 
@@ -117,12 +118,13 @@ def best_width(
         n: for how many sequences the step has room.
         costs: what was measured.
         drafting: seconds for one token of all drafts.
+        widths: those that a step may have.
     """
     plain = costs.of(n, 1)
     if plain is None or not any(chances):
         return 1
     best, rate = 1, GAIN * sequences / plain
-    for width in WIDTHS:
+    for width in widths:
         expected = sequences + sum(sum(x[: width - 1]) for x in chances)
         seconds = costs.of(n, width)
         assert seconds is not None
@@ -139,6 +141,7 @@ def width_beside(
     costs: StepCosts,
     prompt: float | None,
     room: int,
+    widths: Sequence[int] = WIDTHS,
 ) -> int:
     """`best_width` of a step that computes a chunk of prompts as well.
 
@@ -152,12 +155,13 @@ def width_beside(
         costs: as for `best_width`.
         prompt: seconds for a token of a prompt; None: it was not measured.
         room: tokens of running sequences, at most.
+        widths: as for `best_width`.
     """
     plain = costs.of(n, 1)
     if plain is None or prompt is None or not any(chances):
         return 1
     best, most = 1, 0.0
-    for width in WIDTHS:
+    for width in widths:
         saved = sum(sum(x[: width - 1]) for x in chances) * plain / sequences
         gain = saved - GAIN * n * (width - 1) * prompt
         if n * width <= room and gain > most:
@@ -249,10 +253,15 @@ class Speculation:
     Args:
         drafter: makes drafts.
         ctx: positions of a sequence.
+        widest: tokens of a sequence in a step, at most, as states can go back no further; None:
+            there are no states.
     """
 
-    def __init__(self, drafter: Drafter, ctx: int) -> None:
+    def __init__(self, drafter: Drafter, ctx: int, widest: int | None = None) -> None:
         self.drafter = drafter
+        self._widths = tuple(x for x in WIDTHS if widest is None or x <= widest)
+        if not self._widths:
+            raise ValueError(f"steps verify {WIDTHS[0]} tokens or more, and widest is {widest}")
         self._ctx = ctx
         # Steps that bring all logits to the host take longer.
         self._costs = {every: StepCosts() for every in (False, True)}
@@ -323,7 +332,8 @@ class Speculation:
         chances: dict[TextRequest, list[float]] = {}
         for one in running:
             # The row after a draft must be within the context: padding may go there.
-            most = min(one.max_tokens - one.made, self._ctx - one.computed - 1, WIDTHS[-1]) - 1
+            most = min(one.max_tokens - one.made, self._ctx - one.computed - 1, self._widths[-1])
+            most -= 1
             if most > 0 and one.may_speculate:
                 found = self.drafter.chances(one, most)
                 if found:
@@ -333,5 +343,7 @@ class Speculation:
         costs = self._costs[any(x.needs_logits for x in running)]
         each = [*chances.values()]
         if beside is not None:
-            return width_beside(each, len(running), n, costs, *beside), chances
-        return best_width(each, len(running), n, costs, self.drafter.seconds), chances
+            width = width_beside(each, len(running), n, costs, *beside, self._widths)
+        else:
+            width = best_width(each, len(running), n, costs, self.drafter.seconds, self._widths)
+        return width, chances

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 
     from aggml.models.engine.engine import Engine
 
+#: States of all kinds, with attention beside them and without.
+STATES = (
+    "mamba2-groups", "mamba", "rwkv7-two-heads", "qwen3next", "qwen35", "lfm2", "falcon-h1",
+    "nemotron_h", "granitehybrid",
+)  # fmt: skip
+REWIND = 7
 #: Attention of all kinds: by groups, with windows, with latent keys, with experts, with biases.
 LAYOUTS = ("llama", "gemma2", "deepseek2", "qwen3moe", "gptneox", "gpt-oss")
 
@@ -119,7 +125,7 @@ async def speculating(
     """An engine that looks drafts up, or has the model of the layout ``draft`` make them."""
     async with engines(folder, layout, **options) as engine:
         if draft is None:
-            engine.speculation = Speculation(LookupDrafter(), CTX)
+            engine.speculation = Speculation(LookupDrafter(), CTX, engine.decoder.widest)
             yield engine
             return
         path = folder / f"{draft}.gguf"
@@ -235,6 +241,25 @@ async def test_drafts_of_different_lengths_share_a_step_with_sequences_that_have
         assert any(len(set(x)) > 1 for x in script.verified)
         assert any(len(x) < 4 for x in script.verified)
         assert 0 < engine.counters.accepted_tokens < engine.counters.draft_tokens
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", STATES)
+async def test_states_go_back_to_the_last_token_that_counts(
+    layout: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    async with engines(folder, layout) as engine:
+        wanted = await together(engine, requests())
+    answers = {tuple(x.tokens): y for x, y in zip(requests(), wanted, strict=True)}
+    for width, lengths in ((8, [[1, 7, 3], [2, 5], [0], [7, 0, 4]]), (4, [[3], [2, 3, 1]])):
+        always(width)
+        async with engines(folder, layout, rewind=REWIND) as engine:
+            script = Script(answers, lengths)
+            engine.speculation = Speculation(script, CTX, engine.decoder.widest)
+            assert await together(engine, requests()) == wanted
+            assert any(len(set(x)) > 1 for x in script.verified)
+            assert 0 < engine.counters.accepted_tokens < engine.counters.draft_tokens
 
 
 @pytest.mark.anyio
