@@ -13,9 +13,10 @@ import anyio.to_thread
 
 from aggml import InvalidArgument, Unsupported
 from aggml.models.arguments import file_path, shown
-from aggml.models.checking import describe_checked
+from aggml.models.checking import describe_checked, tensor_problems
 from aggml.models.description import Description
 from aggml.models.engine.draft_model import DraftModel
+from aggml.models.engine.prediction_head import PredictionHead
 from aggml.models.engine.speculation import WIDTHS, LookupDrafter, Speculation
 from aggml.models.errors import ModelError
 from aggml.models.kv.paging import PagedDecoder
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["LOOKUP", "Draft", "draft_of", "rewind_of", "speculation_of"]
+__all__ = ["LOOKUP", "MTP", "Draft", "check_head", "draft_of", "rewind_of", "speculation_of"]
 
 LOOKUP: Final = "lookup"
+MTP: Final = "mtp"
+#: What a head may have of its own, and what of its model it has else.
+OWN: Final = {
+    "embed_tokens": "token_embd", "shared_head_norm": "output_norm", "shared_head_head": "output",
+}  # fmt: skip
 FURTHEST: Final = WIDTHS[1] - 1  # tokens that a state can go back
 #: States of all sequences may take so many bytes for that; else they go back less far.
 MOST_FOR_STATES: Final = 1 << 30
 PADDING: Final = re.compile(r"\[PAD\d+\]")  # as converters fill a vocabulary up
 
-#: What makes drafts: the word "lookup", the path of a model, or a model.
+#: What makes drafts: the word "lookup" or "mtp", the path of a model, or a model.
 Draft = str | Path | TextModel
 
 
@@ -52,14 +58,14 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
     """
     if given is None or isinstance(given, TextModel):
         return given
-    if isinstance(given, str) and given == LOOKUP:
-        return LOOKUP
+    if isinstance(given, str) and given in (LOOKUP, MTP):
+        return given
     try:
         return file_path(place, "draft", given)
     except InvalidArgument:
         raise InvalidArgument(
-            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, the path of a model's file "
-            "or folder, or a model that continues text"
+            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {MTP!r}, the path of a "
+            "model's file or folder, or a model that continues text"
         ) from None
 
 
@@ -102,6 +108,9 @@ async def speculation_of(
     decoder = engine.decoder
     if draft == LOOKUP:
         return Speculation(LookupDrafter(), decoder.ctx, decoder.widest)
+    if draft == MTP:
+        head = PredictionHead(_head_decoder(engine, cache), engine.slots)
+        return Speculation(head, decoder.ctx, decoder.widest, head)
     sequences = engine.slots + 1  # the last one is for padding
     if isinstance(draft, TextModel):
         other = draft.engine.decoder
@@ -143,6 +152,41 @@ async def speculation_of(
         raise
     drafter = DraftModel(loaded, engine.slots, decoder.vocabulary)
     return Speculation(drafter, decoder.ctx, decoder.widest)
+
+
+def check_head(model: Description, tensors: Mapping[str, Tensor]) -> Description:
+    """The head of a model that predicts a further token.
+
+    Raises:
+        ModelError: the file has none, or a tensor of it is missing or wrong.
+    """
+    head = model.ahead
+    if head is None:
+        raise ModelError(
+            f"[load] draft is {MTP!r}, but the file has no layer that predicts further tokens: a "
+            f"model of the architecture {model.architecture!r} needs the key "
+            f"'{model.architecture}.nextn_predict_layers' and tensors 'blk.N.nextn.*'; "
+            f"{LOOKUP!r} needs nothing"
+        )
+    for problem in tensor_problems(head, tensors):
+        raise ModelError(f"[load] draft is {MTP!r}, but {problem}")
+    return head
+
+
+def _head_decoder(engine: Engine, cache: DType) -> PagedDecoder:
+    """A decoder of the head of a model, whose weights are those of the model's decoder."""
+    decoder = engine.decoder
+    head, weights = decoder.model.ahead, dict(decoder.weights)
+    assert head is not None
+    weights.setdefault("output.weight", weights["token_embd.weight"])
+    prefix = f"blk.{head.first}.nextn."
+    for own, shared in OWN.items():
+        if f"{prefix}{own}.weight" in weights:
+            weights[f"{shared}.weight"] = weights[f"{prefix}{own}.weight"]
+    return PagedDecoder(
+        decoder.site, head, weights, ctx=decoder.ctx, sequences=engine.slots + 1, cache=cache,
+        owns_weights=False,
+    )  # fmt: skip
 
 
 def _rows(tensors: Mapping[str, Tensor]) -> int:

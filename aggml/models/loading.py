@@ -6,6 +6,7 @@ the file (weights.py), which architectures there are (catalogue.py).
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -25,7 +26,7 @@ from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
-from aggml.models.drafting import draft_of, rewind_of, speculation_of
+from aggml.models.drafting import MTP, check_head, draft_of, rewind_of, speculation_of
 from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_decoder import EncoderDecoder, EncoderDecoderDescription
@@ -115,8 +116,9 @@ def load(
             free.
         draft: what guesses the next tokens, so that a step can make several; the answers stay the
             same (docs/generation.md). "lookup": the tokens of each sequence itself, where its last
-            ones came before. A path: a smaller model with the same vocabulary, a file or a folder,
-            on the same backend. A model: the same, where that model is computed; it must stay open.
+            ones came before. "mtp": the file's own layer that predicts a further token. A path: a
+            smaller model with the same vocabulary, a file or a folder, on the same backend. A
+            model: the same, where that model is computed; it must stay open.
             None: nothing does.
         kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
             beginnings of prompts; requests wait while it is used up. None: half of what is free.
@@ -152,7 +154,8 @@ def load(
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
             or lacks something that the architecture needs; an adapter or a control vector cannot be
-            read, or belongs to another model; the draft model has another vocabulary.
+            read, or belongs to another model; the draft model has another vocabulary, or ``draft``
+            is "mtp" and the file has no layer that predicts further tokens.
         Unsupported: by the await: a draft model with states.
 
     Cancellation: nothing of the model stays loaded.
@@ -331,7 +334,7 @@ async def _load(
                 limits=limits,
                 path=path,
                 adapters=adapters,
-                drafts=draft is not None,
+                draft=draft,
                 progress=progress,
             )
             if draft is not None:
@@ -481,16 +484,18 @@ async def load_engine(
     limits: EngineLimits,
     path: Path | None = None,
     adapters: GivenAdapters | None = None,
-    drafts: bool = False,
+    draft: Draft | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """A model that continues text, without its tokenizer; the arguments are those of `load`.
 
-    With ``drafts`` its states can go back, so that steps can verify drafts.
+    With a draft its states can go back, so that steps can verify drafts.
     """
     model = await described(file)
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
+    if draft == MTP:
+        check_head(model, file.tensors)
     site = site_of(backend)
     changes = await read_adapters(model, file, adapters or GivenAdapters())
     more = 0 if changes is None else changes.nbytes
@@ -507,7 +512,8 @@ async def load_engine(
     decoder = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
         cache=cache, progress=progress, adapters=changes,
-        rewind=rewind_of(model, slots) if drafts else Rewind(),
+        rewind=Rewind() if draft is None else rewind_of(model, slots),
+        ahead=draft == MTP,
     )  # fmt: skip
     try:
         about = ""
@@ -536,6 +542,7 @@ async def load_decoder(
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
     rewind: Rewind = ...,
+    ahead: bool = False,
 ) -> Decoder: ...
 @overload
 async def load_decoder(
@@ -550,6 +557,7 @@ async def load_decoder(
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
     rewind: Rewind = ...,
+    ahead: bool = False,
 ) -> D: ...
 async def load_decoder(
     backend: Backend | Scheduler,
@@ -563,6 +571,7 @@ async def load_decoder(
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
     rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
+    ahead: bool = False,
 ) -> Decoder:
     """The part of a model that computes, without its tokenizer.
 
@@ -577,6 +586,7 @@ async def load_decoder(
         stage: the first layer and the one after the last, for `Description.stage`; None: all.
         adapters: adapters and control vectors of the whole model.
         rewind: how far states can go back.
+        ahead: whether the weights of the head that predicts a further token are loaded, too.
 
     Raises:
         ModelError: the file is no model that this package can run.
@@ -593,9 +603,18 @@ async def load_decoder(
         model = model.stage(*stage)
     limit = ctx or min(model.context_length, LONGEST)
     caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache, rewind=rewind)
-    weights = await load_weights(backend, file, model.needs(), progress, model.uses, caches)
+    uses, head = model.uses, model.ahead
+    if ahead and head is not None:
+        caches = [*caches, *kind.sizes(head, ctx=limit, sequences=sequences, cache=cache)]
+        uses = functools.partial(_is_used, (model, head))
+    weights = await load_weights(backend, file, model.needs(), progress, uses, caches)
     placed = None if adapters is None else await adapters.place(site_of(backend), weights)
     return kind(
         backend, model, weights, ctx=limit, sequences=sequences, cache=cache, adapters=placed,
         rewind=rewind,
     )  # fmt: skip
+
+
+def _is_used(models: Sequence[Description], name: str) -> bool:
+    """Whether any of these models may use a tensor of the file."""
+    return any(x.uses(name) for x in models)

@@ -85,6 +85,7 @@ class Shape:
         adapted: whether any token has an adapter that its request chose.
         given: whether any position has an embedding of its own instead of a token's.
         placed: whether there are four rotary positions for each token: time, row, column, none.
+        tapped: whether to bring the hidden states of all tokens as well, as ``hidden`` would.
     """
 
     parts: tuple[Part, ...]
@@ -99,6 +100,7 @@ class Shape:
     adapted: bool = False
     given: bool = False
     placed: bool = False
+    tapped: bool = False
 
     @property
     def tokens(self) -> int:

@@ -563,6 +563,8 @@ class Decoder:
             inputs |= step.drawing.inputs(draws)
         if chained:
             del inputs[step.tokens]
+            if self.model.predicts and step.given is not None:
+                del inputs[step.given]
         return inputs
 
     def run_step(

@@ -6,7 +6,7 @@ model would have chosen itself. A guess changes nothing but the time: each token
 number that it would be drawn with alone, and a guess counts only if it is that token.
 
 Here: when that pays, from what was measured. Not here: where drafts come from (lookup.py,
-draft_model.py), the step (steps.py), which tokens are kept (engine.py).
+draft_model.py, prediction_head.py), the step (steps.py), which tokens are kept (engine.py).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from aggml.models.engine.lookup import Hits, Lookup
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aggml.models.decoder.batch import F32
     from aggml.models.engine.requests import TextRequest
 
 __all__ = [
-    "WIDTHS", "Drafter", "LookupDrafter", "Settles", "Speculation", "StepCosts", "Verification",
+    "WIDTHS", "Drafter", "HiddenObserver", "LookupDrafter", "Settles", "Speculation", "StepCosts",
+    "Verification",
     "best_width", "width_beside",
 ]  # fmt: skip
 
@@ -210,6 +212,18 @@ class Drafter(Protocol):
         ...
 
 
+class HiddenObserver(Protocol):
+    """Takes the hidden states of the engine's steps."""
+
+    def observe(self, request: TextRequest, first: int, hidden: F32, /) -> None:
+        """Take the hidden states of a sequence's positions from ``first`` on."""
+        ...
+
+    def move(self, request: TextRequest, source: int, target: int, /) -> None:
+        """Note that a sequence goes on in another slot."""
+        ...
+
+
 class Settles(Protocol):
     """Something that ends, such as a Future."""
 
@@ -255,10 +269,18 @@ class Speculation:
         ctx: positions of a sequence.
         widest: tokens of a sequence in a step, at most, as states can go back no further; None:
             there are no states.
+        observer: takes the hidden states of the engine's steps; None: nobody needs them.
     """
 
-    def __init__(self, drafter: Drafter, ctx: int, widest: int | None = None) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        ctx: int,
+        widest: int | None = None,
+        observer: HiddenObserver | None = None,
+    ) -> None:
         self.drafter = drafter
+        self.observer = observer
         self._widths = tuple(x for x in WIDTHS if widest is None or x <= widest)
         if not self._widths:
             raise ValueError(f"steps verify {WIDTHS[0]} tokens or more, and widest is {widest}")

@@ -20,6 +20,7 @@ from models import random_models
 from models.engine.test_random_requests import KINDS, OPTIONS, expected, kind, spoil, use
 from models.engine.tiny import CTX, answer, engines, prompt, request, rest, settle
 
+import aggml
 from aggml.models.decoder.adjusting import Adjuster, Rules
 from aggml.models.decoder.chain import Chain, ChainDraw
 from aggml.models.decoder.sampling import Sampler
@@ -440,14 +441,78 @@ async def test_random_requests_are_answered_as_alone(
 
 
 @pytest.mark.anyio
-async def test_a_step_that_fails_fails_only_its_requests(
-    folder: Path, always: Callable[[int], None]
+@pytest.mark.parametrize("layout", ["mamba2", "qwen3next"])
+async def test_sequences_with_states_come_and_go_and_are_preempted_beside_drafts(
+    layout: str, folder: Path, always: Callable[[int], None]
 ) -> None:
-    wanted = await expected(folder, "llama")
-    always(4)
-    async with engines(folder) as engine:
+    wanted = await expected(folder, layout)
+    always(8)
+    async with engines(folder, layout, rewind=REWIND) as engine:
+        engine.pages.budget = 2 * engine.pages.need(200)
         answers = {tuple(kind(i).tokens): wanted[i] for i in range(KINDS)}
-        engine.speculation = Speculation(Script(answers, [[3, 2], [1, 0]]), CTX)
+        script = Script(answers, [[7, 2, 4], [3, 0], [6]])
+        engine.speculation = Speculation(script, CTX, engine.decoder.widest)
+        async with anyio.create_task_group() as tasks:
+            for i in range(5):
+                tasks.start_soon(partial(use, engine, wanted, i, 8, fails=False))
+        await settle(engine)
+        counters = engine.counters
+        assert counters.drafts > 5
+        assert counters.preemptions > 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", ["mamba2", "qwen3next"])
+async def test_a_later_prompt_goes_on_from_a_state_that_went_back(
+    layout: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    async with engines(folder, layout) as engine:
+        wanted = await answer(engine, request(prompt(20, 1), 30))
+        then = await answer(engine, request([*prompt(20, 1), *wanted, 3], 20))
+    always(8)
+    async with engines(folder, layout, rewind=REWIND) as engine:
+        script = Script({tuple(prompt(20, 1)): wanted}, [[7, 3]])
+        engine.speculation = Speculation(script, CTX, engine.decoder.widest)
+        assert await answer(engine, request(prompt(20, 1), 30)) == wanted
+        script.answers = {(*prompt(20, 1), *wanted, 3): then}
+        assert await answer(engine, request([*prompt(20, 1), *wanted, 3], 20)) == then
+        assert engine.counters.cached_tokens == 20 + 29
+
+
+@pytest.mark.anyio
+async def test_a_graph_that_cannot_be_built_ends_speculation_and_no_answer(
+    folder: Path, always: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engines(folder) as engine:
+        wanted = await together(engine, requests())
+    always(8)
+    answers = {tuple(x.tokens): y for x, y in zip(requests(), wanted, strict=True)}
+    async with engines(folder) as engine:
+        engine.speculation = Speculation(Script(answers, [[3]]), CTX)
+        prepare = engine.decoder.prepare_step
+
+        async def fail(shape: Any) -> Any:
+            if shape.parts[0].tokens == 8 and not shape.chained:
+                raise aggml.Unsupported("no such operation here")
+            return await prepare(shape)
+
+        monkeypatch.setattr(engine.decoder, "prepare_step", fail)
+        assert await together(engine, requests()) == wanted
+        assert engine.speculation is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("layout", ["llama", "qwen3next"])
+async def test_a_step_that_fails_fails_only_its_requests(
+    layout: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    wanted = await expected(folder, layout)
+    always(4)
+    async with engines(folder, layout, rewind=REWIND) as engine:
+        answers = {tuple(kind(i).tokens): wanted[i] for i in range(KINDS)}
+        script = Script(answers, [[3, 2], [1, 0]])
+        engine.speculation = Speculation(script, CTX, engine.decoder.widest)
         failed = spoil(engine, random.Random(5), 0.03)
         async with anyio.create_task_group() as tasks:
             for i in range(4):
