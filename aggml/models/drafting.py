@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["LOOKUP", "MTP", "Draft", "check_head", "draft_of", "rewind_of", "speculation_of"]
+__all__ = [
+    "LOOKUP",
+    "MTP",
+    "Draft",
+    "check_head",
+    "draft_of",
+    "head_weights",
+    "rewind_of",
+    "speculation_of",
+]
 
 LOOKUP: Final = "lookup"
 MTP: Final = "mtp"
@@ -173,19 +182,24 @@ def check_head(model: Description, tensors: Mapping[str, Tensor]) -> Description
     return head
 
 
-def _head_decoder(engine: Engine, cache: DType) -> PagedDecoder:
-    """A decoder of the head of a model, whose weights are those of the model's decoder."""
-    decoder = engine.decoder
-    head, weights = decoder.model.ahead, dict(decoder.weights)
-    assert head is not None
+def head_weights(head: Description, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a head by the names of a whole model: its own, or those of its model."""
+    weights, prefix = dict(tensors), f"blk.{head.first}.nextn."
     weights.setdefault("output.weight", weights["token_embd.weight"])
-    prefix = f"blk.{head.first}.nextn."
     for own, shared in OWN.items():
         if f"{prefix}{own}.weight" in weights:
             weights[f"{shared}.weight"] = weights[f"{prefix}{own}.weight"]
+    return weights
+
+
+def _head_decoder(engine: Engine, cache: DType) -> PagedDecoder:
+    """A decoder of the head of a model, whose weights are those of the model's decoder."""
+    decoder = engine.decoder
+    head = decoder.model.ahead
+    assert head is not None
     return PagedDecoder(
-        decoder.site, head, weights, ctx=decoder.ctx, sequences=engine.slots + 1, cache=cache,
-        owns_weights=False,
+        decoder.site, head, head_weights(head, decoder.weights), ctx=decoder.ctx,
+        sequences=engine.slots + 1, cache=cache, owns_weights=False,
     )  # fmt: skip
 
 

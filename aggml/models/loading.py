@@ -335,6 +335,7 @@ async def _load(
                 path=path,
                 adapters=adapters,
                 draft=draft,
+                mmproj=mmproj,
                 progress=progress,
             )
             if draft is not None:
@@ -485,11 +486,13 @@ async def load_engine(
     path: Path | None = None,
     adapters: GivenAdapters | None = None,
     draft: Draft | None = None,
+    mmproj: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """A model that continues text, without its tokenizer; the arguments are those of `load`.
 
-    With a draft its states can go back, so that steps can verify drafts.
+    With a draft its states can go back, so that steps can verify drafts. Neither what makes drafts
+    nor what embeds pictures is loaded here; both count for ``memory``.
     """
     model = await described(file)
     if not isinstance(model, Description):
@@ -502,7 +505,8 @@ async def load_engine(
     size = sum(tensor.nbytes for tensor in file.tensors.values()) + more
     if limits.memory is not None or is_short(site, size):
         fits = await fit_text(
-            model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes
+            model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes, draft,
+            mmproj,
         )  # fmt: skip
         ctx, slots = fits.ctx, fits.slots
         if limits.memory is not None:
