@@ -109,8 +109,8 @@ class PredictionHead:
             first: the first of these positions.
             hidden: (positions, width); they are copied.
         """
-        for slot in [slot for slot, x in self._fed.items() if x.request.over]:
-            del self._fed[slot]
+        for gone in [slot for slot, x in self._fed.items() if x.request.over]:
+            del self._fed[gone]
         slot = request.slot
         if slot is None or request.over or not self._serves(request):
             return
