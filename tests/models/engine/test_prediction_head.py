@@ -7,6 +7,7 @@ drafts are verified (test_speculation.py).
 
 from __future__ import annotations
 
+import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from models import random_models
-from models.engine.test_random_requests import KINDS, expected, kind, use
-from models.engine.test_speculation import repeating, requests, together
+from models.engine.test_random_requests import KINDS, expected, kind, spoil, use
+from models.engine.test_speculation import check_law, law_of, repeating, requests, together
 from models.engine.tiny import CTX, answer, prompt, request, settle
 
 import aggml
@@ -269,3 +270,59 @@ async def test_sequences_come_and_go_beside_drafts_of_the_head(folder: Path, alw
         drafter: Any = engine.speculation.drafter
         assert await answer(engine, kind(KINDS - 1)) == wanted[KINDS - 1]
         assert len(drafter._fed) <= engine.slots
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_drafts_of_the_head_do_not_change_the_distribution(
+    folder: Path, always: None
+) -> None:
+    start, layout = prompt(9, 4), "qwen35-ahead"
+    async with engines(folder, layout, heads=False) as engine:
+        law = await law_of(engine, start)
+    async with engines(folder, layout, slots=16) as engine:
+        await check_law(engine, start, law, 400)
+        assert engine.counters.drafts > 100
+
+
+@pytest.mark.anyio
+async def test_a_step_that_fails_beside_drafts_of_the_head_fails_only_its_requests(
+    folder: Path, always: None
+) -> None:
+    layout = "glm4moe-normed"
+    wanted = await expected(folder, layout)
+    async with engines(folder, layout) as engine:
+        failed = spoil(engine, random.Random(5), 0.03)
+
+        async def several(seed: int) -> None:
+            await use(engine, wanted, seed, 6, fails=True)
+
+        async with anyio.create_task_group() as tasks:
+            for seed in range(4):
+                tasks.start_soon(several, seed)
+        await settle(engine)
+        assert failed[0]
+        assert engine.speculation is not None
+
+
+@pytest.mark.anyio
+async def test_a_head_that_fails_ends_speculation_and_no_answer(folder: Path, always: None) -> None:
+    layout = "glm4moe-normed"
+    async with engines(folder, layout, heads=False) as engine:
+        wanted = await together(engine, requests())
+    async with engines(folder, layout) as engine:
+        assert engine.speculation is not None
+        drafter: Any = engine.speculation.drafter
+        run, left = drafter.decoder.run_step, [9]
+
+        def fail(*args: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if not left[0]:
+                raise aggml.Unsupported("the head cannot be computed")
+            return run(*args, **named)
+
+        drafter.decoder.run_step = fail
+        assert await together(engine, requests()) == wanted
+        assert left[0] == 0
+        assert engine.speculation is None
+        assert engine.counters.drafts > 0

@@ -358,43 +358,57 @@ async def shares_after(engine: Engine, tokens: list[int], k: int) -> dict[int, f
     return dict(zip(kept.tolist(), (share / share.sum()).tolist(), strict=True))
 
 
+async def law_of(engine: Engine, start: list[int]) -> dict[tuple[int, ...], float]:
+    """How probable each answer of three tokens is, with two to choose from at each place."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        law = {
+            (*before, token): p * share
+            for before, p in law.items()
+            for token, share in (await shares_after(engine, [*start, *before], 2)).items()
+        }
+    return law
+
+
+async def check_law(
+    engine: Engine, start: list[int], law: Mapping[tuple[int, ...], float], n: int
+) -> None:
+    """Check that ``n`` answers come as often as they should."""
+    got: Counter[tuple[int, ...]] = Counter()
+
+    async def some(first: int) -> None:
+        for seed in range(first, n, 16):
+            one = TextRequest(list(start), 3, Sampler(1.5, 2, 1.0, seed))
+            got[tuple(await answer(engine, one))] += 1
+
+    async with anyio.create_task_group() as tasks:
+        for first in range(16):
+            tasks.start_soon(some, first)
+    assert set(got) <= set(law)
+    chi = sum((got[x] - n * p) ** 2 / (n * p) for x, p in law.items())
+    assert chi < 24.3  # 7 degrees of freedom: 0.1 % of fair draws are beyond
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", ["llama", "qwen3next"])
 async def test_drafts_do_not_change_the_distribution(
-    folder: Path, always: Callable[[int], None]
+    layout: str, folder: Path, always: Callable[[int], None]
 ) -> None:
     start, n = prompt(9, 4), 800
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    async with engines(folder) as engine:
-        for _ in range(3):
-            law = {
-                (*before, token): p * share
-                for before, p in law.items()
-                for token, share in (await shares_after(engine, [*start, *before], 2)).items()
-            }
+    async with engines(folder, layout) as engine:
+        law = await law_of(engine, start)
     likely = max(law, key=lambda x: law[x])
     always(4)
-    got: Counter[tuple[int, ...]] = Counter()
-    async with engines(folder, slots=16) as engine:
+    async with engines(folder, layout, slots=16, rewind=REWIND) as engine:
 
         class Fixed(Script):
             def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]]:
                 return {x: list(likely[x.made :][:n]) for x, n in wanted.items()}
 
-        engine.speculation = Speculation(Fixed({}, [[2]]), CTX)
-
-        async def some(first: int) -> None:
-            for seed in range(first, n, 16):
-                one = TextRequest(list(start), 3, Sampler(1.5, 2, 1.0, seed))
-                got[tuple(await answer(engine, one))] += 1
-
-        async with anyio.create_task_group() as tasks:
-            for first in range(16):
-                tasks.start_soon(some, first)
+        engine.speculation = Speculation(Fixed({}, [[2]]), CTX, engine.decoder.widest)
+        await check_law(engine, start, law, n)
         assert n > engine.counters.accepted_tokens > n // 8
-    assert set(got) <= set(law)
-    chi = sum((got[x] - n * p) ** 2 / (n * p) for x, p in law.items())
-    assert chi < 24.3  # 7 degrees of freedom: 0.1 % of fair draws are beyond
 
 
 @pytest.mark.anyio
