@@ -113,6 +113,10 @@ def best_width(
 ) -> int:
     """How many tokens of each sequence the next step should compute: 1, or one of `WIDTHS`.
 
+    What counts is the geometric mean of what sequences gain. By the sum, three of four sequences
+    with long drafts would make the fourth wait for steps that take three times as long, of which it
+    gets one token each.
+
     Args:
         chances: for each sequence that may have a draft, and each token of that draft, how
             probable it is that this token is kept.
@@ -127,10 +131,10 @@ def best_width(
         return 1
     best, rate = 1, GAIN * sequences / plain
     for width in widths:
-        expected = sequences + sum(sum(x[: width - 1]) for x in chances)
+        gains = sum(math.log1p(sum(x[: width - 1])) for x in chances)
         seconds = costs.of(n, width)
         assert seconds is not None
-        found = expected / (seconds + drafting * (width - 1))
+        found = sequences * math.exp(gains / sequences) / (seconds + drafting * (width - 1))
         if found > rate:
             best, rate = width, found
     return best

@@ -648,6 +648,21 @@ def test_the_width_of_a_step_is_that_with_the_most_tokens_a_second(
     assert best_width([chances], 1, 1, known_costs()) == width
 
 
+def test_a_sequence_without_a_draft_does_not_wait_for_those_of_the_others() -> None:
+    costs, chances = StepCosts(), [0.98 ** (i + 1) for i in range(15)]
+    for _ in range(5):
+        costs.measured(4, 1, 0.010)
+        costs.measured(4, 4, 0.027)
+        costs.measured(4, 8, 0.060)
+        costs.measured(4, 16, 0.120)
+    assert best_width([chances] * 4, 4, 4, costs) == 4
+    assert best_width([chances] * 3, 4, 4, costs) == 1  # its pace would be a third of what it was
+    assert best_width([chances] * 3, 3, 4, costs) == 4
+    for _ in range(50):
+        costs.measured(4, 4, 0.015)
+    assert best_width([chances] * 3, 4, 4, costs) == 4
+
+
 def test_a_draft_model_that_takes_too_long_is_not_asked() -> None:
     chances = [0.9 ** (i + 1) for i in range(15)]
     assert best_width([chances], 1, 1, known_costs(), drafting=0.001) > 1
