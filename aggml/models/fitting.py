@@ -418,6 +418,7 @@ class _Search:
         self._given = memory
         self._cache = cache
         self._known: dict[tuple[int, int], Footprint] = {}
+        self._drafts: dict[tuple[int, int], int] = {}
         self._free = [available(device) for device in devices]
         distinct = {id(d): x for d, x in zip(devices, self._free, strict=True)}
         all_free = [*distinct.values()]
@@ -540,9 +541,11 @@ class _Search:
         packed = packed_bytes({n: tensors[n] for n in on_cpu}, steps.multiplied)
         self._mapped_and_packed = sum(tensors[name].nbytes for name in packed)
         copies = min(sum(packed.values()), self._packable())
-        draft = await self._beside.bytes_of_draft(
-            self._devices[-1], ctx=ctx, slots=slots, cache=self._cache
-        )
+        draft = self._drafts.get((ctx, slots))
+        if draft is None:
+            draft = self._drafts[ctx, slots] = await self._beside.bytes_of_draft(
+                self._devices[-1], ctx=ctx, slots=slots, cache=self._cache
+            )
         pictures = self._beside.pictures
         parts = (weights, copies, sum(caches), scratch, steps.graphs, draft, pictures)
         return Fit(

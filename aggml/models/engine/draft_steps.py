@@ -214,12 +214,15 @@ class DraftSteps:
         return found
 
     def take(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]]:
-        """The drafts that are ready, and still begin where a sequence ends; the others are gone."""
-        ready, self._ready = self._ready, {}
-        return {
-            x: ready[x][1][:n] for x, n in wanted.items()
-            if x in ready and ready[x][0] == len(x.tokens)
-        }  # fmt: skip
+        """The drafts that are ready, and begin where a sequence ends.
+
+        They stay until the sequence has another token: a step that was planned with them may have
+        to be planned again.
+        """
+        ready = self._ready = {
+            x: found for x, found in self._ready.items() if found[0] == len(x.tokens) and not x.over
+        }
+        return {x: ready[x][1][:n] for x, n in wanted.items() if x in ready}
 
     def close(self) -> None:
         """Free the decoder."""

@@ -786,7 +786,7 @@ class Engine:
         if verification is not None:
             intake = steps.planned(running, [], 0, self._rows, 0, verification)
             return self._plan_of(intake, running, [], verification)
-        if self.speculation is not None and self.speculation.is_waiting:
+        if self.speculation is not None and self.speculation.waits:
             return None  # drafts are being made
         if not _stays_on_device(running):
             slots = self._rows.slots
@@ -1270,7 +1270,10 @@ class Engine:
                 if draft:
                     self._accept(one, draft, result, best, row)
         if hidden is not None:
-            self._observe(plan, hidden, begins, again)
+            try:
+                self._observe(plan, hidden, begins, again)
+            except Exception as error:  # of any class: answers need no drafts
+                self._stop_speculating(error)
         if plan.drafts:
             for one in plan.running:  # states go back to the last token that counts
                 if one.slot is not None:

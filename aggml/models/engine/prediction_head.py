@@ -118,6 +118,8 @@ class PredictionHead:
         if fed is None or fed.request is not request or fed.base + fed.places != first:
             fed = self._fed[slot] = _Fed(request, first)
         fed.hidden.extend(hidden.copy())
+        if len(fed.hidden) > PIECES[-1]:  # of a long prompt: they take memory
+            self._fill(request, fed)
 
     def move(self, request: TextRequest, source: int, target: int) -> None:
         """As of `HiddenObserver`."""
@@ -133,7 +135,9 @@ class PredictionHead:
     @staticmethod
     def _serves(request: TextRequest) -> bool:
         """Whether drafts are made for a sequence: the head has no adapters and sees nothing."""
-        return not (request.adapter.number or request.pictures or request.max_tokens < 2)
+        if request.adapter.number or request.pictures:
+            return False
+        return request.may_speculate and request.max_tokens > 1
 
     def chances(self, request: TextRequest, most: int) -> list[float]:
         """As of `Drafter`."""

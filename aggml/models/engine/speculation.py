@@ -274,6 +274,10 @@ class Speculation:
         widest: tokens of a sequence in a step, at most, as states can go back no further; None:
             there are no states.
         observer: takes the hidden states of the engine's steps; None: nobody needs them.
+
+    Attributes:
+        waits: whether `verification` had no answer when it was asked last, because drafts were
+            being made or needed a graph. They may have become complete since then.
     """
 
     def __init__(
@@ -285,6 +289,7 @@ class Speculation:
     ) -> None:
         self.drafter = drafter
         self.observer = observer
+        self.waits = False
         self._widths = tuple(x for x in WIDTHS if widest is None or x <= widest)
         if not self._widths:
             raise ValueError(f"steps verify {WIDTHS[0]} tokens or more, and widest is {widest}")
@@ -336,7 +341,7 @@ class Speculation:
             beside: of a step with a chunk of prompts: seconds for a token of a prompt, and how many
                 tokens of running sequences it may have.
         """
-        self._asked = None
+        self._asked, self.waits = None, False
         if beside is not None and not self.drafter.at_once:
             return None
         width, chances = self._width(running, n, beside)
@@ -344,7 +349,10 @@ class Speculation:
             return None
         wanted = {x: min(len(found), width - 1) for x, found in chances.items()}
         drafts = self.drafter.draft(wanted)
+        if drafts is None and not self.is_waiting:  # they are complete already
+            drafts = self.drafter.draft(wanted)
         if drafts is None:
+            self.waits = True
             return None
         drafts = {x: draft for x, draft in drafts.items() if draft}
         return Verification(width, drafts) if drafts else None
