@@ -125,7 +125,10 @@ async def test_a_draft_takes_at_most_what_was_said_before(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("name", sorted(picture_files.KINDS))
+@pytest.mark.parametrize("name", [
+    pytest.param(x, marks=() if x.startswith(("gemma3", "qwen3vl")) else pytest.mark.slow)
+    for x in sorted(picture_files.KINDS)
+])  # fmt: skip
 async def test_a_mmproj_file_takes_at_most_what_was_said_before(tmp_path: Path, name: str) -> None:
     path = picture_files.write_text(tmp_path / "text.gguf", name)
     eyes = picture_files.write_eyes(tmp_path / "eyes.gguf", name)

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
     F64 = npt.NDArray[np.float64]
 
-LAYOUTS = ("qwen35-ahead", "qwen35moe-ahead", "glm4moe-normed")
+LAYOUTS = (
+    "qwen35-ahead", pytest.param("qwen35moe-ahead", marks=pytest.mark.slow), "glm4moe-normed",
+)  # fmt: skip
 
 
 @pytest.fixture

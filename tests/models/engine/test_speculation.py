@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 #: States of all kinds, with attention beside them and without.
 STATES = (
-    "mamba2-groups", "mamba", "rwkv7-two-heads", "qwen3next", "qwen35", "lfm2", "falcon-h1",
-    "nemotron_h", "granitehybrid",
+    "mamba2-groups", "rwkv7-two-heads", "qwen35", "lfm2",
+    *(pytest.param(x, marks=pytest.mark.slow)
+      for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid")),
 )  # fmt: skip
 REWIND = 7
 #: Attention of all kinds: by groups, with windows, with latent keys, with experts, with biases.
