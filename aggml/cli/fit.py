@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import CACHES, UserPath, awaited, device_names, show
+from aggml.cli.shared import CACHES, UserPath, awaited, device_names, draft_option, show
 
 if TYPE_CHECKING:
     from aggml.models import Fit
@@ -43,6 +43,11 @@ __all__ = ["fit"]
     "--cache", default="f16", show_default=True, type=click.Choice(CACHES),
     help="Element type of the cached keys and values.",
 )  # fmt: skip
+@draft_option
+@click.option(
+    "--mmproj", type=UserPath(exists=True, dir_okay=False, path_type=Path), metavar="PATH",
+    help="GGUF file that makes embeddings of pictures. [default: none]",
+)  # fmt: skip
 @awaited
 async def fit(
     model: Path,
@@ -52,6 +57,8 @@ async def fit(
     slots: int | None,
     device: tuple[str, ...],
     cache: str,
+    draft: str | None,
+    mmproj: Path | None,
 ) -> None:
     """Print what of MODEL fits into memory, and the bytes of each part; nothing is loaded.
 
@@ -61,6 +68,7 @@ async def fit(
     from aggml.models import computing
 
     wanted: dict[str, Any] = {"ctx": ctx, "slots": slots, "cache": cache}
+    wanted |= {"draft": draft, "mmproj": mmproj}
     wanted["memory"] = None if memory is None else memory << 20
     if device:
         async with computing(device, None) as on:

@@ -250,9 +250,10 @@ def draft_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add the option that says what guesses the next tokens."""
     return click.option(
         "--draft",
-        metavar="lookup|PATH",
+        metavar="lookup|mtp|PATH",
         help="Guess the next tokens, so that a step can make several; answers stay the same. "
-        "lookup: from the text itself; PATH: by a smaller model with the same vocabulary. "
+        "lookup: from the text itself; mtp: by the file's own layer that predicts further tokens; "
+        "PATH: by a smaller model with the same vocabulary. "
         "[default: none]",
     )(function)
 

@@ -477,6 +477,8 @@ def fit(
     cache: DType | str = "f16",
     adapters: Mapping[str, Any] | Sequence[Any] | None = None,
     control_vectors: Sequence[Any] | None = None,
+    draft: str | os.PathLike[str] | TextModel | None = None,
+    mmproj: str | os.PathLike[str] | None = None,
 ) -> Fit: ...
 def Host(
     backend: Backend | Scheduler | None = None,

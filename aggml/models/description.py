@@ -216,6 +216,9 @@ class Description:
             follows its embedding.
         pooling: how the vector of a text is made of its tokens' hidden states: their mean, that of
             the first ("cls") or last token; "rank": the file's head gives a score, and no vector.
+        predicts: whether it is the head of another model (MTP): a layer that takes a token and the
+            hidden state of the one before it, and predicts the token after.
+        ahead: that head of this model; None: the file has none.
     """
 
     architecture: str
@@ -237,6 +240,8 @@ class Description:
     last_norm: str = "output_norm"
     deepstack: int = 0
     pooling: Literal["mean", "cls", "last", "rank"] = "mean"
+    predicts: bool = False
+    ahead: Description | None = None
 
     def stage(self, first: int, stop: int) -> Description:
         """A part of the model: the layers ``first`` to ``stop`` - 1.
@@ -263,6 +268,7 @@ class Description:
             first=self.first + first,
             embeds=self.embeds and first == 0,
             ends=self.ends and stop == n,
+            ahead=None,
         )
 
     def uses(self, name: str) -> bool:
@@ -287,6 +293,8 @@ class Description:
             names.append(f"{self.last_norm}.weight")
         for i, layer in enumerate(self.layers, self.first):
             names += [f"blk.{i}.{part}" for part in layer.needs()]
+        if self.predicts:
+            names += [f"blk.{self.first}.nextn.{x}.weight" for x in ("eh_proj", "enorm", "hnorm")]
         return names
 
     def forms(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorForm]:
@@ -323,6 +331,19 @@ class Description:
             prefix = f"blk.{i}."
             of = layer.forms(FormContext(width, centred, tensors, prefix))
             found |= {prefix + name: form for name, form in of.items()}
+        if self.predicts:
+            found |= self._forms_of_head()
+        return found
+
+    def _forms_of_head(self) -> dict[str, TensorForm]:
+        """What a head that `predicts` has beside its layer; some of it may be that of its model."""
+        prefix, words = f"blk.{self.first}.nextn.", TensorForm((self.width, VOCABULARY))
+        found = linear(f"{prefix}eh_proj", 2 * self.width, self.width)
+        for name in ("enorm", "hnorm", "shared_head_norm"):
+            optional = name == "shared_head_norm"
+            found |= norm(prefix + name, self.width, centred=self.centred, optional=optional)
+        for name in ("embed_tokens", "shared_head_head"):
+            found[f"{prefix}{name}.weight"] = replace(words, optional=True)
         return found
 
 

@@ -13,12 +13,15 @@ import anyio.to_thread
 
 from aggml import InvalidArgument, Unsupported
 from aggml.models.arguments import file_path, shown
-from aggml.models.checking import describe_checked
+from aggml.models.checking import describe_checked, tensor_problems
 from aggml.models.description import Description
 from aggml.models.engine.draft_model import DraftModel
-from aggml.models.engine.speculation import LookupDrafter, Speculation
+from aggml.models.engine.prediction_head import PredictionHead
+from aggml.models.engine.speculation import WIDTHS, LookupDrafter, Speculation
 from aggml.models.errors import ModelError
 from aggml.models.kv.paging import PagedDecoder
+from aggml.models.kv.room import State
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import load_weights, open_model
@@ -30,12 +33,29 @@ if TYPE_CHECKING:
     from aggml.models.engine.engine import Engine
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["LOOKUP", "Draft", "draft_of", "speculation_of"]
+__all__ = [
+    "LOOKUP",
+    "MTP",
+    "Draft",
+    "check_head",
+    "draft_of",
+    "head_weights",
+    "rewind_of",
+    "speculation_of",
+]
 
 LOOKUP: Final = "lookup"
+MTP: Final = "mtp"
+#: What a head may have of its own, and what of its model it has else.
+OWN: Final = {
+    "embed_tokens": "token_embd", "shared_head_norm": "output_norm", "shared_head_head": "output",
+}  # fmt: skip
+FURTHEST: Final = WIDTHS[1] - 1  # tokens that a state can go back
+#: States of all sequences may take so many bytes for that; else they go back less far.
+MOST_FOR_STATES: Final = 1 << 30
 PADDING: Final = re.compile(r"\[PAD\d+\]")  # as converters fill a vocabulary up
 
-#: What makes drafts: the word "lookup", the path of a model, or a model.
+#: What makes drafts: the word "lookup" or "mtp", the path of a model, or a model.
 Draft = str | Path | TextModel
 
 
@@ -47,15 +67,30 @@ def draft_of(place: str, given: Any) -> Draft | None:  # noqa: ANN401 whatever w
     """
     if given is None or isinstance(given, TextModel):
         return given
-    if isinstance(given, str) and given == LOOKUP:
-        return LOOKUP
+    if isinstance(given, str) and given in (LOOKUP, MTP):
+        return given
     try:
         return file_path(place, "draft", given)
     except InvalidArgument:
         raise InvalidArgument(
-            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, the path of a model's file "
-            "or folder, or a model that continues text"
+            f"[{place}] draft is {shown(given)}, expected {LOOKUP!r}, {MTP!r}, the path of a "
+            "model's file or folder, or a model that continues text"
         ) from None
+
+
+def rewind_of(model: Description, slots: int) -> Rewind:
+    """How far states must be able to go back, so that steps can verify drafts.
+
+    Args:
+        model: whose tokens are guessed.
+        slots: sequences of its engine.
+    """
+    kept = (x for layer in model.layers for x in layer.caches().values())
+    state = sum(4 * x.width for x in kept if isinstance(x, State))
+    if not state:
+        return Rewind()
+    fits = state * slots * (1 + FURTHEST) <= MOST_FOR_STATES
+    return Rewind(slots, FURTHEST if fits else WIDTHS[0] - 1)
 
 
 async def speculation_of(
@@ -75,14 +110,16 @@ async def speculation_of(
         cache: element type of its keys and values.
 
     Raises:
-        Unsupported: a model with states, which cannot go back; a draft model of another kind.
+        Unsupported: a draft model with states, or of another kind.
         ModelError: the draft model cannot be loaded, or has another vocabulary.
         InvalidState: the draft model is closed.
     """
     decoder = engine.decoder
-    _check_stateless(decoder.has_states, decoder.model.architecture)
     if draft == LOOKUP:
-        return Speculation(LookupDrafter(), decoder.ctx)
+        return Speculation(LookupDrafter(), decoder.ctx, decoder.widest)
+    if draft == MTP:
+        head = PredictionHead(_head_decoder(engine, cache), engine.slots)
+        return Speculation(head, decoder.ctx, decoder.widest, head)
     sequences = engine.slots + 1  # the last one is for padding
     if isinstance(draft, TextModel):
         other = draft.engine.decoder
@@ -98,8 +135,8 @@ async def speculation_of(
         )  # fmt: skip
         return Speculation(
             DraftModel(made, engine.slots, decoder.vocabulary, lambda: not draft.closed),
-            decoder.ctx,
-        )
+            decoder.ctx, decoder.widest,
+        )  # fmt: skip
     path = Path(draft)
     with await open_model(path) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
@@ -122,7 +159,48 @@ async def speculation_of(
     except BaseException:
         loaded.close()
         raise
-    return Speculation(DraftModel(loaded, engine.slots, decoder.vocabulary), decoder.ctx)
+    drafter = DraftModel(loaded, engine.slots, decoder.vocabulary)
+    return Speculation(drafter, decoder.ctx, decoder.widest)
+
+
+def check_head(model: Description, tensors: Mapping[str, Tensor]) -> Description:
+    """The head of a model that predicts a further token.
+
+    Raises:
+        ModelError: the file has none, or a tensor of it is missing or wrong.
+    """
+    head = model.ahead
+    if head is None:
+        raise ModelError(
+            f"[load] draft is {MTP!r}, but the file has no layer that predicts further tokens: a "
+            f"model of the architecture {model.architecture!r} needs the key "
+            f"'{model.architecture}.nextn_predict_layers' and tensors 'blk.N.nextn.*'; "
+            f"{LOOKUP!r} needs nothing"
+        )
+    for problem in tensor_problems(head, tensors):
+        raise ModelError(f"[load] draft is {MTP!r}, but {problem}")
+    return head
+
+
+def head_weights(head: Description, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a head by the names of a whole model: its own, or those of its model."""
+    weights, prefix = dict(tensors), f"blk.{head.first}.nextn."
+    weights.setdefault("output.weight", weights["token_embd.weight"])
+    for own, shared in OWN.items():
+        if f"{prefix}{own}.weight" in weights:
+            weights[f"{shared}.weight"] = weights[f"{prefix}{own}.weight"]
+    return weights
+
+
+def _head_decoder(engine: Engine, cache: DType) -> PagedDecoder:
+    """A decoder of the head of a model, whose weights are those of the model's decoder."""
+    decoder = engine.decoder
+    head = decoder.model.ahead
+    assert head is not None
+    return PagedDecoder(
+        decoder.site, head, head_weights(head, decoder.weights), ctx=decoder.ctx,
+        sequences=engine.slots + 1, cache=cache, owns_weights=False,
+    )  # fmt: skip
 
 
 def _rows(tensors: Mapping[str, Tensor]) -> int:

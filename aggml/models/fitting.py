@@ -20,9 +20,11 @@ from aggml.memory.shortage import amount
 from aggml.models.adapters.given import adapters_of, refusal
 from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, integer, shown
+from aggml.models.beside import Beside, read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description, SpeechDescription
 from aggml.models.dividing import SHARE, divided, layer_of
+from aggml.models.drafting import draft_of
 from aggml.models.encoder.description import EncoderDescription
 from aggml.models.encoder.weights import EncoderFile
 from aggml.models.encoder_decoder import EncoderDecoderDescription
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
     from aggml import Backend, Device, Scheduler, Tensor
     from aggml.models.adapters.reading import AdapterArrays
     from aggml.models.description import AnyDescription
+    from aggml.models.drafting import Draft
     from aggml.models.site import Site
+    from aggml.models.text_model import TextModel
     from aggml.models.weights import ModelFile
 
 __all__ = [
@@ -65,6 +69,7 @@ MOST: Final = 16  # sequences at a time, at most, if the caller does not say how
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
 #: Of the host's free memory so much is for a model; the rest is for other programs and Python.
 HOST_SHARE: Final = 0.9
+BESIDE: Final = ("draft", "mmproj")  # parts of a `Fit` that most models have not
 CGROUP: Final = Path("/sys/fs/cgroup")
 
 
@@ -104,6 +109,8 @@ class Fit:
         total: all of these together.
         memory: bytes that there are; None: the device does not tell.
         placement: which device has which layers.
+        draft: bytes, at most, of all that makes drafts.
+        mmproj: bytes, at most, of what makes embeddings of pictures.
     """
 
     architecture: str
@@ -119,13 +126,18 @@ class Fit:
     total: int
     memory: int | None
     placement: tuple[DeviceLayers, ...]
+    draft: int = 0
+    mmproj: int = 0
 
     def __str__(self) -> str:
         sequences = f"{self.slots} sequence{'s' if self.slots > 1 else ''}"
         kept = "" if self.cache is None else f", keys and values in {self.cache.type_name}"
         lines = [f"{self.architecture}: {sequences} of {self.ctx} tokens{kept}"]
-        for name in ("weights", "packed", "pages", "scratch", "graphs", "total", "memory"):
+        names = ("weights", "packed", "pages", "scratch", "graphs", *BESIDE, "total", "memory")
+        for name in names:
             value = getattr(self, name)
+            if name in BESIDE and not value:
+                continue
             lines.append(f"  {name:8} {'unknown' if value is None else amount(value)}")
         for one in self.placement:
             layers = (
@@ -237,6 +249,8 @@ async def fit(
     cache: DType | str = "f16",
     adapters: Mapping[str, Any] | Sequence[Any] | None = None,
     control_vectors: Sequence[Any] | None = None,
+    draft: str | os.PathLike[str] | TextModel | None = None,
+    mmproj: str | os.PathLike[str] | None = None,
 ) -> Fit:
     """Say what of a model fits into memory: ``print(await aggml.models.fit("model.gguf"))``.
 
@@ -256,6 +270,8 @@ async def fit(
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
         adapters: as for `load`; they are read, because their ranks tell what they take.
         control_vectors: as for `load`.
+        draft: as for `load`; of a draft model only the head of its file is read.
+        mmproj: as for `load`; only the head of the file is read.
 
     Returns:
         What fits, and the bytes of each part.
@@ -264,7 +280,8 @@ async def fit(
         InvalidArgument: an argument below 1 or of another type.
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         MemoryShortage: it does not fit. The error names the missing bytes, and what would fit.
-        ModelError: the file cannot be read or is no model that this package can run.
+        ModelError: a file cannot be read or is no model that this package can run; ``draft`` or
+            ``mmproj`` do not belong to it.
 
     Cancellation: ends the search.
     """
@@ -275,6 +292,8 @@ async def fit(
     element = cache_type(cache)
     site = None if backend is None else site_of(backend)
     given = adapters_of("fit", adapters, control_vectors)
+    guesses = draft_of("fit", draft)
+    eyes = None if mmproj is None else file_path("fit", "mmproj", mmproj)
     with await open_model(where) as file:
         model = await anyio.to_thread.run_sync(describe_checked, file.metadata, file.tensors)
         changes = None
@@ -282,7 +301,17 @@ async def fit(
             changes = await read_adapters(model, file, given)
         elif given:
             raise refusal("fit", given, model.architecture)
-        return await fit_model(model, file, site, bound, length, sequences, element, changes)
+        beside = await read_beside("fit", model, file, guesses, eyes, await _last_device(site))
+        return await fit_model(
+            model, file, site, bound, length, sequences, element, changes, beside
+        )
+
+
+async def _last_device(site: Site | None) -> Device:
+    """Where tensors lie that belong to no layer."""
+    if site is None:
+        return await anyio.to_thread.run_sync(aggml.best_device)
+    return site.backends[-1].device
 
 
 def cache_type(cache: Any) -> DType:  # noqa: ANN401 whatever was given
@@ -305,12 +334,16 @@ async def fit_text(
     slots: int | None,
     cache: DType,
     adapters: AdapterArrays | None = None,
+    draft: Draft | None = None,
+    mmproj: Path | None = None,
 ) -> Fit:
     """`fit` for an open file of a model that continues text, for `load`; arguments as of `fit`.
 
     It takes 5 to 40 ms, and gives way to other tasks meanwhile.
     """
-    return await fit_model(description, file, site, memory, ctx, slots, cache, adapters)
+    device = await _last_device(site)
+    beside = await read_beside("load", description, file, draft, mmproj, device)
+    return await fit_model(description, file, site, memory, ctx, slots, cache, adapters, beside)
 
 
 async def fit_model(
@@ -322,6 +355,7 @@ async def fit_model(
     slots: int | None,
     cache: DType,
     adapters: AdapterArrays | None = None,
+    beside: Beside = Beside(),  # noqa: B008 it is frozen
 ) -> Fit:
     """`fit` for an open file.
 
@@ -334,6 +368,7 @@ async def fit_model(
         slots: as for `fit`.
         cache: as for `fit`.
         adapters: adapters and control vectors that lie beside the weights.
+        beside: what is computed beside the model.
     """
     if isinstance(model, EncoderDecoderDescription):
         raise aggml.Unsupported(
@@ -347,7 +382,7 @@ async def fit_model(
     tensors: Mapping[str, Tensor] = file.tensors
     if isinstance(model, EncoderDescription):
         tensors = EncoderFile(file, model, None).tensors  # some are made from others
-    search = _Search(model, tensors, devices, memory, cache, adapters)
+    search = _Search(model, tensors, devices, memory, cache, adapters, beside)
     return await search.find(ctx, slots)
 
 
@@ -361,6 +396,7 @@ class _Search:
         memory: bytes in all; None: what is free.
         cache: element type of keys and values.
         adapters: of the model.
+        beside: what is computed beside the model.
     """
 
     def __init__(
@@ -371,7 +407,9 @@ class _Search:
         memory: int | None,
         cache: DType,
         adapters: AdapterArrays | None = None,
+        beside: Beside = Beside(),  # noqa: B008 it is frozen
     ) -> None:
+        self._beside = beside
         self._model = model
         uses = getattr(model, "uses", None)
         self._tensors = {n: t for n, t in tensors.items() if uses is None or uses(n)}
@@ -380,6 +418,7 @@ class _Search:
         self._given = memory
         self._cache = cache
         self._known: dict[tuple[int, int], Footprint] = {}
+        self._drafts: dict[tuple[int, int], int] = {}
         self._free = [available(device) for device in devices]
         distinct = {id(d): x for d, x in zip(devices, self._free, strict=True)}
         all_free = [*distinct.values()]
@@ -449,7 +488,7 @@ class _Search:
     ) -> MemoryShortage:
         parts = ", ".join(
             f"{name} {amount(getattr(found, name))}"
-            for name in ("weights", "packed", "pages", "scratch", "graphs")
+            for name in ("weights", "packed", "pages", "scratch", "graphs", *BESIDE)
             if getattr(found, name)
         )
         memory = found.memory or 0
@@ -502,12 +541,18 @@ class _Search:
         packed = packed_bytes({n: tensors[n] for n in on_cpu}, steps.multiplied)
         self._mapped_and_packed = sum(tensors[name].nbytes for name in packed)
         copies = min(sum(packed.values()), self._packable())
-        parts = (weights, copies, sum(caches), scratch, steps.graphs)
+        draft = self._drafts.get((ctx, slots))
+        if draft is None:
+            draft = self._drafts[ctx, slots] = await self._beside.bytes_of_draft(
+                self._devices[-1], ctx=ctx, slots=slots, cache=self._cache
+            )
+        pictures = self._beside.pictures
+        parts = (weights, copies, sum(caches), scratch, steps.graphs, draft, pictures)
         return Fit(
             model.architecture, ctx, slots,
             None if isinstance(model, EncoderDescription) else self._cache,
             weights, copies, sum(caches), PAGE, scratch, steps.graphs, sum(parts),
-            self._memory, placement,
+            self._memory, placement, draft, pictures,
         )  # fmt: skip
 
     async def _steps(self, ctx: int, slots: int) -> Footprint:
@@ -522,9 +567,13 @@ class _Search:
                     model, tensors, device, slots=slots, cache=self._cache
                 )
             else:
+                rewind = self._beside.rewind(model, slots)
+                drafts = self._beside.model
                 found = await steps_of_text(
-                    model, tensors, device, ctx=ctx, slots=slots, cache=self._cache
-                )
+                    model, tensors, device, ctx=ctx, slots=slots, cache=self._cache, rewind=rewind,
+                    verified=self._beside.verified(rewind),
+                    tapped=drafts is not None and drafts.predicts,
+                )  # fmt: skip
             if len(self._devices) > 1:  # each device has scratch of its own
                 found = replace(found, scratch=found.scratch * len(self._devices))
             self._known[key] = found
@@ -537,7 +586,8 @@ class _Search:
             return []
         if isinstance(model, SpeechDescription):
             return sizes(model.text, self._cache, rounded(ctx), slots, ring=True)
-        return sizes(model, self._cache, ctx, slots, ring=False)
+        rewind = self._beside.rewind(model, slots)
+        return sizes(model, self._cache, ctx, slots, ring=False, rewind=rewind)
 
     def _place(self, caches: Sequence[int]) -> tuple[tuple[DeviceLayers, ...], list[str]]:
         """Which device has which layers; and the weights that lie on a CPU."""

@@ -22,6 +22,7 @@ from aggml.models.dividing import layer_of
 from aggml.models.encoder import graph as encoder_graph
 from aggml.models.encoder import packing
 from aggml.models.kv.caches import CHUNK, Caches
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.speech.listening import heard, memorized
 from aggml.native import _native, cpu_mask
 from aggml.ops.table import PACKS
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from aggml.models.description import Description, SpeechDescription
     from aggml.models.encoder.description import EncoderDescription
 
-__all__ = ["Footprint", "packed_bytes", "steps_of_encoder", "steps_of_speech", "steps_of_text"]
+__all__ = [
+    "Footprint", "copies", "footprint_of", "packed_bytes", "steps_of_encoder", "steps_of_speech",
+    "steps_of_text",
+]  # fmt: skip
 
 KEPT: Final = 4  # large graphs of each kind whose inputs and results are counted
 DRAWN: Final = 64  # of so many best tokens the device draws one
@@ -67,7 +71,7 @@ class Footprint:
         )
 
 
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Leafs like these; a graph would freeze the tensors of the file."""
     return {
         name: aggml.new_tensor(t.dtype, ne=t.ne[: t.ndim], name=name) for name, t in tensors.items()
@@ -184,6 +188,17 @@ def packed_bytes(tensors: Mapping[str, Tensor], multiplied: Iterable[str]) -> di
     return found
 
 
+async def footprint_of(
+    graphs: Sequence[Graph], weights: Mapping[str, Tensor], device: Device
+) -> Footprint:
+    """The footprint of graphs of which one is kept of each."""
+    scratch = size = 0
+    for graph in graphs:
+        need, more = await _bytes_of(graph, device, weights.values())
+        scratch, size = max(scratch, need), size + more
+    return Footprint(scratch, size, _multiplied(graphs, weights))
+
+
 async def steps_of_text(
     model: Description,
     tensors: Mapping[str, Tensor],
@@ -193,6 +208,9 @@ async def steps_of_text(
     slots: int,
     cache: DType,
     ring: bool = False,
+    rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
+    verified: int = 0,
+    tapped: bool = False,
 ) -> Footprint:
     """The footprint of a decoder: a step with a piece of a prompt, and one of all sequences.
 
@@ -204,11 +222,14 @@ async def steps_of_text(
         slots: sequences at a time.
         cache: element type of keys and values.
         ring: as for `Caches`.
+        rewind: as for `Caches`.
+        verified: tokens of each sequence in a step that verifies drafts; 0: none does.
+        tapped: whether steps bring hidden states as well.
     """
     chosen, kept = _kinds(model.layers, "", model.first, tensors)
     reduced = replace(model, layers=tuple(model.layers[i] for i in chosen))
-    weights = _copies(kept)
-    caches = Caches(reduced, cache, ctx, slots, ring=ring)
+    weights = copies(kept)
+    caches = Caches(reduced, cache, ctx, slots, ring=ring, rewind=rewind)
     builder = Builder(reduced, weights, caches, ctx)
     prompt = Part(1, min(CHUNK, ctx), 0, ctx)
     drawn = 0
@@ -217,6 +238,10 @@ async def steps_of_text(
     shapes = [Shape((prompt,), ends=1, drawn=drawn), Shape((Part(slots, 1, 0, ctx),), drawn=drawn)]
     if slots > 1:  # a piece of a prompt beside the other sequences
         shapes.append(Shape((prompt, Part(slots - 1, 1, 1, ctx)), ends=slots, drawn=drawn))
+    if verified:
+        history = verified if caches.states else 1
+        shapes.append(Shape((Part(slots, verified, 0, ctx, history=history),), drawn=drawn))
+    shapes = [replace(x, given=model.predicts, tapped=tapped) for x in shapes]
     known = [*weights.values(), *caches.all]
     scratch = graphs = 0
     built = []
@@ -234,7 +259,7 @@ async def steps_of_encoder(
     """The footprint of an encoder: a batch of texts that are as long as the model takes."""
     chosen, kept = _kinds(model.layers, "", 0, tensors)
     reduced = replace(model, layers=tuple(model.layers[i] for i in chosen))
-    weights = _copies(kept)
+    weights = copies(kept)
     length = min(model.context_length, BATCH)
     texts = max(BATCH // length, 1)
     built, scratch, graphs = [], 0, 0
@@ -266,7 +291,7 @@ async def steps_of_speech(
     cross, more = _kinds(model.text.layers, "", model.text.first, kept)
     layers = tuple(model.text.layers[i] for i in cross)
     reduced = replace(model, audio=audio, text=replace(model.text, layers=layers))
-    weights = _copies(more)
+    weights = copies(more)
     caches = Caches(reduced.text, cache, ctx, slots, ring=True)
     mel = aggml.new_tensor(DType.F32, ne=(2 * audio.context_length, model.bands, slots), name="mel")
     rows = aggml.new_tensor(DType.I32, ne=(slots * audio.context_length,), name="rows").set_input()

@@ -31,8 +31,10 @@ from aggml.memory.shortage import amount
 from aggml.models.adapters.given import adapters_of
 from aggml.models.adapters.reading import read_adapters
 from aggml.models.arguments import file_path, flag, integer, number, one_text, shown
+from aggml.models.beside import read_beside
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
+from aggml.models.drafting import draft_of
 from aggml.models.fitting import Fit, MemoryShortage, available, cache_type, fit_model
 from aggml.models.loading import load
 from aggml.models.portal import calling
@@ -630,19 +632,28 @@ class Host:
             if isinstance(model, Description):
                 given = adapters_of("load", options.get("adapters"), options.get("control_vectors"))
                 adapters = await read_adapters(model, file, given)
+            eyes = options.get("mmproj")
+            beside = await read_beside(
+                "load", model, file, draft_of("load", options.get("draft")),
+                None if eyes is None else file_path("load", "mmproj", eyes),
+                site.backends[-1].device if site is not None
+                else await anyio.to_thread.run_sync(aggml.best_device),
+            )  # fmt: skip
             try:
-                found = await fit_model(model, file, site, limit, ctx, slots, cache, adapters)
+                found = await fit_model(
+                    model, file, site, limit, ctx, slots, cache, adapters, beside
+                )
             except MemoryShortage:
                 # Scratch and packed copies are the most that it may need: it may do with less.
                 found = await fit_model(
-                    model, file, site, EVERYTHING, ctx or 256, slots or 1, cache, adapters
+                    model, file, site, EVERYTHING, ctx or 256, slots or 1, cache, adapters, beside
                 )
-                if found.weights + found.pages > limit:
+                if found.weights + found.pages + beside.weights > limit:
                     raise
             if isinstance(model, Description):
                 if slots is None and found.slots > SLOTS:
                     found = await fit_model(
-                        model, file, site, EVERYTHING, found.ctx, SLOTS, cache, adapters
+                        model, file, site, EVERYTHING, found.ctx, SLOTS, cache, adapters, beside
                     )
                 options["slots"] = found.slots
                 options.setdefault("ctx", found.ctx)

@@ -6,6 +6,7 @@ the file (weights.py), which architectures there are (catalogue.py).
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -25,7 +26,7 @@ from aggml.models.checking import describe_checked, vocabulary_problems
 from aggml.models.checkpoints import ModelFolder, prompts_of
 from aggml.models.decoder.decoder import Decoder
 from aggml.models.description import Description, SpeechDescription
-from aggml.models.drafting import draft_of, speculation_of
+from aggml.models.drafting import MTP, check_head, draft_of, rewind_of, speculation_of
 from aggml.models.encoder import Encoder, EncoderDescription
 from aggml.models.encoder.weights import ELEMENTS, EncoderFile
 from aggml.models.encoder_decoder import EncoderDecoder, EncoderDecoderDescription
@@ -37,6 +38,7 @@ from aggml.models.errors import ModelError
 from aggml.models.fitting import fit_text
 from aggml.models.kv.page_files import identity_of
 from aggml.models.kv.paging import PagedDecoder
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.model import Model
 from aggml.models.rank_head import TEMPLATE as RERANK
 from aggml.models.rank_head import read_rank_head
@@ -114,8 +116,9 @@ def load(
             free.
         draft: what guesses the next tokens, so that a step can make several; the answers stay the
             same (docs/generation.md). "lookup": the tokens of each sequence itself, where its last
-            ones came before. A path: a smaller model with the same vocabulary, a file or a folder,
-            on the same backend. A model: the same, where that model is computed; it must stay open.
+            ones came before. "mtp": the file's own layer that predicts a further token. A path: a
+            smaller model with the same vocabulary, a file or a folder, on the same backend. A
+            model: the same, where that model is computed; it must stay open.
             None: nothing does.
         kv_memory: bytes, at most, for keys, values and states of all sequences, and for stored
             beginnings of prompts; requests wait while it is used up. None: half of what is free.
@@ -151,8 +154,9 @@ def load(
         InvalidHandle: ``backend`` is neither a backend nor a scheduler.
         ModelError: by the await: the file cannot be read, is no model, has an unknown architecture,
             or lacks something that the architecture needs; an adapter or a control vector cannot be
-            read, or belongs to another model; the draft model has another vocabulary.
-        Unsupported: by the await: ``draft`` for a model with states, or of one.
+            read, or belongs to another model; the draft model has another vocabulary, or ``draft``
+            is "mtp" and the file has no layer that predicts further tokens.
+        Unsupported: by the await: a draft model with states.
 
     Cancellation: nothing of the model stays loaded.
     """
@@ -330,6 +334,8 @@ async def _load(
                 limits=limits,
                 path=path,
                 adapters=adapters,
+                draft=draft,
+                mmproj=mmproj,
                 progress=progress,
             )
             if draft is not None:
@@ -479,19 +485,28 @@ async def load_engine(
     limits: EngineLimits,
     path: Path | None = None,
     adapters: GivenAdapters | None = None,
+    draft: Draft | None = None,
+    mmproj: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
-    """A model that continues text, without its tokenizer; the arguments are those of `load`."""
+    """A model that continues text, without its tokenizer; the arguments are those of `load`.
+
+    With a draft its states can go back, so that steps can verify drafts. Neither what makes drafts
+    nor what embeds pictures is loaded here; both count for ``memory``.
+    """
     model = await described(file)
     if not isinstance(model, Description):
         raise ModelError(f"{model.architecture} does not continue text")
+    if draft == MTP:
+        check_head(model, file.tensors)
     site = site_of(backend)
     changes = await read_adapters(model, file, adapters or GivenAdapters())
     more = 0 if changes is None else changes.nbytes
     size = sum(tensor.nbytes for tensor in file.tensors.values()) + more
     if limits.memory is not None or is_short(site, size):
         fits = await fit_text(
-            model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes
+            model, file, site, limits.memory, ctx, slots, DType.parse(cache), changes, draft,
+            mmproj,
         )  # fmt: skip
         ctx, slots = fits.ctx, fits.slots
         if limits.memory is not None:
@@ -501,6 +516,8 @@ async def load_engine(
     decoder = await load_decoder(
         backend, file, kind=PagedDecoder, ctx=ctx, sequences=slots + staged_slots(slots),
         cache=cache, progress=progress, adapters=changes,
+        rewind=Rewind() if draft is None else rewind_of(model, slots),
+        ahead=draft == MTP,
     )  # fmt: skip
     try:
         about = ""
@@ -528,6 +545,8 @@ async def load_decoder(
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
+    rewind: Rewind = ...,
+    ahead: bool = False,
 ) -> Decoder: ...
 @overload
 async def load_decoder(
@@ -541,6 +560,8 @@ async def load_decoder(
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
+    rewind: Rewind = ...,
+    ahead: bool = False,
 ) -> D: ...
 async def load_decoder(
     backend: Backend | Scheduler,
@@ -553,6 +574,8 @@ async def load_decoder(
     progress: Callable[[int, int], None] | None = None,
     stage: tuple[int, int] | None = None,
     adapters: AdapterArrays | None = None,
+    rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
+    ahead: bool = False,
 ) -> Decoder:
     """The part of a model that computes, without its tokenizer.
 
@@ -566,6 +589,8 @@ async def load_decoder(
         progress: called with bytes loaded so far and bytes in all.
         stage: the first layer and the one after the last, for `Description.stage`; None: all.
         adapters: adapters and control vectors of the whole model.
+        rewind: how far states can go back.
+        ahead: whether the weights of the head that predicts a further token are loaded, too.
 
     Raises:
         ModelError: the file is no model that this package can run.
@@ -581,9 +606,19 @@ async def load_decoder(
     if stage is not None:
         model = model.stage(*stage)
     limit = ctx or min(model.context_length, LONGEST)
-    caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache)
-    weights = await load_weights(backend, file, model.needs(), progress, model.uses, caches)
+    caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache, rewind=rewind)
+    uses, head = model.uses, model.ahead
+    if ahead and head is not None:
+        caches = [*caches, *kind.sizes(head, ctx=limit, sequences=sequences, cache=cache)]
+        uses = functools.partial(_is_used, (model, head))
+    weights = await load_weights(backend, file, model.needs(), progress, uses, caches)
     placed = None if adapters is None else await adapters.place(site_of(backend), weights)
     return kind(
-        backend, model, weights, ctx=limit, sequences=sequences, cache=cache, adapters=placed
-    )
+        backend, model, weights, ctx=limit, sequences=sequences, cache=cache, adapters=placed,
+        rewind=rewind,
+    )  # fmt: skip
+
+
+def _is_used(models: Sequence[Description], name: str) -> bool:
+    """Whether any of these models may use a tensor of the file."""
+    return any(x.uses(name) for x in models)

@@ -7,6 +7,7 @@ arguments replace values that were read. Not here: the differences of one archit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "nets_of",
     "normed_after",
     "pooling_of",
+    "predicting",
     "rms_encoder_of",
     "rope_of",
     "routed_of",
@@ -283,6 +285,20 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     if "eps" not in changes:
         read["eps"] = hp.number("attention.layer_norm_rms_epsilon", least=0.0, most=LARGEST_EPS)
     return Description(**read | changes)
+
+
+def predicting(hp: Hyperparameters, model: Description, layer: Layer) -> Description:
+    """The model with its head that predicts a further token (MTP), if the file says it has one.
+
+    Args:
+        hp: of the file.
+        model: without the head.
+        layer: of the head. Of several heads the first one is used, for each further token.
+    """
+    if not hp.integer("nextn_predict_layers", 0):
+        return model
+    head = replace(model, layers=(layer,), first=len(model.layers), predicts=True)
+    return replace(model, ahead=head)
 
 
 def deepstack_of(hp: Hyperparameters) -> int:

@@ -32,6 +32,7 @@ from aggml.models.chat.tools import format_of
 from aggml.models.engine.constraints import Grammars
 from aggml.models.engine.draft_model import DraftModel
 from aggml.models.engine.options import options_of
+from aggml.models.engine.prediction_head import PredictionHead
 from aggml.models.engine.requests import TextRequest, caller
 from aggml.models.errors import ModelError, TooLongError
 from aggml.models.lifetime import closed_error
@@ -160,9 +161,8 @@ class TextModel(Model):
         """`Model.memory`; a draft model and what turns pictures into embeddings are part of it."""
         self._check_open("memory")
         drafter = None if self._speculation is None else self._speculation.drafter
-        found = measure(
-            self._computer, *([drafter.decoder] if isinstance(drafter, DraftModel) else [])
-        )
+        more = [drafter.decoder] if isinstance(drafter, (DraftModel, PredictionHead)) else []
+        found = measure(self._computer, *more)
         return found if self._pictures is None else found + measure(self._pictures)
 
     def __repr__(self) -> str:

@@ -195,13 +195,54 @@ async def test_a_draft_model_with_another_vocabulary_is_refused(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("layout", ["mamba2", "rwkv7", "qwen3next"])
-async def test_models_with_states_are_refused(
-    layout: str, folder: Path, backend: aggml.Backend
+async def test_the_file_s_own_head_makes_drafts_and_its_memory_is_counted_and_freed(
+    folder: Path, backend: aggml.Backend, always: None
+) -> None:
+    path = random_file(folder, "qwen35-ahead")
+    async with await load(path, backend) as plain, await load(path, backend, draft="mtp") as model:
+        assert await answers(model) == await answers(plain)
+        assert model.engine.counters.drafts > 5
+        assert model.memory.pages > plain.memory.pages
+    with pytest.raises(aggml.InvalidState):
+        _ = model.memory
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_file_without_a_head_is_told_what_it_lacks(
+    folder: Path, backend: aggml.Backend
+) -> None:
+    with pytest.raises(
+        ModelError, match=r"'mtp', but the file has no layer .*llama.*nextn_predict"
+    ):
+        await load(random_file(folder, "llama"), backend, draft="mtp")
+    with pytest.raises(ModelError, match=r"'qwen35\.nextn_predict_layers'"):
+        await load(random_file(folder, "qwen35"), backend, draft="mtp")
+    for left_out in ("blk.5.nextn.eh_proj.weight", "blk.5.attn_q.weight"):
+        cut = folder / "cut.gguf"
+        with aggml.GGUFWriter(cut) as writer:
+            for key, value in random_models.metadata_of("qwen35-ahead").items():
+                writer.add(key, value)
+            writer.add("tokenizer.ggml.model", "no_vocab")
+            for name, values in random_models.weights("qwen35-ahead").items():
+                if name != left_out:
+                    writer.add_tensor(name, values)
+        with pytest.raises(ModelError, match=f"'mtp', but the file has no tensor '{left_out}'"):
+            await load(cut, backend, draft="mtp")
+        async with await load(cut, backend, draft="lookup"):  # it needs no head
+            pass
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", ["rwkv7", "qwen3next"])
+async def test_a_model_with_states_can_have_drafts_but_make_none(
+    layout: str, folder: Path, backend: aggml.Backend, always: None
 ) -> None:
     path = random_file(folder, layout)
-    with pytest.raises(aggml.Unsupported, match="keeps a state"):
-        await load(path, backend, draft="lookup")
+    async with await load(path, backend) as plain, await load(path, backend, draft="lookup") as one:
+        bias = {"logit_bias": dict.fromkeys((3, 4, 5), 60.0)}  # so that what came comes again
+        assert await answers(one, **bias) == await answers(plain, **bias)
+        assert one.engine.counters.drafts > 5
+        assert one.memory.pages > plain.memory.pages
     with pytest.raises((aggml.Unsupported, ModelError)):
         await load(random_file(folder, "llama"), backend, draft=path)
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 import numpy as np
 import pytest
-from models import random_models, speech_file
+from models import picture_files, random_models, speech_file
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models import Fit, MemoryShortage, fit, load
+from aggml.models import Fit, Host, MemoryShortage, fit, load
 from aggml.models.checking import describe_checked
 from aggml.models.description import Description
+from aggml.models.engine import speculation
 from aggml.models.fitting import _left_in_group, available
 from aggml.models.kv.paging import PAGE, PagedDecoder
 from aggml.models.kv.rows import rounded
@@ -80,6 +81,106 @@ async def test_a_decoder_takes_what_was_said_before(tmp_path: Path, name: str) -
             bounded(after, said)
             assert after.total > before.total
             assert after.graphs > 0
+
+
+# A head of the file counts as a draft, though the model holds its weights.
+DRAFTS = {
+    "lookup": ("lookup", "llama"), "lookup of a model with states": ("lookup", "mamba2"),
+    "mtp": ("mtp", "qwen35-ahead"), "a path": ("path", "llama"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("name", DRAFTS)
+async def test_a_draft_takes_at_most_what_was_said_before(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speculation, "best_width", lambda chances, *_: 4 if any(chances) else 1)
+    draft, layout = DRAFTS[name]
+    path = random_models.write(tmp_path / "model.gguf", layout)
+    given = path if draft == "path" else draft
+    ids = np.tile(np.arange(40) + 3, 10)
+    async with CPU.backend(n_threads=2) as backend:
+        plain = await fit(path, backend, ctx=512, slots=2)
+        said = await fit(path, backend, ctx=512, slots=2, draft=given)
+        assert said.weights == plain.weights
+        assert said.pages >= plain.pages
+        assert said.total > plain.total
+        assert (said.pages > plain.pages) == (layout in ("mamba2", "qwen35-ahead"))
+        assert (said.draft > 0) == (draft != "lookup")
+        async with load(path, backend, ctx=512, slots=2, draft=given) as model:
+            async for _ in model.generate(ids, max_tokens=20, stop_ids=[]):
+                pass
+            after, parts = model.memory, ("mapped", "packed", "pages", "scratch")
+        assert sum(getattr(after, x) for x in parts) <= said.total + 64 * 4096
+        assert after.mapped > said.weights or draft == "lookup"
+        least = await fit(path, backend, ctx=512, slots=2, draft=given, memory=said.total)
+        assert (least.ctx, least.slots) == (512, 2)
+        with pytest.raises(MemoryShortage, match="draft" if said.draft else "pages"):
+            await fit(path, backend, ctx=512, slots=2, draft=given, memory=said.total - 1)
+        if draft == "path":
+            async with load(path, backend, ctx=512, slots=2) as other:
+                again = await fit(path, backend, ctx=512, slots=2, draft=cast("Any", other))
+                assert 0 < again.draft < said.draft  # its weights are there already
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("name", [
+    pytest.param(x, marks=() if x.startswith(("gemma3", "qwen3vl")) else pytest.mark.slow)
+    for x in sorted(picture_files.KINDS)
+])  # fmt: skip
+async def test_a_mmproj_file_takes_at_most_what_was_said_before(tmp_path: Path, name: str) -> None:
+    path = picture_files.write_text(tmp_path / "text.gguf", name)
+    eyes = picture_files.write_eyes(tmp_path / "eyes.gguf", name)
+    async with CPU.backend(n_threads=2) as backend:
+        plain = await fit(path, backend, ctx=512, slots=1)
+        said = await fit(path, backend, ctx=512, slots=1, mmproj=eyes)
+        async with load(path, backend, ctx=512, slots=1) as model:
+            alone = model.memory
+        async with load(path, backend, ctx=512, slots=1, mmproj=eyes) as model:
+            await model.embed_image(np.zeros((64, 96, 3), np.uint8))
+            parts = ("mapped", "packed", "scratch")
+            more = sum(getattr(model.memory, x) - getattr(alone, x) for x in parts)
+        assert 0 < more <= said.mmproj == said.total - plain.total
+
+
+async def test_what_makes_drafts_and_pictures_counts_for_memory_and_in_a_host(
+    tmp_path: Path,
+) -> None:
+    path = random_models.write(tmp_path / "model.gguf", "llama")
+    wanted = await fit(path, ctx=512, slots=2, draft=path)
+    async with load(path, memory=wanted.total, ctx=512, slots=2, draft=path) as model:
+        assert cast("Any", model).slots == 2
+    with pytest.raises(MemoryShortage, match="draft"):
+        await load(path, memory=wanted.total - 1, ctx=512, slots=2, draft=path)
+    plain = await fit(path, ctx=512, slots=2)
+    assert plain.total < wanted.total
+    async with Host(memory=1 << 40) as host:
+        host.add("plain", path, ctx=512, slots=2)
+        host.add("drafts", path, ctx=512, slots=2, draft=str(path))
+        async with host.use("plain"), host.use("drafts"):
+            states = host._entries
+            assert states["plain"].fit is not None
+            assert states["drafts"].fit is not None
+            assert states["plain"].fit.total == plain.total
+            assert states["drafts"].fit.total == wanted.total
+
+
+async def test_a_draft_or_a_mmproj_that_does_not_belong_to_a_model_is_refused(
+    tmp_path: Path,
+) -> None:
+    llama = random_models.write(tmp_path / "llama.gguf", "llama")
+    bert = random_models.write(tmp_path / "bert.gguf", "bert")
+    with pytest.raises(aggml.models.ModelError, match=r"\'mtp\', but the file has no layer"):
+        await fit(llama, draft="mtp")
+    with pytest.raises(aggml.Unsupported, match="does not continue text"):
+        await fit(llama, draft=bert)
+    with pytest.raises(aggml.InvalidArgument, match="does not continue text"):
+        await fit(bert, draft="lookup")
+    with pytest.raises(aggml.models.ModelError, match="no mmproj file"):
+        await fit(llama, mmproj=llama)
+    with pytest.raises(aggml.InvalidArgument, match=r"\[fit\] draft is 5"):
+        await fit(llama, draft=cast("Any", 5))
 
 
 @pytest.mark.parametrize("name", ENCODERS)

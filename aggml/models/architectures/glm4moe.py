@@ -20,6 +20,7 @@ from aggml.models.reading import (
     description_of,
     layers_of,
     nets_of,
+    predicting,
     rope_of,
     routed_of,
 )
@@ -34,15 +35,14 @@ def describe(hp: Hyperparameters) -> Description:
     """A model of this architecture."""
     rope = rope_of(hp, "neox")
     shared = FeedForward(suffix="_shexp") if hp.integer("expert_shared_count") else None
-    nets = nets_of(hp, routed_of(hp, "sigmoid", shared=shared))
-    mixers = (attention_of(hp, rope, i, norm="head of some files") for i in range(layers_of(hp)))
-    return description_of(
-        hp,
-        [
-            Layer(mixer, net, before_feed_forward="post_attention_norm")
-            for mixer, net in zip(mixers, nets, strict=True)
-        ],
-    )
+    experts = routed_of(hp, "sigmoid", shared=shared)
+    mixers = [attention_of(hp, rope, i, norm="head of some files") for i in range(layers_of(hp))]
+    layers = [
+        Layer(mixer, net, before_feed_forward="post_attention_norm")
+        for mixer, net in zip(mixers, nets_of(hp, experts), strict=True)
+    ]
+    head = Layer(mixers[-1], experts, before_feed_forward="post_attention_norm")
+    return predicting(hp, description_of(hp, layers), head)
 
 
 CHECKPOINT: Final = Checkpoint(

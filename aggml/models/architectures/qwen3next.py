@@ -27,6 +27,7 @@ from aggml.models.reading import (
     divides,
     experts_of,
     layers_of,
+    predicting,
     rope_of,
 )
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from aggml.models.checkpoints.config import Config
     from aggml.models.checkpoints.recipes import Array, Shape
-    from aggml.models.description import Block
+    from aggml.models.description import Block, Mixer
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = [
@@ -81,15 +82,15 @@ def of_delta_nets(hp: Hyperparameters, net: Block, *, tiled: bool = False) -> De
             f"{hp.architecture}.attention.recurrent_layers has {len(told)} values for {layers} "
             "layers; expected was true or false for each"
         )
-    mixers = (
-        linear
-        if ((i + 1) % period if told is None else told[i])
-        else attention_of(hp, rope, i, norm="head", gated=True)
-        for i in range(layers)
-    )
-    return description_of(
+    recurrent = [bool((i + 1) % period if told is None else told[i]) for i in range(layers)]
+    attention = [attention_of(hp, rope, i, norm="head", gated=True) for i in range(layers)]
+    mixers: list[Mixer] = [linear if x else y for x, y in zip(recurrent, attention, strict=True)]
+    model = description_of(
         hp, [Layer(mixer, net, before_feed_forward="post_attention_norm") for mixer in mixers]
     )
+    last = max((i for i, x in enumerate(recurrent) if not x), default=0)
+    head = Layer(attention[last], net, before_feed_forward="post_attention_norm")
+    return predicting(hp, model, head)
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:

@@ -141,11 +141,12 @@ class DeltaNet:
         state = ops.reshape_4d(
             at.recall("delta", i), self.head, self.head, self.value_heads, sequences
         )
-        found = ops.gated_delta_net(q, k, v, forget, learn, state)
+        found = ops.gated_delta_net(q, k, v, forget, learn, state, at.history(i))
         n = self._values * tokens * sequences
         whole = ops.reshape_1d(found, found.nelements)
-        size = self.head * self._values * sequences
-        at.keep("delta", i, ops.view_1d(whole, size, n * whole.nb[0]), read=True)
+        size = self.head * self._values * sequences * at.history(i)
+        new = ops.view_1d(whole, size, n * whole.nb[0])
+        at.keep("delta", i, new, read=True, latest_first=True)
         return ops.reshape_2d(ops.view_1d(whole, n, 0), self._values, tokens * sequences)
 
     def _rates(

@@ -103,9 +103,12 @@ class Mamba:
             of(self.state, self.rank),
             of(self.state, self.rank + self.state),
             at.turns.reads[i],
+            at.history(i),
         )
         n = self.inner * tokens * sequences
-        at.keep("scan", i, ops.view_1d(scanned, row * sequences, n * scanned.nb[0]), read=True)
+        size = row * sequences * at.history(i)
+        new = ops.view_1d(scanned, size, n * scanned.nb[0])
+        at.keep("scan", i, new, read=True, latest_first=True)
         y = ops.reshape_3d(ops.view_1d(scanned, n, 0), self.inner, tokens, sequences)
         y = ops.add(y, ops.mul(into, at.weight("ssm_d")))
         return ops.reshape_2d(ops.swiglu_split(gate, y), self.inner, tokens * sequences)

@@ -114,9 +114,12 @@ class Mamba2:
             of(self.state, self.groups, self.inner),
             of(self.state, self.groups, self.inner + numbers),
             at.turns.reads[i],
+            at.history(i),
         )
         n = self.inner * tokens * sequences
-        at.keep("scan", i, ops.view_1d(found, row * sequences, n * found.nb[0]), read=True)
+        size = row * sequences * at.history(i)
+        new = ops.view_1d(found, size, n * found.nb[0])
+        at.keep("scan", i, new, read=True, latest_first=True)
         y = ops.reshape_4d(ops.view_1d(found, n, 0), head, self.heads, tokens, sequences)
         y = ops.add(y, ops.mul(into, at.weight("ssm_d")))
         y = ops.reshape_3d(y, self.inner, tokens, sequences)

@@ -65,6 +65,10 @@ def convolution(at: Scope, part: int, x: Tensor, kernels: str) -> Tensor:
     back, (channels, tokens, sequences) = kernel.ne[0] - 1, x.ne[:3]
     before = ops.reshape_3d(at.recall("conv", part), back, channels, sequences)
     line = ops.concat(before, ops.transpose(x), 0)
-    last = ops.view_3d(line, back, channels, sequences, line.nb[1], line.nb[2], tokens * line.nb[0])
+    n = at.history(part)
+    last = ops.view_4d(
+        line, back, channels, sequences, n,
+        line.nb[1], line.nb[2], line.nb[0], (tokens - n + 1) * line.nb[0],
+    )  # fmt: skip
     at.keep("conv", part, ops.cont(last), read=True)
     return ops.ssm_conv(line, kernel)

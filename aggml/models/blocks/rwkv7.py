@@ -31,15 +31,16 @@ BLENDS: Final = 6  # blends of a token with the previous one: for r, w, k, v, a 
 def _before(at: Scope, name: str, x: Tensor) -> Tensor:
     """The previous token of each token of ``x``, [width, tokens].
 
-    The last token of each sequence is written to the state ``name``.
+    The last tokens of each sequence are written to the state ``name``.
     """
     found = []
     for part in parts_of(at):
         i, _, tokens, sequences = part
         width, each = x.ne[0], columns(x, x.ne[0], 0, part)
         shifted = ops.reshape_3d(at.recall(name, i), width, 1, sequences)
+        n = at.history(i)
         last = ops.view_3d(
-            each, width, 1, sequences, each.nb[1], each.nb[2], (tokens - 1) * each.nb[1]
+            each, width, sequences, n, each.nb[2], each.nb[1], (tokens - n) * each.nb[1]
         )
         at.keep(name, i, ops.cont(last))
         if tokens > 1:
@@ -164,19 +165,53 @@ class TimeMix:
     def _recurred(self, at: Scope, taken: tuple[Tensor, ...]) -> Tensor:
         """The output of the recurrence for each token: [width, tokens]."""
         found = []
-        for i, first, tokens, sequences in parts_of(at):
+        for part in parts_of(at):
+            i, first, tokens, sequences = part
             n = tokens * sequences
+            if at.history(i) > 1:
+                found.append(self._one_by_one(at, taken, part))
+                continue
             of_part = [
                 ops.view_3d(x, *x.ne[:2], n, x.nb[1], x.nb[2], first * x.nb[2]) for x in taken
             ]
-            r, w, k, v, a, b = of_part
-            y = ops.rwkv_wkv7(r, w, k, v, a, b, at.recall("matrix", i))
-            whole = ops.reshape_1d(y, y.nelements)
-            size = self.width * self.head * sequences
-            states = ops.view_1d(whole, size, n * self.width * whole.nb[0])
+            y, states = self._step(of_part, at.recall("matrix", i))
             at.keep("matrix", i, states, read=True)
-            found.append(ops.view_2d(y, self.width, n, y.nb[1], 0))
+            found.append(y)
         return joined(found)
+
+    def _step(self, taken: list[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+        """Some tokens of each sequence: the outputs [width, tokens], and the states after them."""
+        r, w, k, v, a, b = taken
+        y, n = ops.rwkv_wkv7(r, w, k, v, a, b, before), r.ne[2]
+        whole = ops.reshape_1d(y, y.nelements)
+        states = ops.view_1d(whole, before.nelements, n * self.width * whole.nb[0])
+        return ops.view_2d(y, self.width, n, y.nb[1], 0), ops.reshape_2d(states, *before.ne[:2])
+
+    def _one_by_one(
+        self, at: Scope, taken: tuple[Tensor, ...], part: tuple[int, int, int, int]
+    ) -> Tensor:
+        """`_recurred` where several states are kept: the operation tells the last one alone."""
+        i, first, tokens, sequences = part
+        oldest = tokens - at.history(i)
+        outputs: Tensor | None = None
+        states = at.recall("matrix", i)
+        for token in range(tokens):
+            now = [
+                ops.cont(
+                    ops.view_3d(
+                        x, *x.ne[:2], sequences,
+                        x.nb[1], tokens * x.nb[2], (first + token) * x.nb[2],
+                    )
+                )
+                for x in taken
+            ]  # fmt: skip
+            y, states = self._step(now, states)
+            if token >= oldest:
+                at.keep("matrix", i, states, read=True, place=token - oldest)
+            y = ops.reshape_3d(y, self.width, 1, sequences)
+            outputs = y if outputs is None else ops.concat(outputs, y, 1)
+        assert outputs is not None
+        return ops.reshape_2d(outputs, self.width, tokens * sequences)
 
 
 def _low_rank(at: Scope, name: str, x: Tensor, between: str | None = None) -> Tensor:

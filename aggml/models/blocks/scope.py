@@ -53,11 +53,15 @@ class Turns:
 
     Attributes:
         reads: i32 [sequences] for each part: rows of the states with which its sequences go on.
-        writes: i32 [sequences] for each part: rows to which their new states are written.
+        writes: i32 [sequences * history] for each part: rows to which their new states are written,
+            those of the oldest token first.
+        latest: the same rows, those of the last token first; with one state of each sequence it is
+            the tensor of ``writes``. None: no block asked for it.
     """
 
     reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
+    writes: tuple[Tensor | None, ...]
+    latest: tuple[Tensor | None, ...]
 
 
 def normed(
@@ -144,18 +148,40 @@ class Scope:
         """The previous states of the sequences of a part of the step: [width, sequences]."""
         return ops.get_rows(self.caches[name], self.turns.reads[part])
 
-    def keep(self, name: str, part: int, states: Tensor, *, read: bool = False) -> None:
+    def history(self, part: int) -> int:
+        """How many states of each sequence of a part are written: after its last so many tokens."""
+        return self.shape.parts[part].history
+
+    def keep(
+        self,
+        name: str,
+        part: int,
+        states: Tensor,
+        *,
+        read: bool = False,
+        latest_first: bool = False,
+        place: int | None = None,
+    ) -> None:
         """Write the new states of the sequences of a part of the step.
 
         Args:
             name: of the cache.
             part: the number of the part.
-            states: the new states, [width * sequences] elements in any shape.
+            states: the new states, [width * sequences * history] elements in any shape, those of
+                the oldest token first.
             read: the new states were computed from the previous ones, so this part does not read
                 those any more. If the step has no other part, the states are then written early,
                 and all layers can share scratch memory for them: 1 MB a layer of mamba2-370m.
+            latest_first: the states of the last token come first.
+            place: ``states`` are those after one token alone, [width * sequences]; 0 is the oldest
+                one that is kept.
         """
-        cache, to = self.caches[name], self.turns.writes[part]
+        cache = self.caches[name]
+        to = (self.turns.latest if latest_first else self.turns.writes)[part]
+        assert to is not None
+        if place is not None and self.history(part) > 1:
+            n = self.shape.parts[part].sequences
+            to = ops.view_1d(to, n, place * n * to.nb[0])
         rows = ops.reshape_2d(states, cache.ne[0], to.ne[0])
         early = read and len(self.shape.parts) == 1
         (self.kept_early if early else self.kept).append(ops.set_rows(cache, rows, to))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aggml.models.kv.room import Room
+    from aggml.models.kv.state_rows import StateRows
 
 __all__ = [
     "CHAINED",
@@ -51,7 +52,8 @@ class Part:
 
     The sequences lie in slots ``slot``, ``slot`` + 1, ... of the cache. Attention reads the first
     ``kv`` rows of each. The first ``shared`` positions of all of them hold the same tokens:
-    attention may read these from sequence ``shared_from`` alone, counted within the part.
+    attention may read these from sequence ``shared_from`` alone, counted within the part. Of each
+    sequence the recurrent states after its last ``history`` tokens are written.
     """
 
     sequences: int
@@ -60,6 +62,7 @@ class Part:
     kv: int
     shared: int = 0
     shared_from: int = 0
+    history: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Shape:
         adapted: whether any token has an adapter that its request chose.
         given: whether any position has an embedding of its own instead of a token's.
         placed: whether there are four rotary positions for each token: time, row, column, none.
+        tapped: whether to bring the hidden states of all tokens as well, as ``hidden`` would.
     """
 
     parts: tuple[Part, ...]
@@ -96,6 +100,7 @@ class Shape:
     adapted: bool = False
     given: bool = False
     placed: bool = False
+    tapped: bool = False
 
     @property
     def tokens(self) -> int:
@@ -133,7 +138,7 @@ class Group:
     ``adapters`` are the numbers of the tokens' adapters; None: no token has one. ``given`` are
     embeddings of positions that have no token; None: all have one. ``rotary`` are rotary positions,
     (1, sequences, tokens), or with those of rows and columns (4, sequences, tokens); None: they are
-    the positions.
+    the positions. ``history`` is that of `Part`.
     """
 
     ids: I32
@@ -148,12 +153,15 @@ class Group:
     adapters: I32 | None = None
     given: GivenEmbeddings | None = None
     rotary: I32 | None = None
+    history: int = 1
 
     @property
     def part(self) -> Part:
         """The facts of this part on which a graph depends."""
         sequences, tokens = self.ids.shape
-        return Part(sequences, tokens, self.slot, self.kv, self.shared, self.shared_from)
+        return Part(
+            sequences, tokens, self.slot, self.kv, self.shared, self.shared_from, self.history
+        )
 
     def rows_in(self, length: int, ctx: int) -> I32:
         """The rows to write in a cache with ``length`` rows for each sequence."""
@@ -163,14 +171,10 @@ class Group:
         found: I32 = slots * length + self.positions % length
         return found
 
-    def states(self, none: int) -> tuple[I32, I32]:
-        """The row of the state each sequence reads, ``none`` at position 0, and the row it writes.
-
-        The row ``none`` is zero.
-        """
+    def states(self, rows: StateRows) -> tuple[I32, I32]:
+        """The row of the state that each sequence reads, and the rows to which it writes states."""
         own = self.numbers
-        found: I32 = np.where(self.positions[:, 0] == 0, np.int32(none), own)
-        return found, own
+        return rows.read(own, self.positions[:, 0]), rows.written(own, self.history)
 
     @property
     def numbers(self) -> I32:

@@ -23,6 +23,7 @@ from aggml.models.errors import ModelError
 from aggml.models.kv.caches import CHUNK, Caches, sizes
 from aggml.models.kv.reached import Reached
 from aggml.models.kv.rows import rounded
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
 from aggml.models.memory import Parts
@@ -62,6 +63,7 @@ class Decoder:
         max_graphs: how many graphs of steps are kept; None: `graphs`.
         adapters: adapters and control vectors, where `AdapterArrays.place` has put them.
         owns_weights: whether the weights are freed with it; another decoder may have them, too.
+        rewind: how far the states of sequences can go back.
 
     Raises:
         ModelError: a head is no whole number of blocks of the cache's type.
@@ -84,6 +86,7 @@ class Decoder:
         max_graphs: int | None = None,
         adapters: Adapters | None = None,
         owns_weights: bool = True,
+        rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
     ) -> None:
         self.site = backend if isinstance(backend, Site) else site_of(backend)
         self._owns_weights = owns_weights
@@ -97,8 +100,11 @@ class Decoder:
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
         self._ahead = Ahead(sequences + 1)
         element = DType.parse(cache)
-        self.caches: Caches = Caches(model, element, self.ctx, sequences, ring=self.ring)
-        self._reached = Reached(sequences) if self.caches.states else None
+        self.caches: Caches = Caches(
+            model, element, self.ctx, sequences, ring=self.ring, rewind=rewind
+        )  # fmt: skip
+        states = self.caches.state_rows
+        self._reached = Reached(sequences, states) if self.caches.states else None
         self._written = Written() if self.saves else None
         self._memory = self._allocate()
         builder = Builder(model, weights, self.caches, self.ctx, adapters)
@@ -107,10 +113,17 @@ class Decoder:
 
     @classmethod
     def sizes(
-        cls, model: Description, *, ctx: int, sequences: int, cache: DType | str
+        cls,
+        model: Description,
+        *,
+        ctx: int,
+        sequences: int,
+        cache: DType | str,
+        rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
     ) -> list[int]:
         """Bytes of the caches of each layer, with these arguments."""
-        return sizes(model, DType.parse(cache), rounded(ctx), sequences, ring=cls.ring)
+        element = DType.parse(cache)
+        return sizes(model, element, rounded(ctx), sequences, ring=cls.ring, rewind=rewind)
 
     def _allocate(self) -> object:
         """Allocate the caches, filled with zeros: rows that a mask hides must be finite, too."""
@@ -550,6 +563,8 @@ class Decoder:
             inputs |= step.drawing.inputs(draws)
         if chained:
             del inputs[step.tokens]
+            if self.model.predicts and step.given is not None:
+                del inputs[step.given]
         return inputs
 
     def run_step(
@@ -568,8 +583,21 @@ class Decoder:
         if self._written is not None:
             self._written.note(future, lambda: batch.written(self.ctx))
         if self._reached is not None:
-            for slot, first, n in batch.taken:
-                self._reached.note(slot, first, n, future)
+            for group in batch.groups:
+                kept, n = group.history > 1, group.ids.shape[1]
+                for slot, first in zip(group.numbers, group.positions[:, 0], strict=True):
+                    self._reached.note(int(slot), int(first), n, future, all_kept=kept)
+
+    def choose_state(self, slot: int, at: int) -> None:
+        """Go on with the state of a sequence at position ``at``, of those that a step has kept.
+
+        Without states nothing happens.
+
+        Raises:
+            InvalidState: there is no such state.
+        """
+        if self._reached is not None:
+            self._reached.choose(slot, at)
 
     async def _fed(
         self, batch: Batch, shape: Shape, draws: Draws | None

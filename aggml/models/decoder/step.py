@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aggml.models.description import Description, Layer
     from aggml.models.kv.caches import Caches
     from aggml.models.kv.room import Room
+    from aggml.models.kv.state_rows import StateRows
 
 __all__ = ["Builder", "Step"]
 
@@ -45,7 +46,7 @@ class Step:
 
     graph: Graph
     ctx: int
-    sequences: int
+    state_rows: StateRows
     tokens: Tensor
     positions: Tensor
     told: bool  # whether any layer uses the positions
@@ -62,12 +63,17 @@ class Step:
     adapters: Tensor | None = None  # [1, tokens]: the number of each token's adapter
     adapters_last: Tensor | None = None  # [1, ends]: those of the tokens `last`
     own: Tensor | None = None  # [1, tokens] f32: 0 where the embedding is given, else 1
-    given: Tensor | None = None  # [width, tokens] f32: the given embeddings
+    given: Tensor | None = None  # [width, tokens] f32: the given embeddings or hidden states
+    hidden: Tensor | None = None  # [width, tokens] f32, beside the others
 
     @property
     def results(self) -> list[Tensor]:
-        """The tensors that the step computes, of: the best tokens, their logits, all logits."""
-        return [x for x in (self.best, self.logits, self.every) if x is not None]
+        """The tensors that the step computes.
+
+        Of: the best tokens, their logits, all logits, hidden states.
+        """
+        found = (self.best, self.logits, self.every, self.hidden)
+        return [x for x in found if x is not None]
 
     def inputs(self, batch: Batch) -> dict[Tensor, Any]:
         """The input tensors of the graph, each with its array for a batch."""
@@ -84,8 +90,16 @@ class Step:
             if at.staged is not None:
                 inputs[at.staged] = batch.staged
         if self.turns is not None:
-            for read, write, group in zip(self.turns.reads, self.turns.writes, groups, strict=True):
-                inputs[read], inputs[write] = group.states(self.sequences)
+            turns = self.turns
+            each = zip(turns.reads, turns.writes, turns.latest, groups, strict=True)
+            for read, write, latest, group in each:
+                inputs[read], rows = group.states(self.state_rows)
+                if write is not None:
+                    inputs[write] = rows
+                if latest is not None and latest is not write:
+                    inputs[latest] = np.ascontiguousarray(
+                        rows.reshape(group.history, -1)[::-1]
+                    ).reshape(-1)
         if self.last is not None:
             inputs[self.last] = batch.last
         if self.adapters is not None or self.adapters_last is not None:
@@ -94,9 +108,11 @@ class Step:
                 inputs[self.adapters] = numbers
             if self.adapters_last is not None:
                 inputs[self.adapters_last] = numbers[batch.last]
-        if self.own is not None and self.given is not None:
+        if self.given is not None:
             given = batch.given(self.given.ne[0])
-            inputs[self.own], inputs[self.given] = given.own, given.values
+            inputs[self.given] = given.values
+            if self.own is not None:
+                inputs[self.own] = given.own
         return inputs
 
     def inputs_in_turn(self, group: Group) -> list[dict[Tensor, Any]]:
@@ -113,8 +129,11 @@ class Step:
             found[at.rows] = np.ascontiguousarray(group.rows_in(at.length, self.ctx).T)
             found[at.masks[0]] = group.masks_in_turn(room, at.length, self.ctx)
         if self.turns is not None:
-            read, write = group.states(self.sequences)
-            found[self.turns.reads[0]], found[self.turns.writes[0]] = [read] * n, [write] * n
+            read, written = group.states(self.state_rows)
+            found[self.turns.reads[0]] = [read] * n
+            for write in (self.turns.writes[0], self.turns.latest[0]):
+                if write is not None:
+                    found[write] = [written] * n
         each = zip(*found.values(), strict=True)
         return [dict(zip(found, arrays, strict=True)) for arrays in each]
 
@@ -144,27 +163,35 @@ class Builder:
         self._ctx = ctx
         self._adapters = adapters
 
-    async def build(self, shape: Shape, chosen: Tensor | None = None) -> Step:
+    @property
+    def carried(self) -> int:
+        """Elements of the hidden state that a chained step hands on with each token."""
+        return self._model.width if self._model.predicts else 0
+
+    async def build(
+        self, shape: Shape, chosen: Tensor | None = None, carried: Tensor | None = None
+    ) -> Step:
         """The graph of a step.
 
         Args:
             shape: of the batch.
             chosen: for a chained step, the tensor that holds the tokens: the step reads its tokens
                 there and writes the next ones to it.
+            carried: the same for hidden states, if the model `carried` any.
         """
         model, weights = self._model, self._weights
         tokens = self._taken_in(shape) if chosen is None else chosen
         positions = _given("positions", shape.tokens * (4 if shape.placed else 1))
         last = _given("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
-        turns = _turns(shape) if self._caches.states else Turns((), ())
+        turns = _turns(shape) if self._caches.states else Turns((), (), ())
         kept: list[Tensor] = []
         early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
         numbers, numbers_last = self._numbers(shape, last)
         adapting, adapting_last = self._adapting(shape, numbers, numbers_last)
         directions = {} if self._adapters is None else self._adapters.directions
-        own, given = self._given_embeddings(shape)
+        own, given = (None, carried) if carried is not None else self._given_embeddings(shape)
         x = self._embedded(tokens, positions, own, given) if model.embeds else tokens
         if model.layer_embedding:
             passed["embeddings of layers"] = self._of_layers(tokens, x)
@@ -189,7 +216,7 @@ class Builder:
             parts = layer.parts()
             for part in parts:
                 ends = i + 1 == len(model.layers) and part is parts[-1]
-                x = _layer(part, at, x, last if ends else None)
+                x = _layer(part, at, x, last if ends and not shape.tapped else None)
             if given is not None and i < model.deepstack:  # what pictures add here
                 n, first = model.width, (i + 1) * model.width * given.nb[0]
                 x = ops.add(x, ops.cont(ops.view_2d(given, n, shape.tokens, given.nb[1], first)))
@@ -198,18 +225,26 @@ class Builder:
                 x = ops.add(x, direction)
             await checkpoint()
         drawing = Drawing.of(shape)
+        hidden = None
+        if model.ends:
+            x = normed(weights, model.last_norm, x, model.eps, centred=model.centred)
+            if carried is not None:
+                kept.append(ops.cpy(x, carried))
+            if shape.tapped:
+                hidden = x.set_output()
+                x = _only(last, x)
         logits, best, every = self._results(x, shape, chosen, drawing, adapting_last)
-        results = [y for y in (best, logits, every) if y is not None]
+        results = [y for y in (best, logits, every, hidden) if y is not None]
         graph = Graph(*early, *results, *kept)
         leafs = set(graph.leafs)
         return Step(
-            graph, self._ctx, self._caches.sequences, tokens, positions,
+            graph, self._ctx, self._caches.state_rows, tokens, positions,
             positions in leafs, places,
-            turns if self._caches.states else None, last, logits, best,
+            _used(turns, leafs) if self._caches.states else None, last, logits, best,
             results[0] if len(results) == 1 else results, every, drawing,
             numbers if numbers in leafs else None,
             numbers_last if numbers_last is not numbers and numbers_last in leafs else None,
-            own, given,
+            own, given, hidden,
         )  # fmt: skip
 
     def _results(
@@ -220,11 +255,10 @@ class Builder:
         drawing: Drawing | None,
         adapting: Adapting | None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """From the last layer's output: `Step.logits`, `Step.best` and `Step.every`."""
+        """From the last layer's normalised output: `Step.logits`, `Step.best` and `Step.every`."""
         model = self._model
         if not model.ends:
             return x.set_output(), None, None
-        x = normed(self._weights, model.last_norm, x, model.eps, centred=model.centred)
         logits = x if shape.hidden else self._logits(x, adapting)
         if chosen is not None or drawing is not None:
             if drawing is not None:
@@ -273,6 +307,8 @@ class Builder:
         if not (shape.given and self._model.embeds):
             return None, None
         n, width = shape.tokens, self._model.width * (1 + self._model.deepstack)
+        if self._model.predicts:
+            return None, aggml.new_tensor(DType.F32, ne=(width, n), name="hidden").set_input()
         return (
             aggml.new_tensor(DType.F32, ne=(1, n), name="own").set_input(),
             aggml.new_tensor(DType.F32, ne=(width, n), name="given").set_input(),
@@ -286,6 +322,9 @@ class Builder:
         x = ops.get_rows(weights["token_embd.weight"], tokens)
         if model.embedding_scale != 1.0:
             x = ops.scale(x, model.embedding_scale)
+        if model.predicts:
+            assert given is not None
+            return self._beside_hidden(x, given)
         if own is not None and given is not None:  # which are not scaled
             if model.deepstack:
                 given = ops.cont(ops.view_2d(given, model.width, given.ne[1], given.nb[1], 0))
@@ -295,6 +334,15 @@ class Builder:
         if model.embedding_norm:
             x = normed(weights, "token_embd_norm", x, model.eps, centred=model.centred)
         return x
+
+    def _beside_hidden(self, x: Tensor, hidden: Tensor) -> Tensor:
+        """The input of a head's layer: embeddings, and the hidden states of the tokens before."""
+        model, prefix = self._model, f"blk.{self._model.first}.nextn."
+        x, y = (
+            normed(self._weights, prefix + name, z, model.eps, centred=model.centred)
+            for name, z in (("enorm", x), ("hnorm", hidden))
+        )
+        return ops.mul_mat(self._weights[f"{prefix}eh_proj.weight"], ops.concat(x, y, 0))
 
     def _of_layers(self, tokens: Tensor, x: Tensor) -> Tensor:
         """What each token has for each layer: [layer_embedding, tokens, layers].
@@ -362,7 +410,20 @@ def _given(name: str, n: int) -> Tensor:
 def _turns(shape: Shape) -> Turns:
     """Inputs that tell which states each part of a step reads and writes."""
     reads = tuple(_given("state_from", part.sequences) for part in shape.parts)
-    return Turns(reads, tuple(_given("state_to", part.sequences) for part in shape.parts))
+    writes = tuple(_given("state_to", part.sequences * part.history) for part in shape.parts)
+    latest = tuple(
+        write if part.history == 1 else _given("state_to_latest", part.sequences * part.history)
+        for write, part in zip(writes, shape.parts, strict=True)
+    )
+    return Turns(reads, writes, latest)
+
+
+def _used(turns: Turns, leafs: set[Tensor]) -> Turns:
+    """Without the inputs that the graph does not have."""
+    writes, latest = (
+        tuple(x if x in leafs else None for x in those) for those in (turns.writes, turns.latest)
+    )
+    return Turns(turns.reads, writes, latest)
 
 
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:

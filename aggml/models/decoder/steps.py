@@ -39,7 +39,8 @@ class Steps:
         self._builder = builder
         self._most = most
         self._kept: OrderedDict[Shape, Step] = OrderedDict()
-        self._chosen: dict[tuple[int, int], Tensor] = {}  # by first sequence and how many
+        # By the first sequence and how many: tokens, and hidden states if the model carries any.
+        self._chosen: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
         self._lock = new_lock()  # for `_kept`
         self._building = SlotPool(1)  # one step at a time, so that none is built twice
         self.closed = False  # whether steps that are being built will not be needed
@@ -86,8 +87,8 @@ class Steps:
         return step
 
     async def _build(self, shape: Shape) -> Step:
-        chosen = await self._handed_on(shape) if shape.chained else None
-        step = await self._builder.build(shape, chosen)
+        chosen, carried = await self._handed_on(shape) if shape.chained else (None, None)
+        step = await self._builder.build(shape, chosen, carried)
         if self.closed:
             raise closed_error("Decoder")
         await self._site.prepare(step.graph)
@@ -110,12 +111,15 @@ class Steps:
         del self._builder  # it has weights and caches
         self._site = CLOSED
 
-    async def _handed_on(self, shape: Shape) -> Tensor:
-        """The tensor in which chained steps of the shape's sequences leave their tokens."""
+    async def _handed_on(self, shape: Shape) -> tuple[Tensor, Tensor | None]:
+        """The tensors in which chained steps of the shape's sequences leave what the next takes."""
         key = shape.parts[0].slot, shape.tokens
         kept = self._chosen.get(key)
         if kept is None:
-            kept = aggml.new_tensor(DType.I32, ne=shape.tokens, name="chosen")
-            await self._site.host.alloc_async([kept])
-            self._chosen[key] = kept
+            chosen, carried = aggml.new_tensor(DType.I32, ne=shape.tokens, name="chosen"), None
+            if self._builder.carried:
+                ne = self._builder.carried, shape.tokens
+                carried = aggml.new_tensor(DType.F32, ne=ne, name="carried")
+            await self._site.host.alloc_async([x for x in (chosen, carried) if x is not None])
+            kept = self._chosen[key] = chosen, carried
         return kept

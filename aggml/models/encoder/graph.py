@@ -292,7 +292,7 @@ class Nodes:
         """What blocks of decoders need, of which experts use the weights."""
         none: Any = None
         eps, centred = self.model.eps, not self.model.rms
-        return Scope(self.weights, at, eps, {}, none, {}, none, 0, Turns((), ()), centred)
+        return Scope(self.weights, at, eps, {}, none, {}, none, 0, Turns((), (), ()), centred)
 
     def attention(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
         """Attention of all tokens of a row to each other."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aggml import Future
-    from aggml.models.decoder.batch import Shape
+    from aggml.models.decoder.batch import F32, Shape
     from aggml.models.decoder.drawing import Draws
     from aggml.models.engine.requests import TextRequest
     from aggml.models.engine.speculation import Settles, Speculation, Verification
@@ -144,8 +144,9 @@ class Engine:
             refused.
 
     Attributes:
-        speculation: decides which drafts are verified; None: there are none. Its model must have no
-            states, which cannot go back. It is set before the first request comes.
+        speculation: decides which drafts are verified; None: there are none. If the model has
+            states, its steps have at most `PagedDecoder.widest` tokens of a sequence. It is set
+            before the first request comes.
     """
 
     def __init__(
@@ -388,7 +389,10 @@ class Engine:
             try:
                 await self.decoder.prepare_step(plan.shape)
             except Exception as error:
-                self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
+                if plan.drafts:  # answers need no drafts
+                    self._stop_speculating(error)
+                else:
+                    self._fail([*plan.running, *(x for x, _ in plan.chunk)], error)
             self._plan = None
         finally:
             self._building.append(None)
@@ -759,12 +763,18 @@ class Engine:
         if intake.every:
             # Among as many as the device would draw, so that a seed gives the same tokens.
             shape = batch.shape(max(self._best, self._among(intake.follows)), every=True)
+            shape = self._tapped(shape)
             return _StepPlan(batch, shape, None, intake.follows, running, chunk, drafts=drafts)
-        shape = batch.shape(0)
+        shape = self._tapped(batch.shape(0))
         among = self._among(intake.follows)
         drawn = draws_of(intake.follows, shape.logits, among, drafts=drafts)
         shape = drawn.shaped(shape)
         return _StepPlan(batch, shape, drawn, intake.follows, running, chunk, drafts=drafts)
+
+    def _tapped(self, shape: Shape) -> Shape:
+        """The shape of a step that brings hidden states, too, if drafts are made of them."""
+        observed = self.speculation is not None and self.speculation.observer is not None
+        return replace(shape, tapped=True) if observed else shape
 
     def _plan_running(self, running: list[TextRequest]) -> _StepPlan | None:
         """A step of running sequences alone.
@@ -776,7 +786,7 @@ class Engine:
         if verification is not None:
             intake = steps.planned(running, [], 0, self._rows, 0, verification)
             return self._plan_of(intake, running, [], verification)
-        if self.speculation is not None and self.speculation.is_waiting:
+        if self.speculation is not None and self.speculation.waits:
             return None  # drafts are being made
         if not _stays_on_device(running):
             slots = self._rows.slots
@@ -790,7 +800,7 @@ class Engine:
         group = steps.next_tokens(running, first, n, self._rows, self._common(running), ahead)
         batch = Batch((group,))
         follows = [(x, x.slot - first) for x in running if x.slot is not None]
-        shape = batch.shape(CHAINED)
+        shape = self._tapped(batch.shape(CHAINED))
         among = self._among(follows)
         draws = None
         if among > 1 or any(x.adjuster is not None for x in running):
@@ -1071,6 +1081,8 @@ class Engine:
             self._held.pop(lower, None)
             self._active[lower] = one
             one.slot = lower
+            if self.speculation is not None and self.speculation.observer is not None:
+                self.speculation.observer.move(one, highest, lower)
             self._in_common = (), 0
 
     def _drop_overdue(self) -> None:
@@ -1211,6 +1223,11 @@ class Engine:
             return
         if took is not None:
             self._measure(plan, took)
+        hidden = None
+        if plan.shape.tapped:
+            *result, last = result
+            hidden = np.asarray(last).reshape(-1, self.decoder.model.width)
+        begins = {x: x.computed for x in plan.running}
         best: Best | None = None
         rows = [row for _, row in plan.follows]
         late: set[int] = set()
@@ -1252,9 +1269,44 @@ class Engine:
                 draft = plan.drafts.get(one)
                 if draft:
                     self._accept(one, draft, result, best, row)
+        if hidden is not None:
+            try:
+                self._observe(plan, hidden, begins, again)
+            except Exception as error:  # of any class: answers need no drafts
+                self._stop_speculating(error)
+        if plan.drafts:
+            for one in plan.running:  # states go back to the last token that counts
+                if one.slot is not None:
+                    self.decoder.choose_state(one.slot, one.computed)
         if plan.drafts and not plan.chunk and took is not None:
             given = sum(x.made for x in plan.running) - before
             self._note_pace(took * len(plan.running) / max(given, 1))
+
+    def _observe(
+        self, plan: _StepPlan, hidden: F32, begins: Mapping[TextRequest, int], again: set[int]
+    ) -> None:
+        """Hand on the hidden states of a step, as far as its tokens count.
+
+        Args:
+            plan: the step.
+            hidden: of all of its tokens.
+            begins: how many tokens of running sequences were computed before.
+            again: ids of the requests whose tokens do not count.
+        """
+        observer = None if self.speculation is None else self.speculation.observer
+        if observer is None:
+            return
+        parts = plan.shape.parts
+        beside = parts[0].sequences * parts[0].tokens if plan.running else 0
+        rows = dict(plan.follows)
+        for one in plan.running:
+            row, first = rows[one], begins[one]
+            observer.observe(one, first, hidden[row : row + one.computed - first])
+        for one, piece in plan.chunk:
+            n = len(piece.ids)
+            if id(one) not in again:
+                observer.observe(one, piece.first, hidden[beside : beside + n])
+            beside += n
 
     def _accept(
         self,

@@ -6,7 +6,7 @@ model would have chosen itself. A guess changes nothing but the time: each token
 number that it would be drawn with alone, and a guess counts only if it is that token.
 
 Here: when that pays, from what was measured. Not here: where drafts come from (lookup.py,
-draft_model.py), the step (steps.py), which tokens are kept (engine.py).
+draft_model.py, prediction_head.py), the step (steps.py), which tokens are kept (engine.py).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from aggml.models.engine.lookup import Hits, Lookup
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aggml.models.decoder.batch import F32
     from aggml.models.engine.requests import TextRequest
 
 __all__ = [
-    "WIDTHS", "Drafter", "LookupDrafter", "Settles", "Speculation", "StepCosts", "Verification",
+    "WIDTHS", "Drafter", "HiddenObserver", "LookupDrafter", "Settles", "Speculation", "StepCosts",
+    "Verification",
     "best_width", "width_beside",
 ]  # fmt: skip
 
@@ -107,8 +109,13 @@ def best_width(
     n: int,
     costs: StepCosts,
     drafting: float = 0.0,
+    widths: Sequence[int] = WIDTHS,
 ) -> int:
     """How many tokens of each sequence the next step should compute: 1, or one of `WIDTHS`.
+
+    What counts is the geometric mean of what sequences gain. By the sum, three of four sequences
+    with long drafts would make the fourth wait for steps that take three times as long, of which it
+    gets one token each.
 
     Args:
         chances: for each sequence that may have a draft, and each token of that draft, how
@@ -117,16 +124,17 @@ def best_width(
         n: for how many sequences the step has room.
         costs: what was measured.
         drafting: seconds for one token of all drafts.
+        widths: those that a step may have.
     """
     plain = costs.of(n, 1)
     if plain is None or not any(chances):
         return 1
     best, rate = 1, GAIN * sequences / plain
-    for width in WIDTHS:
-        expected = sequences + sum(sum(x[: width - 1]) for x in chances)
+    for width in widths:
+        gains = sum(math.log1p(sum(x[: width - 1])) for x in chances)
         seconds = costs.of(n, width)
         assert seconds is not None
-        found = expected / (seconds + drafting * (width - 1))
+        found = sequences * math.exp(gains / sequences) / (seconds + drafting * (width - 1))
         if found > rate:
             best, rate = width, found
     return best
@@ -139,6 +147,7 @@ def width_beside(
     costs: StepCosts,
     prompt: float | None,
     room: int,
+    widths: Sequence[int] = WIDTHS,
 ) -> int:
     """`best_width` of a step that computes a chunk of prompts as well.
 
@@ -152,12 +161,13 @@ def width_beside(
         costs: as for `best_width`.
         prompt: seconds for a token of a prompt; None: it was not measured.
         room: tokens of running sequences, at most.
+        widths: as for `best_width`.
     """
     plain = costs.of(n, 1)
     if plain is None or prompt is None or not any(chances):
         return 1
     best, most = 1, 0.0
-    for width in WIDTHS:
+    for width in widths:
         saved = sum(sum(x[: width - 1]) for x in chances) * plain / sequences
         gain = saved - GAIN * n * (width - 1) * prompt
         if n * width <= room and gain > most:
@@ -206,6 +216,18 @@ class Drafter(Protocol):
         ...
 
 
+class HiddenObserver(Protocol):
+    """Takes the hidden states of the engine's steps."""
+
+    def observe(self, request: TextRequest, first: int, hidden: F32, /) -> None:
+        """Take the hidden states of a sequence's positions from ``first`` on."""
+        ...
+
+    def move(self, request: TextRequest, source: int, target: int, /) -> None:
+        """Note that a sequence goes on in another slot."""
+        ...
+
+
 class Settles(Protocol):
     """Something that ends, such as a Future."""
 
@@ -249,10 +271,28 @@ class Speculation:
     Args:
         drafter: makes drafts.
         ctx: positions of a sequence.
+        widest: tokens of a sequence in a step, at most, as states can go back no further; None:
+            there are no states.
+        observer: takes the hidden states of the engine's steps; None: nobody needs them.
+
+    Attributes:
+        waits: whether `verification` had no answer when it was asked last, because drafts were
+            being made or needed a graph. They may have become complete since then.
     """
 
-    def __init__(self, drafter: Drafter, ctx: int) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        ctx: int,
+        widest: int | None = None,
+        observer: HiddenObserver | None = None,
+    ) -> None:
         self.drafter = drafter
+        self.observer = observer
+        self.waits = False
+        self._widths = tuple(x for x in WIDTHS if widest is None or x <= widest)
+        if not self._widths:
+            raise ValueError(f"steps verify {WIDTHS[0]} tokens or more, and widest is {widest}")
         self._ctx = ctx
         # Steps that bring all logits to the host take longer.
         self._costs = {every: StepCosts() for every in (False, True)}
@@ -301,7 +341,7 @@ class Speculation:
             beside: of a step with a chunk of prompts: seconds for a token of a prompt, and how many
                 tokens of running sequences it may have.
         """
-        self._asked = None
+        self._asked, self.waits = None, False
         if beside is not None and not self.drafter.at_once:
             return None
         width, chances = self._width(running, n, beside)
@@ -309,7 +349,10 @@ class Speculation:
             return None
         wanted = {x: min(len(found), width - 1) for x, found in chances.items()}
         drafts = self.drafter.draft(wanted)
+        if drafts is None and not self.is_waiting:  # they are complete already
+            drafts = self.drafter.draft(wanted)
         if drafts is None:
+            self.waits = True
             return None
         drafts = {x: draft for x, draft in drafts.items() if draft}
         return Verification(width, drafts) if drafts else None
@@ -323,7 +366,8 @@ class Speculation:
         chances: dict[TextRequest, list[float]] = {}
         for one in running:
             # The row after a draft must be within the context: padding may go there.
-            most = min(one.max_tokens - one.made, self._ctx - one.computed - 1, WIDTHS[-1]) - 1
+            most = min(one.max_tokens - one.made, self._ctx - one.computed - 1, self._widths[-1])
+            most -= 1
             if most > 0 and one.may_speculate:
                 found = self.drafter.chances(one, most)
                 if found:
@@ -333,5 +377,7 @@ class Speculation:
         costs = self._costs[any(x.needs_logits for x in running)]
         each = [*chances.values()]
         if beside is not None:
-            return width_beside(each, len(running), n, costs, *beside), chances
-        return best_width(each, len(running), n, costs, self.drafter.seconds), chances
+            width = width_beside(each, len(running), n, costs, *beside, self._widths)
+        else:
+            width = best_width(each, len(running), n, costs, self.drafter.seconds, self._widths)
+        return width, chances

@@ -354,7 +354,7 @@ def next_tokens(
             rotary[0, request.slot - first] -= request.shift
     return Group(
         ids, positions, rows, first, kv, kept=kept, shared=shared, shared_from=begin,
-        adapters=numbers, rotary=rotary,
+        adapters=numbers, rotary=rotary, history=width if where.states else 1,
     )  # fmt: skip
 
 

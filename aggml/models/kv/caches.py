@@ -13,6 +13,7 @@ from aggml import DType, Tensor, ops
 from aggml.models.errors import ModelError
 from aggml.models.kv.room import Cached, CrossMemory, Room, State
 from aggml.models.kv.rows import length_of
+from aggml.models.kv.state_rows import Rewind, StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +34,12 @@ class Caches:
         ctx: positions of a sequence.
         sequences: how many there are.
         ring: whether layers with a window keep only its rows, in a ring.
+        rewind: how far states can go back.
 
     Attributes:
         layers: tensors of each layer by name. Keys and values: [width, rows * sequences]; states:
-            [width, sequences + 1], where the last row stays zero, as the state of a new sequence;
-            memories: [width, rows * sequences].
+            [width, rows of ``state_rows``]; memories: [width, rows * sequences].
+        state_rows: which row of the states is whose.
         lengths: rows of each sequence, by room.
         rows: each tensor of keys or values, and how many of its rows a sequence has.
         states: each tensor of states.
@@ -48,9 +50,17 @@ class Caches:
     """
 
     def __init__(
-        self, model: Description, dtype: DType, ctx: int, sequences: int, *, ring: bool
+        self,
+        model: Description,
+        dtype: DType,
+        ctx: int,
+        sequences: int,
+        *,
+        ring: bool,
+        rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
     ) -> None:
         self.sequences = sequences
+        self.state_rows = StateRows(sequences, rewind)
         self.layers: list[dict[str, Tensor]] = []
         self.lengths: dict[Room, int] = {}
         self.rows: list[tuple[Tensor, int]] = []
@@ -82,7 +92,7 @@ class Caches:
         return [*(cache for cache, _ in (*self.rows, *self.memories)), *self.states]
 
     def _state(self, label: str, kept: State) -> Tensor:
-        made = aggml.new_tensor(DType.F32, ne=(kept.width, self.sequences + 1), name=label)
+        made = aggml.new_tensor(DType.F32, ne=(kept.width, self.state_rows.total), name=label)
         self.states.append(made)
         return made
 
@@ -112,17 +122,27 @@ class Caches:
             yield ops.cpy(old, new)
         for state in self.states:
             old, new = (
-                ops.view_1d(state, state.ne[0], slot * state.nb[1]) for slot in (source, target)
+                ops.view_1d(state, state.ne[0], row * state.nb[1])
+                for row in (self.state_rows.current(source), target)
             )
             yield ops.cpy(old, new)
 
 
-def sizes(model: Description, dtype: DType, ctx: int, sequences: int, *, ring: bool) -> list[int]:
+def sizes(
+    model: Description,
+    dtype: DType,
+    ctx: int,
+    sequences: int,
+    *,
+    ring: bool,
+    rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
+) -> list[int]:
     """Bytes of the caches and states of each layer, with these arguments of `Caches`."""
+    rows = StateRows(sequences, rewind).total
 
     def size(kept: Cached | CrossMemory | State) -> int:
         if isinstance(kept, State):
-            return DType.F32.row_size(kept.width) * (sequences + 1)
+            return DType.F32.row_size(kept.width) * rows
         length = kept.rows if isinstance(kept, CrossMemory) else _length(kept, ctx, ring)
         return dtype.row_size(kept.width) * length * sequences
 

@@ -252,7 +252,8 @@ class PagedDecoder(Decoder):
                     for i, cache, row in (caches if n else ())
                 ]
                 if kept is not None:
-                    reads += [(state, kept[i], slot * size) for i, state, size in others]
+                    row = self.caches.state_rows.current(slot)
+                    reads += [(state, kept[i], row * size) for i, state, size in others]
                 if reads:
                     copies.append(backend.get_many(reads))
                     self._note_move(slot, copies[-1])
@@ -418,6 +419,11 @@ class PagedDecoder(Decoder):
                     if kept:
                         continue
                     length = 1
+                    further, n = self.caches.state_rows.further(slot)
+                    begin = offset + further * cache.nb[1]
+                    end = begin + n * cache.nb[1]
+                    if n:
+                        found.append(functools.partial(_forget, memory, huge, begin, begin, end))
                 first = offset + slot * length * cache.nb[1]
                 begin = first + kept * cache.nb[1]
                 end = offset + (slot + 1) * length * cache.nb[1]
@@ -465,6 +471,11 @@ class PagedDecoder(Decoder):
         return bool(self.caches.states)
 
     @property
+    def widest(self) -> int | None:
+        """How many tokens of a sequence a step may have that verifies drafts; None: any number."""
+        return 1 + self.caches.state_rows.rewind.tokens if self.has_states else None
+
+    @property
     def kept_as(self) -> str:
         """A name for the form of keys and values: architecture, layers and element types."""
         kinds = sorted({cache.dtype.name for cache, _ in self.caches.rows})
@@ -484,14 +495,16 @@ class PagedDecoder(Decoder):
         """
         rows = [cache.nb[1] for cache, _ in self.caches.rows]
         odd = sum(PAGE * row % mmap.PAGESIZE != 0 for row in rows)
-        states = len(self.caches.states) * (sequences + 1)
+        rewinds = self.caches.state_rows.rewind.sequences
+        states = len(self.caches.states) * (sequences + 1 + rewinds)
         padding = len(rows)  # keys of padding go to a row that belongs to no page
         taken = 2 * odd * sequences + 2 * states + padding
         return taken * mmap.PAGESIZE + self.caches.state_bytes
 
     def pages(self, budget: int, slots: int) -> Pages:
         """A count of ``budget`` pages for ``slots`` sequences of this model."""
-        fixed = -(-self.caches.state_bytes // self.page_bytes())
+        each = 1 + self.caches.state_rows.rewind.tokens
+        fixed = -(-self.caches.state_bytes * each // self.page_bytes())
         return Pages(budget, slots, fixed=fixed, grows=self.grows)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aggml import Future
+    from aggml.models.kv.state_rows import StateRows
 
 __all__ = ["Reached"]
 
@@ -24,9 +25,13 @@ class Reached:
 
     Args:
         sequences: how many sequences there are.
+        rows: where the states lie.
     """
 
-    def __init__(self, sequences: int) -> None:
+    def __init__(self, sequences: int, rows: StateRows) -> None:
+        self._rows = rows
+        # Of a step that wrote several states of a sequence the first position and how many.
+        self._choices: list[tuple[int, int] | None] = [None] * sequences
         self._at: list[int | None] = [0] * sequences  # None: lost
         self._under_way: list[list[Future[Any]]] = [[] for _ in range(sequences)]
         self._writes: list[list[Future[Any]]] = [[] for _ in range(sequences)]  # of `loaded`
@@ -108,30 +113,60 @@ class Reached:
 
     def loaded(self, slot: int, at: int, writes: Iterable[Future[Any]]) -> None:
         """Note that a state which has processed ``at`` positions is being written by ``writes``."""
-        self._at[slot] = at
+        self._stands(slot, at)
         self._under_way[slot] = [*writes]
         self._writes[slot] = list(self._under_way[slot])
         self._settle(slot)
 
-    def note(self, slot: int, first: int, tokens: int, step: Future[Any]) -> None:
-        """Note that a step with ``tokens`` tokens from position ``first`` on has been queued."""
+    def note(
+        self, slot: int, first: int, tokens: int, step: Future[Any], *, all_kept: bool = False
+    ) -> None:
+        """Note that a step with ``tokens`` tokens from position ``first`` on has been queued.
+
+        If the states after all of these are kept, that after the first one counts until `choose`.
+        """
         if first == 0:
             self._under_way[slot].clear()
             self._writes[slot].clear()
-        self._at[slot] = first + tokens
+        self._stands(slot, first + (1 if all_kept else tokens))
         self._settle(slot)
         self._under_way[slot].append(step)
+        if all_kept:
+            self._choices[slot] = first, tokens
+
+    def _stands(self, slot: int, at: int | None) -> None:
+        self._at[slot] = at
+        self._choices[slot] = None
+        self._rows.choose(slot)
+
+    def choose(self, slot: int, at: int) -> None:
+        """Go on with the state at position ``at``, of those that the last step kept.
+
+        Raises:
+            InvalidState: there is none.
+        """
+        choices = self._choices[slot]
+        if self._at[slot] == at and choices is None:
+            return
+        if choices is None or not choices[0] < at <= sum(choices):
+            raise InvalidState(
+                f"[Decoder] there is no state of sequence {slot} at position {at} to go back to"
+            )
+        self._choices[slot] = None
+        if self._at[slot] is not None:
+            self._at[slot] = at
+            self._rows.choose(slot, at - choices[0] - 1)
 
     def lose(self, slots: Iterable[int]) -> None:
         """Note that the states of these sequences are being overwritten."""
         for slot in slots:
-            self._at[slot] = None
+            self._stands(slot, None)
             self._under_way[slot].clear()
 
     def copied(self, source: int, targets: Iterable[int]) -> None:
         """Note that the state of ``source`` has been copied to ``targets``."""
         for slot in targets:
-            self._at[slot] = self._at[source]
+            self._stands(slot, self._at[source])
 
     async def settled(self, slot: int) -> None:
         """Wait until all steps of a sequence have ended, and note how they ended.

@@ -41,7 +41,7 @@ class State:
     """What a recurrent layer keeps: one row of ``width`` elements, whatever the sequence's length.
 
     It is f32, since every token changes all of it. It describes the sequence up to the last token
-    that was processed, and cannot be moved back to an earlier token.
+    that was processed; to go back to an earlier token, the states after both must be kept.
     """
 
     width: int

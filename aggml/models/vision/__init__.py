@@ -6,13 +6,20 @@ Here: the names that other rooms use. Not here: the positions that have them in 
 
 from __future__ import annotations
 
-from aggml.models.vision.encoder import EmbeddedPicture, PictureEncoder, load_pictures
+from aggml.models.vision.encoder import (
+    EmbeddedPicture,
+    PictureEncoder,
+    load_pictures,
+    picture_program,
+    read_projector,
+)
 from aggml.models.vision.given import GivenPicture, picture_of
 from aggml.models.vision.prompt import PicturePrompt, SeenPrompt, mixed_prompt, place_pictures
 
 __all__ = [
     "EmbeddedPicture", "GivenPicture", "PictureEncoder", "PicturePrompt", "SeenPrompt",
-    "load_pictures", "mixed_prompt", "picture_of", "place_pictures",
+    "load_pictures", "mixed_prompt", "picture_of", "picture_program", "place_pictures",
+    "read_projector",
 ]  # fmt: skip
 
 

@@ -44,11 +44,15 @@ if TYPE_CHECKING:
     from aggml.models.description import Description
     from aggml.models.vision.given import GivenPicture
     from aggml.models.vision.tower import Projector
+    from aggml.models.weights import ModelFile
 
     F32 = npt.NDArray[np.float32]
     U8 = npt.NDArray[np.uint8]
 
-__all__ = ["KINDS", "EmbeddedPicture", "PictureEncoder", "load_pictures"]
+__all__ = [
+    "KINDS", "EmbeddedPicture", "PictureEncoder", "PictureProgram", "load_pictures",
+    "picture_program", "read_projector",
+]  # fmt: skip
 
 #: How each kind of file is read, by ``clip.projector_type``.
 KINDS: Final[Mapping[str, Callable[[Hyperparameters, Mapping[str, Tensor]], Projector]]] = {
@@ -89,13 +93,37 @@ class EmbeddedPicture:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class _Program:
+class PictureProgram:
     """The graph of a view."""
 
     graph: Graph
     patches: Tensor
     inputs: Mapping[str, Tensor]
     embeddings: Tensor
+
+
+def picture_program(
+    projector: Projector, weights: Mapping[str, Tensor], grid: PatchGrid
+) -> PictureProgram:
+    """The graph of views of one size."""
+    tower = projector.tower
+    ne = 3 * tower.patch**2, grid.n
+    patches = aggml.new_tensor(DType.F32, ne=ne, name="patches").set_input()
+    shapes = projector.input_shapes(grid)
+    if projector.order(grid) is not None:
+        shapes["order"] = (grid.n,)
+    inputs = {
+        name: aggml.new_tensor(
+            DType.F16 if name == "mask" else DType.I32, ne=shape[::-1], name=name
+        ).set_input()
+        for name, shape in shapes.items()
+    }
+    nodes = TowerLayers(tower, weights, grid)
+    embeddings = projector.build(nodes, patches, inputs).set_output()
+    graph = Graph(embeddings)
+    used = set(graph.leafs)  # not each kind needs the order once more
+    inputs = {k: x for k, x in inputs.items() if x in used}
+    return PictureProgram(graph, patches, inputs, embeddings)
 
 
 class PictureEncoder:
@@ -130,7 +158,7 @@ class PictureEncoder:
         self._cache = cache
         self._kept: OrderedDict[bytes, EmbeddedPicture] = OrderedDict()
         self._nbytes = 0
-        self._programs: OrderedDict[PatchGrid, _Program] = OrderedDict()
+        self._programs: OrderedDict[PatchGrid, PictureProgram] = OrderedDict()
         self._lock = new_lock()  # for `_kept` and `_nbytes`
         self._working = SlotPool(1)  # one picture at a time, so that none is computed twice
         self.computed = 0
@@ -225,32 +253,9 @@ class PictureEncoder:
         found.flags.writeable = False
         return found
 
-    async def _build(self, grid: PatchGrid) -> _Program:
-        projector, tower = self.projector, self.projector.tower
-
-        def build() -> _Program:
-            ne = 3 * tower.patch**2, grid.n
-            patches = aggml.new_tensor(DType.F32, ne=ne, name="patches").set_input()
-            names = {k: x.dtype for k, x in projector.inputs(grid).items()}
-            shapes = {k: x.shape[::-1] for k, x in projector.inputs(grid).items()}
-            order = projector.order(grid)
-            if order is not None:
-                names["order"], shapes["order"] = order.dtype, order.shape
-            inputs = {
-                k: aggml.new_tensor(
-                    DType.I32 if x == np.int32 else DType.F16, ne=shapes[k], name=k
-                ).set_input()
-                for k, x in names.items()
-            }
-            nodes = TowerLayers(tower, self._weights, grid)
-            embeddings = projector.build(nodes, patches, inputs).set_output()
-            graph = Graph(embeddings)
-            used = set(graph.leafs)  # not each kind needs the order once more
-            return _Program(
-                graph, patches, {k: x for k, x in inputs.items() if x in used}, embeddings
-            )
-
-        program = await anyio.to_thread.run_sync(build)
+    async def _build(self, grid: PatchGrid) -> PictureProgram:
+        projector, weights = self.projector, self._weights
+        program = await anyio.to_thread.run_sync(picture_program, projector, weights, grid)
         await self._site.prepare(program.graph)
         free_with(program, program.graph)
         self._programs[grid] = program
@@ -298,27 +303,7 @@ async def load_pictures(
     """
     given = site_of(backend).backends[0]
     with await open_model(path) as file:
-        metadata, tensors = file.metadata, file.tensors
-        if metadata.get("general.architecture") != "clip":
-            raise ModelError(
-                f"{str(path)!r} is no mmproj file: its general.architecture is "
-                f"{metadata.get('general.architecture')!r:.64}, expected 'clip'"
-            )
-        kind = metadata.get("clip.projector_type") or metadata.get("clip.vision.projector_type")
-        if not isinstance(kind, str) or kind not in KINDS:
-            known = ", ".join(sorted(KINDS))
-            raise ModelError(
-                f"{str(path)!r} has the clip.projector_type {kind!r:.64}, known are {known}"
-            )
-        projector = KINDS[kind](Hyperparameters(metadata), tensors)
-        if projector.tower.out != model.width or projector.deepstack != model.deepstack:
-            raise ModelError(
-                f"{str(path)!r} makes embeddings of {projector.tower.out} elements and for "
-                f"{projector.deepstack} layers more, but the text model, {model.architecture}, has "
-                f"{model.width} and {model.deepstack}: they do not belong together"
-            )
-        forms = projector.tower.forms(tensors) | projector.forms(tensors)
-        check_forms(forms, tensors)
+        projector, forms = read_projector(file, path, model)
         about = await anyio.to_thread.run_sync(identity_of, path)
         own = given.device.backend(n_threads=getattr(given, "n_threads", None))
         try:
@@ -328,3 +313,36 @@ async def load_pictures(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
             raise
+
+
+def read_projector(
+    file: ModelFile, path: Path, model: Description
+) -> tuple[Projector, dict[str, tuple[int, ...]]]:
+    """The projector of a mmproj file, and the extents of the tensors that it needs.
+
+    Raises:
+        ModelError: it is no mmproj file, is of a kind that is not known, or belongs to another text
+            model.
+    """
+    metadata, tensors = file.metadata, file.tensors
+    if metadata.get("general.architecture") != "clip":
+        raise ModelError(
+            f"{str(path)!r} is no mmproj file: its general.architecture is "
+            f"{metadata.get('general.architecture')!r:.64}, expected 'clip'"
+        )
+    kind = metadata.get("clip.projector_type") or metadata.get("clip.vision.projector_type")
+    if not isinstance(kind, str) or kind not in KINDS:
+        known = ", ".join(sorted(KINDS))
+        raise ModelError(
+            f"{str(path)!r} has the clip.projector_type {kind!r:.64}, known are {known}"
+        )
+    projector = KINDS[kind](Hyperparameters(metadata), tensors)
+    if projector.tower.out != model.width or projector.deepstack != model.deepstack:
+        raise ModelError(
+            f"{str(path)!r} makes embeddings of {projector.tower.out} elements and for "
+            f"{projector.deepstack} layers more, but the text model, {model.architecture}, has "
+            f"{model.width} and {model.deepstack}: they do not belong together"
+        )
+    forms = projector.tower.forms(tensors) | projector.forms(tensors)
+    check_forms(forms, tensors)
+    return projector, forms

@@ -107,6 +107,15 @@ class Idefics3:
         """Further inputs: none."""
         return {}
 
+    def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
+        """As of `Projector`."""
+        return {}
+
+    def largest(self) -> PatchGrid:
+        """All views have one size."""
+        n = self.tower.side // self.tower.patch
+        return PatchGrid(n, n)
+
     def order(self, grid: PatchGrid) -> I32 | None:
         """Squares one after the other, each row by row."""
         return squares(grid, self.merged)

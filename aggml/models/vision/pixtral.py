@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -82,6 +83,15 @@ class Pixtral:
         order = self.order(grid)
         at = np.arange(grid.n, dtype=np.int32) if order is None else order
         return {"rows": at // np.int32(grid.columns), "columns": at % np.int32(grid.columns)}
+
+    def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
+        """As of `Projector`."""
+        return {"rows": (grid.n,), "columns": (grid.n,)}
+
+    def largest(self) -> PatchGrid:
+        """A square of as many tokens as a picture has at most."""
+        n = math.isqrt(MOST) * self.merged
+        return PatchGrid(n, n)
 
     def order(self, grid: PatchGrid) -> I32 | None:
         """Squares one after the other, each row by row."""

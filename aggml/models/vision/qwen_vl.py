@@ -6,6 +6,7 @@ positions, and gives the first layers of the text model something of their own (
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,6 +143,18 @@ class QwenVision:
             found["mask"] = np.where(same, np.float16(0), np.float16(-np.inf))
             found["back"] = np.argsort(squares_).astype(np.int32)
         return found
+
+    def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
+        """As of `Projector`."""
+        found: dict[str, tuple[int, ...]] = {"places": (4 * grid.n,)}
+        if self.full:
+            found |= {"mask": (grid.n, grid.n), "back": (grid.n // MERGED**2,)}
+        return found
+
+    def largest(self) -> PatchGrid:
+        """A square of as many tokens as a picture has at most."""
+        n = math.isqrt(MOST) * MERGED
+        return PatchGrid(n, n)
 
     def build(self, at: TowerLayers, patches: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """The embeddings of a view; with deepstack the further ones behind each."""

@@ -185,6 +185,14 @@ class Projector(Protocol):
         """Further inputs, i32 or f16, of the graph of a view, by name."""
         ...
 
+    def input_shapes(self, grid: PatchGrid) -> dict[str, tuple[int, ...]]:
+        """The shapes of `inputs`; "mask" is f16, the others are i32."""
+        ...
+
+    def largest(self) -> PatchGrid:
+        """The largest view."""
+        ...
+
     def order(self, grid: PatchGrid) -> I32 | None:
         """The order of patches in the graph; None: row by row."""
         ...

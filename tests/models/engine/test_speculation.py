@@ -20,6 +20,7 @@ from models import random_models
 from models.engine.test_random_requests import KINDS, OPTIONS, expected, kind, spoil, use
 from models.engine.tiny import CTX, answer, engines, prompt, request, rest, settle
 
+import aggml
 from aggml.models.decoder.adjusting import Adjuster, Rules
 from aggml.models.decoder.chain import Chain, ChainDraw
 from aggml.models.decoder.sampling import Sampler
@@ -45,6 +46,13 @@ if TYPE_CHECKING:
 
     from aggml.models.engine.engine import Engine
 
+#: States of all kinds, with attention beside them and without.
+STATES = (
+    "mamba2-groups", "rwkv7-two-heads", "qwen35", "lfm2",
+    *(pytest.param(x, marks=pytest.mark.slow)
+      for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid")),
+)  # fmt: skip
+REWIND = 7
 #: Attention of all kinds: by groups, with windows, with latent keys, with experts, with biases.
 LAYOUTS = ("llama", "gemma2", "deepseek2", "qwen3moe", "gptneox", "gpt-oss")
 
@@ -119,7 +127,7 @@ async def speculating(
     """An engine that looks drafts up, or has the model of the layout ``draft`` make them."""
     async with engines(folder, layout, **options) as engine:
         if draft is None:
-            engine.speculation = Speculation(LookupDrafter(), CTX)
+            engine.speculation = Speculation(LookupDrafter(), CTX, engine.decoder.widest)
             yield engine
             return
         path = folder / f"{draft}.gguf"
@@ -238,6 +246,25 @@ async def test_drafts_of_different_lengths_share_a_step_with_sequences_that_have
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", STATES)
+async def test_states_go_back_to_the_last_token_that_counts(
+    layout: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    async with engines(folder, layout) as engine:
+        wanted = await together(engine, requests())
+    answers = {tuple(x.tokens): y for x, y in zip(requests(), wanted, strict=True)}
+    for width, lengths in ((8, [[1, 7, 3], [2, 5], [0], [7, 0, 4]]), (4, [[3], [2, 3, 1]])):
+        always(width)
+        async with engines(folder, layout, rewind=REWIND) as engine:
+            script = Script(answers, lengths)
+            engine.speculation = Speculation(script, CTX, engine.decoder.widest)
+            assert await together(engine, requests()) == wanted
+            assert any(len(set(x)) > 1 for x in script.verified)
+            assert 0 < engine.counters.accepted_tokens < engine.counters.draft_tokens
+
+
+@pytest.mark.anyio
 async def test_a_step_verifies_drafts_beside_a_prompt(
     folder: Path, always: Callable[[int], None]
 ) -> None:
@@ -326,49 +353,63 @@ async def shares_after(engine: Engine, tokens: list[int], k: int) -> dict[int, f
     engine.submit(one)
     await engine.next(one)
     engine.cancel(one)
-    logits = np.asarray(one.arrays[0][-1], np.float64)
+    logits = np.asarray(one.arrays[-1][-1], np.float64)
     kept = np.argsort(-logits)[:k]
     share = np.exp((logits[kept] - logits[kept].max()) / 1.5)
     return dict(zip(kept.tolist(), (share / share.sum()).tolist(), strict=True))
 
 
+async def law_of(engine: Engine, start: list[int]) -> dict[tuple[int, ...], float]:
+    """How probable each answer of three tokens is, with two to choose from at each place."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        law = {
+            (*before, token): p * share
+            for before, p in law.items()
+            for token, share in (await shares_after(engine, [*start, *before], 2)).items()
+        }
+    return law
+
+
+async def check_law(
+    engine: Engine, start: list[int], law: Mapping[tuple[int, ...], float], n: int, tasks: int = 16
+) -> None:
+    """Check that ``n`` answers, of some tasks at a time, come as often as they should."""
+    got: Counter[tuple[int, ...]] = Counter()
+
+    async def some(first: int) -> None:
+        for seed in range(first, n, tasks):
+            one = TextRequest(list(start), 3, Sampler(1.5, 2, 1.0, seed))
+            got[tuple(await answer(engine, one))] += 1
+
+    async with anyio.create_task_group() as group:
+        for first in range(tasks):
+            group.start_soon(some, first)
+    assert set(got) <= set(law)
+    chi = sum((got[x] - n * p) ** 2 / (n * p) for x, p in law.items())
+    assert chi < 24.3  # 7 degrees of freedom: 0.1 % of fair draws are beyond
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", ["llama", "qwen3next"])
 async def test_drafts_do_not_change_the_distribution(
-    folder: Path, always: Callable[[int], None]
+    layout: str, folder: Path, always: Callable[[int], None]
 ) -> None:
-    start, n = prompt(9, 4), 800
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    async with engines(folder) as engine:
-        for _ in range(3):
-            law = {
-                (*before, token): p * share
-                for before, p in law.items()
-                for token, share in (await shares_after(engine, [*start, *before], 2)).items()
-            }
+    start, n = prompt(9, 4), 800 if layout == "llama" else 320
+    async with engines(folder, layout) as engine:
+        law = await law_of(engine, start)
     likely = max(law, key=lambda x: law[x])
     always(4)
-    got: Counter[tuple[int, ...]] = Counter()
-    async with engines(folder, slots=16) as engine:
+    async with engines(folder, layout, slots=16, rewind=REWIND) as engine:
 
         class Fixed(Script):
             def draft(self, wanted: Mapping[TextRequest, int]) -> dict[TextRequest, list[int]]:
                 return {x: list(likely[x.made :][:n]) for x, n in wanted.items()}
 
-        engine.speculation = Speculation(Fixed({}, [[2]]), CTX)
-
-        async def some(first: int) -> None:
-            for seed in range(first, n, 16):
-                one = TextRequest(list(start), 3, Sampler(1.5, 2, 1.0, seed))
-                got[tuple(await answer(engine, one))] += 1
-
-        async with anyio.create_task_group() as tasks:
-            for first in range(16):
-                tasks.start_soon(some, first)
+        engine.speculation = Speculation(Fixed({}, [[2]]), CTX, engine.decoder.widest)
+        await check_law(engine, start, law, n)
         assert n > engine.counters.accepted_tokens > n // 8
-    assert set(got) <= set(law)
-    chi = sum((got[x] - n * p) ** 2 / (n * p) for x, p in law.items())
-    assert chi < 24.3  # 7 degrees of freedom: 0.1 % of fair draws are beyond
 
 
 @pytest.mark.anyio
@@ -415,14 +456,78 @@ async def test_random_requests_are_answered_as_alone(
 
 
 @pytest.mark.anyio
-async def test_a_step_that_fails_fails_only_its_requests(
-    folder: Path, always: Callable[[int], None]
+@pytest.mark.parametrize("layout", ["mamba2", "qwen3next"])
+async def test_sequences_with_states_come_and_go_and_are_preempted_beside_drafts(
+    layout: str, folder: Path, always: Callable[[int], None]
 ) -> None:
-    wanted = await expected(folder, "llama")
-    always(4)
-    async with engines(folder) as engine:
+    wanted = await expected(folder, layout)
+    always(8)
+    async with engines(folder, layout, rewind=REWIND) as engine:
+        engine.pages.budget = 2 * engine.pages.need(200)
         answers = {tuple(kind(i).tokens): wanted[i] for i in range(KINDS)}
-        engine.speculation = Speculation(Script(answers, [[3, 2], [1, 0]]), CTX)
+        script = Script(answers, [[7, 2, 4], [3, 0], [6]])
+        engine.speculation = Speculation(script, CTX, engine.decoder.widest)
+        async with anyio.create_task_group() as tasks:
+            for i in range(5):
+                tasks.start_soon(partial(use, engine, wanted, i, 8, fails=False))
+        await settle(engine)
+        counters = engine.counters
+        assert counters.drafts > 5
+        assert counters.preemptions > 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("layout", ["mamba2", "qwen3next"])
+async def test_a_later_prompt_goes_on_from_a_state_that_went_back(
+    layout: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    async with engines(folder, layout) as engine:
+        wanted = await answer(engine, request(prompt(20, 1), 30))
+        then = await answer(engine, request([*prompt(20, 1), *wanted, 3], 20))
+    always(8)
+    async with engines(folder, layout, rewind=REWIND) as engine:
+        script = Script({tuple(prompt(20, 1)): wanted}, [[7, 3]])
+        engine.speculation = Speculation(script, CTX, engine.decoder.widest)
+        assert await answer(engine, request(prompt(20, 1), 30)) == wanted
+        script.answers = {(*prompt(20, 1), *wanted, 3): then}
+        assert await answer(engine, request([*prompt(20, 1), *wanted, 3], 20)) == then
+        assert engine.counters.cached_tokens == 20 + 29
+
+
+@pytest.mark.anyio
+async def test_a_graph_that_cannot_be_built_ends_speculation_and_no_answer(
+    folder: Path, always: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engines(folder) as engine:
+        wanted = await together(engine, requests())
+    always(8)
+    answers = {tuple(x.tokens): y for x, y in zip(requests(), wanted, strict=True)}
+    async with engines(folder) as engine:
+        engine.speculation = Speculation(Script(answers, [[3]]), CTX)
+        prepare = engine.decoder.prepare_step
+
+        async def fail(shape: Any) -> Any:
+            if shape.parts[0].tokens == 8 and not shape.chained:
+                raise aggml.Unsupported("no such operation here")
+            return await prepare(shape)
+
+        monkeypatch.setattr(engine.decoder, "prepare_step", fail)
+        assert await together(engine, requests()) == wanted
+        assert engine.speculation is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("layout", ["llama", "qwen3next"])
+async def test_a_step_that_fails_fails_only_its_requests(
+    layout: str, folder: Path, always: Callable[[int], None]
+) -> None:
+    wanted = await expected(folder, layout)
+    always(4)
+    async with engines(folder, layout, rewind=REWIND) as engine:
+        answers = {tuple(kind(i).tokens): wanted[i] for i in range(KINDS)}
+        script = Script(answers, [[3, 2], [1, 0]])
+        engine.speculation = Speculation(script, CTX, engine.decoder.widest)
         failed = spoil(engine, random.Random(5), 0.03)
         async with anyio.create_task_group() as tasks:
             for i in range(4):
@@ -542,6 +647,21 @@ def test_the_width_of_a_step_is_that_with_the_most_tokens_a_second(
 ) -> None:
     chances = [chance ** (i + 1) for i in range(15)]
     assert best_width([chances], 1, 1, known_costs()) == width
+
+
+def test_a_sequence_without_a_draft_does_not_wait_for_those_of_the_others() -> None:
+    costs, chances = StepCosts(), [0.98 ** (i + 1) for i in range(15)]
+    for _ in range(5):
+        costs.measured(4, 1, 0.010)
+        costs.measured(4, 4, 0.027)
+        costs.measured(4, 8, 0.060)
+        costs.measured(4, 16, 0.120)
+    assert best_width([chances] * 4, 4, 4, costs) == 4
+    assert best_width([chances] * 3, 4, 4, costs) == 1  # its pace would be a third of what it was
+    assert best_width([chances] * 3, 3, 4, costs) == 4
+    for _ in range(50):
+        costs.measured(4, 4, 0.015)
+    assert best_width([chances] * 3, 4, 4, costs) == 4
 
 
 def test_a_draft_model_that_takes_too_long_is_not_asked() -> None:

@@ -14,6 +14,7 @@ from aggml.models.decoder.sampling import Sampler
 from aggml.models.engine.engine import Engine, staged_slots
 from aggml.models.engine.requests import TextRequest
 from aggml.models.kv.paging import PagedDecoder
+from aggml.models.kv.state_rows import Rewind
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 
@@ -28,9 +29,18 @@ LAYOUTS = ("llama", "mamba2", "rwkv7", "qwen3next")
 
 @asynccontextmanager
 async def engines(
-    folder: Path, layout: str = "llama", *, slots: int = 4, pages: int | None = None, **options: Any
+    folder: Path,
+    layout: str = "llama",
+    *,
+    slots: int = 4,
+    pages: int | None = None,
+    rewind: int = 0,
+    **options: Any,
 ) -> AsyncIterator[Engine]:
-    """An engine on the CPU; ``pages`` is its budget, None: all that its slots may need."""
+    """An engine on the CPU.
+
+    ``pages`` is its budget, None: all that its slots may need. States can go back by ``rewind``.
+    """
     path = folder / f"{layout}.gguf"
     if not path.exists():
         random_models.write(path, layout)
@@ -40,7 +50,7 @@ async def engines(
         with await open_model(path) as opened:
             decoder = await load_decoder(
                 backend, opened, kind=PagedDecoder, ctx=CTX, cache="f16",
-                sequences=slots + staged_slots(slots),
+                sequences=slots + staged_slots(slots), rewind=Rewind(slots, rewind),
             )  # fmt: skip
         stack.callback(decoder.close)
         count = decoder.pages(0, slots)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aggml.models.kv.reached import Reached
+from aggml.models.kv.state_rows import Rewind, StateRows
 
 
 class Write:
@@ -28,7 +29,7 @@ class Write:
 
 @pytest.mark.parametrize("looks", range(8))
 def test_a_write_that_ends_between_two_looks_is_no_step(looks: int) -> None:
-    reached = Reached(1)
+    reached = Reached(1, StateRows(1, Rewind()))
     writes: Any = [Write(looks)]
     reached.loaded(0, 64, writes)
     for _ in range(4):
