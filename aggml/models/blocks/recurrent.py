@@ -1,7 +1,7 @@
 """What recurrent layers share: views of each sequence's tokens, and a short convolution.
 
-Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv7.py), where states lie
-(../kv/caches.py).
+Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv6.py, rwkv7.py), where
+states lie (../kv/caches.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["columns", "convolution", "convolved", "joined", "parts_of"]
+__all__ = ["columns", "convolution", "convolved", "joined", "parts_of", "previous"]
 
 
 def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
@@ -68,3 +68,24 @@ def convolution(at: Scope, part: int, x: Tensor, kernels: str) -> Tensor:
     last = ops.view_3d(line, back, channels, sequences, line.nb[1], line.nb[2], tokens * line.nb[0])
     at.keep("conv", part, ops.cont(last), read=True)
     return ops.ssm_conv(line, kernel)
+
+
+def previous(at: Scope, name: str, x: Tensor) -> Tensor:
+    """The previous token of each token of ``x``, [width, tokens].
+
+    The last token of each sequence is written to the state ``name``.
+    """
+    found = []
+    for part in parts_of(at):
+        i, _, tokens, sequences = part
+        width, each = x.ne[0], columns(x, x.ne[0], 0, part)
+        shifted = ops.reshape_3d(at.recall(name, i), width, 1, sequences)
+        last = ops.view_3d(
+            each, width, 1, sequences, each.nb[1], each.nb[2], (tokens - 1) * each.nb[1]
+        )
+        at.keep(name, i, ops.cont(last))
+        if tokens > 1:
+            rest = ops.view_3d(each, width, tokens - 1, sequences, each.nb[1], each.nb[2], 0)
+            shifted = ops.concat(shifted, rest, 1)
+        found.append(ops.reshape_2d(shifted, width, tokens * sequences))
+    return joined(found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.blocks.recurrent import columns, joined, parts_of
+from aggml.models.blocks.recurrent import joined, parts_of, previous
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -26,27 +26,6 @@ DECAY: Final = -0.606531  # -exp(-1/2): no element of a state loses more than 46
 NORM_EPS: Final = 64e-5  # of the norm of each head
 UNIT_EPS: Final = 1e-12
 BLENDS: Final = 6  # blends of a token with the previous one: for r, w, k, v, a and g
-
-
-def _before(at: Scope, name: str, x: Tensor) -> Tensor:
-    """The previous token of each token of ``x``, [width, tokens].
-
-    The last token of each sequence is written to the state ``name``.
-    """
-    found = []
-    for part in parts_of(at):
-        i, _, tokens, sequences = part
-        width, each = x.ne[0], columns(x, x.ne[0], 0, part)
-        shifted = ops.reshape_3d(at.recall(name, i), width, 1, sequences)
-        last = ops.view_3d(
-            each, width, 1, sequences, each.nb[1], each.nb[2], (tokens - 1) * each.nb[1]
-        )
-        at.keep(name, i, ops.cont(last))
-        if tokens > 1:
-            rest = ops.view_3d(each, width, tokens - 1, sequences, each.nb[1], each.nb[2], 0)
-            shifted = ops.concat(shifted, rest, 1)
-        found.append(ops.reshape_2d(shifted, width, tokens * sequences))
-    return joined(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +119,7 @@ class TimeMix:
     def _blended(self, at: Scope, x: Tensor) -> list[Tensor]:
         """Each token blended with the previous one in BLENDS ways: r, w, k, v, a and g."""
         tokens = x.ne[1]
-        change = ops.sub(_before(at, "token", x), x)
+        change = ops.sub(previous(at, "token", x), x)
         change = ops.repeat_4d(change, self.width, tokens, 1, BLENDS)
         share = at.weight("time_mix_lerp_fused.weight")
         share = ops.reshape_4d(share, self.width, 1, 1, BLENDS)
@@ -215,7 +194,7 @@ class ChannelMix:
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens], blended."""
-        change = ops.sub(_before(at, "token_of_net", x), x)
+        change = ops.sub(previous(at, "token_of_net", x), x)
         share = ops.reshape_1d(at.weight("channel_mix_lerp_k.weight"), self.width)
         return ops.add(ops.mul(change, share), x)
 
