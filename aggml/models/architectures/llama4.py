@@ -8,6 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward, Temperature
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    EXPERT_KEYS,
+    scaled_frequencies,
+)
+from aggml.models.checkpoints.recipes import Checkpoint, upright
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import (
@@ -21,6 +28,7 @@ from aggml.models.reading import (
 )
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -63,4 +71,86 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer, net in zip(mixers, nets, strict=True)])
 
 
-ARCHITECTURE = Architecture(("llama4",), describe)
+def _check_chunks(config: Config) -> None:
+    """Refuses what GGUF has no keys for: other chunks, other layers without rotary positions.
+
+    Raises:
+        ModelError: config.json has such a setting.
+    """
+    layers = int(config.need("num_hidden_layers"))
+    period = config.get("no_rope_layer_interval", default=PERIOD)
+    turned = [int((i + 1) % period != 0) for i in range(layers)]
+    found = config.get("no_rope_layers") or turned
+    usual = [int((i + 1) % PERIOD != 0) for i in range(layers)]
+    if list(found) != usual:
+        raise ModelError(
+            f"config.json has no_rope_layers = {found!r:.60}; expected was each fourth layer to "
+            "have no rotary positions"
+        )
+    kinds = ["chunked_attention" if x else "full_attention" for x in usual]
+    if config.get("layer_types", default=kinds) != kinds:
+        raise ModelError(
+            f"config.json has layer_types = {config.get('layer_types')!r:.60}; expected was each "
+            "fourth layer to see all positions"
+        )
+    experts = int(config.need("num_local_experts"))
+    normed = config.get("use_qk_norm", default=True)
+    if normed is (experts == WITHOUT_NORM):
+        raise ModelError(
+            f"config.json has use_qk_norm = {normed} for {experts} experts; models of "
+            f"{WITHOUT_NORM} experts have no such norms, and all others have them"
+        )
+
+
+def _step(config: Config) -> int:
+    """Every how many layers there are experts.
+
+    Raises:
+        ModelError: config.json names other layers.
+    """
+    step, layers = (
+        config.get("interleave_moe_layer_step", default=1),
+        config.need("num_hidden_layers"),
+    )
+    usual = [*range(step - 1, layers, step)]
+    if config.get("moe_layers", default=usual) != usual:
+        raise ModelError(
+            f"config.json has moe_layers = {config.get('moe_layers')!r:.60}; expected was every "
+            f"{step}th layer"
+        )
+    return int(step)
+
+
+_NET: Final = "layers.{i}.feed_forward."
+CHECKPOINT: Final = Checkpoint(
+    ("llama4_text", "llama4"),
+    DECODER | {
+        "blk.{i}.ffn_gate": f"{_NET}gate_proj",
+        "blk.{i}.ffn_up": f"{_NET}up_proj",
+        "blk.{i}.ffn_down": f"{_NET}down_proj",
+        "blk.{i}.ffn_gate_inp": f"{_NET}router",
+        "blk.{i}.ffn_gate_exps.weight": upright(f"{_NET}experts.gate_up_proj", 0),
+        "blk.{i}.ffn_up_exps.weight": upright(f"{_NET}experts.gate_up_proj", 1),
+        "blk.{i}.ffn_down_exps.weight": upright(f"{_NET}experts.down_proj"),
+        "blk.{i}.ffn_gate_shexp": f"{_NET}shared_expert.gate_proj",
+        "blk.{i}.ffn_up_shexp": f"{_NET}shared_expert.up_proj",
+        "blk.{i}.ffn_down_shexp": f"{_NET}shared_expert.down_proj",
+        "rope_freqs.weight": scaled_frequencies,
+    },
+    DECODER_KEYS | EXPERT_KEYS | {
+        "feed_forward_length": ("intermediate_size_mlp", "intermediate_size"),
+        "expert_feed_forward_length": "intermediate_size",
+        "interleave_moe_layer_step": _step,
+        "attention.sliding_window": _check_chunks,
+    },
+    prefixes=("language_model.model.", "model.language_model.", "language_model.", "model."),
+    ignored=(r"vision_model\.", r"multi_modal_projector\."),
+    harmless={"for_llm_compressor": "it says how the folder is quantized"},
+    expects={
+        "hidden_act": ("silu",), "attention_chunk_size": (CHUNK,), "floor_scale": (CHUNK,),
+        "attn_scale": (0.1,), "attn_temperature_tuning": (True, 4),
+    },
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("llama4",), describe, (CHECKPOINT,))

@@ -94,6 +94,7 @@ class Experts:
         for part, (columns, rows) in sizes.items():
             found[f"ffn_{part}_exps.weight"] = TensorForm((columns, rows, n))
             found[f"ffn_{part}_exps.bias"] = TensorForm((rows, n), optional=True, vector=True)
+        found["ffn_exps.bias"] = TensorForm((width,), optional=True, vector=True)
         found["ffn_down_exps.scale"] = TensorForm((n,), optional=True, vector=True)
         if self.shared is not None:
             found |= self.shared.forms(of)
@@ -124,6 +125,9 @@ class Experts:
             total = ops.add(total, ops.view_2d(y, y.ne[0], tokens, y.nb[2], i * y.nb[1]))
         if self.used == 1:
             total = ops.cont(total)
+        bias = at.find("ffn_exps.bias")
+        if bias is not None:  # of the sum
+            total = ops.add(total, bias)
         if thin:
             total = ops.mul_mat(at.weight("ffn_latent_up.weight"), total)
         if self.shared is None:
