@@ -15,6 +15,7 @@ from aggml.models.checkpoints.keys import (
 )
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
+from aggml.models.errors import ModelError
 from aggml.models.reading import (
     attention_of,
     description_of,
@@ -40,10 +41,20 @@ def describe(hp: Hyperparameters) -> Description:
 
 
 def _rotated(config: Config) -> int:
-    """How many elements of each head have rotary positions."""
-    told, usual = config.get("rotary_dim"), DECODER_KEYS["rope.dimension_count"]
-    assert callable(usual)
-    return int(usual(config) if told is None else told)
+    """How many elements of each head have rotary positions.
+
+    Raises:
+        ModelError: two settings contradict each other.
+    """
+    share = DECODER_KEYS["rope.dimension_count"]
+    assert callable(share)
+    found = int(share(config))
+    if config.get("rotary_dim", default=found) != found:
+        raise ModelError(
+            f"config.json has rotary_dim = {config.get('rotary_dim')}, but partial_rotary_factor "
+            f"gives {found}"
+        )
+    return found
 
 
 _AT: Final = "layers.{i}."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aggml.models.checkpoints.keys import number
-from aggml.models.checkpoints.recipes import Checkpoint, output_of
+from aggml.models.checkpoints.recipes import Checkpoint, scaled
 from aggml.models.description import Architecture
 from aggml.models.encoder_decoder import FURTHEST, EncoderDecoderDescription
 from aggml.models.hyperparameters import MOST_LAYERS
@@ -44,6 +44,7 @@ def describe(hp: Hyperparameters) -> EncoderDecoderDescription:
     )
 
 
+TYPES: Final = ("t5", "mt5", "umt5")
 #: Nets without a gate have ReLU, those with one GELU.
 NETS: Final = ("relu", "gated-gelu")
 
@@ -71,19 +72,16 @@ def _layer(to: str, at: str, *, cross: bool) -> dict[str, Rule]:
     }
 
 
-def _tied(config: Config) -> bool:
-    return bool(config.get("tie_word_embeddings", default=True))
-
-
 def _scale(config: Config) -> float:
-    """By what the logits are multiplied if their matrix is that of the embeddings."""
-    if not config.get("scale_decoder_outputs", default=_tied(config)):
+    """By what logits are multiplied, for which GGUF has no key.
+
+    Folders say it by ``tie_word_embeddings``: a matrix of logits of its own may still be there.
+    """
+    tied = config.get("tie_word_embeddings", default=True)
+    told = config.get("scale_decoder_outputs", default=tied)
+    if not told or config.model_type == "mt5":
         return 1.0
     return float(int(config.need("d_model")) ** -0.5)
-
-
-def _one(_: Config) -> float:
-    return 1.0
 
 
 _ENCODER: Final[dict[str, Rule]] = {
@@ -120,15 +118,18 @@ _COMMON: Final[dict[str, Any]] = {
 }  # fmt: skip
 CHECKPOINTS: Final = (
     Checkpoint(
-        ("t5",), _ENCODER, _KEYS, "t5encoder", classes=("T5EncoderModel",),
+        TYPES, _ENCODER, _KEYS, "t5encoder",
+        classes=("T5EncoderModel", "MT5EncoderModel", "UMT5EncoderModel"),
         ignored=(r"^encoder\.embed_tokens\.",), **_COMMON,
     ),
     Checkpoint(
-        ("t5",),
+        TYPES,
         {
             **_ENCODER, **_layer("dec.blk.{i}.", "decoder.block.{i}.", cross=True),
             "dec.output_norm": "decoder.final_layer_norm",
-            "output.weight": output_of("shared", _tied, _one, _scale),
+            "output.weight": (
+                scaled("lm_head.weight", _scale), scaled("shared.weight", _scale),
+            ),
         },
         {
             **_KEYS,
