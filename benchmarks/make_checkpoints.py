@@ -220,6 +220,11 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "qwen2vl": ("qwen2_5_vl", _seeing()),
     "qwen3vl": ("qwen3_vl", _seeing(head_dim=16)),
     "qwen3vlmoe": ("qwen3_vl_moe", _seeing(head_dim=16, hidden_size=48, **EXPERTS)),
+    "arcee": ("arcee", {"rope_parameters": _LLAMA3}),
+    "nemotron": ("nemotron", {"rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "command-r": ("cohere", {}),
+    "exaone": ("exaone", {}),
     "granitehybrid": ("granitemoehybrid", {**HYBRID, **EXPERTS}),
     "granitehybrid-dense": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0,
                                                  "position_embedding_type": "rope"}),

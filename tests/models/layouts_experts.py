@@ -223,6 +223,44 @@ LAYOUTS: Final = {
     "smallthinker-without-windows": Layout(
         "smallthinker", EXPERTS, {}, {**OF_EXPERTS, "expert_gating_func": 1},
     ),
+    "internlm2": Layout("internlm2", whole=OUTPUT),
+    "exaone": Layout("exaone", whole={**OUTPUT, "rope_freqs.weight": (HEAD // 2,)}),
+    "arcee": Layout("arcee", {"ffn_gate.weight": None}),
+    "nemotron": Layout(
+        "nemotron",
+        {
+            "ffn_gate.weight": None, "attn_norm.bias": (WIDTH,), "ffn_norm.bias": (WIDTH,),
+        },
+        {**OUTPUT, "output_norm.bias": (WIDTH,)},
+        {"attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": HEAD // 2},
+    ),
+    "command-r": Layout(
+        "command-r", {"ffn_norm.weight": None},
+        metadata={"logit_scale": 0.0625, "attention.layer_norm_epsilon": 1e-5},
+    ),
+    "command-r-large": Layout(
+        "command-r",
+        {
+            "ffn_norm.weight": None, "attn_q_norm.weight": (HEADS, HEAD),
+            "attn_k_norm.weight": (KV_HEADS, HEAD),
+        },
+        metadata={"logit_scale": 0.8, "attention.layer_norm_epsilon": 1e-5}, layers=64,
+    ),
+    "minicpm": Layout(
+        "minicpm", metadata={"embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 0.25}
+    ),
+    "minicpm-long": Layout(
+        "minicpm",
+        whole={
+            **OUTPUT, "rope_factors_short.weight": (HEAD // 2,),
+            "rope_factors_long.weight": (HEAD // 2,),
+        },
+        metadata={
+            "embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 0.25,
+            "rope.scaling.original_context_length": 128, "rope.scaling.type": "longrope",
+            "rope.scaling.attn_factor": 1.19,
+        },
+    ),
     "qwen2vl": Layout("qwen2vl", QKV_BIAS, metadata={"rope.dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": Layout(
         "qwen3vl", HEAD_NORMS, metadata={"rope.dimension_sections": [3, 3, 2, 0]}

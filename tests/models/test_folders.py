@@ -285,6 +285,27 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
             **{f"ffn_{x}_exps": f"block_sparse_moe.experts.{{e}}.{x}" for x in _LINEAR},
         },
     ),
+    "internlm2": (
+        {
+            **_SIZES, "model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"],
+            "num_hidden_layers": 4, "bias": False, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, "token_embd": "model.tok_embeddings", "output": "output",
+            "attn_norm": "attention_norm", "ffn_norm": "ffn_norm", "attn_output": "attention.wo",
+            **{f"ffn_{x}": f"feed_forward.w{n}" for x, n in zip(_LINEAR, "132", strict=True)},
+        },
+    ),
+    "minicpm": (
+        {
+            **_SIZES, "model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"],
+            "num_hidden_layers": 4, "scale_emb": 2, "scale_depth": 1.0, "dim_model_base": 256,
+            "tie_word_embeddings": True,
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
     "nomic-bert-moe": (
         {
             "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "n_embd": 64,
@@ -312,10 +333,17 @@ OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
 }  # fmt: skip
 
 
+def _on_halves(values: Any, heads: int) -> Any:
+    """Rows of heads whose rotary positions are on halves, from those on pairs of neighbours."""
+    pairs = values.reshape(heads, -1, 2, values.shape[1])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
 def _as_in_a_folder(case: str) -> dict[str, Any]:
     """The tensors of a layout under a folder's names."""
     _, prefix, names = OF_GGUF[case]
     found: dict[str, Any] = {}
+    parts: dict[tuple[str, str], Any] = {}
     for name, values in random_models.weights(case).items():
         stem, suffix = name.rsplit(".", 1)
         layer, part = "", stem
@@ -331,6 +359,12 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
         if case == "neo-bert" and part == "attn_qkv":  # head by head
             values = values.reshape(3, layout.HEADS, -1, values.shape[1])
             values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
+        if case in ("internlm2", "minicpm") and part in ("attn_q", "attn_k"):
+            heads = layout.HEADS if part == "attn_q" else layout.KV_HEADS
+            values = _on_halves(values, heads)
+        if case == "internlm2" and part in ("attn_q", "attn_k", "attn_v"):
+            parts[layer, part] = values.reshape(layout.KV_HEADS, -1, values.shape[1])
+            continue
         to = (prefix.format(i=layer) if layer else "") + names.get(
             f"{part}.{suffix}", f"{names.get(part)}.{suffix}"
         )
@@ -338,6 +372,11 @@ def _as_in_a_folder(case: str) -> dict[str, Any]:
             found |= {to.format(e=i): x for i, x in enumerate(values)}
         else:
             found[to] = values
+    for layer in {layer for layer, _ in parts}:  # each head of keys behind its queries
+        each = [parts[layer, f"attn_{x}"] for x in "qkv"]
+        found[f"{prefix.format(i=layer)}attention.wqkv.weight"] = np.concatenate(each, 1).reshape(
+            -1, layout.WIDTH
+        )
     return found
 
 
