@@ -400,6 +400,31 @@ async def test_a_folder_without_a_class_of_transformers_is_what_its_gguf_is(
     assert nmse(got[-8:], wanted["logits"]) < MOST
 
 
+@pytest.mark.parametrize(
+    ("case", "name", "value"),
+    [
+        ("llama4", "attention_chunk_size", 4096),
+        ("llama4", "no_rope_layers", [1, 1, 1, 1]),
+        ("llama4", "use_qk_norm", False),
+        ("falcon-h1", "mamba_norm_before_gate", True),
+        ("falcon-h1", "ssm_multipliers", [1.0]),
+        ("hunyuan-moe", "moe_topk", [1, 2]),
+        ("command-r", "use_qk_norm", True),
+        ("gemma4-experts", "hidden_activation", "silu"),
+        ("qwen3vlmoe", "decoder_sparse_step", 2),
+    ],
+)
+def test_a_setting_that_is_not_carried_out_is_refused(
+    place: Path, case: str, name: str, value: Any
+) -> None:
+    folder = random_folders.write(place / f"{case}-{name}", case)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.get("text_config", config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(aggml.models.ModelError, match=f"config.json has {name}"):
+        ModelFolder.open(folder, catalogue.checkpoints())
+
+
 async def test_a_bias_of_the_sum_of_experts_is_added(place: Path) -> None:
     """llama.cpp leaves it out. Here nothing else changes tokens but norms."""
     config, _, _ = OF_GGUF["nomic-bert-moe"]

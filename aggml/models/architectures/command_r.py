@@ -48,7 +48,7 @@ def _check_norms(config: Config) -> None:
 
 
 CHECKPOINT: Final = Checkpoint(
-    ("cohere",), cohere2.CHECKPOINT.tensors | HEAD_NORMS,
+    ("cohere",), {**cohere2.CHECKPOINT.tensors, **HEAD_NORMS},
     CENTRED_KEYS | {
         "logit_scale": number("logit_scale", default=0.0625),
         "attention.head_norms": _check_norms,
