@@ -70,6 +70,25 @@ DELTA: Final = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1],
                         "partial_rotary_factor": 0.5, "mrope_interleaved": True},
 }  # fmt: skip
+FALCON: Final = {
+    "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 16, "mamba_d_head": 16, "head_dim": 16,
+}  # fmt: skip
+
+
+def _seeing(**text: Any) -> dict[str, Any]:
+    """A model that sees, of which the text is compared; the tensors of pictures are left out."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    text = {**SMALL, "rope_parameters": rope, **text}
+    vision = {
+        "hidden_size": 32, "out_hidden_size": text["hidden_size"], "num_heads": 2, "depth": 1,
+        "intermediate_size": 32, "num_position_embeddings": 16, "deepstack_visual_indexes": [0],
+    }  # fmt: skip
+    return {
+        "text_config": text, "vision_config": vision, "vocab_size": 320,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+
+
 #: transformers' name of the model, and how its config differs from `SMALL`.
 TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "llama": ("llama", {}),
@@ -174,6 +193,38 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320,
         "global_head_dim": 32, "use_double_wide_mlp": True,
         "layer_types": [f"{'full' if i in (2, 6) else 'sliding'}_attention" for i in range(7)]}),
+    "gemma4-experts": ("gemma4_text", {
+        "num_hidden_layers": 3, "head_dim": 16, "sliding_window": 12, "enable_moe_block": True,
+        "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32,
+        "hidden_size_per_layer_input": 0, "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    "llama4": ("llama4_text", {
+        "num_hidden_layers": 4, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16,
+        "intermediate_size": 32, "intermediate_size_mlp": 96}),
+    "llama4-interleaved": ("llama4_text", {
+        "num_hidden_layers": 4, "num_local_experts": 8, "num_experts_per_tok": 1, "head_dim": 16,
+        "intermediate_size": 32, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2,
+        "rope_parameters": _LLAMA3}),
+    "falcon-h1": ("falcon_h1", {
+        **FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2,
+        "lm_head_multiplier": 0.5, "embedding_multiplier": 4.0, "mlp_multipliers": [0.9, 0.6],
+        "key_multiplier": 0.7, "attention_out_multiplier": 0.8, "attention_in_multiplier": 1.2,
+        "ssm_multipliers": [0.9, 0.8, 1.1, 1.2, 0.7], "ssm_in_multiplier": 1.25,
+        "ssm_out_multiplier": 0.6}),
+    "falcon-h1-tied": ("falcon_h1", {
+        **FALCON, "tie_word_embeddings": True, "lm_head_multiplier": 0.2,
+        "embedding_multiplier": 2.0}),
+    "hunyuan-moe": ("hunyuan_v1_moe", {
+        "num_experts": 8, "moe_topk": 2, "head_dim": 16, "rope_parameters": {
+            "rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0}}),
+    "qwen2vl": ("qwen2_5_vl", _seeing()),
+    "qwen3vl": ("qwen3_vl", _seeing(head_dim=16)),
+    "qwen3vlmoe": ("qwen3_vl_moe", _seeing(head_dim=16, hidden_size=48, **EXPERTS)),
+    "arcee": ("arcee", {"rope_parameters": _LLAMA3}),
+    "nemotron": ("nemotron", {"rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "command-r": ("cohere", {}),
+    "exaone": ("exaone", {}),
     "granitehybrid": ("granitemoehybrid", {**HYBRID, **EXPERTS}),
     "granitehybrid-dense": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0,
                                                  "position_embedding_type": "rope"}),
@@ -188,6 +239,7 @@ ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
                          {"pad_token_id": 1, "type_vocab_size": 1, "num_labels": 1}),
     "distilbert": ("distilbert", "AutoModel", {"hidden_dim": 96}),
     "nomic-bert": ("nomic_bert", "AutoModel", {}),
+    "jina-bert-v3": ("jina_embeddings_v3", "AutoModel", {}),
     "eurobert": ("eurobert", "AutoModel", {"head_dim": 16}),
     "gemma-embedding": ("gemma3_text", "AutoModel", {
         "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 12, "num_hidden_layers": 7,
@@ -198,18 +250,26 @@ ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
+def _class(kind: str, auto: str) -> str:
+    """transformers' class for a type of model; models that see have another one."""
+    return "AutoModelForImageTextToText" if "_vl" in kind else auto
+
+
 def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[str, Any]:
     """The config, and the names and shapes of the tensors, that transformers writes for a model."""
     transformers = module("transformers")
     numpy_file = module("safetensors").safe_open
-    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **changes})
+    small = {} if "text_config" in changes else SMALL
+    config = transformers.AutoConfig.for_model(kind, **{**small, **changes})
+    auto = _class(kind, auto)
     model = getattr(transformers, auto).from_config(config)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         told = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
         with numpy_file(Path(folder, "model.safetensors"), "np") as file:
             names = list(file.keys())
-            tensors = {name: list(file.get_slice(name).get_shape()) for name in names}
+            tensors = {name: list(file.get_slice(name).get_shape()) for name in names
+                       if "visual." not in name}  # fmt: skip
     told.pop("transformers_version")
     return {"config": told, "tensors": tensors}
 
@@ -217,6 +277,8 @@ def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[st
 def _computed(folder: Path, auto: str, texts: list[list[int]]) -> list[Any]:
     """The results of transformers for each text alone: logits, hidden values, or a rank."""
     transformers, torch = module("transformers"), module("torch")
+    kind = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))["model_type"]
+    auto = _class(kind, auto)
     model = getattr(transformers, auto).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,20 @@ def _logits(path: str, ids: list[int]) -> dict[str, np.ndarray[Any, Any]]:
     return {"logits": np.stack(rows).astype(np.float32), "ids": np.array(taken, np.int32)}
 
 
+def _late(path: str, ids: list[int]) -> np.ndarray[Any, Any]:
+    """The logits after the last tokens of a long prompt.
+
+    The last batch is a full one: llama.cpp adds values up in f16 where a batch has few tokens.
+    """
+    session = Session(path, threads=1, ctx=len(ids) + 256, packing="none")
+    cuts = [0, *range(len(ids) % 512, len(ids) + 1, 512)]
+    for first, end in pairwise(cuts):
+        part = ids[first:end]
+        positions = range(first, first + len(part))
+        session.decode(part, positions, [0] * len(part), min(8, len(part)))
+    return np.stack([session.logits(i) for i in range(len(part) - 8, len(part))])
+
+
 def main() -> None:
     sys.path.append(str(TESTS))
     from models import random_models
@@ -57,6 +72,8 @@ def main() -> None:
             path = str(random_models.write(Path(folder, f"{name}.gguf"), name))
             if name in random_models.LAYOUTS:
                 found = _logits(path, random_models.prompt())
+                if name in random_models.LATE:
+                    found["late"] = _late(path, random_models.prompt(random_models.LATE[name]))
             else:
                 found = {"vectors": vectors(path, random_models.texts(), name)}
             np.savez_compressed(

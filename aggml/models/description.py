@@ -114,6 +114,7 @@ class Layer:
         before_cross: the name of the norm before ``cross``.
         ending: changes the output of the layer; None: nothing does.
         bare: norms whose tensors have no ".weight" at the end of their names.
+        routed_early: ``feed_forward`` is experts, which are chosen by the input of the layer.
     """
 
     mixer: Mixer
@@ -128,6 +129,7 @@ class Layer:
     before_cross: str = "cross_attn_norm"
     ending: Ending | None = None
     bare: tuple[str, ...] = ()
+    routed_early: bool = False
 
     def parts(self) -> tuple[Layer, ...]:
         """The layer as layers of one mixer each: two if it has ``cross``, else itself.

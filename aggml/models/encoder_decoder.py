@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["EncoderDecoder", "EncoderDecoderDescription", "buckets_of"]
+__all__ = ["FURTHEST", "EncoderDecoder", "EncoderDecoderDescription", "buckets_of"]
 
 #: Tokens that are further apart than this are in the last bucket.
 FURTHEST: Final = 128

@@ -34,6 +34,11 @@ _DENSE: Final[Shapes] = {
     "ffn_down.weight": (WIDTH, INNER),
 }
 _FIRST: Final = {0: _DENSE}
+_SHARED_SMALL: Final[Shapes] = {
+    "ffn_gate_shexp.weight": (INNER_OF_EXPERT, WIDTH),
+    "ffn_up_shexp.weight": (INNER_OF_EXPERT, WIDTH),
+    "ffn_down_shexp.weight": (WIDTH, INNER_OF_EXPERT),
+}
 _AHEAD: Final[Shapes] = {
     "nextn.eh_proj.weight": (WIDTH, 2 * WIDTH),
     "nextn.enorm.weight": (WIDTH,),
@@ -195,6 +200,66 @@ LAYOUTS: Final = {
             "expert_shared_feed_forward_length": INNER,
         },
         single=_FIRST,
+    ),
+    "llama4": Layout(
+        "llama4",
+        {**EXPERTS, **_SHARED_SMALL},
+        OUTPUT,
+        {**OF_EXPERTS, "interleave_moe_layer_step": 1, "context_length": 16384},
+        layers=6,
+    ),
+    "llama4-interleaved": Layout(
+        "llama4", {**EXPERTS, **_SHARED_SMALL},
+        {**OUTPUT, "rope_freqs.weight": (HEAD // 2,)},
+        {**OF_EXPERTS, "interleave_moe_layer_step": 2, "expert_used_count": 1},
+        single={i: {**_DENSE, **dict.fromkeys(_SHARED_SMALL)} for i in (0, 2)},
+    ),
+    "smallthinker": Layout(
+        "smallthinker", EXPERTS, OUTPUT,
+        {**OF_EXPERTS, "attention.sliding_window": 4096, "expert_gating_func": 2,
+         "context_length": 8192},
+        layers=5,
+    ),
+    "smallthinker-without-windows": Layout(
+        "smallthinker", EXPERTS, {}, {**OF_EXPERTS, "expert_gating_func": 1},
+    ),
+    "internlm2": Layout("internlm2", whole=OUTPUT),
+    "exaone": Layout("exaone", whole={**OUTPUT, "rope_freqs.weight": (HEAD // 2,)}),
+    "arcee": Layout("arcee", {"ffn_gate.weight": None}),
+    "nemotron": Layout(
+        "nemotron",
+        {
+            "ffn_gate.weight": None, "attn_norm.bias": (WIDTH,), "ffn_norm.bias": (WIDTH,),
+        },
+        {**OUTPUT, "output_norm.bias": (WIDTH,)},
+        {"attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": HEAD // 2},
+    ),
+    "command-r": Layout(
+        "command-r", {"ffn_norm.weight": None},
+        metadata={"logit_scale": 0.0625, "attention.layer_norm_epsilon": 1e-5},
+    ),
+    "command-r-large": Layout(
+        "command-r",
+        {
+            "ffn_norm.weight": None, "attn_q_norm.weight": (HEADS, HEAD),
+            "attn_k_norm.weight": (KV_HEADS, HEAD),
+        },
+        metadata={"logit_scale": 0.8, "attention.layer_norm_epsilon": 1e-5}, layers=64,
+    ),
+    "minicpm": Layout(
+        "minicpm", metadata={"embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 0.25}
+    ),
+    "minicpm-long": Layout(
+        "minicpm",
+        whole={
+            **OUTPUT, "rope_factors_short.weight": (HEAD // 2,),
+            "rope_factors_long.weight": (HEAD // 2,),
+        },
+        metadata={
+            "embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 0.25,
+            "rope.scaling.original_context_length": 128, "rope.scaling.type": "longrope",
+            "rope.scaling.attn_factor": 1.19,
+        },
     ),
     "qwen2vl": Layout("qwen2vl", QKV_BIAS, metadata={"rope.dimension_sections": [2, 3, 3, 0]}),
     "qwen3vl": Layout(

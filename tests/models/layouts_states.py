@@ -1,4 +1,4 @@
-"""Layouts of models with states: mamba2, rwkv7, and qwen3next, which has attention as well."""
+"""Layouts of models with states: mamba2, rwkv6, rwkv7; and qwen3next, which has attention, too."""
 
 from __future__ import annotations
 
@@ -107,6 +107,47 @@ def _rwkv7(width: int) -> Layout:
     return Layout("rwkv7", tensors, whole, metadata)
 
 
+def _rwkv6(*, older: bool) -> Layout:
+    """Older files have the shares of the blends in five tensors."""
+    width = WIDTH
+    vectors = ("lerp_x", *(f"lerp_{x}" for x in "wkvrg" if older))
+    tensors: Shapes = {
+        **_NOTHING,
+        **{f"attn_{norm}.{x}": (width,) for norm in ("norm", "norm_2") for x in ("weight", "bias")},
+        **{f"time_mix_{name}.weight": (1, 1, width) for name in vectors},
+        **{
+            f"time_mix_{name}.weight": (width, width)
+            for name in ("key", "value", "receptance", "gate", "output")
+        },
+        "time_mix_w1.weight": (5 * RANK, width),
+        "time_mix_w2.weight": (5, width, RANK),
+        "time_mix_first.weight": (1, width),
+        "time_mix_decay.weight": (width,),
+        "time_mix_decay_w1.weight": (RANK, width),
+        "time_mix_decay_w2.weight": (width, RANK),
+        "time_mix_ln.weight": (width,),
+        "time_mix_ln.bias": (width,),
+        "channel_mix_lerp_k.weight": (1, 1, width),
+        "channel_mix_lerp_r.weight": (1, 1, width),
+        "channel_mix_key.weight": (INNER, width),
+        "channel_mix_value.weight": (width, INNER),
+        "channel_mix_receptance.weight": (width, width),
+    }
+    if not older:
+        tensors["time_mix_lerp_fused.weight"] = (5, 1, 1, width)
+    whole = {
+        "token_embd_norm.weight": (width,), "token_embd_norm.bias": (width,),
+        "output_norm.bias": (width,), **OUTPUT,
+    }  # fmt: skip
+    metadata: dict[str, Any] = {
+        "wkv.head_size": 64, "attention.layer_norm_epsilon": 1e-5,
+        **dict.fromkeys(("attention.head_count", "attention.head_count_kv"), 0),
+        "time_mix_extra_dim": RANK, "time_decay_extra_dim": RANK,
+        "rescale_every_n_layers": 0 if older else 2,
+    }  # fmt: skip
+    return Layout("rwkv6", tensors, whole, metadata)
+
+
 def _qwen3next(older: bool) -> Layout:
     linear: Shapes = {
         **_NOTHING,
@@ -155,6 +196,8 @@ def _qwen3next(older: bool) -> Layout:
 LAYOUTS: Final = {
     "mamba2": _mamba2(1, {}),
     "mamba2-groups": _mamba2(2, OUTPUT),
+    "rwkv6": _rwkv6(older=False),
+    "rwkv6-older": _rwkv6(older=True),
     "rwkv7": _rwkv7(WIDTH),
     "rwkv7-two-heads": _rwkv7(2 * WIDTH),
     "qwen3next": _qwen3next(older=False),

@@ -397,6 +397,10 @@ def prompt(n: int = 40) -> list[int]:
     return [int(x) for x in np.random.default_rng(11).integers(0, VOCABULARY, n)]
 
 
+#: Layouts with chunks or windows of a fixed length, and how long a prompt is that reaches beyond.
+LATE: Final[Mapping[str, int]] = {"llama4": 8250, "smallthinker": 4150}
+
+
 def recorded(name: str) -> dict[str, NDArray[Any]]:
     """The results of llama.cpp for a file of this layout: "logits" and "ids", or "vectors"."""
     with np.load(REFERENCE / f"{name}.npz") as found:

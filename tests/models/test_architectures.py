@@ -17,6 +17,7 @@ from models.layout import VOCABULARY
 
 import aggml
 from aggml.models import catalogue
+from aggml.models.architectures import llama4
 from aggml.native import cpu_mask
 
 # Bounds of the error: llama.cpp keeps keys and values in f16, too. mxfp4 experts are multiplied
@@ -79,9 +80,14 @@ def test_the_page_of_models_has_every_layout() -> None:
     assert all(float(error) < NMSE.get(name, MOST) for _, name, error in rows if name != "---")
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma4", "cohere2", "gpt-oss", "olmo3"])
-async def test_a_window_of_any_length_of_context_gives_the_same(folder: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gemma3", "gemma4", "cohere2", "gpt-oss", "llama4", "olmo3"]
+)
+async def test_a_window_of_any_length_of_context_gives_the_same(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A ring cache that has wrapped more than once gives the logits of a cache of all positions."""
+    monkeypatch.setattr(llama4, "CHUNK", 50)
     path = random_models.write(folder / f"{name}.gguf", name)
     ids = random_models.prompt(1400)
     async with await aggml.models.load(path, ctx=1536) as model:
@@ -95,6 +101,19 @@ async def test_a_window_of_any_length_of_context_gives_the_same(folder: Path, na
         with await open_model(path) as file:
             decoder = await load_decoder(backend, file, kind=PagedDecoder, ctx=1536)
         assert nmse(whole, await decoder.logits(ids)) < 1e-6
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("name", random_models.LATE)
+async def test_positions_beyond_a_fixed_chunk_or_window_have_logits_of_llama_cpp(
+    folder: Path, name: str
+) -> None:
+    path = random_models.write(folder / f"{name}-late.gguf", name)
+    ids = random_models.prompt(random_models.LATE[name])
+    async with await aggml.models.load(path, ctx=9216) as model:
+        found = (await model.logits(ids))[-8:]
+    # One position more or less in a window of 4096 makes an error of 8e-7.
+    assert nmse(found, random_models.recorded(name)["late"]) < 4e-7
 
 
 @pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0"])

@@ -227,6 +227,229 @@ async def test_rwkv7_is_what_its_gguf_is(place: Path) -> None:
     assert nmse(got[-len(wanted) :], wanted) < MOST
 
 
+_LINEAR: Final = ("gate", "up", "down")
+_LLAMA: Final = {
+    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
+_SELF: Final = {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"} | {
+    "attn_output": "self_attn.o_proj"
+}
+_SIZES: Final = {
+    "hidden_size": layout.WIDTH, "num_attention_heads": layout.HEADS, "rms_norm_eps": 1e-5,
+    "num_key_value_heads": layout.KV_HEADS, "vocab_size": layout.VOCABULARY,
+    "max_position_embeddings": 512, "intermediate_size": layout.INNER, "rope_theta": 10000.0,
+}  # fmt: skip
+_NOMIC: Final = {
+    "token_embd": "embeddings.word_embeddings", "token_embd_norm": "emb_ln",
+    "token_types": "embeddings.token_type_embeddings", "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.out_proj", "attn_output_norm": "norm1", "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2", "layer_output_norm": "norm2", "ffn_gate_inp": "mlp.router.layer",
+}  # fmt: skip
+#: Folders of models that transformers has no class of: their config.json, the prefix of a layer's
+#: tensors, and the folder's names of tensors ("{e}" is each expert).
+OF_GGUF: Final[dict[str, tuple[dict[str, Any], str, dict[str, str]]]] = {
+    "bailingmoe2": (
+        {
+            **_SIZES, "model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"],
+            "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+            "num_shared_experts": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
+            "n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+            "score_function": "sigmoid", "partial_rotary_factor": 0.5, "use_qk_norm": True,
+            "rotary_dim": 8, "use_bias": False, "use_qkv_bias": False, "rope_scaling": None,
+            "num_nextn_predict_layers": 1, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, "token_embd": "model.word_embeddings",
+            "attn_qkv": "attention.query_key_value", "attn_output": "attention.dense",
+            "attn_q_norm": "attention.query_layernorm", "attn_k_norm": "attention.key_layernorm",
+            "ffn_gate_inp": "mlp.gate", "exp_probs_b.bias": "mlp.gate.expert_bias",
+            **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_exps": f"mlp.experts.{{e}}.{x}_proj" for x in _LINEAR},
+            **{f"ffn_{x}_shexp": f"mlp.shared_experts.{x}_proj" for x in _LINEAR},
+        },
+    ),
+    "smallthinker": (
+        {
+            **_SIZES, "model_type": "smallthinker", "architectures": ["SmallThinkerForCausalLM"],
+            "num_hidden_layers": 5, "moe_num_primary_experts": 8, "moe_ffn_hidden_size": 32,
+            "moe_num_active_primary_experts": 2, "moe_primary_router_apply_softmax": False,
+            "moe_layer_layout": [1] * 5, "sliding_window_layout": [0, 1, 1, 1, 0],
+            "rope_layout": [0, 1, 1, 1, 0], "sliding_window_size": 4096,
+            "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, **_SELF, "ffn_gate_inp": "block_sparse_moe.primary_router",
+            **{f"ffn_{x}_exps": f"block_sparse_moe.experts.{{e}}.{x}" for x in _LINEAR},
+        },
+    ),
+    "internlm2": (
+        {
+            **_SIZES, "model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"],
+            "num_hidden_layers": 4, "bias": False, "tie_word_embeddings": False,
+        },
+        "model.layers.{i}.",
+        {
+            **_LLAMA, "token_embd": "model.tok_embeddings", "output": "output",
+            "attn_norm": "attention_norm", "ffn_norm": "ffn_norm", "attn_output": "attention.wo",
+            **{f"ffn_{x}": f"feed_forward.w{n}" for x, n in zip(_LINEAR, "132", strict=True)},
+        },
+    ),
+    "minicpm": (
+        {
+            **_SIZES, "model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"],
+            "num_hidden_layers": 4, "scale_emb": 2, "scale_depth": 1.0, "dim_model_base": 256,
+            "tie_word_embeddings": True,
+        },
+        "model.layers.{i}.",
+        {**_LLAMA, **_SELF, **{f"ffn_{x}": f"mlp.{x}_proj" for x in _LINEAR}},
+    ),
+    "nomic-bert-moe": (
+        {
+            "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "n_embd": 64,
+            "n_layer": 4, "n_head": 4, "n_inner": 96, "n_positions": 512, "vocab_size": 320,
+            "activation_function": "gelu", "moe_every_n_layers": 2, "num_experts": 8,
+            "moe_top_k": 2, "rotary_emb_base": 10000, "rotary_emb_fraction": 1.0,
+            "layer_norm_epsilon": 1e-12, "prenorm": False, "causal": False,
+        },
+        "encoder.layers.{i}.", _NOMIC,
+    ),
+    "neo-bert": (
+        {
+            "model_type": "neobert", "architectures": ["NeoBERT"], "max_length": 512,
+            "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 320, "dim_head": 16,
+            "num_hidden_layers": 4, "intermediate_size": 144, "norm_eps": 1e-5, "rms_norm": True,
+            "hidden_act": "SwiGLU", "rope": True,
+        },
+        "transformer_encoder.{i}.",
+        {
+            "token_embd": "encoder", "enc.output_norm": "layer_norm", "attn_qkv": "qkv",
+            "attn_norm": "attention_norm", "attn_output": "wo", "ffn_up": "ffn.w12",
+            "ffn_norm": "ffn_norm", "ffn_down": "ffn.w3",
+        },
+    ),
+}  # fmt: skip
+
+
+def _on_halves(values: Any, heads: int) -> Any:
+    """Rows of heads whose rotary positions are on halves, from those on pairs of neighbours."""
+    pairs = values.reshape(heads, -1, 2, values.shape[1])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def _as_in_a_folder(case: str) -> dict[str, Any]:
+    """The tensors of a layout under a folder's names."""
+    _, prefix, names = OF_GGUF[case]
+    found: dict[str, Any] = {}
+    parts: dict[tuple[str, str], Any] = {}
+    for name, values in random_models.weights(case).items():
+        stem, suffix = name.rsplit(".", 1)
+        layer, part = "", stem
+        if stem.startswith("blk."):
+            _, layer, part = stem.split(".", 2)
+        if case == "nomic-bert-moe" and part.endswith("_exps"):
+            down = part == "ffn_down_exps"
+            rows = values.swapaxes(1, 2) if down else values
+            to = f"{prefix.format(i=layer)}mlp.experts.mlp.{'w2' if down else 'w1'}"
+            found[to] = rows.reshape(-1, rows.shape[-1])
+            found[f"{prefix.format(i=layer)}mlp.experts.bias"] = np.zeros(64, np.float32)
+            continue
+        if case == "neo-bert" and part == "attn_qkv":  # head by head
+            values = values.reshape(3, layout.HEADS, -1, values.shape[1])
+            values = values.swapaxes(0, 1).reshape(-1, values.shape[-1])
+        if case in ("internlm2", "minicpm") and part in ("attn_q", "attn_k"):
+            heads = layout.HEADS if part == "attn_q" else layout.KV_HEADS
+            values = _on_halves(values, heads)
+        if case == "internlm2" and part in ("attn_q", "attn_k", "attn_v"):
+            parts[layer, part] = values.reshape(layout.KV_HEADS, -1, values.shape[1])
+            continue
+        to = (prefix.format(i=layer) if layer else "") + names.get(
+            f"{part}.{suffix}", f"{names.get(part)}.{suffix}"
+        )
+        if "{e}" in to:
+            found |= {to.format(e=i): x for i, x in enumerate(values)}
+        else:
+            found[to] = values
+    for layer in {layer for layer, _ in parts}:  # each head of keys behind its queries
+        each = [parts[layer, f"attn_{x}"] for x in "qkv"]
+        found[f"{prefix.format(i=layer)}attention.wqkv.weight"] = np.concatenate(each, 1).reshape(
+            -1, layout.WIDTH
+        )
+    return found
+
+
+@pytest.mark.parametrize("case", OF_GGUF)
+async def test_a_folder_without_a_class_of_transformers_is_what_its_gguf_is(
+    place: Path, case: str
+) -> None:
+    """The results are those of llama.cpp for the same weights."""
+    tensors = _as_in_a_folder(case)
+    if case == "bailingmoe2":  # a layer that predicts a further token
+        tensors["model.layers.4.eh_proj.weight"] = np.zeros((64, 128), np.float32)
+    folder = random_folders.save(place / f"{case}-gguf", OF_GGUF[case][0], tensors)
+    wanted = random_models.recorded(case)
+    async with await aggml.models.load(folder) as model:
+        assert model.architecture == case
+        if isinstance(model, aggml.models.EncoderModel):
+            got = await model.embed_ids(random_models.texts(), normalize=False)
+            assert nmse(got, wanted["vectors"]) < MOST
+            return
+        got = await model.logits(random_models.prompt())
+    assert nmse(got[-8:], wanted["logits"]) < MOST
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "value"),
+    [
+        ("llama4", "attention_chunk_size", 4096),
+        ("llama4", "no_rope_layers", [1, 1, 1, 1]),
+        ("llama4", "use_qk_norm", False),
+        ("falcon-h1", "mamba_norm_before_gate", True),
+        ("falcon-h1", "ssm_multipliers", [1.0]),
+        ("hunyuan-moe", "moe_topk", [1, 2]),
+        ("command-r", "use_qk_norm", True),
+        ("gemma4-experts", "hidden_activation", "silu"),
+        ("qwen3vlmoe", "decoder_sparse_step", 2),
+    ],
+)
+def test_a_setting_that_is_not_carried_out_is_refused(
+    place: Path, case: str, name: str, value: Any
+) -> None:
+    folder = random_folders.write(place / f"{case}-{name}", case)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.get("text_config", config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(aggml.models.ModelError, match=f"config.json has {name}"):
+        ModelFolder.open(folder, catalogue.checkpoints())
+
+
+async def test_a_bias_of_the_sum_of_experts_is_added(place: Path) -> None:
+    """llama.cpp leaves it out. Here nothing else changes tokens but norms."""
+    config, _, _ = OF_GGUF["nomic-bert-moe"]
+    tensors = _as_in_a_folder("nomic-bert-moe")
+    tensors = {x: y for x, y in tensors.items() if ".layers.2." not in x and ".layers.3." not in x}
+    for name in tensors:
+        if "out_proj" in name or "fc2" in name or name.endswith(".w2"):
+            tensors[name] = np.zeros_like(tensors[name])
+    at = "encoder.layers.1.mlp.experts.bias"
+    tensors[at] = np.random.default_rng(5).standard_normal(64).astype(np.float32)
+    ids, names = [5, 9, 11], ["emb_ln"]
+    names += [f"encoder.layers.{i}.norm{n}" for i in range(2) for n in (1, 2)]
+    x = tensors["embeddings.word_embeddings.weight"][ids]
+    x = x + tensors["embeddings.token_type_embeddings.weight"][0]
+    for name in names:
+        x = x + tensors[at] if name == names[-1] else x
+        x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+        x = x * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+    folder = random_folders.save(place / "bias", {**config, "n_layer": 2}, tensors)
+    async with await aggml.models.load(folder) as model:
+        assert isinstance(model, aggml.models.EncoderModel)
+        got = await model.embed_ids([[i] for i in ids], normalize=False)
+    assert nmse(got, x) < MOST
+
+
 async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
     """As gpt-oss is published: two neighbours share a byte, rows of gate and up alternate."""
     case = "gpt-oss"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYOUTS = [
-    "mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
+    "mamba2-groups", "rwkv6", "rwkv7-two-heads", "qwen3next", "granitehybrid", "qwen35", "lfm2",
     "nemotron_h", "falcon-h1", "mamba",
 ]  # fmt: skip
 CTX = 768

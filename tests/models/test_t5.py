@@ -6,6 +6,7 @@ Not here: models that continue one text (test_architectures.py), encoders like B
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import anyio
 import numpy as np
 import pytest
 from models import encoder_decoders as made
+from models import random_folders
 
 import aggml
 from aggml.models import EncoderDecoderModel, ModelError
@@ -124,3 +126,74 @@ def test_distances_have_the_buckets_that_they_should() -> None:
     assert ahead[0].tolist() == [0] * 200  # later tokens: the mask hides them
     assert ahead[:4, 0].tolist() == [0, 1, 2, 3]
     assert ahead[199, 0] == 7
+
+
+def _folder_of(kind: str, folder: Path) -> Path:
+    """The weights of a file under the names of Hugging Face."""
+    decoders, gated, output, _ = made.KINDS[kind]
+    parts = {"attn": "SelfAttention", "cross_attn": "EncDecAttention"}
+    tensors = {}
+    with aggml.GGUFFile.open(made.write(folder / f"{kind}.gguf", kind)) as file:
+        for full, tensor in file.tensors.items():
+            name, shape = full.removesuffix(".weight"), tensor.ne[: tensor.ndim][::-1]
+            values = file.data(full).view(np.float32).reshape(shape).copy()
+            side, _, rest = name.partition(".")
+            whole = {"token_embd": "shared", "output": "lm_head"}.get(name)
+            if rest == "output_norm":
+                whole = f"{side}oder.final_layer_norm"
+            if whole is None:
+                _, layer, part = rest.split(".")
+                at = f"{side}oder.block.{layer}.layer."
+                last = 2 if side == "dec" else 1
+                what, _, end = part.rpartition("_")
+                if part == "attn_rel_b":
+                    whole = f"{at}0.SelfAttention.relative_attention_bias"
+                elif part == "ffn_norm":
+                    whole = f"{at}{last}.layer_norm"
+                elif what in parts:
+                    number = [*parts].index(what)
+                    of = "layer_norm" if end == "norm" else f"{parts[what]}.{end}"
+                    whole = f"{at}{number}.{of}"
+                else:
+                    of = {"gate": "wi_0", "up": "wi_1" if gated else "wi", "down": "wo"}[end]
+                    whole = f"{at}{last}.DenseReluDense.{of}"
+            tensors[f"{whole}.weight"] = values
+    config = {
+        "model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4,
+        "n_positions": 512, "relative_attention_num_buckets": made.BUCKETS, "vocab_size": 320,
+        "feed_forward_proj": "gated-gelu" if gated else "relu", "layer_norm_epsilon": 1e-6,
+        "architectures": ["T5ForConditionalGeneration" if decoders else "T5EncoderModel"],
+        "num_decoder_layers": decoders or 2, "decoder_start_token_id": 0,
+        "tie_word_embeddings": not output, "is_encoder_decoder": bool(decoders),
+    }  # fmt: skip
+    return random_folders.save(folder / kind, config, tensors)
+
+
+@pytest.mark.parametrize("kind", made.KINDS)
+async def test_a_folder_is_what_its_gguf_is(tmp_path: Path, kind: str) -> None:
+    """But that T5 scales logits whose matrix is that of the embeddings, and llama.cpp does not."""
+    layers, _, output, _ = made.KINDS[kind]
+    model = await aggml.models.load(_folder_of(kind, tmp_path))
+    assert isinstance(model, EncoderDecoderModel)
+    async with model:
+        assert model.architecture == kind.partition("-")[0]
+        with np.load(RECORDED) as recorded:
+            for i, (ids, written) in enumerate(zip(made.texts(), made.decoded(), strict=True)):
+                wanted = recorded[f"{kind}:{i}"]
+                if not layers:
+                    (got,) = await model._vectors("test", [ids])
+                else:
+                    got = await model.logits(ids, written)
+                    wanted = wanted if output else wanted / 8
+                assert error(got[-8:], wanted) < 1e-5
+
+
+async def test_a_folder_of_t5_is_refused_for_what_is_not_carried_out(tmp_path: Path) -> None:
+    folder = _folder_of("t5encoder", tmp_path)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for name, value in (("feed_forward_proj", "gated-silu"), ("d_ff_other", 3),
+                        ("relative_attention_max_distance", 64)):  # fmt: skip
+        text = json.dumps({**config, name: value})
+        (folder / "config.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ModelError, match=f"config.json has {name}"):
+            await aggml.models.load(folder)

@@ -29,6 +29,8 @@ from aggml.models.reading import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.models.blocks import Attention
     from aggml.models.checkpoints.config import Config
     from aggml.models.checkpoints.recipes import Array
@@ -139,6 +141,16 @@ def _inner(config: Config) -> int | list[int]:
     return [inner if i < own else 2 * inner for i in range(layers)]
 
 
+def _of_experts(name: str) -> Callable[[Config], int | None]:
+    """A number of the experts; None: there are none."""
+
+    def read(config: Config) -> int | None:
+        found = config.get(name)
+        return int(found) if config.get("enable_moe_block", default=False) else None
+
+    return read
+
+
 def _frequencies(config: Config) -> Array:
     """1 for the frequencies that are used where all positions are seen, 1e30 for the others."""
     rope, half = config.rope("full_attention"), _head(config) // 2
@@ -159,6 +171,14 @@ CHECKPOINT: Final = Checkpoint(
         "blk.{i}.inp_gate": "layers.{i}.per_layer_input_gate",
         "blk.{i}.proj": "layers.{i}.per_layer_projection",
         "blk.{i}.post_norm": "layers.{i}.post_per_layer_input_norm",
+        "blk.{i}.post_ffw_norm_1": "layers.{i}.post_feedforward_layernorm_1",
+        "blk.{i}.pre_ffw_norm_2": "layers.{i}.pre_feedforward_layernorm_2",
+        "blk.{i}.post_ffw_norm_2": "layers.{i}.post_feedforward_layernorm_2",
+        "blk.{i}.ffn_gate_inp": "layers.{i}.router.proj",
+        "blk.{i}.ffn_gate_inp.scale": "layers.{i}.router.scale",
+        "blk.{i}.ffn_gate_up_exps.weight": "layers.{i}.experts.gate_up_proj",
+        "blk.{i}.ffn_down_exps.weight": "layers.{i}.experts.down_proj",
+        "blk.{i}.ffn_down_exps.scale": "layers.{i}.router.per_expert_scale",
         "per_layer_token_embd": "embed_tokens_per_layer",
         "per_layer_model_proj": "per_layer_model_projection",
         "per_layer_proj_norm": "per_layer_projection_norm",
@@ -180,6 +200,9 @@ CHECKPOINT: Final = Checkpoint(
             "hidden_size_per_layer_input", default=0
         ),
         "feed_forward_length": _inner,
+        "expert_count": _of_experts("num_experts"),
+        "expert_used_count": _of_experts("top_k_experts"),
+        "expert_feed_forward_length": _of_experts("moe_intermediate_size"),
         "final_logit_softcapping": number("final_logit_softcapping", default=0.0),
         "rope.dimension_count": _head,
         "rope.dimension_count_swa": lambda config: config.head,
@@ -190,7 +213,8 @@ CHECKPOINT: Final = Checkpoint(
         "attention_k_eq_v": "the names of the tensors say the same",
         "vocab_size_per_layer_input": "the shape of the tensor says the same",
     },
-    expects={"hidden_activation": ("gelu_pytorch_tanh",), "enable_moe_block": (False,)},
+    expects={"hidden_activation": ("gelu_pytorch_tanh",)},
+    bare=("blk.{i}.ffn_gate_inp.scale", "blk.{i}.ffn_down_exps.scale"),
 )  # fmt: skip
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, UNUSED_WINDOW
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, PICTURES, UNUSED_WINDOW
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
@@ -35,4 +36,15 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("qwen2", "qwen2vl"), describe, (CHECKPOINT,))
+#: The text of models that see.
+SEEING: Final = replace(
+    CHECKPOINT,
+    model_types=("qwen2_vl_text", "qwen2_vl", "qwen2_5_vl_text", "qwen2_5_vl"),
+    architecture="qwen2vl",
+    keys=DECODER_KEYS | PICTURES,
+    prefixes=("model.language_model.", "language_model.model.", "language_model.", "model."),
+    ignored=(r"^(model\.)?visual\.",),
+)
+
+
+ARCHITECTURE = Architecture(("qwen2", "qwen2vl"), describe, (CHECKPOINT, SEEING))

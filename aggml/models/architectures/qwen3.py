@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
-from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, UNUSED_WINDOW
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, PICTURES, UNUSED_WINDOW
 from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import (
@@ -39,4 +40,15 @@ CHECKPOINT: Final = Checkpoint(
 )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("qwen3", "qwen3vl"), describe, (CHECKPOINT,))
+#: The text of models that see.
+SEEING: Final = replace(
+    CHECKPOINT,
+    model_types=("qwen3_vl_text", "qwen3_vl"),
+    architecture="qwen3vl",
+    keys=DECODER_KEYS | PICTURES,
+    prefixes=("model.language_model.", "language_model.model.", "language_model.", "model."),
+    ignored=(r"^(model\.)?visual\.",),
+)
+
+
+ARCHITECTURE = Architecture(("qwen3", "qwen3vl"), describe, (CHECKPOINT, SEEING))

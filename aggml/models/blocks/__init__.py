@@ -16,6 +16,7 @@ from aggml.models.blocks.gemma4 import BesideExperts, LayerEnd
 from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.mamba import Mamba
 from aggml.models.blocks.mamba2 import Mamba2
+from aggml.models.blocks.rwkv6 import ChannelMix6, Halved, TimeMix6
 from aggml.models.blocks.rwkv7 import ChannelMix, TimeMix
 from aggml.models.blocks.scope import Scope
 from aggml.models.blocks.short_conv import ShortConv
@@ -26,10 +27,12 @@ __all__ = [
     "Attention",
     "BesideExperts",
     "ChannelMix",
+    "ChannelMix6",
     "CrossAttention",
     "DeltaNet",
     "Experts",
     "FeedForward",
+    "Halved",
     "LatentAttention",
     "LayerEnd",
     "Mamba",
@@ -40,6 +43,7 @@ __all__ = [
     "SideBySide",
     "Temperature",
     "TimeMix",
+    "TimeMix6",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aggml import DType, ops
 from aggml.models.forms import FormContext, TensorForm, linear
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from aggml.models.decoder.batch import Part
 
 __all__ = ["Attention", "Rope", "Temperature", "heads_of", "queries_of"]
+
+#: What is normalised in queries and keys: see `Attention.norm`.
+QueryNorm: TypeAlias = Literal[
+    "head", "own head", "turned head", "turned head alone", "width", "head of some files"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,12 @@ class Attention:
         rope: rotary positions; None: none.
         scale: of the products of queries and keys; None: 1 / sqrt(key_length).
         window: how many positions a token sees, its own included; None: all before it.
+        chunked: whether it sees those of its own chunk of ``window`` positions instead.
         soft_cap: c bounds the products by c * tanh(x / c); 0: no bound.
         norm: what is normalised in queries and keys: each "head"; each "own head", where each has
-            weights of its own; each "turned head", which is a head after its rotary positions; the
-            whole "width"; each "head of some files"; None: nothing.
+            weights of its own; each "turned head", which is a head after its rotary positions; each
+            "turned head alone", which is that without weights; the whole "width"; each "head of
+            some files"; None: nothing.
         sinks: the softmax of each head has one more logit, without a value (``attn_sinks``).
         joined: whether one matrix, ``attn_qkv``, has the rows of queries, keys and values; None:
             whether the file has it.
@@ -157,8 +164,9 @@ class Attention:
     rope: Rope | None
     scale: float | None = None
     window: int | None = None
+    chunked: bool = False
     soft_cap: float = 0.0
-    norm: Literal["head", "own head", "turned head", "width", "head of some files"] | None = None
+    norm: QueryNorm | None = None
     sinks: bool = False
     joined: bool | None = False
     gated: bool = False
@@ -171,13 +179,13 @@ class Attention:
     @property
     def room(self) -> Room:
         """Which positions the caches keep."""
-        return Room(self.window)
+        return Room(self.window, self.chunked)
 
     def needs(self) -> Iterable[str]:
         """Its matrices and norms."""
         parts = [] if self.joined is None else ["attn_q", "attn_k", "attn_v"]
         parts = ["attn_qkv"] if self.joined else parts
-        some = self.norm in (None, "head of some files")
+        some = self.norm in (None, "head of some files", "turned head alone")
         norms = [] if some else ["attn_q_norm", "attn_k_norm"]
         if self.value_norm:
             parts = parts[:-1]  # some files have no values
@@ -201,7 +209,7 @@ class Attention:
         for part, n, heads in (("q", q, self.heads), ("k", k, self.kv_heads)):
             if self.norm == "width":
                 found |= norm_form(f"attn_{part}_norm", n, centred=of.centred)
-            elif self.norm is not None:
+            elif self.norm not in (None, "turned head alone"):
                 found |= norm_form(
                     f"attn_{part}_norm", self.key_length, centred=of.centred,
                     optional=self.norm == "head of some files",
@@ -319,6 +327,8 @@ class Attention:
             q, k = self.rope.build(at, q), self.rope.build(at, k)
         if self.norm == "turned head":
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
+        if self.norm == "turned head alone":
+            q, k = ops.rms_norm(q, at.eps), ops.rms_norm(k, at.eps)
         if self.value_norm:
             v = ops.reshape_3d(v, self.value_length, self.kv_heads, tokens)
             v = ops.rms_norm(v, at.eps)

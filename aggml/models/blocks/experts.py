@@ -37,6 +37,8 @@ class Experts:
             of each; "chosen", the softmax of the chosen experts' logits.
         sum_to_one: whether the weights of the chosen experts are divided by their sum.
         scale: of the weights.
+        weigh_input: whether the input of an expert is multiplied by its weight, not the output;
+            then experts are chosen by the router's logits, which the weights may not tell apart.
         groups, groups_used: the experts come in ``groups`` groups. Each token uses experts of
             ``groups_used`` groups: those whose best experts have the greatest sum.
         group_best: how many of the best experts of a group are summed for that.
@@ -51,10 +53,11 @@ class Experts:
 
     count: int
     used: int
-    activation: Literal["silu", "gelu", "gelu_erf", "swiglu_oai", "relu_sqr"] = "silu"
+    activation: Literal["silu", "gelu", "gelu_erf", "relu", "swiglu_oai", "relu_sqr"] = "silu"
     weights: Literal["softmax", "sigmoid", "chosen"] = "softmax"
     sum_to_one: bool = False
     scale: float = 1.0
+    weigh_input: bool = False
     groups: int = 1
     groups_used: int = 1
     group_best: int = 2
@@ -91,6 +94,7 @@ class Experts:
         for part, (columns, rows) in sizes.items():
             found[f"ffn_{part}_exps.weight"] = TensorForm((columns, rows, n))
             found[f"ffn_{part}_exps.bias"] = TensorForm((rows, n), optional=True, vector=True)
+        found["ffn_exps.bias"] = TensorForm((width,), optional=True, vector=True)
         found["ffn_down_exps.scale"] = TensorForm((n,), optional=True, vector=True)
         if self.shared is not None:
             found |= self.shared.forms(of)
@@ -103,19 +107,27 @@ class Experts:
         ids, weights = self._chosen(at, x if routed is None else routed)
         tokens, thin = x.ne[1], self.latent and at.find("ffn_latent_down.weight") is not None
         into = ops.mul_mat(at.weight("ffn_latent_down.weight"), x) if thin else x
-        inner = self._inner(at, ops.reshape_3d(into, into.ne[0], 1, tokens), ids)
+        into = ops.reshape_3d(into, into.ne[0], 1, tokens)
+        if self.weigh_input:
+            into = ops.mul(ops.repeat_4d(into, into.ne[0], self.used, tokens, 1), weights)
+        inner = self._inner(at, into, ids)
         y = self._by_expert(at, "ffn_down_exps", inner, ids)
+        factors = None if self.weigh_input else weights
         scales = at.find("ffn_down_exps.scale")
         if scales is not None:  # one of each expert
             flat = ops.reshape_1d(ops.cont(ids), self.used * tokens)
             each = ops.get_rows(ops.reshape_2d(scales, 1, self.count), flat)
-            weights = ops.mul(weights, ops.reshape_3d(each, 1, self.used, tokens))
-        y = ops.mul(y, weights)
+            each = ops.reshape_3d(each, 1, self.used, tokens)
+            factors = each if factors is None else ops.mul(factors, each)
+        y = y if factors is None else ops.mul(y, factors)
         total = ops.view_2d(y, y.ne[0], tokens, y.nb[2], 0)
         for i in range(1, self.used):
             total = ops.add(total, ops.view_2d(y, y.ne[0], tokens, y.nb[2], i * y.nb[1]))
         if self.used == 1:
             total = ops.cont(total)
+        bias = at.find("ffn_exps.bias")
+        if bias is not None:  # of the sum
+            total = ops.add(total, bias)
         if thin:
             total = ops.mul_mat(at.weight("ffn_latent_up.weight"), total)
         if self.shared is None:
@@ -163,7 +175,8 @@ class Experts:
             share = ops.sigmoid(logits) if self.weights == "sigmoid" else logits
         # The bias takes part in the choice of experts, not in their weights (DeepSeek-V3).
         bias = at.find("exp_probs_b.bias")
-        merit = share if bias is None else ops.add(share, bias)
+        merit = logits if self.weigh_input else share
+        merit = merit if bias is None else ops.add(merit, bias)
         if self.groups > 1:
             merit = self._of_best_groups(merit)
         ids = ops.argsort_top_k(merit, self.used)

@@ -20,25 +20,28 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward", "Ungated"]
 
-Activation = Literal["silu", "gelu", "gelu_erf"]
-Ungated = Literal["silu", "gelu", "gelu_erf", "relu_sqr"]
+Activation = Literal["silu", "gelu", "gelu_erf", "relu"]
+Ungated = Literal["silu", "gelu", "gelu_erf", "relu", "relu_sqr"]
 
 #: ``activation(gate) * up``: SPLIT takes two tensors, JOINED the two halves of each row of one.
 SPLIT: Final[dict[Activation, Callable[[Tensor, Tensor], Tensor]]] = {
     "silu": ops.swiglu_split,
     "gelu": ops.geglu_split,
     "gelu_erf": ops.geglu_erf_split,
+    "relu": ops.reglu_split,
 }
 JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": ops.swiglu,
     "gelu": ops.geglu,
     "gelu_erf": ops.geglu_erf,
+    "relu": ops.reglu,
 }
 #: Activations without a gate.
 ALONE: Final[dict[Ungated, Callable[[Tensor], Tensor]]] = {
     "silu": ops.silu,
     "gelu": ops.gelu,
     "gelu_erf": ops.gelu_erf,
+    "relu": ops.relu,
     "relu_sqr": lambda x: ops.sqr(ops.relu(x)),
 }
 

@@ -1,7 +1,7 @@
-"""What recurrent layers share: views of each sequence's tokens, and a short convolution.
+"""What recurrent layers share: views of each sequence's tokens, a short convolution, kept states.
 
-Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv7.py), where states lie
-(../kv/caches.py).
+Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv6.py, rwkv7.py), where
+states lie (../kv/caches.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from aggml import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["columns", "convolution", "convolved", "joined", "parts_of"]
+__all__ = ["columns", "convolution", "convolved", "joined", "parts_of", "previous", "recurred"]
 
 
 def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
@@ -72,3 +72,89 @@ def convolution(at: Scope, part: int, x: Tensor, kernels: str) -> Tensor:
     )  # fmt: skip
     at.keep("conv", part, ops.cont(last), read=True)
     return ops.ssm_conv(line, kernel)
+
+
+def previous(at: Scope, name: str, x: Tensor) -> Tensor:
+    """The previous token of each token of ``x``, [width, tokens].
+
+    The last tokens of each sequence are written to the state ``name``.
+    """
+    found = []
+    for part in parts_of(at):
+        i, _, tokens, sequences = part
+        width, each = x.ne[0], columns(x, x.ne[0], 0, part)
+        shifted = ops.reshape_3d(at.recall(name, i), width, 1, sequences)
+        n = at.history(i)
+        last = ops.view_3d(
+            each, width, sequences, n, each.nb[2], each.nb[1], (tokens - n) * each.nb[1]
+        )
+        at.keep(name, i, ops.cont(last))
+        if tokens > 1:
+            rest = ops.view_3d(each, width, tokens - 1, sequences, each.nb[1], each.nb[2], 0)
+            shifted = ops.concat(shifted, rest, 1)
+        found.append(ops.reshape_2d(shifted, width, tokens * sequences))
+    return joined(found)
+
+
+def recurred(
+    at: Scope, name: str, taken: Sequence[Tensor], step: Callable[[list[Tensor], Tensor], Tensor]
+) -> Tensor:
+    """The outputs [width, tokens] of an operation whose state is ``name``.
+
+    Args:
+        at: where the block is.
+        name: the state: a matrix for each head, [width * head] of each sequence.
+        taken: what the operation takes of each token, [head, heads, tokens].
+        step: the operation for some tokens of each sequence, and the states before: it gives the
+            outputs [width, tokens], and behind them the states, as ggml's rwkv_wkv6 does.
+    """
+    found = []
+    for part in parts_of(at):
+        i, first, tokens, sequences = part
+        n, states = tokens * sequences, at.recall(name, i)
+        if at.history(i) > 1:
+            found.append(_one_by_one(at, name, taken, step, part))
+            continue
+        of_part = [ops.view_3d(x, *x.ne[:2], n, x.nb[1], x.nb[2], first * x.nb[2]) for x in taken]
+        y, states = _outputs_and_states(step(of_part, states), n, states)
+        at.keep(name, i, states, read=True)
+        found.append(y)
+    return joined(found)
+
+
+def _outputs_and_states(y: Tensor, n: int, before: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs [width, n], and the states after them in the shape of those before."""
+    width, whole = y.ne[0], ops.reshape_1d(y, y.nelements)
+    states = ops.view_1d(whole, before.nelements, n * width * whole.nb[0])
+    return ops.view_2d(y, width, n, y.nb[1], 0), ops.reshape_2d(states, *before.ne[:2])
+
+
+def _one_by_one(
+    at: Scope,
+    name: str,
+    taken: Sequence[Tensor],
+    step: Callable[[list[Tensor], Tensor], Tensor],
+    part: tuple[int, int, int, int],
+) -> Tensor:
+    """`recurred` where several states are kept: the operation tells the last one alone."""
+    i, first, tokens, sequences = part
+    oldest = tokens - at.history(i)
+    outputs: Tensor | None = None
+    states = at.recall(name, i)
+    for token in range(tokens):
+        now = [
+            ops.cont(
+                ops.view_3d(
+                    x, *x.ne[:2], sequences,
+                    x.nb[1], tokens * x.nb[2], (first + token) * x.nb[2],
+                )
+            )
+            for x in taken
+        ]  # fmt: skip
+        y, states = _outputs_and_states(step(now, states), sequences, states)
+        if token >= oldest:
+            at.keep(name, i, states, read=True, place=token - oldest)
+        y = ops.reshape_3d(y, y.ne[0], 1, sequences)
+        outputs = y if outputs is None else ops.concat(outputs, y, 1)
+    assert outputs is not None
+    return ops.reshape_2d(outputs, outputs.ne[0], tokens * sequences)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from aggml.models.blocks.recurrent import columns, joined, parts_of
+from aggml.models.blocks.recurrent import previous, recurred
 from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import State
 
@@ -26,28 +26,6 @@ DECAY: Final = -0.606531  # -exp(-1/2): no element of a state loses more than 46
 NORM_EPS: Final = 64e-5  # of the norm of each head
 UNIT_EPS: Final = 1e-12
 BLENDS: Final = 6  # blends of a token with the previous one: for r, w, k, v, a and g
-
-
-def _before(at: Scope, name: str, x: Tensor) -> Tensor:
-    """The previous token of each token of ``x``, [width, tokens].
-
-    The last tokens of each sequence are written to the state ``name``.
-    """
-    found = []
-    for part in parts_of(at):
-        i, _, tokens, sequences = part
-        width, each = x.ne[0], columns(x, x.ne[0], 0, part)
-        shifted = ops.reshape_3d(at.recall(name, i), width, 1, sequences)
-        n = at.history(i)
-        last = ops.view_3d(
-            each, width, sequences, n, each.nb[2], each.nb[1], (tokens - n) * each.nb[1]
-        )
-        at.keep(name, i, ops.cont(last))
-        if tokens > 1:
-            rest = ops.view_3d(each, width, tokens - 1, sequences, each.nb[1], each.nb[2], 0)
-            shifted = ops.concat(shifted, rest, 1)
-        found.append(ops.reshape_2d(shifted, width, tokens * sequences))
-    return joined(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +98,8 @@ class TimeMix:
         scaled = ops.mul(k, at.weight("time_mix_k_a.weight"))
         k = ops.add(k, ops.sub(ops.mul(a, scaled), scaled))
         r, w, k, v, a = (self._heads(each) for each in (r, w, k, v, a))
-        y = self._recurred(at, (r, w, k, v, ops.neg(unit), ops.mul(unit, a)))
+        taken = (r, w, k, v, ops.neg(unit), ops.mul(unit, a))
+        y = recurred(at, "matrix", taken, _step)
         y = ops.norm(self._heads(y), NORM_EPS)
         y = ops.reshape_2d(y, self.width, x.ne[1])
         y = ops.mul(y, at.weight("time_mix_ln.weight"))
@@ -141,7 +120,7 @@ class TimeMix:
     def _blended(self, at: Scope, x: Tensor) -> list[Tensor]:
         """Each token blended with the previous one in BLENDS ways: r, w, k, v, a and g."""
         tokens = x.ne[1]
-        change = ops.sub(_before(at, "token", x), x)
+        change = ops.sub(previous(at, "token", x), x)
         change = ops.repeat_4d(change, self.width, tokens, 1, BLENDS)
         share = at.weight("time_mix_lerp_fused.weight")
         share = ops.reshape_4d(share, self.width, 1, 1, BLENDS)
@@ -162,56 +141,10 @@ class TimeMix:
         inner = ops.sigmoid(ops.mul_mat(at.weight("time_mix_g1.weight"), x))
         return ops.mul_mat(at.weight("time_mix_g2.weight"), inner)
 
-    def _recurred(self, at: Scope, taken: tuple[Tensor, ...]) -> Tensor:
-        """The output of the recurrence for each token: [width, tokens]."""
-        found = []
-        for part in parts_of(at):
-            i, first, tokens, sequences = part
-            n = tokens * sequences
-            if at.history(i) > 1:
-                found.append(self._one_by_one(at, taken, part))
-                continue
-            of_part = [
-                ops.view_3d(x, *x.ne[:2], n, x.nb[1], x.nb[2], first * x.nb[2]) for x in taken
-            ]
-            y, states = self._step(of_part, at.recall("matrix", i))
-            at.keep("matrix", i, states, read=True)
-            found.append(y)
-        return joined(found)
 
-    def _step(self, taken: list[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-        """Some tokens of each sequence: the outputs [width, tokens], and the states after them."""
-        r, w, k, v, a, b = taken
-        y, n = ops.rwkv_wkv7(r, w, k, v, a, b, before), r.ne[2]
-        whole = ops.reshape_1d(y, y.nelements)
-        states = ops.view_1d(whole, before.nelements, n * self.width * whole.nb[0])
-        return ops.view_2d(y, self.width, n, y.nb[1], 0), ops.reshape_2d(states, *before.ne[:2])
-
-    def _one_by_one(
-        self, at: Scope, taken: tuple[Tensor, ...], part: tuple[int, int, int, int]
-    ) -> Tensor:
-        """`_recurred` where several states are kept: the operation tells the last one alone."""
-        i, first, tokens, sequences = part
-        oldest = tokens - at.history(i)
-        outputs: Tensor | None = None
-        states = at.recall("matrix", i)
-        for token in range(tokens):
-            now = [
-                ops.cont(
-                    ops.view_3d(
-                        x, *x.ne[:2], sequences,
-                        x.nb[1], tokens * x.nb[2], (first + token) * x.nb[2],
-                    )
-                )
-                for x in taken
-            ]  # fmt: skip
-            y, states = self._step(now, states)
-            if token >= oldest:
-                at.keep("matrix", i, states, read=True, place=token - oldest)
-            y = ops.reshape_3d(y, self.width, 1, sequences)
-            outputs = y if outputs is None else ops.concat(outputs, y, 1)
-        assert outputs is not None
-        return ops.reshape_2d(outputs, self.width, tokens * sequences)
+def _step(taken: list[Tensor], states: Tensor) -> Tensor:
+    r, w, k, v, a, b = taken
+    return ops.rwkv_wkv7(r, w, k, v, a, b, states)
 
 
 def _low_rank(at: Scope, name: str, x: Tensor, between: str | None = None) -> Tensor:
@@ -250,7 +183,7 @@ class ChannelMix:
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens], blended."""
-        change = ops.sub(_before(at, "token_of_net", x), x)
+        change = ops.sub(previous(at, "token_of_net", x), x)
         share = ops.reshape_1d(at.weight("channel_mix_lerp_k.weight"), self.width)
         return ops.add(ops.mul(change, share), x)
 

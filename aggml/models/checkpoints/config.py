@@ -54,6 +54,9 @@ class Config:
         self.values: dict[str, Any] = (
             {**values, **inner} if isinstance(inner, dict) else dict(values)
         )
+        outer = values.get("tie_word_embeddings")
+        if outer is not None:  # transformers asks the whole model, not its text part
+            self.values["tie_word_embeddings"] = outer
         kinds = self.values.get("layers_block_type")
         if isinstance(kinds, list):  # a list of the layers alone says how many there are
             self.values.setdefault("num_hidden_layers", len(kinds))

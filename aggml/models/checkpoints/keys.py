@@ -31,6 +31,7 @@ __all__ = [
     "EXPERT_KEYS",
     "HEAD_NORMS",
     "NEIGHBOURS",
+    "PICTURES",
     "UNBOUNDED",
     "UNUSED_WINDOW",
     "Number",
@@ -40,6 +41,7 @@ __all__ = [
     "longrope_factors",
     "number",
     "rope_keys",
+    "rope_sections",
     "same_as_heads",
     "scaled_frequencies",
     "steps_without_limit",
@@ -182,7 +184,7 @@ def rope_keys(config: Config, tensors: Mapping[str, Rule]) -> dict[str, Any]:
         found["rope.freq_base_swa"] = float(local)
     kind = rope.get("rope_type", "default")
     # llama3: by `scaled_frequencies`; proportional: by a tensor of the architecture
-    if kind in ("default", "llama3", "proportional", "dynamic", None):
+    if kind in ("default", "llama3", "proportional", "dynamic", "mrope", None):
         return found
     if kind not in ("linear", "yarn", "longrope", "su"):
         raise ModelError(
@@ -242,7 +244,8 @@ def _refuse_rope(config: Config, tensors: Mapping[str, Rule]) -> None:
             "config.json has llama_4_scaling_beta among its settings of rotary positions, which is "
             "not carried out"
         )
-    if rope.get("alpha") is not None and config.model_type != "hunyuan_v1_dense":
+    stretched = config.model_type in ("hunyuan_v1_dense", "hunyuan_v1_moe")
+    if rope.get("alpha") is not None and not stretched:
         raise ModelError(
             f"config.json has alpha = {rope['alpha']} among its settings of rotary positions, "
             "which is not carried out"
@@ -285,6 +288,28 @@ def _llama3_frequencies(config: Config) -> Array | None:
 
 
 scaled_frequencies: Final = made(_llama3_frequencies)
+
+
+def rope_sections(config: Config) -> list[int] | None:
+    """How many rotated pairs belong to time, rows and columns of pictures; None: it does not say.
+
+    GGUF has a fourth number.
+    """
+    told = config.rope().get("mrope_section")
+    return None if told is None else [*map(int, told), *[0] * (4 - len(told))]
+
+
+def _deepstack(config: Config) -> int | None:
+    """How many first layers get something more of the positions of pictures; None: none."""
+    told = config.get("vision_config", default={}).get("deepstack_visual_indexes")
+    return len(told) if told else None
+
+
+#: Keys of the text of models that see.
+PICTURES: Final[dict[str, Key]] = {
+    "rope.dimension_sections": rope_sections,
+    "n_deepstack_layers": _deepstack,
+}
 
 
 def window_of_folder(*, default: int | None = None) -> Callable[[Config], int | None]:

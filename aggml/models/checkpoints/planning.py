@@ -111,7 +111,8 @@ class Translation:
         named = {_short(x, self.map.prefixes): x for x in self.shards.names()}
         found: dict[str, Made] = {}
         used: set[str] = set()
-        layers = int(self.config.need("num_hidden_layers", "n_layer", "n_layers"))
+        layers = int(self.config.need("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
+        layers = max(layers, int(self.config.get("num_decoder_layers", default=0)))
         if layers > MOST_LAYERS:
             raise ModelError(
                 f"config.json has num_hidden_layers = {layers}, at most {MOST_LAYERS} make sense"
@@ -121,7 +122,8 @@ class Translation:
         words = bool(self.config.get("tie_word_embeddings", default=True))
         for target, rule in self.map.tensors.items():
             for i in range(layers) if "{i}" in target else (0,):
-                for suffix in ("",) if target.endswith(WHOLE) else BOTH:
+                one_tensor = target.endswith(WHOLE) or target in self.map.bare
+                for suffix in ("",) if one_tensor else BOTH:
                     whole = target + suffix
                     one = self._first(named, rule, i, suffix, whole)
                     if one is None:
@@ -130,6 +132,8 @@ class Translation:
                     if not (tied and target == "output") and not (words and whole == WORDS):
                         found[whole.replace("{i}", str(i))] = one
         skipped = [re.compile(x) for x in (*IGNORED, *self.map.ignored)]
+        ahead = int(self.config.get("num_nextn_predict_layers", default=0))
+        skipped += [re.compile(rf"^layers\.{i}\.") for i in range(layers, layers + ahead)]
         rest = [
             name
             for short, name in named.items()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from aggml.models.errors import ModelError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array", "Checkpoint", "Key", "Recipe", "Rule", "Shape", "across", "flat", "half",
-    "joined", "made", "shaped", "shifted", "stacked", "turned", "when", "without_first",
+    "joined", "made", "output_of", "scaled", "shaped", "shifted", "stacked", "turned", "upright",
+    "when", "without_first",
 ]  # fmt: skip
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -72,6 +75,7 @@ class Checkpoint:
         condition: whether a folder of this type has this format; None: every one that no other
             format's condition fits.
         harmless: settings of config.json that need not be read, each with the reason.
+        bare: names in GGUF that stand for one tensor although they have no ending.
     """
 
     model_types: tuple[str, ...]
@@ -84,6 +88,7 @@ class Checkpoint:
     classes: tuple[str, ...] = ()
     condition: Callable[[Config], bool] | None = None
     harmless: Mapping[str, str] = field(default_factory=dict)
+    bare: tuple[str, ...] = ()
 
 
 def _same(shapes: Sequence[Shape], _: Config) -> Shape:
@@ -150,10 +155,91 @@ def across(source: str) -> Recipe:
     return Recipe((source,), lambda x, _: x[0].T, lambda shapes, _: shapes[0][::-1])
 
 
+def upright(source: str, which: int | None = None) -> Recipe:
+    """Transposes matrices [experts, columns, rows] to [experts, rows, columns].
+
+    Args:
+        source: name in the folder.
+        which: 0: the first half of the rows, 1: the second one, None: all.
+    """
+
+    def make(arrays: Sequence[Array], _: Config) -> Array:
+        x = arrays[0].swapaxes(1, 2)
+        n = x.shape[1] // 2
+        return x if which is None else x[:, which * n : which * n + n]
+
+    def shape(shapes: Sequence[Shape], _: Config) -> Shape:
+        experts, columns, rows = shapes[0]
+        return experts, rows if which is None else rows // 2, columns
+
+    return Recipe((source,), make, shape)
+
+
 def flat(source: str) -> Recipe:
     """A matrix of one row as a vector."""
     return Recipe(
         (source,), lambda x, _: x[0].reshape(-1), lambda shapes, _: (math.prod(shapes[0]),)
+    )
+
+
+def scaled(source: str | Recipe, factor: Callable[[Config], float | Array]) -> Recipe:
+    """The tensor of a rule multiplied by a number, or by one for each row.
+
+    Args:
+        source: a name in the folder, or a recipe.
+        factor: computes the number, or those of the rows, from config.json.
+    """
+    of = Recipe((source,), lambda x, _: x[0], _same) if isinstance(source, str) else source
+
+    def make(arrays: Sequence[Array], config: Config) -> Array | None:
+        x, by = of.make(arrays, config), np.asarray(factor(config), np.float32)
+        if x is None or (by.ndim == 0 and by == 1):
+            return x
+        return x.astype(np.float32) * (by[:, None] if by.ndim else by)
+
+    def shape(shapes: Sequence[Shape], config: Config) -> Shape:
+        factor(config)  # settings are read, and refused, before tensors are made
+        return of.shape(shapes, config)
+
+    return Recipe(of.sources, make, shape)
+
+
+def output_of(
+    embeddings: str,
+    tied: Callable[[Config], bool],
+    own: Callable[[Config], float],
+    of_embeddings: Callable[[Config], float],
+) -> tuple[Recipe, Recipe]:
+    """The matrix of the logits, of models that scale them: its own, or that of the embeddings.
+
+    It is for the name "output.weight".
+
+    Args:
+        embeddings: their name in the folder.
+        tied: whether it is the matrix of the embeddings.
+        own: by what the matrix ``lm_head`` is multiplied.
+        of_embeddings: by what that of the embeddings is multiplied.
+    """
+    whole = scaled(f"{embeddings}.weight", of_embeddings)
+    lone = scaled("lm_head.weight", own)
+
+    def make(arrays: Sequence[Array], config: Config) -> Array | None:
+        return whole.make(arrays[1:], config) if tied(config) else lone.make(arrays, config)
+
+    def shape(shapes: Sequence[Shape], config: Config) -> Shape:
+        return whole.shape(shapes[1:], config) if tied(config) else lone.shape(shapes, config)
+
+    def shape_of_tied(shapes: Sequence[Shape], config: Config) -> Shape:
+        if not tied(config):
+            raise ModelError(
+                "the folder has no tensor 'lm_head.weight', and config.json does not have "
+                "tie_word_embeddings = true"
+            )
+        return whole.shape(shapes, config)
+
+    return (
+        Recipe((*lone.sources, *whole.sources), make, shape),
+        Recipe(whole.sources, whole.make, shape_of_tied),
     )
 
 

@@ -131,8 +131,8 @@ class Group:
     """The inputs of one part of a step: arrays of (sequences, tokens).
 
     ``rows`` are the rows to write in a cache that has a row for each position. If a row's number is
-    not its token's position, ``mask(window)`` gives what each token sees: (sequences, 1, tokens,
-    kv) float16, 0 or -inf; the window may be None. ``slot`` is the slot in which attention reads
+    not its token's position, ``mask(room)`` gives what each token sees: (sequences, 1, tokens, kv)
+    float16, 0 or -inf. ``slot`` is the slot in which attention reads
     the first sequence. ``kept`` gives each sequence's number, which is the row of its recurrent
     state; None: ``slot``, ``slot`` + 1, ... ``shared`` and ``shared_from`` are those of `Part`.
     ``adapters`` are the numbers of the tokens' adapters; None: no token has one. ``given`` are
@@ -146,7 +146,7 @@ class Group:
     rows: I32
     slot: int
     kv: int
-    mask: Callable[[int | None], F16] | None = None
+    mask: Callable[[Room], F16] | None = None
     kept: I32 | None = None
     shared: int = 0
     shared_from: int = 0
@@ -187,22 +187,20 @@ class Group:
     def mask_in(self, room: Room, length: int, ctx: int) -> F16:
         """The mask of a cache: which of its rows each token sees."""
         if self.mask is not None:
-            return self.mask(room.window)
+            return self.mask(room)
         if length == ctx:
-            return mask_of(self.positions, self.kv, room.window)
-        assert room.window is not None
-        return ring_mask(self.positions, length, room.window, min(self.kv, length))
+            return mask_of(self.positions, self.kv, room)
+        return ring_mask(self.positions, length, room, min(self.kv, length))
 
     def masks_in_turn(self, room: Room, length: int, ctx: int) -> list[F16]:
         """The masks of steps that each process the next token of each sequence."""
         n = self.positions.shape[1]
         if length == ctx:
-            whole = mask_of(self.positions, self.kv, room.window)
+            whole = mask_of(self.positions, self.kv, room)
             return [whole[:, :, i : i + 1] for i in range(n)]
-        assert room.window is not None
         seen = min(self.kv, length)  # a row of a ring changes its position from step to step
         steps = [self.positions[:, i : i + 1] for i in range(n)]
-        return [ring_mask(step, length, room.window, seen) for step in steps]
+        return [ring_mask(step, length, room, seen) for step in steps]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from anyio.lowlevel import checkpoint
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aggml.models.adapters.stacks import GraphAdapters
+    from aggml.models.blocks.experts import Experts
     from aggml.models.blocks.scope import Adapting
     from aggml.models.decoder.batch import Batch, Group, Shape
     from aggml.models.description import Description, Layer
@@ -438,7 +439,7 @@ def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
 
 def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
     """The mixer and the feed-forward block of a layer."""
-    before, net = _normed(at, layer.before_mixer, x), layer.feed_forward
+    before, net, entered = _normed(at, layer.before_mixer, x), layer.feed_forward, x
     y = layer.mixer.build(at, before)
     mixer = mixer_in(net)
     if mixer is None:
@@ -455,7 +456,10 @@ def _blocks(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
         into = _normed(at, layer.before_feed_forward, into)
     else:
         into = before
-    y = net.build(at, into)
+    if layer.routed_early:
+        y = cast("Experts", net).build(at, into, _only(last, entered))
+    else:
+        y = net.build(at, into)
     if mixer is not None:
         x, y = _only(last, x), _only(last, y)
         y = mixer.output(at if last is None else at.of_last(), y)

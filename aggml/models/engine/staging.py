@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from aggml.models.kv.rows import EVERYTHING
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+    from aggml.models.kv.room import Room
 
 __all__ = ["Chunk", "Piece", "mask", "place"]
 
@@ -114,12 +118,12 @@ class Chunk:
 
 
 def mask(
-    pieces: Sequence[Piece], tokens: int, kv: int, window: int | None = None
+    pieces: Sequence[Piece], tokens: int, kv: int, room: Room = EVERYTHING
 ) -> npt.NDArray[np.float16]:
     """The mask of attention, (1, 1, tokens, kv): 0 where a token sees a key, else -inf.
 
-    A token sees the keys of its own prompt up to itself; in a layer with a window only the last
-    ``window`` of them. In a range of `Piece.whole` it sees the later ones as well.
+    A token sees the keys of its own prompt up to itself, as far as ``room`` lets it. In a range of
+    `Piece.whole` it sees the later ones as well.
     """
     found = np.full((1, 1, tokens, kv), -np.inf, np.float16)
     begin = 0
@@ -128,10 +132,14 @@ def mask(
         # Row i sees first + i + 1 keys: each row is a window into zeros followed by -inf.
         line = np.zeros(piece.first + 2 * n, np.float16)
         line[piece.first + n :] = -np.inf
-        if window is not None:
-            line[: max(piece.first + n - window, 0)] = -np.inf
+        if room.window is not None and not room.chunked:
+            line[: max(piece.first + n - room.window, 0)] = -np.inf
         seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
-        found[0, 0, begin : begin + n, piece.begin : piece.end] = seen
+        own = found[0, 0, begin : begin + n, piece.begin : piece.end]
+        own[:] = seen
+        if room.chunked:
+            at = np.arange(piece.first, piece.first + n, dtype=np.int32)
+            own[np.arange(piece.first + n) < room.first_seen(at)[:, None]] = -np.inf
         for first, end in piece.whole:
             first, row = max(first, piece.first), begin + max(first - piece.first, 0)
             square = found[0, 0, row : row + end - first, piece.begin + first : piece.begin + end]

@@ -6,6 +6,12 @@ Here: descriptions. Not here: which row is which position (rows.py), the tensors
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Cached", "CrossMemory", "Room", "State"]
 
@@ -16,9 +22,22 @@ class Room:
 
     Attributes:
         window: how many positions a token sees, its own included; None: all before it.
+        chunked: positions come in chunks of ``window``, and a token sees those of its own chunk.
     """
 
     window: int | None = None
+    chunked: bool = False
+
+    def first_seen(self, positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """The first position that a token at each of these positions sees; it may be below 0."""
+        if self.window is None:
+            return np.zeros_like(positions)
+        found: npt.NDArray[np.int32] = (
+            positions - positions % self.window
+            if self.chunked
+            else positions - np.int32(self.window - 1)
+        )
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from aggml.models.kv.room import Room
+
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from aggml.models.kv.room import Room
 
     F16 = npt.NDArray[np.float16]
     I32 = npt.NDArray[np.int32]
 
-__all__ = ["ROWS_STEP", "length_of", "mask_of", "ring_mask", "rounded"]
+__all__ = ["EVERYTHING", "ROWS_STEP", "length_of", "mask_of", "ring_mask", "rounded"]
 
+EVERYTHING: Final = Room()
 ROWS_STEP: Final = 256  # caches and what attention reads are multiples of it: fewer graphs
 
 
@@ -43,7 +44,7 @@ def length_of(room: Room, ctx: int, chunk: int) -> int:
     return ctx if room.window is None else min(ctx, rounded(room.window + chunk - 1))
 
 
-def mask_of(positions: I32, seen: int, window: int | None = None) -> F16:
+def mask_of(positions: I32, seen: int, room: Room = EVERYTHING) -> F16:
     """(sequences, 1, tokens, seen): 0 for rows that a token sees, else -inf; row p is position p.
 
     Each token's mask is a view of one array, which holds zeros and then -inf. For the tokens of one
@@ -54,9 +55,15 @@ def mask_of(positions: I32, seen: int, window: int | None = None) -> F16:
     Args:
         positions: (sequences, tokens).
         seen: how many rows.
-        window: how many positions a token sees, its own included; None: all before it.
+        room: which positions a token sees.
     """
-    windows = _windows(seen, window)
+    if room.chunked:
+        whole, first_seen = mask_of(positions, seen), room.first_seen(positions)
+        if not first_seen.any():
+            return whole
+        hidden = np.arange(seen) < first_seen[:, None, :, None]
+        return np.where(hidden, np.float16(-np.inf), whole)
+    windows = _windows(seen, room.window)
     sequences, tokens = positions.shape
     first = int(positions[0, 0])
     # One token is asked for in each step of a generation; comparing it would take 30 us.
@@ -83,13 +90,13 @@ def _windows(seen: int, window: int | None) -> F16:
     return np.lib.stride_tricks.sliding_window_view(line, seen)
 
 
-def ring_mask(positions: I32, length: int, window: int, seen: int) -> F16:
+def ring_mask(positions: I32, length: int, room: Room, seen: int) -> F16:
     """`mask_of` for a ring, where row r holds the last written position p with p % length == r.
 
     Args:
         positions: (sequences, tokens), ascending in each sequence, and written in this order.
         length: rows of the ring.
-        window: how many positions a token sees, its own included.
+        room: which positions a token sees.
         seen: how many rows attention reads.
     """
     last = positions.max(axis=1)[:, None]
@@ -97,5 +104,6 @@ def ring_mask(positions: I32, length: int, window: int, seen: int) -> F16:
     held = last - (last - rows) % length  # negative: nothing has been written there
     held = held[:, None, None, :]
     at = positions[:, None, :, None]
-    visible = (held >= 0) & (held <= at) & (held > at - window)
+    first_seen = room.first_seen(positions)[:, None, :, None]
+    visible = (held >= 0) & (held <= at) & (held >= first_seen)
     return np.where(visible, np.float16(0), np.float16(-np.inf))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 #: States of all kinds, with attention beside them and without.
 STATES = (
-    "mamba2-groups", "rwkv7-two-heads", "qwen35", "lfm2",
+    "mamba2-groups", "rwkv6", "rwkv7-two-heads", "qwen35", "lfm2",
     *(pytest.param(x, marks=pytest.mark.slow)
       for x in ("mamba", "qwen3next", "falcon-h1", "nemotron_h", "granitehybrid")),
 )  # fmt: skip
