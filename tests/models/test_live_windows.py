@@ -230,7 +230,7 @@ def test_transcriptions_come_at_greater_distances_if_they_take_long() -> None:
 
 def test_a_pause_is_noticed_behind_speech_alone() -> None:
     sound, rng = LiveSound(), np.random.default_rng(3)
-    noise = rng.standard_normal(16000 * 3).astype(np.float32)
+    noise: Any = rng.standard_normal(16000 * 3).astype(np.float32)
     sound.add(noise / 100)
     assert not sound.pauses()  # nobody has spoken
     sound.add(noise / 3)

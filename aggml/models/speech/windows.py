@@ -327,14 +327,14 @@ class Windows:
         mover = SequenceMover(self._decoder)
         try:
             begun, silence = await self._begun(tried, slots, windows, languages, i)
-            for k, run in zip(tried, begun, strict=True):
+            for k, one in zip(tried, begun, strict=True):
                 beam = windows[k].asked.beam
-                if beam > 1 and run.temperature <= 0:
-                    await mover.spread(run.slot, beam, run.position + 1)
-                    beams = Beams(run.slot, beam, run.rules, run.position, run.most, [run.row])
+                if beam > 1 and one.temperature <= 0:
+                    await mover.spread(one.slot, beam, one.position + 1)
+                    beams = Beams(one.slot, beam, one.rules, one.position, one.most, [one.row])
                     runs.append(beams)
                 else:
-                    runs.append(run)
+                    runs.append(one)
             firsts = [run.position + 1 for run in runs]
             while True:
                 going = [run for run in runs if not run.done]
