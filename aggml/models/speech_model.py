@@ -318,21 +318,17 @@ class SpeechModel(Model):
                     ]
             words = once(words, draft.words, 0.0 if repeats else sound.seconds - draft.until)
             pace.missing, pace.took = 0.0, time.monotonic() - begin
-            if words:
-                final = agreement.hear(words, draft.words)
-                final += agreement.close(None if ended else sound.end - SETTLED)
-            else:
-                final = agreement.close() if ended else []
+            final = agreement.hear(words, draft.words)
+            final += agreement.close(None if ended else sound.end - SETTLED)
             if final and asked.language is None:
                 asked = replace(asked, language=language)
             first = sound.begin
             final += sound.trim(agreement, ended=ended)
-            cut = sound.begin > first
-            if words or cut:
-                decode = self.tokenizer.decode
+            if asked.beam == 1:
                 draft = draft_of(
-                    tokens, words, agreement, special, decode, begin=sound.begin, cut=cut
-                )
+                    tokens, words, agreement, special, self.tokenizer.decode,
+                    begin=sound.begin, cut=sound.begin > first,
+                )  # fmt: skip
             return final
 
         try:

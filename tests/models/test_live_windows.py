@@ -201,6 +201,9 @@ def test_a_draft_has_the_tokens_behind_the_cut() -> None:
     assert cut == Draft((times, 5, 6), 2, 1, 0.5)
     cut = draft_of(tokens, heard, agreement, SPECIAL, decode, begin=1.5, cut=True)
     assert cut == Draft((times, 6), 0, 0, 0.0)
+    agreement.final, agreement.open = [heard[0], Word(0.5, 1, " two")], [Word(1, 1, "fold")]
+    split = draft_of(tokens, heard[:2], agreement, SPECIAL, decode, begin=0.0, cut=False)
+    assert (split.certain, split.words) == (5, 2)
     other = [Word(0, 0.5, " won"), *heard[1:]]
     assert draft_of(tokens, other, agreement, SPECIAL, decode, begin=1.0, cut=True) == Draft()
 

@@ -318,7 +318,8 @@ def draft_of(
         begin: where the next sound begins.
         cut: whether that is later than before, so that words before it are not heard again.
     """
-    final = len(words) - len(agreement.open)
+    # One of the open words may be the end of a final one, which is a word of its own there alone.
+    final = len(words) - sum(any(x is y for y in words) for x in agreement.open)
     gone = sum((x.start + x.end) / 2 < begin for x in words[:final]) if cut else 0
     places = [i for i, token in enumerate(tokens) if token < special.end]
     text = [tokens[i] for i in places]

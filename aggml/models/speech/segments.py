@@ -139,11 +139,11 @@ async def segments(
     while at < recording.frames:
         size = min(length, recording.frames - at)
         window = Window(recording.window(at, length), asked, tuple(told), size)
-        if draft is not None:
+        if draft is not None and not at:
             most = draft.certain + FEWEST + round((size * HOP / RATE - draft.until) * DENSEST)
             window = replace(window, draft=draft.tokens, certain=draft.certain, most=most)
         said = await say(window)
-        if draft is not None and said.repeats and length < longest:
+        if draft is not None and not at and said.repeats and length < longest:
             mel = recording.window(at, longest)  # in longer windows the model errs less
             said = await say(replace(window, mel=mel, draft=draft.tokens[: draft.certain]))
         asked = replace(asked, language=said.language)
