@@ -32,12 +32,14 @@ from benchmarks import (
     kernels,
     lag,
     live,
+    live_peers,
     ops,
     pipelines,
     roofline,
     service,
     tasks,
 )
+from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Row, machine, progress, table
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ PARTS: Final = {
     awaits.PART: "the cost of an await; anyio's threads",
     pipelines.PART: "a pipeline, per item and stage; anyio's streams",
     live.PART: "Whisper hears 1 and 8 sounds: real-time factor, delay, lag of the loop",
+    live_peers.PART: "from sound to an answer, 8 clients; faster-whisper, llama.cpp in threads",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",
     growth.PART: "the cost of one future, stream, backend, input, call among up to 10,000",
@@ -70,7 +73,7 @@ LOOPS: Final = ("asyncio", "trio")
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
     "aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime", "openvino", "nncf",
-    "llama-cpp-python", "ik-llama-cpp-python", "xllamacpp",
+    "faster-whisper", "llama-cpp-python", "ik-llama-cpp-python", "xllamacpp",
 )  # fmt: skip
 
 
@@ -101,14 +104,18 @@ class Bench:
         if name == roofline.PART:
             return roofline.measure(self.roofline, quick=self.quick)
         on_loops = {
-            awaits.PART: awaits, pipelines.PART: pipelines, live.PART: live, lag.PART: lag,
-            growth.PART: growth,
+            awaits.PART: awaits, pipelines.PART: pipelines, live.PART: live,
+            live_peers.PART: live_peers, lag.PART: lag, growth.PART: growth,
         }  # fmt: skip
         if name in on_loops:
             rows: list[Row] = []
             for loop in LOOPS:
                 on_loop = partial(on_loops[name].measure, loop, quick=self.quick)
-                rows += anyio.run(on_loop, backend=loop)
+                try:
+                    rows += anyio.run(on_loop, backend=loop)
+                except MissingPeerError as error:
+                    self.missing.append(f"{name}: {error}")
+                    break
             return rows
         return anyio.run(self._measure(name))
 

@@ -296,6 +296,6 @@ async def steps_of_speech(
     mel = aggml.new_tensor(DType.F32, ne=(2 * audio.context_length, model.bands, slots), name="mel")
     rows = aggml.new_tensor(DType.I32, ne=(slots * audio.context_length,), name="rows").set_input()
     x = await heard(reduced, weights, mel.set_input())
-    graph = Graph(*memorized(weights, caches.layers, x, rows))
+    graph = Graph(*memorized(weights, caches.layers, x, [rows]))
     need, size = await _bytes_of(graph, device, [*weights.values(), *caches.all])
     return text | Footprint(need, size, _multiplied([graph], weights))

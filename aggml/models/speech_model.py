@@ -32,12 +32,22 @@ from aggml.models.errors import ModelError
 from aggml.models.model import Model
 from aggml.models.speech.chunks import heard_chunks
 from aggml.models.speech.listening import Listener
-from aggml.models.speech.live import Agreement, LiveSound, Partial, context_of
+from aggml.models.speech.live import (
+    SETTLED,
+    Agreement,
+    Draft,
+    LiveSound,
+    Pace,
+    Partial,
+    context_of,
+    draft_of,
+    once,
+)
 from aggml.models.speech.segments import Recording, Segment, segments
 from aggml.models.speech.sounds import read_sound_file
 from aggml.models.speech.special import LANGUAGES, Special
 from aggml.models.speech.waves import RATE
-from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
+from aggml.models.speech.windows import REPEATS, TEMPERATURES, Asked, Said, Window, Windows
 from aggml.models.speech.words import Word
 
 if TYPE_CHECKING:
@@ -52,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SpeechModel"]
 
-SLOWER: Final = 1.2  # sound between transcriptions, as a share of the time that one takes
 MOST_WAITING: Final = 1 << 16  # windows of tasks that wait at a time; more are refused
 
 
@@ -286,36 +295,50 @@ class SpeechModel(Model):
     async def _live(
         self, pieces: AsyncGenerator[F32], asked: Asked, prompt: str, step: float
     ) -> AsyncGenerator[Partial]:
-        sound, agreement = LiveSound(), Agreement()
+        sound, agreement, pace = LiveSound(), Agreement(), Pace(step)
+        special, draft = Special.of(self.vocabulary_size), Draft()
         language = asked.language or "en"
-        shown, missing, took = "", 0.0, 0.0  # missing: seconds that were not transcribed yet
+        shown = ""
 
-        async def transcribe_again() -> list[Word]:
-            nonlocal asked, language, missing, took
+        async def transcribe_again(*, ended: bool) -> list[Word]:
+            """Returns the words that became final; all of them if the speech has ``ended``."""
+            nonlocal asked, language, draft
             begin = time.monotonic()
             before = f"{prompt} {context_of(agreement, sound.begin)}"
-            words: list[Word] = []
-            found = self._segments(sound.samples, RATE, asked, before, previous=True)
+            words, tokens, repeats = list[Word](), list[int](), False
+            found = self._segments(sound.samples, RATE, asked, before, previous=True, draft=draft)
             async with contextlib.aclosing(found):
                 async for segment in found:
                     language = segment.language
+                    tokens += segment.tokens
+                    repeats = segment.compression > REPEATS
                     words += [
                         Word(x.start + sound.begin, x.end + sound.begin, x.text)
                         for x in segment.words
                     ]
-            missing, took = 0.0, time.monotonic() - begin
-            final = agreement.hear(words)
+            words = once(words, draft.words, 0.0 if repeats else sound.seconds - draft.until)
+            pace.missing, pace.took = 0.0, time.monotonic() - begin
+            final = agreement.hear(words, draft.words)
+            final += agreement.close(None if ended else sound.end - SETTLED)
             if final and asked.language is None:
                 asked = replace(asked, language=language)
-            return final + sound.trim(agreement)
+            first = sound.begin
+            final += sound.trim(agreement, ended=ended)
+            if asked.beam == 1:
+                draft = draft_of(
+                    tokens, words, agreement, special, self.tokenizer.decode,
+                    begin=sound.begin, cut=sound.begin > first,
+                )  # fmt: skip
+            return final
 
         try:
             async for piece in pieces:
                 sound.add(piece)
-                missing += len(piece) / RATE
-                if missing < max(step, SLOWER * took):
+                pace.missing += len(piece) / RATE
+                ended = pace.may_hurry and bool(agreement.open) and sound.pauses()
+                if not (ended or pace.due):
                     continue
-                final = await transcribe_again()
+                final = await transcribe_again(ended=ended)
                 if final:
                     yield Partial.of(final, language, final=True)
                 text = "".join(x.text for x in agreement.open)
@@ -324,7 +347,9 @@ class SpeechModel(Model):
                 shown = text
         finally:
             await pieces.aclose()
-        final = await transcribe_again() if missing and len(sound.samples) else []
+        final = []
+        if pace.missing and sound.seconds:
+            final = await transcribe_again(ended=True)
         final += agreement.close()
         if final:
             yield Partial.of(final, language, final=True)
@@ -349,6 +374,7 @@ class SpeechModel(Model):
         asked: Asked,
         prompt: str,
         previous: bool,
+        draft: Draft | None = None,
     ) -> AsyncGenerator[Segment]:
         words = self.tokenizer
         length = self._listener.frames
@@ -357,11 +383,11 @@ class SpeechModel(Model):
             heard, rate = await anyio.to_thread.run_sync(read_sound_file, samples)
         else:
             heard = samples
-        recording = await Recording.of(heard, rate, self._model.bands, length)
+        recording = await Recording.of(heard, rate, self._model.bands)
         before = words.encode(" " + prompt.strip(), special=False) if prompt.strip() else ()
         found = segments(
             self._one, recording, asked, words, Special.of(self.vocabulary_size), length=length,
-            prompt=before, previous=previous,
+            prompt=before, previous=previous, draft=draft,
         )  # fmt: skip
         async with contextlib.aclosing(found):
             async for segment in found:

@@ -58,9 +58,9 @@ def mean(table: dict[tuple[int, ...], Any], text: tuple[int, ...], *, ends: bool
 def test_a_beam_as_wide_as_the_tree_finds_the_best_text(seed: int) -> None:
     depth = 3
     table = tables(seed, depth)
-    beams = Beams(2, 4**depth * 2, _Any(), 10, [table[()]])  # type: ignore[arg-type]
+    beams = Beams(2, 4**depth * 2, _Any(), 10, depth, [table[()]])  # type: ignore[arg-type]
     while not beams.done:
-        beams.step(depth)
+        beams.step()
         beams.rows = [table[tuple(x.tokens)] for x in beams._texts if len(x.tokens) <= depth]
     text, score = beams.best
     texts = [x for n in range(depth) for x in product(range(END), repeat=n)]
@@ -71,12 +71,12 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_text(seed: int) -> None:
 
 def test_moves_tell_where_each_text_comes_from() -> None:
     rows = [np.array(x, np.float32) for x in ([0, 9, 0, 0, -9], [0, 0, 8, 7, -9])]
-    beams = Beams(3, 2, _Any(), 10, [np.array([5, 4, 0, 0, -9], np.float32)])  # type: ignore[arg-type]
-    beams.step(9)
+    beams = Beams(3, 2, _Any(), 10, 9, [np.array([5, 4, 0, 0, -9], np.float32)])  # type: ignore[arg-type]
+    beams.step()
     assert [x.tokens for x in beams._texts] == [[0], [1]]
     assert beams.moves == [(3, 4)]  # both come from the first sequence
     beams.rows = rows[::-1]
-    beams.step(9)
+    beams.step()
     assert beams.last == [x.tokens[-1] for x in beams._texts]
     for source, target in beams.moves:
         assert beams._texts[target - 3].tokens[:1] == [source - 3]

@@ -16,7 +16,7 @@ from aggml.models.forms import FormContext, TensorForm, linear
 from aggml.models.kv.room import CrossMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
@@ -81,7 +81,7 @@ class CrossAttention:
     @staticmethod
     def memorized(
         weights: Mapping[str, Tensor], prefix: str, caches: Mapping[str, Tensor], x: Tensor,
-        rows: Tensor,
+        rows: Sequence[Tensor],
     ) -> Iterator[Tensor]:  # fmt: skip
         """Nodes that write the keys and values of an input to one layer's memory.
 
@@ -90,11 +90,12 @@ class CrossAttention:
             prefix: of the names of this layer's weights, such as "blk.3.".
             caches: of this layer, by name.
             x: the input, [width, n].
-            rows: i32 [n], the rows to write.
+            rows: i32 [n] each, the rows to write; each of them gets the whole input.
         """
         for part in "kv":
             name = f"{prefix}cross_attn_{part}"
             y = ops.mul_mat(weights[f"{name}.weight"], x)
             bias = weights.get(f"{name}.bias")
             y = y if bias is None else ops.add(y, bias)
-            yield ops.set_rows(caches[f"cross_{part}"], y, rows)
+            for each in rows:
+                yield ops.set_rows(caches[f"cross_{part}"], y, each)

@@ -1,12 +1,13 @@
 """Aligning: the attention of a window's tokens to its audio, for the times of words.
 
-The decoder's own graph is built once more, for all tokens of a window at once. Its attention to the
-audio also brings the weights of some heads. Not here: times from these weights (words.py).
+The decoder's own graph is built once more, for all tokens of some windows at once. Its attention to
+the audio also brings the weights of some heads. Not here: times from these weights (words.py).
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,8 @@ import numpy as np
 from aggml import DType, ops
 from aggml.models.blocks import CrossAttention
 from aggml.models.blocks.attention import heads_of, queries_of
-from aggml.models.decoder.batch import piece
 from aggml.models.decoder.step import Builder
+from aggml.models.speech.prompts import prompts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
+    from aggml.models.decoder.batch import Batch, Shape
     from aggml.models.decoder.decoder import Decoder
+    from aggml.models.decoder.step import Step
 
     F32 = npt.NDArray[np.float32]
 
@@ -38,6 +41,7 @@ KNOWN: Final[dict[tuple[int, int, bool], tuple[tuple[int, int], ...]]] = {
     (6, 8, False): ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7)),
     (6, 8, True): ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6)),
 }
+KEPT: Final = 24  # graphs
 MOST: Final = 24  # heads of other models: 1,500 frames of 200 tokens are 1.2 MB of each
 
 
@@ -52,9 +56,10 @@ def alignment_heads(layers: int, heads: int, *, multilingual: bool) -> list[tupl
 
 @dataclass(frozen=True, slots=True)
 class _Aligned(CrossAttention):
-    """Attention that also brings the weights of some heads: [frames, tokens, heads]."""
+    """Attention that also brings the weights of some heads: [frames, tokens, sequences] each."""
 
     chosen: tuple[int, ...] = ()
+    brought_rows: int = 0  # the first frames, whose weights are brought
     brought: list[Tensor] = field(default_factory=list, compare=False)
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -63,16 +68,34 @@ class _Aligned(CrossAttention):
         (part,) = at.shape.parts
         queries = queries_of(q, part, 0)
         keys = heads_of(at.caches["cross_k"], self.head, self.heads, (part, self.rows, self.rows))
+        n = part.sequences
         for k in self.chosen:
-            one = ops.view_2d(keys, self.head, self.rows, keys.nb[1], k * keys.nb[2])
-            ask = ops.view_2d(queries, self.head, part.tokens, queries.nb[1], k * queries.nb[2])
+            one = ops.view_3d(keys, self.head, self.rows, n, keys.nb[1], keys.nb[3], k * keys.nb[2])
+            ask = ops.view_3d(
+                queries, self.head, part.tokens, n, queries.nb[1], queries.nb[3],
+                k * queries.nb[2],
+            )  # fmt: skip
             if one.dtype is not DType.F32:
                 one = ops.cast(ops.cont(one), DType.F32)
             scores = ops.mul_mat(one, ops.cont(ask))
             weights = ops.soft_max_ext(scores, None, 1 / math.sqrt(self.head), 0.0)
+            if self.brought_rows < self.rows:
+                weights = ops.cont(
+                    ops.view_3d(
+                        weights, self.brought_rows, part.tokens, n, weights.nb[1], weights.nb[2], 0
+                    )
+                )
             self.brought.append(weights.set_output())
             at.kept.append(weights)
         return CrossAttention.build(self, at, x)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _AlignedStep:
+    """A step of a decoder, and the tensors of its weights of attention."""
+
+    step: Step
+    brought: list[Tensor]
 
 
 class Aligner:
@@ -88,7 +111,15 @@ class Aligner:
         model = decoder.model
         cross = model.layers[0].cross
         assert isinstance(cross, CrossAttention)
+        self._rows = cross.rows
         self._heads = alignment_heads(len(model.layers), cross.heads, multilingual=multilingual)
+        self._steps: OrderedDict[tuple[Shape, int], _AlignedStep] = OrderedDict()
+
+    def clear(self) -> None:
+        """Free the graphs."""
+        for kept in self._steps.values():
+            self._decoder.site.forget(kept.step.graph)
+        self._steps.clear()
 
     async def attention(self, slot: int, ids: Sequence[int]) -> F32:
         """The weights of all tokens of a window in sequence ``slot``: (heads, tokens, frames).
@@ -97,25 +128,55 @@ class Aligner:
 
         Cancellation: aborts the computation; the sequence is undefined.
         """
+        return (await self.attention_of(slot, [ids], self._rows))[0]
+
+    async def attention_of(
+        self, slot: int, texts: Sequence[Sequence[int]], frames: int
+    ) -> list[F32]:
+        """The weights of windows in the sequences ``slot``, ``slot`` + 1, ...
+
+        Args:
+            slot: the first sequence.
+            texts: the tokens of each window.
+            frames: of how many of the first frames the weights are wanted.
+
+        Returns:
+            Of each window (heads, tokens, frames). A window that is shorter than the model's is
+            heard as several copies, and the weights are those of the first one: shares of 1 over
+            the number of copies.
+
+        Cancellation: aborts the computation; the sequences are undefined.
+        """
         decoder = self._decoder
+        with decoder.lifetime.use("Aligner"):
+            batch = prompts(decoder, slot, [(ids, 0) for ids in texts], [range(1) for _ in texts])
+            kept = await self._step(batch, frames)
+            found = await decoder.site.run(kept.step.graph, kept.step.inputs(batch), kept.brought)
+        shape = (len(texts), -1, frames)
+        heads = np.stack([np.asarray(x).reshape(shape) for x in found], axis=1)
+        return [of[:, : len(ids)] for of, ids in zip(heads, texts, strict=True)]
+
+    async def _step(self, batch: Batch, frames: int) -> _AlignedStep:
+        """The step of a batch; its graph is kept for the next batch of that shape."""
+        decoder = self._decoder
+        shape = batch.shape(0)
+        kept = self._steps.get((shape, frames))
+        if kept is not None:
+            self._steps.move_to_end((shape, frames))
+            return kept
         brought: list[Tensor] = []
         layers = []
         for i, layer in enumerate(decoder.model.layers):
             cross = layer.cross
             assert isinstance(cross, CrossAttention)
             chosen = tuple(head for at, head in self._heads if at == i)
-            aligned = _Aligned(cross.heads, cross.head, cross.rows, chosen, brought)
+            aligned = _Aligned(cross.heads, cross.head, cross.rows, chosen, frames, brought)
             layers.append(replace(layer, cross=aligned))
-        with decoder.lifetime.use("Aligner"):
-            model = replace(decoder.model, layers=tuple(layers))
-            builder = Builder(model, decoder.weights, decoder.caches, decoder.ctx)
-            rows = np.array([slot * decoder.ctx], np.int32)
-            batch = piece(ids, 0, rows, slot, decoder.seen(len(ids) - 1), every=False)
-            step = await builder.build(batch.shape(0))
-            await decoder.site.prepare(step.graph)
-            try:
-                found = await decoder.site.run(step.graph, step.inputs(batch), brought)
-            finally:
-                decoder.site.forget(step.graph)
-        shape = (len(ids), brought[0].ne[0])
-        return np.stack([np.asarray(x).reshape(shape) for x in found])
+        model = replace(decoder.model, layers=tuple(layers))
+        builder = Builder(model, decoder.weights, decoder.caches, decoder.ctx)
+        kept = _AlignedStep(await builder.build(shape), brought)
+        await decoder.site.prepare(kept.step.graph)
+        self._steps[shape, frames] = kept
+        if len(self._steps) > KEPT:
+            decoder.site.forget(self._steps.popitem(last=False)[1].step.graph)
+        return kept

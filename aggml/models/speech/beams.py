@@ -49,6 +49,7 @@ class Beams:
         size: the most texts.
         rules: which token may come.
         position: of the last token.
+        most: tokens of a text.
         rows: logits after each text.
         done: whether the best text is known.
         moves: (source, target) of the sequences that change since the last step.
@@ -58,6 +59,7 @@ class Beams:
     size: int
     rules: SpeechRules
     position: int
+    most: int
     rows: list[F32]
     done: bool = False
     moves: list[tuple[int, int]] = field(default_factory=list)
@@ -70,7 +72,7 @@ class Beams:
         found = [x.tokens[-1] if x.tokens else self.rules.special.begin for x in self._texts]
         return found + [found[0]] * (self.size - len(found))
 
-    def step(self, most: int) -> None:
+    def step(self) -> None:
         """Choose the best continuations of all texts. Takes a millisecond for each text.
 
         As many texts as ``size`` go on; those that end are set aside. When ``size`` have ended, the
@@ -105,7 +107,8 @@ class Beams:
         self.position += 1
         if texts:
             self._texts = texts
-        self.done = not texts or len(self._ended) >= self.size or len(self._texts[0].tokens) >= most
+        full = len(self._texts[0].tokens) >= self.most
+        self.done = full or not texts or len(self._ended) >= self.size
 
     @property
     def best(self) -> tuple[list[int], float]:

@@ -1,14 +1,16 @@
 """Listener: runs the encoder of a model of speech.
 
 From windows of a spectrogram it computes the keys and values to which the decoder's layers attend,
-and writes them to the decoder's caches, once for each window. Not here: the layers
-(../encoder/graph.py, ../blocks/cross.py), the decoder.
+and writes them to the decoder's caches, once for each window. Those of a window that is shorter
+than the model's are written several times over, until all rows of the sequence are written: the
+softmax over k equal copies gives what one copy would give, so the decoder need not know of it. Not
+here: the layers (../encoder/graph.py, ../blocks/cross.py), the decoder.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from anyio.lowlevel import checkpoint
@@ -21,7 +23,7 @@ from aggml.models.encoder.packing import PackingShape
 from aggml.models.lifetime import Lifetime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -32,16 +34,18 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["Listener", "heard", "memorized"]
+__all__ = ["Listener", "frames_for", "heard", "memorized"]
+
+COPIES: Final = (5, 4, 3, 2)  # how often shorter windows fit: they have 6, 7.5, 10 and 15 seconds
 
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The graph for some number of windows, and its inputs."""
+    """The graph for some number of windows of one length, and its inputs."""
 
     graph: Graph
     mel: Tensor
-    rows: Tensor
+    rows: list[Tensor]  # to write, of each copy
 
 
 def _convolved(
@@ -67,7 +71,10 @@ async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Te
     x = ops.reshape_3d(x, audio.width, n, windows)
     x, n = _convolved(weights, "enc.conv2", ops.cont(ops.transpose(x)), 2)
     x = ops.reshape_3d(x, audio.width, n, windows)
-    x = ops.add(x, weights["enc.position_embd.weight"])
+    table = weights["enc.position_embd.weight"]
+    if n < table.ne[1]:  # a shorter window
+        table = ops.view_2d(table, audio.width, n, table.nb[1], 0)
+    x = ops.add(x, table)
     x = ops.reshape_2d(x, audio.width, n * windows)
     shape = PackingShape(windows, n, 1, masked=False)
     nodes = Nodes(audio, weights, {None: None}, None, shape, "enc.")
@@ -77,10 +84,26 @@ async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Te
     return nodes.norm("enc.output_norm", x)
 
 
+def frames_for(least: int, most: int) -> int:
+    """The frames of the shortest window that has ``least`` of them, where ``most`` fill a window.
+
+    A shorter window fits a whole number of times into the longest one, and has an even number of
+    frames, of which the encoder makes half as many rows.
+    """
+    fitting = [most // k for k in COPIES if most % (2 * k) == 0]
+    return next((x for x in fitting if x >= least), most)
+
+
 def memorized(
-    weights: Mapping[str, Tensor], layers: Sequence[Mapping[str, Tensor]], x: Tensor, rows: Tensor
+    weights: Mapping[str, Tensor],
+    layers: Sequence[Mapping[str, Tensor]],
+    x: Tensor,
+    rows: Sequence[Tensor],
 ) -> list[Tensor]:
-    """The nodes that write the keys and values of ``x`` to ``rows`` of the caches of all layers."""
+    """The nodes that write the keys and values of ``x`` to rows of the caches of all layers.
+
+    They are written once for each of ``rows``.
+    """
     written: list[Tensor] = []
     for i, caches in enumerate(layers):
         written += CrossAttention.memorized(weights, f"blk.{i}.", caches, x, rows)
@@ -99,7 +122,9 @@ class Listener:
         self.model = model
         self.frames: int = 2 * model.audio.context_length
         self._decoder = decoder
-        self._programs: dict[int, _Program] = {}
+        self._programs: dict[tuple[int, int], _Program] = {}  # by frames and windows
+        #: Functions that free what others keep on the decoder's device.
+        self.freed: list[Callable[[], object]] = []
         self.lifetime: Lifetime = Lifetime(self._free)
 
     def close(self) -> None:
@@ -117,33 +142,49 @@ class Listener:
         for program in self._programs.values():
             self._decoder.site.forget(program.graph)
         self._programs.clear()
+        for free in self.freed:
+            free()
+        self.freed.clear()
         self._decoder.close()
 
     async def listen(self, windows: Sequence[F32], slots: Sequence[int] | None = None) -> None:
         """Encode windows, each (bands, frames), for the decoder's sequences.
 
         Args:
-            windows: their spectrograms.
+            windows: their spectrograms, whose frames are those that `frames_for` gives.
             slots: the sequence of each; None: 0, 1, ...
 
         Cancellation: aborts the computation; the keys and values of these sequences are undefined.
         """
-        n, kept = len(windows), self.model.audio.context_length
+        slots = range(len(windows)) if slots is None else slots
+        alike: dict[int, list[tuple[F32, int]]] = {}  # windows of the same length go together
+        for mel, slot in zip(windows, slots, strict=True):
+            alike.setdefault(mel.shape[1], []).append((mel, slot))
         with self.lifetime.use("Listener"):
-            program = self._programs.get(n)
-            if program is None:
-                program = self._programs[n] = await self._program(n)
-            firsts = np.arange(n) if slots is None else np.asarray(slots)
-            rows = (firsts[:, None] * kept + np.arange(kept)).astype(np.int32).reshape(-1)
-            mel = np.stack(list(windows))
-            site = self._decoder.site
-            await site.run(program.graph, {program.mel: mel, program.rows: rows})
+            for frames, those in alike.items():
+                await self._encode(frames, those)
 
-    async def _program(self, n: int) -> _Program:
-        weights = self._decoder.weights
-        kept = self.model.audio.context_length
-        mel = aggml.new_tensor(DType.F32, ne=(self.frames, self.model.bands, n), name="mel")
-        rows = aggml.new_tensor(DType.I32, ne=(n * kept,), name="rows").set_input()
+    async def _encode(self, frames: int, windows: Sequence[tuple[F32, int]]) -> None:
+        """Encode windows of ``frames`` frames, each for a sequence."""
+        key = frames, len(windows)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = await self._program(*key)
+        kept, n = self.model.audio.context_length, frames // 2
+        firsts = np.array([slot for _, slot in windows], np.int32)[:, None] * kept
+        mel = np.stack([mel for mel, _ in windows])
+        inputs: dict[Tensor, npt.ArrayLike] = {program.mel: mel}
+        for i, rows in enumerate(program.rows):
+            inputs[rows] = (firsts + np.arange(i * n, (i + 1) * n, dtype=np.int32)).reshape(-1)
+        await self._decoder.site.run(program.graph, inputs)
+
+    async def _program(self, frames: int, windows: int) -> _Program:
+        weights, n = self._decoder.weights, frames // 2 * windows
+        copies = self.frames // frames
+        mel = aggml.new_tensor(DType.F32, ne=(frames, self.model.bands, windows), name="mel")
+        rows = [
+            aggml.new_tensor(DType.I32, ne=(n,), name="rows").set_input() for _ in range(copies)
+        ]
         x = await heard(self.model, weights, mel.set_input())
         graph = Graph(*memorized(weights, self._decoder.caches.layers, x, rows))
         await self._decoder.site.prepare(graph)

@@ -14,6 +14,7 @@ import numpy as np
 from anyio.lowlevel import checkpoint
 
 from aggml.models.speech.features import HOP, spectrogram
+from aggml.models.speech.listening import frames_for
 from aggml.models.speech.waves import RATE, mono, resampled
 from aggml.models.speech.windows import Window
 from aggml.models.speech.words import Word, words_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from aggml.models.speech.live import Draft
     from aggml.models.speech.special import Special
     from aggml.models.speech.windows import Asked, Said
     from aggml.models.tokenizers import Vocabulary
@@ -32,7 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["Recording", "Segment", "segments"]
 
 TIME: Final = 0.02  # seconds from a token of time to the next
+MARGIN: Final = 200  # frames of silence behind a sound that goes on; with fewer, text is repeated
+FEWEST: Final = 16  # tokens that are not certain of such a sound, at most, however short it is
+DENSEST: Final = 10  # and for each second
 STEPS: Final = 2  # frames of the spectrogram in that time
+BEHIND: Final = 2 * HOP  # samples of silence behind a recording: its last frames reach into it
 HOT: Final = 0.5  # text of a higher temperature is not given to the next window as context
 
 
@@ -69,7 +75,7 @@ class Recording:
     """The spectrogram of a recording.
 
     Attributes:
-        mel: (bands, frames), followed by a window of silence.
+        mel: (bands, frames), followed by a moment of silence.
         frames: of the recording itself.
     """
 
@@ -77,7 +83,7 @@ class Recording:
     frames: int
 
     @classmethod
-    async def of(cls, samples: npt.ArrayLike, rate: int, bands: int, window: int) -> Recording:
+    async def of(cls, samples: npt.ArrayLike, rate: int, bands: int) -> Recording:
         """The spectrogram of samples at any rate; computed in a thread.
 
         Raises:
@@ -86,7 +92,7 @@ class Recording:
 
         def make() -> Recording:
             heard = resampled(mono(samples), rate)
-            return cls(spectrogram(heard, bands, window * HOP), len(heard) // HOP)
+            return cls(spectrogram(heard, bands, BEHIND), len(heard) // HOP)
 
         return await anyio.to_thread.run_sync(make)
 
@@ -108,6 +114,7 @@ async def segments(
     length: int,
     prompt: Sequence[int] = (),
     previous: bool = True,
+    draft: Draft | None = None,
 ) -> AsyncGenerator[Segment]:
     """The segments of a recording, each as soon as its window is decoded.
 
@@ -120,17 +127,33 @@ async def segments(
         length: frames of a window.
         prompt: tokens of a text as if it had been said before.
         previous: whether the text of each window is given to the next one as context.
+        draft: how the text probably begins; then the sound is one window and at most one segment.
+            The window is as short as it may be, but if the text repeats itself, it is decoded
+            again with the longest window. None: there are as many windows as are needed.
     """
+    longest = length
+    if draft is not None:
+        length = frames_for(recording.frames + MARGIN, length)
     told: list[int] = list(prompt)
     at = 0
     while at < recording.frames:
         size = min(length, recording.frames - at)
-        said = await say(Window(recording.window(at, length), asked, tuple(told), size))
+        window = Window(recording.window(at, length), asked, tuple(told), size)
+        if draft is not None and not at:
+            most = draft.certain + FEWEST + round((size * HOP / RATE - draft.until) * DENSEST)
+            window = replace(window, draft=draft.tokens, certain=draft.certain, most=most)
+        said = await say(window)
+        if draft is not None and not at and said.repeats and length < longest:
+            mel = recording.window(at, longest)  # in longer windows the model errs less
+            said = await say(replace(window, mel=mel, draft=draft.tokens[: draft.certain]))
         asked = replace(asked, language=said.language)
         if said.silent:
             at += size
             continue
-        found, step = _parts(said, special, size)
+        if draft is None:
+            found, step = _parts(said, special, size)
+        else:
+            found, step = [(0.0, size * HOP / RATE, said.tokens)], size
         count = 0  # tokens of the segments before
         for start, end, tokens in found:
             begin = at * HOP / RATE

@@ -1,12 +1,15 @@
 """Windows: decodes what is said in windows of 30 s, several of them together.
 
 Here: the prompt of a window, greedy decoding, higher temperatures if the text is improbable or
-repeats itself. Not here: which token may come (deciding.py), several texts side by side (beams.py),
+repeats itself. A window that was decoded before, with less sound, has a draft: the device computes
+the logits after all of its tokens in one step, and they are taken as long as they are the most
+probable ones. Not here: which token may come (deciding.py), several texts side by side (beams.py),
 which windows there are (segments.py).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,11 +21,12 @@ from aggml.models.decoder.sampling import without_nan
 from aggml.models.speech.aligning import Aligner
 from aggml.models.speech.beams import Beams, SequenceMover
 from aggml.models.speech.deciding import SpeechRules, compression, log_softmax, suppressed
+from aggml.models.speech.prompts import prompts
 from aggml.models.speech.special import LANGUAGES
 from aggml.models.speech.words import token_times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["TEMPERATURES", "Asked", "Said", "Window", "Windows"]
+__all__ = ["REPEATS", "TEMPERATURES", "Asked", "Said", "Window", "Windows"]
 
 #: As in Whisper's paper. They are tried in turn until a text is believed: see `Said.believed`.
 TEMPERATURES: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -67,19 +71,25 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Thirty seconds of a spectrogram.
+    """Thirty seconds of a spectrogram, or fewer.
 
     Attributes:
         mel: (bands, frames).
         asked: what the caller wants.
         before: tokens of the text before this window.
         frames: how many belong to the recording; None: all.
+        draft: tokens that its text probably begins with.
+        certain: how many of them it begins with in any case.
+        most: the most tokens; None: as many as fit.
     """
 
     mel: F32
     asked: Asked
     before: Sequence[int] = ()
     frames: int | None = None
+    draft: Sequence[int] = ()
+    certain: int = 0
+    most: int | None = None
 
     def __len__(self) -> int:
         """How many of the decoder's sequences it needs."""
@@ -99,6 +109,8 @@ class Said:
         no_speech: the probability that nobody speaks.
         begins: when each token that is no time begins, and when the last one ends, in seconds of
             the window; empty: not asked for.
+        certain: how many of the tokens the window had to begin with; they do not count in
+            ``logprob`` and ``compression``.
     """
 
     tokens: list[int]
@@ -108,16 +120,22 @@ class Said:
     compression: float
     no_speech: float
     begins: tuple[float, ...] = ()
+    certain: int = 0
 
     @property
     def silent(self) -> bool:
         """Whether nobody speaks: silence is probable, and the text is a guess."""
-        return self.no_speech > SILENT and self.logprob < UNSURE
+        return self.no_speech > SILENT and self.logprob < UNSURE and not self.certain
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the text repeats itself."""
+        return self.compression > REPEATS
 
     @property
     def believed(self) -> bool:
         """Whether the text, or silence, is kept, so that no higher temperature is tried."""
-        return self.silent or (self.compression <= REPEATS and self.logprob >= UNSURE)
+        return self.silent or (not self.repeats and self.logprob >= UNSURE)
 
 
 @dataclass(slots=True)
@@ -129,8 +147,11 @@ class _Run:
     temperature: float
     random: np.random.Generator
     position: int  # of the last token
+    most: int  # tokens
     row: F32  # logits after the last token
     made: list[int] = field(default_factory=list)
+    draft: deque[tuple[int, F32]] = field(default_factory=deque)  # tokens, logits after each
+    certain: int = 0  # of the tokens made, how many were given
     logprob: float = 0.0
     done: bool = False
     size: int = 1
@@ -154,8 +175,18 @@ class _Run:
         """The tokens, and the sum of the logarithms of their probabilities."""
         return self.made, self.logprob
 
-    def step(self, most: int) -> None:
-        """Choose the next token from the logits."""
+    def step(self) -> None:
+        """Choose the next token from the logits, and further ones while the draft has them, too."""
+        self._choose()
+        while self.draft and not self.done:
+            token, row = self.draft.popleft()
+            if token != self.made[-1]:
+                break
+            self.row = row
+            self._choose()
+        self.draft.clear()
+
+    def _choose(self) -> None:
         logits = without_nan(self.row)
         self.rules.apply(logits, self.made)
         logprobs = log_softmax(logits)
@@ -170,7 +201,7 @@ class _Run:
             return
         self.made.append(token)
         self.position += 1
-        self.done = len(self.made) >= most
+        self.done = len(self.made) >= self.most
 
 
 class Windows:
@@ -195,6 +226,7 @@ class Windows:
             context // 2
         )  # the most tokens of a window's text; one fewer of the text before
         self._aligner = Aligner(decoder, multilingual=special.multilingual)
+        listener.freed.append(self._aligner.clear)
         self._never = suppressed(words, special)
         blank = [*words.encode(" ", special=False), special.end]
         self._blank = np.array(blank, np.int64)
@@ -229,25 +261,50 @@ class Windows:
             said = await self._try(tried, slots, windows, languages, i)
             found.update(said)
             open_ = [k for k in tried if not said[k].believed]
-        for i, window in enumerate(windows):
-            if window.asked.words and not found[i].silent:
-                found[i] = await self._timed(slots[i], window, found[i])
+        timed = [
+            k
+            for k, x in enumerate(windows)
+            if x.asked.words and not found[k].silent and any(map(self._is_text, found[k].tokens))
+        ]
+        if timed:
+            found |= await self._timed(timed, slots, windows, found)
         return [found[i] for i in range(len(windows))]
 
-    async def _timed(self, slot: int, window: Window, said: Said) -> Said:
-        """What is said with the times of its tokens."""
+    def _is_text(self, token: int) -> bool:
+        return token < self.special.end
+
+    async def _timed(
+        self, timed: Sequence[int], slots: Sequence[int], windows: Sequence[Window],
+        found: Mapping[int, Said],
+    ) -> dict[int, Said]:  # fmt: skip
+        """What is said in some windows, with the times of the tokens."""
         special = self.special
-        text = [x for x in said.tokens if x < special.end]
-        first = [special.begin]
-        if special.multilingual:
-            task = special.translate if window.asked.translate else special.transcribe
-            first += [special.language(said.language), task]
-        first.append(special.no_times)
-        attention = await self._aligner.attention(slot, [*first, *text, special.end])
-        frames = (window.mel.shape[1] if window.frames is None else window.frames) // 2
-        steps = attention[:, len(first) - 1 : -1]
-        begins = await anyio.to_thread.run_sync(token_times, steps, frames)
-        return replace(said, begins=tuple(float(x) for x in begins))
+        low = slots[timed[0]]
+        texts: list[Sequence[int]] = [[special.end]] * (slots[timed[-1]] + 1 - low)
+        firsts, frames = {}, {}
+        for k in timed:
+            said, window = found[k], windows[k]
+            first = [special.begin]
+            if special.multilingual:
+                task = special.translate if window.asked.translate else special.transcribe
+                first += [special.language(said.language), task]
+            first.append(special.no_times)
+            text = filter(self._is_text, said.tokens)
+            texts[slots[k] - low] = [*first, *text, special.end]
+            firsts[k] = len(first)
+            frames[k] = (window.mel.shape[1] if window.frames is None else window.frames) // 2
+        most = max(windows[k].mel.shape[1] for k in timed) // 2
+        attention = await self._aligner.attention_of(low, texts, most)
+
+        def times() -> dict[int, Said]:
+            timed_ = {}
+            for k in timed:
+                steps = attention[slots[k] - low][:, firsts[k] - 1 : -1]
+                begins = token_times(steps, frames[k])
+                timed_[k] = replace(found[k], begins=tuple(float(x) for x in begins))
+            return timed_
+
+        return await anyio.to_thread.run_sync(times)
 
     async def _language(self, slot: int, asked: Asked) -> str:
         """The language that was asked for, or the most probable one."""
@@ -270,26 +327,24 @@ class Windows:
     ) -> dict[int, Said]:
         """Decode these windows, each from its sequence on, at their ``i``-th temperature."""
         runs: list[_Run | Beams] = []
-        silence: list[float] = []
         mover = SequenceMover(self._decoder)
         try:
-            for k in tried:
-                begun, silent = await self._begun(slots[k], windows[k], languages[k], i)
-                silence.append(silent)
+            begun, silence = await self._begun(tried, slots, windows, languages, i)
+            for k, one in zip(tried, begun, strict=True):
                 beam = windows[k].asked.beam
-                if beam > 1 and begun.temperature <= 0:
-                    await mover.spread(begun.slot, beam, begun.position + 1)
-                    runs.append(Beams(begun.slot, beam, begun.rules, begun.position, [begun.row]))
+                if beam > 1 and one.temperature <= 0:
+                    await mover.spread(one.slot, beam, one.position + 1)
+                    beams = Beams(one.slot, beam, one.rules, one.position, one.most, [one.row])
+                    runs.append(beams)
                 else:
-                    runs.append(begun)
+                    runs.append(one)
             firsts = [run.position + 1 for run in runs]
             while True:
+                going = [run for run in runs if not run.done]
+                await anyio.to_thread.run_sync(_step_all, going)  # a row of logits takes 1 ms
                 for run, first in zip(runs, firsts, strict=True):
                     if isinstance(run, Beams) and not run.done:
-                        await anyio.to_thread.run_sync(run.step, self.most)
                         await mover.move(run.moves, first, run.position)
-                    elif not run.done:
-                        run.step(self.most)
                 if all(run.done for run in runs):
                     break
                 await self._advance(runs)
@@ -301,26 +356,58 @@ class Windows:
         }
 
     async def _begun(
-        self, slot: int, window: Window, language: str, i: int
-    ) -> tuple[_Run, float]:  # fmt: skip
-        """Process a window's prompt; returns the window's run and the probability of silence."""
-        special, asked = self.special, window.asked
-        before = list(window.before)[-(self.most - 1) :]
-        first = [*((special.previous, *before) if before else ()), special.begin]
-        rest: list[int] = []
-        if special.multilingual:
-            task = special.translate if asked.translate else special.transcribe
-            rest += [special.language(language), task]
-        if not asked.times:
-            rest.append(special.no_times)
-        row = await self._decoder.prefill(slot, first)
-        silence = float(np.exp(log_softmax(row)[special.no_speech]))
-        if rest:
-            row = await self._decoder.prefill(slot, rest, len(first))
-        rules = SpeechRules(special, self._never, self._blank, asked.times)
-        seed = None if asked.seed is None else [asked.seed, i]
-        position = len(first) + len(rest) - 1
-        return _Run(slot, rules, asked.temperatures[i], default_rng(seed), position, row), silence
+        self,
+        tried: Sequence[int],
+        slots: Sequence[int],
+        windows: Sequence[Window],
+        languages: Sequence[str],
+        i: int,
+    ) -> tuple[list[_Run], list[float]]:
+        """Process the prompts and drafts of windows.
+
+        Returns their runs, and the probability of silence in each.
+        """
+        special, low = self.special, slots[tried[0]]
+        n = slots[tried[-1]] + 1 - low
+        texts: list[tuple[Sequence[int], int]] = [([special.end], 0)] * n
+        ends: list[Sequence[int]] = [()] * n
+        runs = []
+        for k in tried:
+            window, asked = windows[k], windows[k].asked
+            before = list(window.before)[-(self.most - 1) :]
+            prompt = [*((special.previous, *before) if before else ()), special.begin]
+            begin = len(prompt) - 1
+            if special.multilingual:
+                task = special.translate if asked.translate else special.transcribe
+                prompt += [special.language(languages[k]), task]
+            if not asked.times:
+                prompt.append(special.no_times)
+            heat = asked.temperatures[i]
+            most = min(self.most, 2 * self.most - len(prompt), window.most or self.most)
+            draft = list(window.draft)[: most - 1] if heat <= 0 and asked.beam == 1 else []
+            given = min(window.certain, len(draft))
+            rules = SpeechRules(special, self._never, self._blank, asked.times)
+            seed = None if asked.seed is None else [asked.seed, i]
+            run = _Run(
+                slots[k], rules, heat, default_rng(seed), len(prompt) - 1 + given, most,
+                np.empty(0, np.float32), draft[:given], certain=given,
+            )  # fmt: skip
+            run.draft.extend((x, run.row) for x in draft[given:])
+            at = slots[k] - low
+            texts[at] = [*prompt, *draft], 0
+            ends[at] = [begin, *range(len(prompt) - 1 + given, len(prompt) + len(draft))]
+            runs.append(run)
+        future = await self._decoder.queue(prompts(self._decoder, low, texts, ends))
+        (logits,) = await future
+        rows = np.asarray(logits).reshape(-1, self._decoder.vocabulary)
+        silence, at = [], 0
+        for run in runs:
+            silence.append(float(np.exp(log_softmax(rows[at])[special.no_speech])))
+            run.row = rows[at + 1]
+            after = rows[at + 2 :]
+            run.draft = deque((x, after[i]) for i, (x, _) in enumerate(run.draft))
+            at += 2 + len(run.draft)
+        return runs, silence
 
     async def _advance(self, runs: Sequence[_Run | Beams]) -> None:
         """One decoding step of all sequences from the first to the last unfinished one.
@@ -342,5 +429,12 @@ class Windows:
 
     def _said(self, run: _Run | Beams, heat: float, language: str, silence: float) -> Said:
         made, logprob = run.best
-        text = self._words.decode([x for x in made if x < self.special.end])
-        return Said(made, language, heat, logprob / (len(made) + 1), compression(text), silence)
+        given = run.certain if isinstance(run, _Run) else 0
+        text = self._words.decode([x for x in made[given:] if x < self.special.end])
+        mean = logprob / (len(made) - given + 1)
+        return Said(made, language, heat, mean, compression(text), silence, certain=given)
+
+
+def _step_all(runs: Sequence[_Run | Beams]) -> None:
+    for run in runs:
+        run.step()
