@@ -112,6 +112,8 @@ class ChatTemplate:
         try:
             # Templates test these with "is none", which is false for a name that is not defined.
             usual: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
+            if "datetime" in self.whole_source:  # Firefunction's template asks for it
+                usual["datetime"] = _now("%b %d %Y")
             with self._limits():
                 context = template.new_context(
                     {

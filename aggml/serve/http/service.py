@@ -84,11 +84,12 @@ class Options:
         ping: seconds after which a silent stream gets a comment; 0: never.
         rate: requests that a client may begin in a minute; None: any number.
         concurrency: requests that a client may have under way; None: any number.
-        cors: origins whose pages may ask; ("*",): all.
+        cors: origins whose pages may ask; "localhost": those of this machine; "*": all.
         memory: bytes for all models together: each is loaded when it is asked for first, and
             unloaded when others need its room; None: all are loaded at once and stay.
         idle: with ``memory``: seconds after which a model that nobody uses is unloaded.
         page: whether there is a page with a chat at ``/``.
+        without: paths of routes that are answered 501, such as ``/slots``.
         sessions: sessions of live speech at a time; further ones are refused.
         session_idle: seconds after which a session from which nothing came is ended.
     """
@@ -118,6 +119,7 @@ class Options:
     memory: int | None = None
     idle: float | None = None
     page: bool = True
+    without: Sequence[str] = ()
     sessions: int = 256
     session_idle: float = 300.0
 
@@ -170,6 +172,12 @@ class ServedEntry:
     adapters: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     seen: int = 0
+
+    @property
+    def listed(self) -> list[str]:
+        """The names that are listed: its aliases, or its file's if it has none."""
+        aliases = [x for x in self.names if x not in (ANY, name_of(self.path))]
+        return aliases or [self.name]
 
     @property
     def name(self) -> str:
