@@ -158,6 +158,9 @@ async def test_aliases_are_listed_instead_of_the_name_of_the_file(file: Path) ->
         assert [x["aliases"] for x in told] == [["b", "a"]] * 2
         for name in ("a", "small", "other"):
             await ask(client, "/v1/completions", prompt="a", max_tokens=1, model=name)
+    async with serving(models=[file], aliases=["small", "x", "x"]) as (_, client):
+        told = (await client.get("/models")).json()["data"]
+        assert [x["id"] for x in told] == ["small", "x"]
 
 
 async def test_a_prompt_ends_where_it_is_asked_to(file: Path) -> None:

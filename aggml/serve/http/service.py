@@ -160,6 +160,7 @@ class ServedEntry:
         kind: its class, once it is known.
         heads: what it has heads for, beside its kind.
         adapters: those that requests may choose, by name, as for `aggml.models.load`.
+        of_file: its name if it has no alias: that of its file; None: an alias is the same.
         title: what its file calls it.
         seen: `id` of the model that was prepared last.
     """
@@ -170,13 +171,14 @@ class ServedEntry:
     kind: type[Model] | None = None
     heads: frozenset[Head] = frozenset()
     adapters: Mapping[str, Any] = field(default_factory=dict)
+    of_file: str | None = None
     title: str = ""
     seen: int = 0
 
     @property
     def listed(self) -> list[str]:
         """The names that are listed: its aliases, or its file's if it has none."""
-        aliases = [x for x in self.names if x not in (ANY, name_of(self.path))]
+        aliases = [x for x in self.names if x not in (ANY, self.of_file)]
         return aliases or [self.name]
 
     @property
@@ -545,9 +547,9 @@ def _entries(options: Options) -> list[ServedEntry]:
     found = []
     for path, stem, others in zip(paths, stems, aliases, strict=True):
         # Files of one name are told apart by their aliases.
-        alone = stems.count(stem) == 1 or set(others) <= {ANY}
-        names = [*others, stem] if alone else others
-        found.append(ServedEntry(path, names))
+        alone = stem not in others and (stems.count(stem) == 1 or set(others) <= {ANY})
+        names = list(dict.fromkeys([*others, stem] if alone else others))
+        found.append(ServedEntry(path, names, of_file=stem if alone else None))
     if options.adapters:
         found[0].adapters = options.adapters
     seen: set[str] = set()
