@@ -223,3 +223,57 @@ def test_a_server_listens_on_several_addresses(file: Path, server: str) -> None:
         for host in ("127.0.0.1", "127.0.0.2"):
             answer = httpx.get(f"http://{host}:{port}/health")
             assert answer.json()["status"] == "ok"
+
+
+async def test_logprobs_of_a_completion_have_the_token_that_was_drawn(file: Path) -> None:
+    """OpenAI: the drawn token is always there, so a place has one more token than was asked for."""
+    given = {"prompt": "ab", "max_tokens": 4, "temperature": 100, "top_k": 0, "seed": 1}
+    async with serving(models=[file]) as (_, client):
+        for n in (0, 2):
+            told = (await ask(client, "/v1/completions", **given, logprobs=n))["choices"][0]
+            rows = told["logprobs"]
+            for token, p, best in zip(
+                rows["tokens"], rows["token_logprobs"], rows["top_logprobs"], strict=True
+            ):
+                assert best[token] == p
+                assert max(n, 1) <= len(best) <= n + 1
+
+
+async def test_usage_in_every_event_needs_usage_at_all(file: Path) -> None:
+    async with serving(models=[file]) as (_, client):
+        for path, more in (
+            ("/v1/completions", {"prompt": "a"}),
+            ("/v1/chat/completions", {"messages": MESSAGES}),
+        ):
+            given = more | {"max_tokens": 2, **GREEDY}
+            for includes in (True, False):
+                options = {"include_usage": includes, "continuous_usage_stats": True}
+                body = given | {"stream": True, "stream_options": options}
+                async with client.stream("POST", path, json=body) as response:
+                    told = ["usage" in x for x in await events(response)]
+                assert told == [includes] * len(told)
+
+
+async def test_tokens_of_a_prompt_are_told_once(file: Path) -> None:
+    given = {"max_tokens": 2, "return_token_ids": True, **GREEDY}
+    async with serving(models=[file]) as (_, client):
+        ids = (await ask(client, "/tokenize", content="ab", add_special=True))["tokens"]
+        text = await ask(client, "/v1/completions", prompt="ab", **given)
+        assert text["choices"][0]["prompt_token_ids"] == ids
+        chat = await ask(client, "/v1/chat/completions", messages=MESSAGES, **given)
+        asked = (await ask(client, "/tokenize", messages=MESSAGES))["tokens"]
+        assert chat["prompt_token_ids"] == asked
+        for path, more in (
+            ("/v1/completions", {"prompt": ["ab", "ab"]}),
+            ("/v1/chat/completions", {"messages": MESSAGES}),
+        ):
+            body = given | more | {"stream": True}
+            async with client.stream("POST", path, json=body) as response:
+                pieces = await events(response)
+            whole = [x["prompt_token_ids"] for x in pieces if "prompt_token_ids" in x]
+            each = [
+                x["choices"][0]["prompt_token_ids"]
+                for x in pieces
+                if "prompt_token_ids" in x["choices"][0]
+            ]
+            assert (whole, each) == (([], [ids, ids]) if "prompt" in more else ([asked], []))

@@ -172,9 +172,12 @@ class Choice(ABC):
 
     def prompt_text(self) -> str:
         """The text of the prompt, with the names of control tokens; pictures are left out."""
-        words = self._model.tokenizer
-        ids = None if self.tokens is None else self.tokens.ids(words)
-        return spell_out(words, [x for x in ids or () if x >= 0])
+        return spell_out(self._model.tokenizer, self.prompt_ids())
+
+    def prompt_ids(self) -> list[int]:
+        """The tokens of the prompt; pictures are left out."""
+        ids = None if self.tokens is None else self.tokens.ids(self._model.tokenizer)
+        return [x for x in ids or () if x >= 0]
 
     @property
     def made(self) -> int:

@@ -376,9 +376,10 @@ async def tokenize(exchange: Exchange) -> Response:
         ids = await encode(make, text)
     if vllm:
         found = {"tokens": ids, "count": len(ids), "max_model_len": model.ctx}
-        if given.return_token_strs:
-            found["token_strs"] = [words.pieces[x] if x >= 0 else "" for x in ids]
-        return as_json(found)
+        names = (
+            [words.pieces[x] if x >= 0 else "" for x in ids] if given.return_token_strs else None
+        )
+        return as_json(found | {"token_strs": names if given.return_token_strs else None})
     if not given.with_pieces:
         return as_json({"tokens": ids})
     return as_json({"tokens": [{"id": x, "piece": _piece(words.bytes_of(x))} for x in ids]})

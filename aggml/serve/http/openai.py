@@ -138,7 +138,8 @@ class _OpenAI(Writer):
         name = so_far.name if so_far else secrets.token_hex(12)
         options = given.stream_options if given.stream else None
         self._usage = options is not None and bool(options.include_usage)
-        self._always = options is not None and bool(options.continuous_usage_stats)
+        self._always = self._usage and bool(options and options.continuous_usage_stats)
+        self._prompted: set[int] = set()  # choices of which the prompt is told
         self._kind = "chat.completion" if self.chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{name}",
@@ -174,8 +175,12 @@ class _OpenAI(Writer):
             }
             if self._given.return_token_ids:
                 one["token_ids"] = choice.ids
+                if not self.chat:
+                    one["prompt_token_ids"] = choice.prompt_ids()
             found.append(one)
         answer = {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
+        if self._given.return_token_ids and self.chat:
+            answer["prompt_token_ids"] = self.choices[0].prompt_ids()
         if self._given.timings_per_token:
             answer["timings"] = sum_of_timings(self.choices)
         return answer | self._verbose()
@@ -215,9 +220,15 @@ class _OpenAI(Writer):
             "index": choice.index, **content, "finish_reason": reason,
             "logprobs": self._told(choice, told) if told else None,
         }  # fmt: skip
+        chunk = self._chunk([one])
         if ids is not None and self._given.return_token_ids:
             one["token_ids"] = ids
-        chunk = self._chunk([one])
+            # vLLM tells them once: a chat has one prompt, a completion may have several.
+            if self.chat and not self._prompted:
+                chunk["prompt_token_ids"] = choice.prompt_ids()
+            elif not self.chat and choice.index not in self._prompted:
+                one["prompt_token_ids"] = choice.prompt_ids()
+            self._prompted.add(choice.index)
         if self._given.timings_per_token and (ids or reason):
             chunk["timings"] = timings_of(choice)
         if self._always:
@@ -365,12 +376,16 @@ def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
     return {
         "tokens": [_spelling(x.spelt) for x in told],
         "token_logprobs": [x.logprob for x in told],
-        "top_logprobs": [
-            None if x.logprob is None else {_spelling(token): p for _, token, p in x.best}
-            for x in told
-        ],
+        "top_logprobs": [None if x.logprob is None else _with_drawn(x) for x in told],
         "text_offset": [x.begin for x in told],
     }
+
+
+def _with_drawn(told: Told) -> dict[str, float | None]:
+    """The best tokens in a place; the one that was drawn is always among them, as OpenAI has it."""
+    found: dict[str, float | None] = {_spelling(token): p for _, token, p in told.best}
+    found.setdefault(_spelling(told.spelt), told.logprob)
+    return found
 
 
 def _spelling(spelt: bytes) -> str:

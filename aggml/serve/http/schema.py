@@ -268,9 +268,12 @@ class Generation(Sampling, kw_only=True):
     n: Annotated[int, about("answers to each prompt", ge=1, le=64)] = 1
     stream: Annotated[bool, about("send the answer as server-sent events")] = False
     stream_options: Annotated[
-        StreamOptions | None, about("`include_usage`: the event before the last one has the usage")
+        StreamOptions | None,
+        about("`include_usage`: the event before the last one has the usage"),
     ] = None
-    return_token_ids: Annotated[bool, about("each choice has its `token_ids`, too")] = False
+    return_token_ids: Annotated[
+        bool, about("each choice has its `token_ids`, and the answer the `prompt_token_ids`")
+    ] = False
     timings_per_token: Annotated[
         bool, about("the answer and each event with tokens have llama-server's `timings`")
     ] = False
