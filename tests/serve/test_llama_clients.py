@@ -188,7 +188,8 @@ async def test_a_prompt_ends_where_it_is_asked_to(file: Path) -> None:
 
 
 async def test_a_template_may_ask_for_the_date(file: Path) -> None:
-    template = "Today is {{ datetime }}.{{ messages[0].content }}"
+    template = "{% if tools %}functools[{% endif %}Today is {{ datetime }}.{{ functions[2:] }}"
+    template += "{{ messages[0].content }}"
     async with serving(models=[file], chat_template=template) as (_, client):
         told = (await ask(client, "/apply-template", messages=MESSAGES))["prompt"]
         assert re.fullmatch(r"Today is [A-Z][a-z]{2} \d\d \d{4}\.hello", told)
