@@ -278,3 +278,17 @@ async def test_tokens_of_a_prompt_are_told_once(file: Path) -> None:
                 if "prompt_token_ids" in x["choices"][0]
             ]
             assert (whole, each) == (([], [ids, ids]) if "prompt" in more else ([asked], []))
+
+
+async def test_probabilities_after_sampling_have_names_of_their_own(file: Path) -> None:
+    given = {"prompt": "ab", "n_predict": 4, "n_probs": 10, "temperature": 1.0, "seed": 5}
+    async with serving(models=[file]) as (_, client):
+        told = await ask(client, "/completion", **given, post_sampling_probs=True, top_k=4,
+                         top_p=1, min_p=0)  # fmt: skip
+        assert len(told["completion_probabilities"]) == 4
+        for x in told["completion_probabilities"]:
+            assert set(x) == {"id", "token", "bytes", "prob", "top_probs"}
+            assert x["prob"] in [y["prob"] for y in x["top_probs"]]
+            assert sum(y["prob"] for y in x["top_probs"]) == pytest.approx(1)
+        plain = await ask(client, "/completion", **given)
+        assert all(len(x["top_logprobs"]) == 10 for x in plain["completion_probabilities"])

@@ -107,7 +107,9 @@ class _Completions(Writer):
             "tokens_evaluated": choice.prompt_tokens,
         }  # fmt: skip
         if self._given.n_probs:
-            event["completion_probabilities"] = _probabilities(piece.told)
+            event["completion_probabilities"] = _probabilities(
+                piece.told, drawn=self._given.post_sampling_probs
+            )
         if self._given.timings_per_token:
             event["timings"] = timings_of(choice)
         return event_of(self._chosen(event))
@@ -144,7 +146,9 @@ class _Completions(Writer):
             "tokens_cached": choice.prompt_tokens + made, "timings": timings_of(choice),
         }  # fmt: skip
         if given.n_probs and shown:
-            found["completion_probabilities"] = _probabilities(told)
+            found["completion_probabilities"] = _probabilities(
+                told, drawn=given.post_sampling_probs
+            )
         return found
 
     def _chosen(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -162,15 +166,18 @@ class _Completions(Writer):
         return found
 
 
-def _probabilities(told: Sequence[Told]) -> list[dict[str, Any]]:
+def _probabilities(told: Sequence[Told], *, drawn: bool) -> list[dict[str, Any]]:
+    """How probable tokens were: logarithms of the model's, or those with which they were drawn."""
+
     def one(token: int, spelt: bytes, logprob: float | None) -> dict[str, Any]:
         text = spelt.decode("utf-8", "replace")
-        return {"id": token, "token": text, "bytes": list(spelt), "logprob": logprob}
+        found: dict[str, Any] = {"id": token, "token": text, "bytes": list(spelt)}
+        if drawn:
+            return found | {"prob": None if logprob is None else math.exp(logprob)}
+        return found | {"logprob": logprob}
 
-    return [
-        {**one(x.id, x.spelt, x.logprob), "top_logprobs": [one(*best) for best in x.best]}
-        for x in told
-    ]
+    name = "top_probs" if drawn else "top_logprobs"
+    return [{**one(x.id, x.spelt, x.logprob), name: [one(*best) for best in x.best]} for x in told]
 
 
 def _settings(
@@ -265,6 +272,8 @@ async def _complete(
     options = sampling_options(given, model, exchange, given.n_probs or None)
     limit = limit_of(given.n_predict, model) or 1  # 0 computes the prompt, and tells no token
     options |= {"max_tokens": limit, "logit_bias": bias}
+    if given.post_sampling_probs:
+        options["post_sampling_probs"] = True
     after = given.t_max_predict_ms / 1000 if given.t_max_predict_ms else None
     n = given.n_cmpl
     choices = [

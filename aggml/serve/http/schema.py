@@ -787,6 +787,9 @@ class LlamaCompletion(Sampling, kw_only=True):
     n_cmpl: Annotated[int, about("answers to each prompt", ge=1, le=64)] = 1
     stream: Annotated[bool, about("send the answer as server-sent events")] = False
     n_probs: Annotated[int, about("so many probable tokens beside each one", ge=0, le=BEST)] = 0
+    post_sampling_probs: Annotated[
+        bool, about("`n_probs` tells the probabilities with which tokens are drawn")
+    ] = False
     return_tokens: Annotated[bool, about("the answer has its `tokens`")] = False
     response_fields: Annotated[
         list[str] | None, about("the fields of the answer; `a/b` is taken out of `a`")
