@@ -208,12 +208,15 @@ async def test_embeddings_without_pooling_are_those_of_tokens(file: Path) -> Non
 
 
 async def test_a_model_that_sleeps_is_described_without_waking_it(file: Path) -> None:
-    async with serving(models=[file], memory=1 << 30, api_key="k") as (_, client):
+    async with serving(models=[file], memory=1 << 30, api_key="k") as (app, client):
         client.headers["x-api-key"] = "k"
         assert (await client.get("/props")).json()["is_sleeping"] is True
         assert (await client.get("/models")).json()["data"][0]["status"]["value"] == "unloaded"
         await ask(client, "/completion", prompt="a", n_predict=1)
         assert (await client.get("/props")).json()["is_sleeping"] is False
+        uses = app.state.service.host.models["small"].uses
+        assert (await client.get("/props")).json()["total_slots"] >= 1
+        assert app.state.service.host.models["small"].uses == uses
 
 
 @pytest.mark.parametrize("server", LOOPS)

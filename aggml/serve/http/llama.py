@@ -452,9 +452,9 @@ def _usual(exchange: Exchange) -> LlamaCompletion:
 async def properties(exchange: Exchange) -> Response:
     """Describe the model and the settings that a request has by default."""
     given = _usual(exchange)
-    asleep = _asleep(exchange)
-    if asleep is not None:
-        return asleep
+    known = _without_use(exchange)
+    if known is not None:
+        return known
     model = await exchange.text_or_vector_model(given)
     entry = exchange.service.find(exchange.model or "")
     found: dict[str, Any] = {
@@ -470,15 +470,24 @@ async def properties(exchange: Exchange) -> Response:
         found["chat_template"] = model.template.source
         found["bos_token"] = "" if words.bos is None else words.pieces[words.bos]
         found["eos_token"] = "" if words.eos is None else words.pieces[words.eos]
-    return as_json({"default_generation_settings": settings, **found})
+    entry.told = {"default_generation_settings": settings, **found}
+    return as_json(entry.told)
 
 
-def _asleep(exchange: Exchange) -> Response | None:
-    """What is known without a model, if that which would answer is unloaded; None: it is there."""
+def _without_use(exchange: Exchange) -> Response | None:
+    """What is known of a host's model without using it: a program that looks must not wake it.
+
+    None: the model has to be asked.
+    """
     service = exchange.service
-    if service.host is None or service.state_of(service.entries[0]) != "unloaded":
-        return None
     entry = service.entries[0]
+    if service.host is None:
+        return None
+    state = service.state_of(entry)
+    if state == "loaded" and entry.told is not None:
+        return as_json(entry.told)
+    if state != "unloaded":
+        return None
     return as_json({
         "default_generation_settings": {"is_processing": False},
         "total_slots": service.options.limits.slots or 1, "model_alias": entry.name,

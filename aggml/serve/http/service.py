@@ -163,6 +163,7 @@ class ServedEntry:
         of_file: its name if it has no alias: that of its file; None: an alias is the same.
         title: what its file calls it.
         seen: `id` of the model that was prepared last.
+        told: what ``/props`` says of that model, so that asking again is no use of it.
     """
 
     path: Path
@@ -174,6 +175,7 @@ class ServedEntry:
     of_file: str | None = None
     title: str = ""
     seen: int = 0
+    told: dict[str, Any] | None = None
 
     @property
     def listed(self) -> list[str]:
@@ -444,7 +446,7 @@ class Service:
         async with self.host.use(entry.name) as model:
             if entry.seen != id(model):
                 await prepare(model, entry.path)
-                entry.seen = id(model)
+                entry.seen, entry.told = id(model), None
                 self._know(entry, model)
             yield model
 
