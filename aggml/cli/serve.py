@@ -47,7 +47,10 @@ def _named_values(
     "models", nargs=-1, required=True, metavar="MODEL...",
     type=UserPath(exists=True, path_type=Path),
 )  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True,
+    help="Address to listen on; several are divided by commas, as in 127.0.0.1,::1.",
+)  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
     help="Port to listen on; 0: a free one, which the log names.",
@@ -125,7 +128,8 @@ def _named_values(
 )  # fmt: skip
 @click.option(
     "--cors", multiple=True, metavar="ORIGIN",
-    help="Let pages of this origin ask, such as https://chat.example; *: of all. [default: none]",
+    help="Let pages of this origin ask, such as https://chat.example; localhost: those of this "
+    "machine, of any port; *: of all. [default: none]",
 )  # fmt: skip
 @click.option(
     "--memory", type=click.IntRange(1), metavar="MB",
@@ -144,6 +148,10 @@ def _named_values(
 @click.option(
     "--session-idle", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True,
     metavar="S", help="Seconds after which a session from which nothing came is ended.",
+)  # fmt: skip
+@click.option(
+    "--without", multiple=True, metavar="PATH",
+    help="Answer the route of this path with 501, such as /slots or /metrics. [default: none]",
 )  # fmt: skip
 @click.option("--no-page", is_flag=True, help="Do not show the page with a chat at /.")
 @device_options
@@ -261,7 +269,7 @@ def _service_options(given: Mapping[str, Any]) -> dict[str, Any]:
     same = (
         "deadline", "drain", "api_key", "api_key_file", "aliases", "adapters", "defaults",
         "strict", "max_inputs", "header_timeout", "body_timeout", "ping", "rate", "concurrency",
-        "cors", "idle", "sessions", "session_idle",
+        "cors", "idle", "sessions", "session_idle", "without",
     )  # fmt: skip
     return {name: given[name] for name in same} | {
         "max_body": given["max_body"] << 20,

@@ -249,6 +249,10 @@ def _biases(
     help="With --json also the probability of each token, and of the N most probable ones. "
     "[default: none]",
 )  # fmt: skip
+@click.option(
+    "--post-sampling-probs", is_flag=True,
+    help="With --logprobs: the probabilities with which tokens are drawn, not the model's.",
+)  # fmt: skip
 @sampling_options(max_tokens=24, temperature=0.0)
 @awaited
 async def generate(
@@ -265,6 +269,7 @@ async def generate(
     prompt: str | None,
     as_json: bool,
     logprobs: int | None,
+    post_sampling_probs: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
     """Continue a prompt with MODEL, a GGUF file or a folder of Hugging Face."""
@@ -280,7 +285,9 @@ async def generate(
         made, pieces, told, first = [], [], [], 0.0
         begin = time.perf_counter()
         given: Any = [*pictures, text] if pictures else ids
-        stream = loaded.generate(given, logprobs=logprobs, **sampling)
+        stream = loaded.generate(
+            given, logprobs=logprobs, post_sampling_probs=post_sampling_probs, **sampling
+        )
         async for token in stream:
             first = first or time.perf_counter()
             made.append(token.id)

@@ -153,6 +153,7 @@ class BlockingTextModel(BlockingModel):
         repetition_penalty: float = 1.0,
         logit_bias: Mapping[int, float] | None = None,
         logprobs: int | None = None,
+        post_sampling_probs: bool = False,
         min_tokens: int = 0,
         ignore_eos: bool = False,
         priority: int = 0,

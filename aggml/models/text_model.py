@@ -275,6 +275,7 @@ class TextModel(Model):
         repetition_penalty: float = 1.0,
         logit_bias: Mapping[int, float] | None = None,
         logprobs: int | None = None,
+        post_sampling_probs: bool = False,
         min_tokens: int = 0,
         ignore_eos: bool = False,
         priority: int = 0,
@@ -329,6 +330,8 @@ class TextModel(Model):
             logit_bias: ids of tokens, each with a number that is added to its logit.
             logprobs: give each token its ``logprob``, and in ``top`` so many of the most probable
                 tokens in its place, at most 64.
+            post_sampling_probs: these probabilities are those with which tokens are drawn, after
+                penalties, temperature and all other steps; tokens that cannot be drawn have none.
             min_tokens: while the answer has fewer tokens, none that ends it is chosen, and stop
                 texts do not count.
             ignore_eos: do not end at the tokens that the file names.
@@ -409,7 +412,8 @@ class TextModel(Model):
             top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop, stop_ids=stop_ids,
             presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty, logit_bias=logit_bias, logprobs=logprobs,
-            min_tokens=min_tokens, ignore_eos=ignore_eos, priority=priority, deadline=deadline,
+            post_sampling_probs=post_sampling_probs, min_tokens=min_tokens,
+            ignore_eos=ignore_eos, priority=priority, deadline=deadline,
             schema=schema, regex=regex, choices=choices, grammar=grammar, typical_p=typical_p,
             top_n_sigma=top_n_sigma, xtc_probability=xtc_probability, xtc_threshold=xtc_threshold,
             dry_multiplier=dry_multiplier, dry_base=dry_base,

@@ -46,8 +46,8 @@ class Token:
             the context is full. "stop": a stop text has come, or the model chose a token that ends
             the text. The latter is known one step later, so it is None until the generation has
             ended. None for other tokens.
-        logprob: natural logarithm of its probability before temperature, penalties and biases; None
-            unless ``logprobs`` was given.
+        logprob: natural logarithm of its probability before temperature, penalties and biases, or
+            with ``post_sampling_probs`` after them; None unless ``logprobs`` was given.
         top: ids and logarithms of the most probable tokens in its place, the best first; as many as
             ``logprobs`` says.
         begin: how many characters of the answer come before its own.

@@ -53,6 +53,7 @@ RIGHT = {
     "repetition_penalty": {"2.5", "huge"},
     "logit_bias": {"None"},
     "logprobs": {"None"},
+    "post_sampling_probs": {"True", "np.bool"},
     "min_tokens": {"huge"},
     "ignore_eos": {"True", "np.bool"},
     "priority": {"-1"},

@@ -385,3 +385,38 @@ async def test_who_uses_none_of_them_keeps_the_way_by_the_device(model: TextMode
     assert isinstance(request.sampler, Sampler)
     assert request.sampler.chain is None
     await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [Chain(), Chain(typical_p=0.7), Chain(top_n_sigma=1.0), Chain(xtc_probability=1.0)],
+)
+def test_chances_are_those_with_which_tokens_are_drawn(chain: Chain) -> None:
+    logits = logits_of(7)
+    numbers = (0.7, 12, 0.9, 0.02)
+    xtc = chain.xtc_probability > 0
+    wanted = by_hand(logits.astype(float).tolist(), chain, *numbers, xtc=xtc)
+    draw = ChainDraw(replace(chain, tells=True), lambda _: b"")
+    token = draw.draw(logits, None, [], numbers, 0.6, 0.0, 5)
+    ids, shares = draw.take_chances(5)
+    assert token in ids
+    assert dict(zip(ids.tolist(), shares, strict=True)) == pytest.approx(wanted, rel=1e-5)
+    assert shares.tolist() == sorted(shares, reverse=True)
+
+
+async def test_probabilities_after_sampling_are_told_if_they_are_asked_for(
+    model: TextModel,
+) -> None:
+    options: dict[str, Any] = {"max_tokens": 6, "logprobs": 64, "post_sampling_probs": True}
+    async for token in model.generate("a", **options, temperature=1.0, top_k=5, top_p=1.0, seed=3):
+        assert token.top is not None
+        chances = {x: math.exp(p) for x, p in token.top}
+        assert len(chances) == 5
+        assert math.fsum(chances.values()) == pytest.approx(1)
+        assert token.logprob == dict(token.top)[token.id]
+    async for token in model.generate("a", **options):  # the best token alone can be drawn
+        assert (token.logprob, token.top) == (0.0, [(token.id, 0.0)])
+    async for token in model.generate("a", **options, temperature=1.0, choices=["xyz"]):
+        assert token.logprob == pytest.approx(0)
+    plain = [x async for x in model.generate("a", max_tokens=2, logprobs=3)]
+    assert all(len(x.top or ()) == 3 for x in plain)

@@ -95,7 +95,7 @@ def test_langchain_s_standard_tests(address: str, tmp_path: Any) -> None:
     pytest.importorskip("langchain_tests")
     pytest.importorskip("langchain_openai")
     (tmp_path / "test_standard.py").write_text(STANDARD.format(address=address))
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    (tmp_path / "pytest.ini").write_text(INI)
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb", "short"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -103,6 +103,12 @@ def test_langchain_s_standard_tests(address: str, tmp_path: Any) -> None:
     assert ended.returncode == 0, ended.stdout[-8000:]
 
 
+# The library keeps connections between tests, so these share an event loop.
+INI: Final = """[pytest]
+asyncio_mode = auto
+asyncio_default_test_loop_scope = session
+asyncio_default_fixture_loop_scope = session
+"""
 # A model of this size repeats itself in some answers, so a penalty keeps them from the limit.
 STANDARD: Final = """
 from langchain_openai import ChatOpenAI

@@ -473,6 +473,7 @@ async def encode_chat(
     tool_choice: str | Mapping[str, Any] = "auto",
     think: bool | int | str | None = None,
     continue_final: bool = False,
+    add_generation_prompt: bool = True,
 ) -> list[int]:
     """Token ids of a conversation, up to where the model's answer begins.
 
@@ -486,6 +487,8 @@ async def encode_chat(
         tool_choice: as of `TextModel.chat`.
         think: as of `TextModel.chat`.
         continue_final: end within the last message, which is the assistant's.
+        add_generation_prompt: end where the assistant's message begins; False: behind the last
+            message.
 
     Raises:
         InvalidArgument: something is no message, as ``messages[3].content``.
@@ -493,7 +496,7 @@ async def encode_chat(
     """
     prompt = await _prompt(
         "encode_chat", model, messages, template_args, tools, tool_choice, think,
-        continue_final=continue_final,
+        continue_final=continue_final, add_generation_prompt=add_generation_prompt,
     )  # fmt: skip
     return (await _seen(model, prompt)).ids
 
@@ -514,6 +517,7 @@ async def render_chat(
     tool_choice: str | Mapping[str, Any] = "auto",
     think: bool | int | str | None = None,
     continue_final: bool = False,
+    add_generation_prompt: bool = True,
 ) -> str:
     """The text of a conversation, up to where the model's answer begins; as `encode_chat`.
 
@@ -525,7 +529,7 @@ async def render_chat(
     """
     prompt = await _prompt(
         "render_chat", model, messages, template_args, tools, tool_choice, think,
-        continue_final=continue_final,
+        continue_final=continue_final, add_generation_prompt=add_generation_prompt,
     )  # fmt: skip
     return prompt.plain
 
@@ -540,6 +544,7 @@ async def _prompt(
     think: bool | int | str | None,
     *,
     continue_final: bool,
+    add_generation_prompt: bool,
 ) -> Prompt:
     """The prompt of a conversation, after all arguments were checked."""
     known = _read(model, place, messages)
@@ -549,7 +554,10 @@ async def _prompt(
     if flag(place, "continue_final", continue_final):
         _check_final(place, known)
     given = {**wishes(model.template.whole_source, wanted), **given}
-    return await encode_messages(model, known, given, offer, continue_final=continue_final)
+    return await encode_messages(
+        model, known, given, offer, continue_final=continue_final,
+        begins=flag(place, "add_generation_prompt", add_generation_prompt),
+    )  # fmt: skip
 
 
 def _read(

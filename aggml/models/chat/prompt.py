@@ -114,6 +114,7 @@ async def encode_messages(
     form: ToolFormat | None = None,
     *,
     continue_final: bool = False,
+    begins: bool = True,
 ) -> Prompt:
     """The prompt of a conversation, with one BOS if the model expects it.
 
@@ -127,6 +128,7 @@ async def encode_messages(
         offer: the functions that the model may call; None: none.
         form: how the model writes calls.
         continue_final: end within the last message, which is the assistant's.
+        begins: end where a new message of the assistant begins, unless one is continued.
 
     Raises:
         ModelError: the template refuses the conversation, or fails.
@@ -152,23 +154,19 @@ async def encode_messages(
         else:
             known = _told_in_text(known, given)
         known = _with_thoughts(known)
-        end = ""
+        end, opens = "", begins and not continue_final
         if continue_final:
             end = "Z" + secrets.token_hex(8) + "Z"
             known = [*known[:-1], known[-1] | {"content": known[-1]["content"] + end}]
         try:
-            text = template.render(
-                template.in_parts(known), add_generation_prompt=not continue_final, **more
-            )
+            text = template.render(template.in_parts(known), add_generation_prompt=opens, **more)
         except ModelError:  # some templates take no message of the system
             if not given or knows_tools(source) or len(known) < 2 or known[0]["role"] != "system":
                 raise
             first, second, *rest = known
             joined = f"{first['content']}\n\n{second['content']}"
             known = [second | {"content": joined}, *rest]
-            text = template.render(
-                template.in_parts(known), add_generation_prompt=not continue_final, **more
-            )
+            text = template.render(template.in_parts(known), add_generation_prompt=opens, **more)
         if continue_final:
             at = text.rfind(end)
             if at < 0:

@@ -113,6 +113,10 @@ class ChatTemplate:
         try:
             # Templates test these with "is none", which is false for a name that is not defined.
             usual: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
+            if "datetime" in self.whole_source:  # Firefunction's template asks for it
+                usual["datetime"] = _now("%b %d %Y")
+            if "functools[" in self.whole_source:  # the same one; functions are told elsewhere
+                usual["functions"] = "[]"
             with self._limits():
                 context = template.new_context(
                     {

@@ -54,6 +54,7 @@ class Chain:
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    tells: bool = False  # keeps the probabilities with which tokens were drawn
 
     @property
     def changes_something(self) -> bool:
@@ -66,6 +67,7 @@ class Chain:
             or (self.dry_multiplier > 0 and self.dry_range != 0)
             or self.dynatemp_range > 0
             or self.mirostat > 0
+            or self.tells
         )
 
 
@@ -85,6 +87,25 @@ class ChainDraw:
         self._breakers = [x.encode() for x in chain.dry_breakers if x]
         self._breaks: list[bool] = []  # for each token, whether such a text ends in it
         self._tail = b""
+        self._chances: dict[int, tuple[Ids, F64]] = {}  # by the number of the token
+
+    @property
+    def tells(self) -> bool:
+        """Whether it keeps the probabilities with which tokens were drawn."""
+        return self._chain.tells
+
+    def take_chances(self, number: int) -> tuple[Ids, F64]:
+        """The tokens among which one was drawn and their probabilities, the best first; once.
+
+        Args:
+            number: of the token in its answer.
+        """
+        return self._chances.pop(number)
+
+    def note(self, number: int, ids: Ids, shares: F64) -> None:
+        """Keep the probabilities with which a token was drawn, if they are asked for."""
+        if self.tells:
+            self._chances[number] = ids, shares
 
     def draw(
         self,
@@ -94,6 +115,7 @@ class ChainDraw:
         numbers: tuple[float, int, float, float],
         one: float,
         another: float,
+        number: int = 0,
     ) -> int | None:
         """The next token; None: all logits are NaN or -inf.
 
@@ -104,6 +126,7 @@ class ChainDraw:
             numbers: temperature, top_k, top_p and min_p.
             one: a random number within 0 and 1, with which the token is drawn.
             another: the same, which decides whether xtc applies.
+            number: of the token in its answer.
         """
         temperature, top_k, top_p, min_p = numbers
         chain = self._chain
@@ -134,8 +157,10 @@ class ChainDraw:
                 at, value = at[kept], value[kept]
         at, value = _sorted(at, value)
         if chain.mirostat:
-            return self._mirostat(at, value, len(logits), one)
-        return int(at[_draw(_shares(value), one)])
+            return self._mirostat(at, value, len(logits), one, number)
+        share = _shares(value)
+        self.note(number, at, share)
+        return int(at[_draw(share, one)])
 
     def _kept(
         self,
@@ -232,7 +257,7 @@ class ChainDraw:
         self._tail = window[len(window) - most :] if most else b""
         return any(x in window for x in self._breakers)
 
-    def _mirostat(self, at: Ids, value: F64, vocabulary: int, one: float) -> int:
+    def _mirostat(self, at: Ids, value: F64, vocabulary: int, one: float, number: int) -> int:
         """Draw with mirostat; the tokens are sorted."""
         chain = self._chain
         share = _shares(value)
@@ -242,6 +267,7 @@ class ChainDraw:
             with np.errstate(divide="ignore"):
                 keep = max(1, int(np.count_nonzero(-np.log2(share) <= self._surprise)))
         share = share[:keep] / share[:keep].sum()
+        self.note(number, at[:keep], share)
         i = _draw(share, one)
         self._surprise -= chain.mirostat_eta * (-math.log2(share[i]) - chain.mirostat_tau)
         return int(at[i])

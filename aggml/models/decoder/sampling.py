@@ -86,7 +86,7 @@ class Sampler:
         numbers = self.temperature, self.top_k, self.top_p, self.min_p
         greedy = self.temperature <= 0
         one = 0.0 if greedy else self.number_of(token)
-        return self.chain.draw(logits, adjuster, tokens, numbers, one, self._another(token))
+        return self.chain.draw(logits, adjuster, tokens, numbers, one, self._another(token), token)
 
     def _another(self, token: int) -> float:
         """A random number for the token of that index, beside that with which it is drawn."""
@@ -190,7 +190,8 @@ def _above(logits: npt.NDArray[np.float32], best: npt.NDArray[np.float32]) -> np
 class Report:
     """The probability of a token and of the best tokens, as natural logarithms, the best first.
 
-    These are the probabilities of the model: before temperature, penalties and biases.
+    These are the probabilities of the model, before temperature, penalties and biases, or those
+    with which the token was drawn.
     """
 
     logprob: float

@@ -166,6 +166,8 @@ def _chain_of(place: str, given: Mapping[str, Any]) -> Chain | None:
         mirostat=integer(place, "mirostat", given["mirostat"], 0, 2),
         mirostat_tau=number(place, "mirostat_tau", given["mirostat_tau"], 0),
         mirostat_eta=number(place, "mirostat_eta", given["mirostat_eta"], 0),
+        tells=flag(place, "post_sampling_probs", given["post_sampling_probs"])
+        and given["logprobs"] is not None,
     )  # fmt: skip
     if len(found.dry_breakers) > BREAKING:
         raise InvalidArgument(

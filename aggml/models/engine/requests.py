@@ -272,9 +272,12 @@ class TextRequest:
             self.reason = "stop"
             return 0
         if self.logprobs is not None and best is not None and best.every is not None:
-            self.reports.append(
-                report(best.every[row], best.ids[row], best.logits[row], token, self.logprobs)
-            )
+            drawn = self._drawn_report(token)
+            if drawn is None:
+                drawn = report(
+                    best.every[row], best.ids[row], best.logits[row], token, self.logprobs
+                )
+            self.reports.append(drawn)
         if self.adjuster is not None:
             self.adjuster.take(token)
         self.tokens.append(token)
@@ -283,6 +286,22 @@ class TextRequest:
         if self.constraint is not None:
             self.constraint.take(token)
         return 1
+
+    def _drawn_report(self, token: int) -> Report | None:
+        """With which probability the next token was drawn; None: that is not asked for."""
+        chain = None if self.sampler is None else self.sampler.chain
+        if chain is None or not chain.tells:
+            return None
+        ids, shares = chain.take_chances(self.drawn + self.made)
+        (at,) = np.flatnonzero(ids == token)
+        with np.errstate(divide="ignore"):
+            logs = np.log(shares)
+        best = [
+            (int(ids[i]), float(logs[i]))
+            for i in range(min(self.logprobs or 0, len(ids)))
+            if shares[i] > 0
+        ]
+        return Report(float(logs[at]), best)
 
     def look_at_mask(self) -> None:
         """End it if its grammar is complete, or cannot go on."""
@@ -395,6 +414,8 @@ def _choose_special(request: TextRequest, best: Best, row: int) -> int | None:
     every = best.every[row]
     at = request.drawn + request.made
     if mask is not None and mask.only is not None:
+        if sampler.chain is not None:
+            sampler.chain.note(at, np.array([mask.only]), np.ones(1))
         return mask.only
     if sampler.is_chain:
         logits = every if mask is None else mask.applied(every)

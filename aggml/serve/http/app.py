@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Route, WebSocketRoute
 
+from aggml import InvalidArgument
 from aggml.models import FullError
 from aggml.serve.http import anthropic, llama, ollama, openai, operating, responses
+from aggml.serve.http.cors import Cors
 from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.fields import IGNORED
 from aggml.serve.http.forms import Failure, as_json, openai_error
@@ -57,6 +58,7 @@ class _Answering:
         self._service = service
         self._endpoint = endpoint
         self._door = door
+        self._is_off = not {endpoint.path, *endpoint.aliases}.isdisjoint(service.options.without)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request: the call that ASGI asks for."""
@@ -75,9 +77,11 @@ class _Answering:
         await self._door.enter()
         try:
             self._admit(exchange)
+            if self._is_off:
+                raise RequestError(501, f"this server runs without {endpoint.path}")
             response = await endpoint.answer(exchange)
         except Exception as error:
-            response = Failure(error).response(endpoint.errors)
+            response = Failure(error).response(exchange.errors or endpoint.errors)
             if response.status_code == 499:
                 service.metrics.hung_up.inc()
         service.metrics.requests.labels(endpoint.path, str(response.status_code)).inc()
@@ -121,7 +125,11 @@ def _plain_paths(app: ASGIApp) -> ASGIApp:
 
 
 def application(options: Options) -> Starlette:
-    """The ASGI application; models are loaded when the server starts it."""
+    """The ASGI application; models are loaded when the server starts it.
+
+    Raises:
+        InvalidArgument: an option is wrong.
+    """
     service = Service(options)
     door = Door()
 
@@ -140,6 +148,10 @@ def application(options: Options) -> Starlette:
         async with service.opened():
             yield
 
+    known = {y for x in ENDPOINTS for y in (x.path, *x.aliases)}
+    for path in options.without:
+        if path not in known:
+            raise InvalidArgument(f"[serve] without has {path!r}, which is the path of no route")
     routes: list[Any] = []
     for endpoint in ENDPOINTS:
         if endpoint.path == "/" and not options.page:
@@ -153,13 +165,8 @@ def application(options: Options) -> Starlette:
     routes += [WebSocketRoute(path, sessions) for path in PATHS]
     middleware = [Middleware(service.under_way.counted), Middleware(_plain_paths)]
     if options.cors:
-        middleware.insert(
-            0,
-            Middleware(
-                CORSMiddleware, allow_origins=list(options.cors), allow_methods=["GET", "POST"],
-                allow_headers=["*"], expose_headers=[ID, IGNORED],
-            ),
-        )  # fmt: skip
+        cors = Middleware(Cors, allowed=options.cors, exposed=[ID, IGNORED])
+        middleware.insert(0, cors)
     app = Starlette(
         routes=routes,
         lifespan=lifespan,

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from aggml.models import TextModel, Token, TokenStream, ToolCallDelta
+    from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["AnswerPiece", "AnsweredCall", "ChatChoice", "Choice", "TextChoice", "Told", "seeded"]
+__all__ = [
+    "AnswerClock", "AnswerPiece", "AnsweredCall", "ChatChoice", "Choice", "TextChoice", "Told",
+    "seeded", "spell_out",
+]  # fmt: skip
 
 
 class Told(NamedTuple):
@@ -75,6 +79,31 @@ class AnsweredCall(NamedTuple):
     arguments: str
 
 
+class AnswerClock:
+    """When the tokens of an answer came."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._first: float | None = None
+        self._last = 0.0
+
+    def tick(self) -> None:
+        """Note that a token has come."""
+        self._last = time.perf_counter()
+        if self._first is None:
+            self._first = self._last
+
+    @property
+    def prompt(self) -> float:
+        """Seconds from the beginning to the first token, or to now if none has come."""
+        return (time.perf_counter() if self._first is None else self._first) - self._begin
+
+    @property
+    def answer(self) -> float:
+        """Seconds from the first token to the last one so far."""
+        return 0.0 if self._first is None else self._last - self._first
+
+
 class Choice(ABC):
     """One of the answers to a request.
 
@@ -88,6 +117,7 @@ class Choice(ABC):
     Attributes:
         content, reasoning, calls, told: the whole answer, after `run`.
         ids: tokens that have come.
+        clock: when they came.
         begun: whether the client has got the first event.
         ended: whether it has got the last one.
     """
@@ -106,6 +136,8 @@ class Choice(ABC):
         self.calls: list[AnsweredCall] = []
         self.told: list[Told] = []
         self.ids: list[int] = list(before.tokens)
+        self.clock: AnswerClock = AnswerClock()
+        self._model = model
         self._spell = model.tokenizer.bytes_of
         self._noted = len(self.ids)  # how many of them are in the notes so far
         self._untold: deque[Token] = deque()  # tokens that have come and are not reported yet
@@ -137,6 +169,15 @@ class Choice(ABC):
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return 0 if self.tokens is None else self.tokens.prompt_tokens
+
+    def prompt_text(self) -> str:
+        """The text of the prompt, with the names of control tokens; pictures are left out."""
+        return spell_out(self._model.tokenizer, self.prompt_ids())
+
+    def prompt_ids(self) -> list[int]:
+        """The tokens of the prompt; pictures are left out."""
+        ids = None if self.tokens is None else self.tokens.ids(self._model.tokenizer)
+        return [x for x in ids or () if x >= 0]
 
     @property
     def made(self) -> int:
@@ -171,6 +212,7 @@ class Choice(ABC):
 
     def _take(self, token: Token) -> None:
         """Note a token that has come."""
+        self.clock.tick()
         self.ids.append(token.id)
         self._raw += len(token.text)
         if self.tells:
@@ -201,6 +243,12 @@ class Choice(ABC):
         self.content = "".join(content)
         self.reasoning = "".join(reasoning)
         self.calls = [AnsweredCall(*x) for x in calls.values()]
+
+
+def spell_out(words: Vocabulary, ids: Sequence[int]) -> str:
+    """The text of tokens, with the names of control tokens."""
+    spelt = (words.bytes_of(x) or words.pieces[x].encode() for x in ids)
+    return b"".join(spelt).decode("utf-8", "replace")
 
 
 def seeded(options: Mapping[str, Any], variant: int) -> dict[str, Any]:

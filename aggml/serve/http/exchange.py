@@ -50,6 +50,7 @@ class Exchange:
         model: the name of the model that answers; None: none yet.
         adapter: the name of the adapter that changes it for this request; None: none.
         key: the name of the key that the client brought; None: none.
+        errors: makes the body of an error; None: that of the route does.
     """
 
     def __init__(self, service: Service, request: Request, stack: AsyncExitStack) -> None:
@@ -62,6 +63,7 @@ class Exchange:
         self.model: str | None = None
         self.adapter: str | None = None
         self.key: str | None = None
+        self.errors: Callable[[Failure], object] | None = None
 
     async def body(self) -> bytes:
         """The body as JSON in UTF-8."""

@@ -100,6 +100,7 @@ class Failure:
                 self.headers["connection"] = "close"
             case TooLongError():
                 self.status, self.field, self.code = 400, error.field, "context_length_exceeded"
+                self.kind = "exceed_context_size_error"  # OpenAI's clients look at the code
                 if error.tokens is not None and error.most is not None:
                     # The words by which clients know this error.
                     self.message = (
@@ -223,9 +224,16 @@ def llama_error(failure: Failure) -> dict[str, Any]:
     """An error in the form of llama-server."""
     usual = "invalid_request_error" if failure.status < 500 else "server_error"
     kind = _LLAMA.get(failure.status, usual)
+    message = failure.message
     if failure.code == "context_length_exceeded":
         kind = "exceed_context_size_error"
-    told = {"code": failure.status, "message": failure.message, "type": kind}
+        if "n_ctx" in failure.more:
+            tokens, most = failure.more["n_prompt_tokens"], failure.more["n_ctx"]
+            message = (
+                f"the request ({tokens} tokens) exceeds the available context size "
+                f"({most} tokens), make it shorter"
+            )
+    told = {"code": failure.status, "message": message, "type": kind}
     return {"error": {**told, "param": failure.field, **failure.more}}
 
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from aggml.serve.http.schema import ContentPart, FunctionTool, Message, Sampling
 
 __all__ = [
-    "begin_text", "check_tokens", "effort_of", "encode", "encode_prompt", "encode_texts",
-    "messages_of", "part_text", "prompt_of", "prompts", "sampling_options", "too_long", "tools_of",
+    "begin_text", "check_ending", "check_tokens", "effort_of", "encode", "encode_prompt",
+    "encode_texts", "messages_of", "part_text", "prompt_of", "prompts", "sampling_options",
+    "too_long", "tools_of",
 ]  # fmt: skip
 
 LONG_TEXT: Final = 500  # characters; longer texts are tokenized in a thread
@@ -169,6 +170,23 @@ def effort_of(effort: str | None, budget: int | None = None) -> bool | int | str
 
 
 # -- messages and tools
+
+
+def check_ending(generates: bool | None, *, continued: bool) -> None:
+    """Check that a prompt is not asked to end both behind and within the last message.
+
+    Args:
+        generates: whether a message of the assistant is begun; None: nothing is said.
+        continued: whether the last message is continued.
+
+    Raises:
+        RequestError: it is.
+    """
+    if generates and continued:
+        raise RequestError(
+            400, "continue_final_message: add_generation_prompt begins a new message, and this "
+            "continues the last one: give one of them", field="continue_final_message",
+        )  # fmt: skip
 
 
 def part_text(part: ContentPart, at: str) -> str:
@@ -395,8 +413,8 @@ async def encode_texts(
         if len(ids) > most:
             if not cut:
                 raise RequestError(
-                    400, f"{field}: input {i} has {len(ids)} tokens, but this model's maximum "
-                    f"context length is {most} tokens", field=field,
+                    400, f"{field}: input {i} is too large: it has {len(ids)} tokens, but this "
+                    f"model's maximum context length is {most} tokens", field=field,
                     code="context_length_exceeded",
                     more={"n_prompt_tokens": len(ids), "n_ctx": most},
                 )  # fmt: skip

@@ -6,7 +6,6 @@ Not here: its routes in OpenAI's and Anthropic's form (openai.py, anthropic.py),
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
@@ -15,11 +14,13 @@ import msgspec
 from aggml import __version__
 from aggml.models import TextModel
 from aggml.models.chat import encode_chat, render_chat
-from aggml.serve.http.choice import Choice, TextChoice, Told
+from aggml.serve.http.choice import Choice, TextChoice, Told, spell_out
 from aggml.serve.http.exchange import Endpoint, Exchange
-from aggml.serve.http.forms import Failure, as_json, event_of, llama_error
+from aggml.serve.http.forms import Failure, as_json, event_of, llama_error, openai_error
 from aggml.serve.http.generating import (
+    check_ending,
     check_tokens,
+    effort_of,
     encode,
     encode_prompt,
     encode_texts,
@@ -27,8 +28,10 @@ from aggml.serve.http.generating import (
     sampling_options,
     tools_of,
 )
-from aggml.serve.http.openai import limit_of, vectors_of
+from aggml.serve.http.openai import complete as openai_complete
+from aggml.serve.http.openai import limit_of, token_vectors, vectors_of
 from aggml.serve.http.schema import (
+    Completion,
     Detokenize,
     Infill,
     LlamaCompletion,
@@ -38,15 +41,15 @@ from aggml.serve.http.schema import (
     Tokenize,
 )
 from aggml.serve.http.sending import Writer, respond
+from aggml.serve.http.timings import timings_of
 from aggml.serve.http.vectors import numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from msgspec import Raw
     from starlette.responses import Response
 
-    from aggml.models.tokenizers import Vocabulary
     from aggml.serve.http.choice import AnswerPiece
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "adapters",
     "apply_template",
     "completion",
+    "completions",
     "detokenize",
     "embedding",
     "infill",
@@ -78,14 +82,14 @@ class _Completions(Writer):
         given: LlamaCompletion,
         model: TextModel,
         prompts: Sequence[list[int]],
+        bias: Mapping[int, float],
     ) -> None:
         super().__init__(choices)
+        self._bias = bias
         self._exchange = exchange
         self._given = given
         self._model = model
         self._prompts = prompts
-        self._begin = time.perf_counter()
-        self._first: dict[int, float] = {}
         self._several = len(choices) > 1
 
     def whole(self) -> object:
@@ -95,7 +99,6 @@ class _Completions(Writer):
 
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """An event with text."""
-        self._first.setdefault(choice.index, time.perf_counter())
         if self._given.n_predict == 0:
             return b""
         event: dict[str, Any] = {
@@ -104,9 +107,11 @@ class _Completions(Writer):
             "tokens_evaluated": choice.prompt_tokens,
         }  # fmt: skip
         if self._given.n_probs:
-            event["completion_probabilities"] = _probabilities(piece.told)
+            event["completion_probabilities"] = _probabilities(
+                piece.told, drawn=self._given.post_sampling_probs
+            )
         if self._given.timings_per_token:
-            event["timings"] = self._timings(choice)
+            event["timings"] = timings_of(choice)
         return event_of(self._chosen(event))
 
     def end_choice(self, choice: Choice) -> bytes:
@@ -130,32 +135,21 @@ class _Completions(Writer):
             "tokens": list(ids) if given.return_tokens and shown else [], "id_slot": -1,
             "stop": True, "model": self._exchange.model, "tokens_predicted": made,
             "tokens_evaluated": choice.prompt_tokens,
-            "generation_settings": _settings(given, self._model, self._exchange.model or ""),
-            "prompt": _spelt_out(self._model.tokenizer, self._prompts[choice.group]),
+            "generation_settings": _settings(
+                given, self._model, self._exchange.model or "", self._bias
+            ),
+            "prompt": spell_out(self._model.tokenizer, self._prompts[choice.group]),
             "has_new_line": "\n" in text,
             "truncated": choice.reason == "length"
             and choice.prompt_tokens + choice.made > self._model.ctx,
             "stop_type": kind, "stopping_word": stop or "",
-            "tokens_cached": choice.prompt_tokens + made, "timings": self._timings(choice),
+            "tokens_cached": choice.prompt_tokens + made, "timings": timings_of(choice),
         }  # fmt: skip
         if given.n_probs and shown:
-            found["completion_probabilities"] = _probabilities(told)
+            found["completion_probabilities"] = _probabilities(
+                told, drawn=given.post_sampling_probs
+            )
         return found
-
-    def _timings(self, choice: Choice) -> dict[str, Any]:
-        now = time.perf_counter()
-        first = self._first.get(choice.index, now)
-        prompt, made = (first - self._begin) * 1000, (now - first) * 1000
-        cached = choice.cached
-        tokens = max(1, choice.prompt_tokens - cached)
-        predicted = max(1, choice.made)
-        return {
-            "cache_n": cached, "prompt_n": tokens, "prompt_ms": prompt,
-            "prompt_per_token_ms": prompt / tokens,
-            "prompt_per_second": 1000 * tokens / max(prompt, 1e-3), "predicted_n": choice.made,
-            "predicted_ms": made, "predicted_per_token_ms": made / predicted,
-            "predicted_per_second": 1000 * predicted / max(made, 1e-3),
-        }  # fmt: skip
 
     def _chosen(self, answer: dict[str, Any]) -> dict[str, Any]:
         """The fields that are asked for."""
@@ -172,25 +166,31 @@ class _Completions(Writer):
         return found
 
 
-def _spelt_out(words: Vocabulary, ids: Sequence[int]) -> str:
-    """The text of tokens, with the names of control tokens."""
-    spelt = (words.bytes_of(x) or words.pieces[x].encode() for x in ids)
-    return b"".join(spelt).decode("utf-8", "replace")
+def _probabilities(told: Sequence[Told], *, drawn: bool) -> list[dict[str, Any]]:
+    """How probable tokens were: logarithms of the model's, or those with which they were drawn."""
 
-
-def _probabilities(told: Sequence[Told]) -> list[dict[str, Any]]:
     def one(token: int, spelt: bytes, logprob: float | None) -> dict[str, Any]:
         text = spelt.decode("utf-8", "replace")
-        return {"id": token, "token": text, "bytes": list(spelt), "logprob": logprob}
+        found: dict[str, Any] = {"id": token, "token": text, "bytes": list(spelt)}
+        if drawn:
+            return found | {"prob": None if logprob is None else math.exp(logprob)}
+        return found | {"logprob": logprob}
 
-    return [
-        {**one(x.id, x.spelt, x.logprob), "top_logprobs": [one(*best) for best in x.best]}
-        for x in told
-    ]
+    name = "top_probs" if drawn else "top_logprobs"
+    return [{**one(x.id, x.spelt, x.logprob), name: [one(*best) for best in x.best]} for x in told]
 
 
-def _settings(given: LlamaCompletion, model: TextModel, name: str) -> dict[str, Any]:
-    """The fields of a request with their values, by llama-server's names."""
+def _settings(
+    given: LlamaCompletion, model: TextModel, name: str, bias: Mapping[int, float] | None = None
+) -> dict[str, Any]:
+    """The fields of a request with their values, by llama-server's names.
+
+    Args:
+        given: the request.
+        model: answers it.
+        name: of the model.
+        bias: of tokens; those that must not come are told as null, which stands for -inf.
+    """
     names = (
         "n_predict", "seed", "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p",
         "min_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "typical_p",
@@ -205,15 +205,41 @@ def _settings(given: LlamaCompletion, model: TextModel, name: str) -> dict[str, 
         "repeat_penalty": given.repetition_penalty,
         "max_tokens": given.n_predict, "stop": stop, "grammar": given.grammar or "",
         "dry_penalty_last_n": given.dry_range, "n_ctx": model.ctx, "model": name,
+        "logit_bias": [
+            {"token": token, "bias": None if value == NEVER else value}
+            for token, value in (bias or {}).items()
+        ],
+        "adaptive_target": -1.0, "adaptive_decay": 0.9,  # off: there is no such sampler here
     }  # fmt: skip
 
 
 async def completion(exchange: Exchange) -> Response:
     """Continue one or more texts, in llama-server's form."""
-    given = await exchange.read(LlamaCompletion)
+    return await _completion(exchange, await exchange.read(LlamaCompletion))
+
+
+async def _completion(exchange: Exchange, given: LlamaCompletion) -> Response:
     model = await exchange.text_model(given)
     prompts = [await _tokens(model, x) for x in _prompts(given.prompt, exchange)]
     return await _complete(exchange, given, model, prompts)
+
+
+async def completions(exchange: Exchange) -> Response:
+    """Continue texts: in OpenAI's form with `model` or `max_tokens`, else in llama-server's."""
+    body = await exchange.body()
+    names = _names(body)
+    if "model" in names or "max_tokens" in names:
+        exchange.errors = openai_error
+        return await openai_complete(exchange, exchange.decode(body, Completion))
+    return await _completion(exchange, exchange.decode(body, LlamaCompletion))
+
+
+def _names(body: bytes) -> frozenset[str]:
+    """The names of the fields of a body; none if it is no JSON object."""
+    try:
+        return frozenset(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return frozenset()
 
 
 async def infill(exchange: Exchange) -> Response:
@@ -241,9 +267,13 @@ async def _complete(
     exchange: Exchange, given: LlamaCompletion, model: TextModel, prompts: list[list[int]]
 ) -> Response:
     given.logit_bias, bias = {}, _biases(given.logit_bias, model)
+    if given.ignore_eos:  # llama-server never draws such a token, vLLM goes on after it
+        bias |= dict.fromkeys(sorted(model.tokenizer.ends), NEVER)
     options = sampling_options(given, model, exchange, given.n_probs or None)
     limit = limit_of(given.n_predict, model) or 1  # 0 computes the prompt, and tells no token
     options |= {"max_tokens": limit, "logit_bias": bias}
+    if given.post_sampling_probs:
+        options["post_sampling_probs"] = True
     after = given.t_max_predict_ms / 1000 if given.t_max_predict_ms else None
     n = given.n_cmpl
     choices = [
@@ -253,7 +283,7 @@ async def _complete(
         for i, ids in enumerate(prompts)
         for variant in range(n)
     ]
-    writer = _Completions(choices, exchange, given, model, prompts)
+    writer = _Completions(choices, exchange, given, model, prompts, bias)
     seconds = exchange.seconds(given)
     return await respond(exchange, model, writer, seconds=seconds, stream=given.stream)
 
@@ -340,7 +370,10 @@ async def tokenize(exchange: Exchange) -> Response:
     if given.messages is not None:
         if not isinstance(model, TextModel):
             raise RequestError(400, "messages: the model has no chats", field="messages")
-        ids = await encode_chat(model, messages_of(given.messages, sees=model.sees))
+        ids = await encode_chat(
+            model, messages_of(given.messages, sees=model.sees), tools=tools_of(given.tools),
+            template_args=given.chat_template_kwargs, **_ending(given),
+        )  # fmt: skip
     else:
         text = (given.prompt if vllm else given.content) or ""
         special = given.add_special_tokens if vllm else given.add_special
@@ -351,10 +384,27 @@ async def tokenize(exchange: Exchange) -> Response:
 
         ids = await encode(make, text)
     if vllm:
-        return as_json({"tokens": ids, "count": len(ids), "max_model_len": model.ctx})
+        found = {"tokens": ids, "count": len(ids), "max_model_len": model.ctx}
+        names = (
+            [words.pieces[x] if x >= 0 else "" for x in ids] if given.return_token_strs else None
+        )
+        return as_json(found | {"token_strs": names if given.return_token_strs else None})
     if not given.with_pieces:
         return as_json({"tokens": ids})
     return as_json({"tokens": [{"id": x, "piece": _piece(words.bytes_of(x))} for x in ids]})
+
+
+def _ending(given: Template | Tokenize) -> dict[str, Any]:
+    """Whether a prompt ends where the assistant's message begins, or within it.
+
+    Raises:
+        RequestError: both are asked for.
+    """
+    check_ending(given.add_generation_prompt, continued=given.continue_final_message)
+    return {
+        "continue_final": given.continue_final_message,
+        "add_generation_prompt": given.add_generation_prompt is not False,
+    }
 
 
 def _piece(spelt: bytes) -> str | list[int]:
@@ -378,7 +428,11 @@ async def apply_template(exchange: Exchange) -> Response:
     given = await exchange.read(Template)
     model = await exchange.text_model(given)
     messages = messages_of(given.messages, sees=model.sees)
-    arguments: dict[str, Any] = {"template_args": given.chat_template_kwargs}
+    arguments: dict[str, Any] = {
+        "template_args": given.chat_template_kwargs,
+        "think": effort_of(given.reasoning_effort),
+        **_ending(given),
+    }
     tools = tools_of(given.tools)
     if tools:
         arguments["tools"] = tools
@@ -398,6 +452,9 @@ def _usual(exchange: Exchange) -> LlamaCompletion:
 async def properties(exchange: Exchange) -> Response:
     """Describe the model and the settings that a request has by default."""
     given = _usual(exchange)
+    known = _without_use(exchange)
+    if known is not None:
+        return known
     model = await exchange.text_or_vector_model(given)
     entry = exchange.service.find(exchange.model or "")
     found: dict[str, Any] = {
@@ -413,7 +470,29 @@ async def properties(exchange: Exchange) -> Response:
         found["chat_template"] = model.template.source
         found["bos_token"] = "" if words.bos is None else words.pieces[words.bos]
         found["eos_token"] = "" if words.eos is None else words.pieces[words.eos]
-    return as_json({"default_generation_settings": settings, **found})
+    entry.told = {"default_generation_settings": settings, **found}
+    return as_json(entry.told)
+
+
+def _without_use(exchange: Exchange) -> Response | None:
+    """What is known of a host's model without using it: a program that looks must not wake it.
+
+    None: the model has to be asked.
+    """
+    service = exchange.service
+    entry = service.entries[0]
+    if service.host is None:
+        return None
+    state = service.state_of(entry)
+    if state == "loaded" and entry.told is not None:
+        return as_json(entry.told)
+    if state != "unloaded":
+        return None
+    return as_json({
+        "default_generation_settings": {"is_processing": False},
+        "total_slots": service.options.limits.slots or 1, "model_alias": entry.name,
+        "model_path": entry.path.name, "build_info": f"aggml {__version__}", "is_sleeping": True,
+    })  # fmt: skip
 
 
 async def slots(exchange: Exchange) -> Response:
@@ -423,11 +502,10 @@ async def slots(exchange: Exchange) -> Response:
     active, every = model.engine.active, model.slots
     if active >= every and exchange.request.query_params.get("fail_on_no_slot"):
         raise RequestError(503, "no slot is free", retry=1)
-    settings = _settings(given, model, exchange.model or "")
     return as_json(
         [
-            {"id": i, "n_ctx": model.ctx, "is_processing": i < active, "speculative": False,
-             "params": settings}
+            {"id": i, "n_ctx": model.ctx, "is_processing": i < active,
+             "speculative": model.engine.counters.drafts > 0}
             for i in range(every)
         ]
     )  # fmt: skip
@@ -447,6 +525,11 @@ async def embedding(exchange: Exchange) -> Response:
         raise RequestError(400, "the field 'content' is missing", field="content")
     model = await exchange.vector_model(given)
     ids = await encode_texts(model, raw, name, exchange)
+    if given.pooling == "none":
+        rows = await token_vectors(exchange, model, given, raw, field=name, normalize=False)
+        return as_json(
+            [{"index": i, "embedding": [*map(numbers_of, x)]} for i, x in enumerate(rows)]
+        )
     found = await vectors_of(
         exchange, model, given, ids, normalize=None if given.embd_normalize == 2 else False
     )
@@ -455,6 +538,7 @@ async def embedding(exchange: Exchange) -> Response:
 
 ENDPOINTS: Final = (
     Endpoint("/completion", completion, LlamaCompletion, errors=llama_error),
+    Endpoint("/completions", completions, LlamaCompletion, errors=llama_error),
     Endpoint("/infill", infill, Infill, errors=llama_error),
     Endpoint("/tokenize", tokenize, Tokenize, errors=llama_error),
     Endpoint("/detokenize", detokenize, Detokenize, errors=llama_error),

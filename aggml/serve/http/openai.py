@@ -25,6 +25,7 @@ from aggml.serve.http.exchange import Endpoint, Exchange
 from aggml.serve.http.forms import DAMAGED, Failure, as_json, event_of
 from aggml.serve.http.generating import (
     begin_text,
+    check_ending,
     effort_of,
     encode,
     encode_prompt,
@@ -51,6 +52,7 @@ from aggml.serve.http.schema import (
 from aggml.serve.http.sending import Writer, respond
 from aggml.serve.http.speech import answered, events, form_of, options_of, sound_of
 from aggml.serve.http.streams import HungUpError, first_of, hung_up_cancels
+from aggml.serve.http.timings import sum_of_timings, timings_of
 from aggml.serve.http.vectors import base64_of, numbers_of
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ __all__ = [
     "chat_arguments",
     "chat_logprobs",
     "check_least",
+    "complete",
     "completions",
     "embeddings",
     "limit_of",
@@ -81,6 +84,7 @@ __all__ = [
     "tei_embed",
     "tei_embed_sparse",
     "text_logprobs",
+    "token_vectors",
     "transcriptions",
     "translations",
     "vectors_of",
@@ -134,7 +138,8 @@ class _OpenAI(Writer):
         name = so_far.name if so_far else secrets.token_hex(12)
         options = given.stream_options if given.stream else None
         self._usage = options is not None and bool(options.include_usage)
-        self._always = options is not None and bool(options.continuous_usage_stats)
+        self._always = self._usage and bool(options and options.continuous_usage_stats)
+        self._prompted: set[int] = set()  # choices of which the prompt is told
         self._kind = "chat.completion" if self.chat else "text_completion"
         self._head = {
             "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{name}",
@@ -170,8 +175,19 @@ class _OpenAI(Writer):
             }
             if self._given.return_token_ids:
                 one["token_ids"] = choice.ids
+                if not self.chat:
+                    one["prompt_token_ids"] = choice.prompt_ids()
             found.append(one)
-        return {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
+        answer = {**self._head, "object": self._kind, "choices": found, "usage": self.usage()}
+        if self._given.return_token_ids and self.chat:
+            answer["prompt_token_ids"] = self.choices[0].prompt_ids()
+        if self._given.timings_per_token:
+            answer["timings"] = sum_of_timings(self.choices)
+        return answer | self._verbose()
+
+    def _verbose(self) -> dict[str, Any]:
+        """What is told beside the answer to those who look for errors."""
+        return {}
 
     def end_choice(self, choice: Choice) -> bytes:
         """An event that says why the choice ended."""
@@ -181,7 +197,10 @@ class _OpenAI(Writer):
         """The usage, if it is asked for, and the end of the stream."""
         last = b""
         if self._usage:
-            last = event_of({**self._chunk([]), "usage": self.usage()})
+            told: dict[str, Any] = {**self._chunk([]), "usage": self.usage()}
+            if self._given.timings_per_token:
+                told["timings"] = sum_of_timings(self.choices)
+            last = event_of(told)
         return last + b"data: [DONE]\n\n"
 
     def failure(self, failure: Failure) -> bytes:
@@ -201,9 +220,17 @@ class _OpenAI(Writer):
             "index": choice.index, **content, "finish_reason": reason,
             "logprobs": self._told(choice, told) if told else None,
         }  # fmt: skip
+        chunk = self._chunk([one])
         if ids is not None and self._given.return_token_ids:
             one["token_ids"] = ids
-        chunk = self._chunk([one])
+            # vLLM tells them once: a chat has one prompt, a completion may have several.
+            if self.chat and not self._prompted:
+                chunk["prompt_token_ids"] = choice.prompt_ids()
+            elif not self.chat and choice.index not in self._prompted:
+                one["prompt_token_ids"] = choice.prompt_ids()
+            self._prompted.add(choice.index)
+        if self._given.timings_per_token and (ids or reason):
+            chunk["timings"] = timings_of(choice)
         if self._always:
             chunk["usage"] = self.usage()
         elif self._usage:
@@ -271,7 +298,7 @@ class _Chats(_OpenAI):
 
     def begin_choice(self, choice: Choice) -> bytes:
         """An event that says whose message it is."""
-        return self._event(choice, self._delta({"role": "assistant", "content": ""}))
+        return self._event(choice, self._delta({"role": "assistant", "content": None}))
 
     def piece(self, choice: Choice, piece: AnswerPiece) -> bytes:
         """Events with text, thoughts or calls."""
@@ -288,6 +315,12 @@ class _Chats(_OpenAI):
         first, *rest = deltas or [delta]
         found = self._event(choice, self._delta(first), told=piece.told, ids=piece.ids)
         return found + b"".join(self._event(choice, self._delta(x)) for x in rest)
+
+    def _verbose(self) -> dict[str, Any]:
+        if not isinstance(self._given, Chat) or not self._given.verbose:
+            return {}
+        (first, *_) = self.choices
+        return {"__verbose": {"prompt": first.prompt_text(), "content": first.content}}
 
     @property
     def _thinks(self) -> bool:
@@ -343,12 +376,16 @@ def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
     return {
         "tokens": [_spelling(x.spelt) for x in told],
         "token_logprobs": [x.logprob for x in told],
-        "top_logprobs": [
-            None if x.logprob is None else {_spelling(token): p for _, token, p in x.best}
-            for x in told
-        ],
+        "top_logprobs": [None if x.logprob is None else _with_drawn(x) for x in told],
         "text_offset": [x.begin for x in told],
     }
+
+
+def _with_drawn(told: Told) -> dict[str, float | None]:
+    """The best tokens in a place; the one that was drawn is always among them, as OpenAI has it."""
+    found: dict[str, float | None] = {_spelling(token): p for _, token, p in told.best}
+    found.setdefault(_spelling(told.spelt), told.logprob)
+    return found
 
 
 def _spelling(spelt: bytes) -> str:
@@ -379,7 +416,11 @@ def _left(exchange: Exchange, given: ModelRequest, so_far: SoFar | None) -> floa
 
 async def completions(exchange: Exchange) -> Response:
     """Continue one or more texts, or fill gaps in them."""
-    given = await exchange.read(Completion)
+    return await complete(exchange, await exchange.read(Completion))
+
+
+async def complete(exchange: Exchange, given: Completion) -> Response:
+    """Answer a request for completions."""
     model = await exchange.text_model(given)
     if given.best_of not in (None, given.n):
         raise RequestError(
@@ -519,6 +560,7 @@ async def chat(exchange: Exchange) -> Response:
     best = (given.top_logprobs or 0) if given.logprobs else None
     options = sampling_options(given, model, exchange, best)
     options = _resumed(options | {"max_tokens": limit}, so_far, given.seed)
+    check_ending(given.add_generation_prompt, continued=given.continue_final_message)
     options |= chat_arguments(given)
     messages = messages_of(given.messages, sees=model.sees)
     choices = [
@@ -595,11 +637,11 @@ async def pooling(exchange: Exchange) -> Response:
     if given.task == "embed":
         found = list(await vectors_of(exchange, model, given, ids, normalize=given.normalize))
     else:
-        found = await _token_vectors(exchange, model, given)
+        found = await token_vectors(
+            exchange, model, given, given.input, field="input", normalize=given.normalize
+        )
     data = []
     for i, vectors in enumerate(found):
-        if not np.isfinite(vectors).all():
-            raise EngineError(f"the vectors of input {i} are not finite: {DAMAGED}")
         told: Any
         if given.encoding_format == "base64":
             told = base64_of(vectors.reshape(-1))
@@ -615,29 +657,47 @@ async def pooling(exchange: Exchange) -> Response:
     })  # fmt: skip
 
 
-async def _token_vectors(
-    exchange: Exchange, model: EncoderModel | TextModel, given: Pooling
+async def token_vectors(
+    exchange: Exchange,
+    model: EncoderModel | TextModel,
+    given: ModelRequest,
+    raw: bytes | msgspec.Raw,
+    *,
+    field: str,
+    normalize: bool | None = None,
 ) -> list[np.ndarray[Any, Any]]:
     """The vectors of all tokens of each text.
 
+    Args:
+        exchange: the request.
+        model: embeds them.
+        given: the fields of the request.
+        raw: the texts, not decoded yet.
+        field: the field in which they stand.
+        normalize: whether vectors have length 1; None: as the model does by itself.
+
     Raises:
         RequestError: an input is no text.
+        EngineError: a vector is not finite.
     """
-    raw = msgspec.json.decode(given.input)
-    texts = [raw] if isinstance(raw, str) else raw
-    if not all(isinstance(x, str) for x in texts):
+    one = msgspec.json.decode(raw)
+    texts = [one] if isinstance(one, str) else one
+    if not isinstance(texts, list) or not all(isinstance(x, str) for x in texts):
         raise RequestError(
-            400, 'input: must be texts; lists of tokens are embedded with task "embed" alone',
-            field="input",
-        )  # fmt: skip
+            400, f"{field}: must be texts; lists of tokens are embedded whole alone", field=field
+        )
     options: dict[str, Any] = {"priority": given.priority, "deadline": given.timeout}
-    if given.normalize is not None:
-        options["normalize"] = given.normalize
+    if normalize is not None:
+        options["normalize"] = normalize
     if isinstance(model, TextModel):
         options["adapter"] = exchange.adapter
     with anyio.fail_after(exchange.seconds(given)):
         async with hung_up_cancels(exchange.request.receive):
-            return list(await model.embed_multi(texts, **options))
+            found = list(await model.embed_multi(texts, **options))
+    for i, vectors in enumerate(found):
+        if not np.isfinite(vectors).all():
+            raise EngineError(f"the vectors of input {i} are not finite: {DAMAGED}")
+    return found
 
 
 async def tei_embed(exchange: Exchange) -> Response:
@@ -783,7 +843,7 @@ def about_model(exchange: Exchange, name: str) -> dict[str, Any]:
     model = entry.model
     found: dict[str, Any] = {
         "id": name, "object": "model", "created": exchange.service.created, "owned_by": "aggml",
-        "status": {"value": exchange.service.state_of(entry)},
+        "status": {"value": exchange.service.state_of(entry)}, "aliases": entry.listed,
     }  # fmt: skip
     if entry.names[0] != name:
         found["root"] = entry.names[0]
@@ -800,7 +860,8 @@ def about_model(exchange: Exchange, name: str) -> dict[str, Any]:
 
 async def models(exchange: Exchange) -> Response:
     """List the models that are served."""
-    names = exchange.service.names
+    entries = exchange.service.entries
+    names = [name for x in entries for name in (*x.listed, *x.adapters)]
     data = [about_model(exchange, name) for name in names]
     return as_json({"object": "list", "data": data, "models": [{"name": x} for x in names]})
 
@@ -811,7 +872,7 @@ async def one_model(exchange: Exchange) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("/v1/completions", completions, Completion, aliases=("/completions",)),
+    Endpoint("/v1/completions", completions, Completion),
     Endpoint("/v1/chat/completions", chat, Chat, aliases=("/chat/completions",)),
     Endpoint("/v1/embeddings", embeddings, Embeddings),
     Endpoint("/pooling", pooling, Pooling, aliases=("/v1/pooling",)),

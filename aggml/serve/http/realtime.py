@@ -24,6 +24,7 @@ from starlette.requests import HTTPConnection
 
 from aggml.models import FullError, SpeechModel, VoiceModel
 from aggml.models.speech import as_text
+from aggml.serve.http.cors import allows_origin
 from aggml.serve.http.fields import decoded
 from aggml.serve.http.forms import Failure, openai_error
 from aggml.serve.http.realtime_settings import (
@@ -260,7 +261,7 @@ def _check_origin(headers: Mapping[str, str], allowed: Sequence[str]) -> None:
         RequestError: the page is of another origin, and ``--cors`` does not allow it.
     """
     origin = headers.get("origin")
-    if origin is None or "*" in allowed or origin in allowed:
+    if origin is None or allows_origin(allowed, origin):
         return
     if origin.partition("://")[2] != headers.get("host"):
         raise RequestError(403, f"pages of {origin[:128]} may not ask: see --cors", field="origin")

@@ -6,6 +6,7 @@ end; a second signal cuts them off. Not here: the application (app.py), the comm
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -42,7 +43,8 @@ class Address:
     """Where a server listens, and how it runs.
 
     Attributes:
-        host, port: the TCP address; port 0 takes a free port, which the log names.
+        host: the TCP address, or several, divided by commas.
+        port: of all of them; 0 takes a free port, which the log names.
         loop: asyncio runs under uvicorn, trio under hypercorn.
         log_level: "debug" logs each request.
         tell: gets the events "listening" (with the address and the models), "request" and
@@ -54,6 +56,11 @@ class Address:
     loop: Literal["asyncio", "trio"] = "asyncio"
     log_level: str = "info"
     tell: Tell | None = None
+
+    @property
+    def hosts(self) -> list[str]:
+        """The TCP addresses."""
+        return [x.strip().strip("[]") for x in self.host.split(",") if x.strip()]
 
     def logs_requests(self) -> bool:
         """Whether the server writes a line of log for each request."""
@@ -104,13 +111,18 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
             """Listen, and report the address."""
             await super().startup(sockets)
             if self.started:
-                where.listening(app, _url(self.servers[0].sockets[0].getsockname()))
+                urls = [_url(x.getsockname()) for one in self.servers for x in one.sockets]
+                if sockets is not None:  # uvicorn names them by their numbers
+                    logging.getLogger("uvicorn.error").info(
+                        "listening on %s", " and on ".join(urls)
+                    )
+                where.listening(app, urls[0])
 
     options = app.state.service.options
     server = Server(
         uvicorn.Config(
             where.app(app),
-            host=where.host,
+            host=where.hosts[0],
             port=where.port,
             lifespan="off",  # the models are open already
             log_level=where.log_level,
@@ -130,7 +142,7 @@ async def run_uvicorn(app: Starlette, where: Address) -> int:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_stopped, app.state.service, end)
-        await server.serve()
+        await server.serve(_sockets(where) if len(where.hosts) > 1 else None)
         tasks.cancel_scope.cancel()
     return 0 if server.started else 3  # the status of uvicorn's own command
 
@@ -141,7 +153,11 @@ async def run_hypercorn(app: Starlette, where: Address) -> int:
     from hypercorn.trio import serve
 
     config = Config()
-    config.bind = [f"{where.host}:{where.port}"]
+    if len(where.hosts) > 1:
+        config.bind = [f"fd://{x.detach()}" for x in _sockets(where)]
+    else:
+        (host,) = where.hosts
+        config.bind = [f"[{host}]:{where.port}" if ":" in host else f"{host}:{where.port}"]
     config.graceful_timeout = LAST
     config.keep_alive_timeout = KEEP_ALIVE
     config.websocket_max_message_size = app.state.service.options.max_body
@@ -167,21 +183,49 @@ def _url(name: tuple[Any, ...]) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _sockets(where: Address) -> list[socket.socket]:
+    """Sockets for several addresses, all of one port.
+
+    Raises:
+        OSError: one is in use, or not of this machine.
+    """
+    found: list[socket.socket] = []
+    port = where.port
+    try:
+        for host in where.hosts:
+            (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
+            one = socket.socket(family, kind, protocol)
+            found.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # the same port of IPv4 is a socket of its own
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            port = one.getsockname()[1]
+    except OSError:
+        for one in found:
+            one.close()
+        raise
+    return found
+
+
 def check_free(where: Address) -> None:
     """Check that a server can listen there, before loading models takes minutes.
 
     Raises:
         OSError: the address is in use, not one of this machine, or not allowed.
     """
-    try:
-        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                tried.bind(address)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise OSError(f"cannot listen on {where.host}:{where.port}: {why}") from None
+    for host in where.hosts:
+        try:
+            found = socket.getaddrinfo(host, where.port, type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, address in found:
+                with socket.socket(family, kind, protocol) as tried:
+                    tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    tried.bind(address)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise OSError(f"cannot listen on {host}:{where.port}: {why}") from None
 
 
 def run(options: Options, where: Address) -> int:

@@ -268,9 +268,15 @@ class Generation(Sampling, kw_only=True):
     n: Annotated[int, about("answers to each prompt", ge=1, le=64)] = 1
     stream: Annotated[bool, about("send the answer as server-sent events")] = False
     stream_options: Annotated[
-        StreamOptions | None, about("`include_usage`: the event before the last one has the usage")
+        StreamOptions | None,
+        about("`include_usage`: the event before the last one has the usage"),
     ] = None
-    return_token_ids: Annotated[bool, about("each choice has its `token_ids`, too")] = False
+    return_token_ids: Annotated[
+        bool, about("each choice has its `token_ids`, and the answer the `prompt_token_ids`")
+    ] = False
+    timings_per_token: Annotated[
+        bool, about("the answer and each event with tokens have llama-server's `timings`")
+    ] = False
 
 
 # -- OpenAI
@@ -445,6 +451,12 @@ class Chat(Generation, kw_only=True):
     continue_final_message: Annotated[
         bool, about("continue the last message, which is the assistant's")
     ] = False
+    add_generation_prompt: Annotated[
+        bool | None,
+        about("true cannot stand beside `continue_final_message`; the answer begins a message if "
+              "that is not set"),
+    ] = None  # fmt: skip
+    verbose: Annotated[bool, about("the answer has its prompt as text in `__verbose`")] = False
 
 
 class Embeddings(ModelRequest, kw_only=True):
@@ -775,6 +787,9 @@ class LlamaCompletion(Sampling, kw_only=True):
     n_cmpl: Annotated[int, about("answers to each prompt", ge=1, le=64)] = 1
     stream: Annotated[bool, about("send the answer as server-sent events")] = False
     n_probs: Annotated[int, about("so many probable tokens beside each one", ge=0, le=BEST)] = 0
+    post_sampling_probs: Annotated[
+        bool, about("`n_probs` tells the probabilities with which tokens are drawn")
+    ] = False
     return_tokens: Annotated[bool, about("the answer has its `tokens`")] = False
     response_fields: Annotated[
         list[str] | None, about("the fields of the answer; `a/b` is taken out of `a`")
@@ -822,6 +837,17 @@ class Tokenize(ModelRequest, kw_only=True):
     add_special_tokens: Annotated[bool, about("the same, of vLLM")] = True
     parse_special: Annotated[bool, about("whether names of control tokens are these tokens")] = True
     with_pieces: Annotated[bool, about("each token with its text")] = False
+    tools: Annotated[list[FunctionTool] | None, about("with `messages`, as of a chat")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, about("with `messages`, as of a chat")
+    ] = None
+    continue_final_message: Annotated[bool, about("with `messages`: end within the last one")] = (
+        False
+    )
+    add_generation_prompt: Annotated[
+        bool | None, about("with `messages`; false: do not begin a message of the assistant")
+    ] = None
+    return_token_strs: Annotated[bool, about("of vLLM: names of the tokens, too")] = False
 
 
 class Detokenize(ModelRequest, kw_only=True):
@@ -836,6 +862,11 @@ class Template(ModelRequest, kw_only=True):
     messages: Annotated[list[Message], about("as of a chat", min_length=1)]
     tools: Annotated[list[FunctionTool] | None, about("as of a chat")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, about("as of a chat")] = None
+    reasoning_effort: Annotated[_Effort | None, about("as of a chat")] = None
+    continue_final_message: Annotated[bool, about("end within the last message")] = False
+    add_generation_prompt: Annotated[
+        bool | None, about("false: do not begin a message of the assistant")
+    ] = None
 
 
 class LlamaEmbedding(ModelRequest, kw_only=True):
@@ -848,6 +879,9 @@ class LlamaEmbedding(ModelRequest, kw_only=True):
     embd_normalize: Annotated[
         Literal[-1, 2], about("-1: as the model gives them; 2: of length 1")
     ] = 2
+    pooling: Annotated[
+        Literal["none"] | None, about("none: a vector for each token of a text, as it is")
+    ] = None
 
 
 class TeiEmbed(ModelRequest, kw_only=True):

@@ -84,11 +84,12 @@ class Options:
         ping: seconds after which a silent stream gets a comment; 0: never.
         rate: requests that a client may begin in a minute; None: any number.
         concurrency: requests that a client may have under way; None: any number.
-        cors: origins whose pages may ask; ("*",): all.
+        cors: origins whose pages may ask; "localhost": those of this machine; "*": all.
         memory: bytes for all models together: each is loaded when it is asked for first, and
             unloaded when others need its room; None: all are loaded at once and stay.
         idle: with ``memory``: seconds after which a model that nobody uses is unloaded.
         page: whether there is a page with a chat at ``/``.
+        without: paths of routes that are answered 501, such as ``/slots``.
         sessions: sessions of live speech at a time; further ones are refused.
         session_idle: seconds after which a session from which nothing came is ended.
     """
@@ -118,6 +119,7 @@ class Options:
     memory: int | None = None
     idle: float | None = None
     page: bool = True
+    without: Sequence[str] = ()
     sessions: int = 256
     session_idle: float = 300.0
 
@@ -158,8 +160,10 @@ class ServedEntry:
         kind: its class, once it is known.
         heads: what it has heads for, beside its kind.
         adapters: those that requests may choose, by name, as for `aggml.models.load`.
+        of_file: its name if it has no alias: that of its file; None: an alias is the same.
         title: what its file calls it.
         seen: `id` of the model that was prepared last.
+        told: what ``/props`` says of that model, so that asking again is no use of it.
     """
 
     path: Path
@@ -168,8 +172,16 @@ class ServedEntry:
     kind: type[Model] | None = None
     heads: frozenset[Head] = frozenset()
     adapters: Mapping[str, Any] = field(default_factory=dict)
+    of_file: str | None = None
     title: str = ""
     seen: int = 0
+    told: dict[str, Any] | None = None
+
+    @property
+    def listed(self) -> list[str]:
+        """The names that are listed: its aliases, or its file's if it has none."""
+        aliases = [x for x in self.names if x not in (ANY, self.of_file)]
+        return aliases or [self.name]
 
     @property
     def name(self) -> str:
@@ -434,7 +446,7 @@ class Service:
         async with self.host.use(entry.name) as model:
             if entry.seen != id(model):
                 await prepare(model, entry.path)
-                entry.seen = id(model)
+                entry.seen, entry.told = id(model), None
                 self._know(entry, model)
             yield model
 
@@ -537,9 +549,9 @@ def _entries(options: Options) -> list[ServedEntry]:
     found = []
     for path, stem, others in zip(paths, stems, aliases, strict=True):
         # Files of one name are told apart by their aliases.
-        alone = stems.count(stem) == 1 or set(others) <= {ANY}
-        names = [*others, stem] if alone else others
-        found.append(ServedEntry(path, names))
+        alone = stem not in others and (stems.count(stem) == 1 or set(others) <= {ANY})
+        names = list(dict.fromkeys([*others, stem] if alone else others))
+        found.append(ServedEntry(path, names, of_file=stem if alone else None))
     if options.adapters:
         found[0].adapters = options.adapters
     seen: set[str] = set()

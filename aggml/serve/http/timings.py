@@ -1,0 +1,59 @@
+"""How long the parts of an answer took, in llama-server's words.
+
+Not here: when tokens came (choice.py), figures of the whole service (metrics.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.serve.http.choice import Choice
+
+__all__ = ["sum_of_timings", "timings_of"]
+
+
+def timings_of(choice: Choice) -> dict[str, Any]:
+    """The times of an answer.
+
+    The step that ends a prompt gives the first token. So an answer of n tokens took n - 1 steps of
+    its own, and its rate counts these.
+    """
+    clock = choice.clock
+    cached = choice.cached
+    tokens = max(0, choice.prompt_tokens - cached)
+    return _told(cached, tokens, clock.prompt, choice.made, clock.answer, max(0, choice.made - 1))
+
+
+def sum_of_timings(choices: Sequence[Choice]) -> dict[str, Any]:
+    """The times of several answers together; a prompt of several answers counts once."""
+    prompts = {x.group: x for x in reversed(choices)}.values()
+    made = sum(x.made for x in choices)
+    return _told(
+        sum(x.cached for x in prompts),
+        sum(max(0, x.prompt_tokens - x.cached) for x in prompts),
+        max((x.clock.prompt for x in choices), default=0.0),
+        made,
+        max((x.clock.answer for x in choices), default=0.0),
+        sum(max(0, x.made - 1) for x in choices),
+    )
+
+
+def _told(
+    cached: int, tokens: int, prompt: float, made: int, answer: float, steps: int
+) -> dict[str, Any]:
+    prompt, answer = prompt * 1000, answer * 1000
+    return {
+        "cache_n": cached, "prompt_n": tokens, "prompt_ms": prompt,
+        "prompt_per_token_ms": _ratio(prompt, tokens),
+        "prompt_per_second": _ratio(1000.0 * tokens, prompt),
+        "predicted_n": made, "predicted_ms": answer,
+        "predicted_per_token_ms": _ratio(answer, steps),
+        "predicted_per_second": _ratio(1000.0 * steps, answer),
+    }  # fmt: skip
+
+
+def _ratio(count: float, of: float) -> float:
+    return count / of if of > 0 else 0.0

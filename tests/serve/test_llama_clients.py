@@ -1,0 +1,297 @@
+"""What clients of llama.cpp's server rely on beside its routes: forms, times, settings, CORS.
+
+Not here: its routes and prompts (test_protocols.py), keys and limits (test_operating.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from serve.support import GREEDY, LOOPS, events, serving, started
+
+from aggml import InvalidArgument
+from aggml.models.small import write_small
+from aggml.serve.http import Options, application
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+PREFLIGHT = {"access-control-request-method": "POST"}
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
+
+
+async def ask(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    answer = await client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_completions_without_version_speak_as_they_are_spoken_to(file: Path) -> None:
+    async with serving(models=[file], api_key="k") as (_, client):
+        refused = await client.post("/completions", json={"prompt": "a"})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (
+            401, "authentication_error",
+        )  # fmt: skip
+        client.headers["x-api-key"] = "k"
+        native = await ask(client, "/completions", prompt="a", n_predict=2, **GREEDY)
+        openai = await ask(client, "/completions", prompt="a", max_tokens=2, model="small")
+        assert native["tokens_predicted"] == 2
+        assert openai["object"] == "text_completion"
+        long = {"prompt": "a " * 900}
+        errors = [
+            (await client.post("/completions", json=long | more)).json()["error"]
+            for more in ({}, {"model": "small"})
+        ]
+        assert [x["code"] for x in errors] == [400, "context_length_exceeded"]
+        broken = await client.post("/completions", content=b"[")
+        assert (broken.status_code, broken.json()["error"]["code"]) == (400, 400)
+
+
+async def test_times_of_an_answer_count_its_own_steps(file: Path) -> None:
+    """The step of the prompt gives the first token, so one token alone has no rate."""
+    async with serving(models=[file]) as (_, client):
+        for n in (1, 5):
+            told = (await ask(client, "/completion", prompt="abc", n_predict=n, **GREEDY))[
+                "timings"
+            ]
+            assert all(x >= 0 for x in told.values())
+            assert told["prompt_ms"] > 0
+            assert told["predicted_n"] == n
+            rate = 1000 * (n - 1) / told["predicted_ms"] if n > 1 else 0
+            assert told["predicted_per_second"] == pytest.approx(rate)
+        chat = {"messages": MESSAGES, "max_tokens": 5, "n": 2, **GREEDY}
+        assert "timings" not in await ask(client, "/v1/chat/completions", **chat)
+        whole = await ask(client, "/v1/chat/completions", **chat, timings_per_token=True)
+        assert whole["timings"]["predicted_n"] == 10
+        usage = whole["usage"]
+        told = whole["timings"]
+        assert told["prompt_n"] + told["cache_n"] == usage["prompt_tokens"]
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        async with client.stream(
+            "POST",
+            "/v1/chat/completions",
+            json=chat | options | {"timings_per_token": True, "n": 1},
+        ) as response:
+            first, *others = await events(response)
+        assert "timings" not in first
+        assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
+        counts = [x["timings"]["predicted_n"] for x in others]
+        assert counts == sorted(counts)
+        assert (counts[-1], others[-1]["choices"]) == (5, [])
+
+
+async def test_tokens_that_end_a_text_are_not_drawn_if_they_are_ignored(file: Path) -> None:
+    given = {"prompt": "a", "n_predict": 20, "temperature": 0, "return_tokens": True}
+    async with serving(models=[file]) as (_, client):
+        towards = [[2, 1e6]]  # the token that ends a text
+        free = await ask(client, "/completion", **given, logit_bias=towards)
+        assert (free["tokens_predicted"], free["stop_type"]) == (0, "eos")
+        settings = free["generation_settings"]["logit_bias"]
+        assert settings == [{"token": 2, "bias": 1e6}]
+        found = await ask(client, "/completion", **given, logit_bias=towards, ignore_eos=True)
+        assert found["generation_settings"]["logit_bias"] == [{"token": 2, "bias": None}]
+        assert len(found["tokens"]) == 20
+        assert 2 not in found["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "may"),
+    [
+        ("localhost", "http://localhost:8080", True),
+        ("localhost", "https://127.0.0.1", True),
+        ("localhost", "http://[::1]:3000", True),
+        ("localhost", "http://localhost.evil.example", False),
+        ("localhost", "http://notlocalhost", False),
+        ("localhost", "http://localhost:80@evil.example", False),
+        ("https://chat.example", "https://chat.example", True),
+        ("https://chat.example", "http://localhost", False),
+        ("*", "https://anybody.example", True),
+    ],
+)
+async def test_a_preflight_has_headers_only_for_origins_that_may_ask(
+    file: Path, allowed: str, origin: str, may: bool
+) -> None:
+    asked = {"origin": origin, "access-control-request-headers": "authorization, x-other"}
+    async with serving(models=[file], cors=[allowed], api_key="k") as (_, client):
+        answer = await client.options("/v1/chat/completions", headers=PREFLIGHT | asked)
+        later = await client.get("/v1/models", headers={"origin": origin})
+    assert answer.status_code == 200
+    assert later.status_code == 401  # pages can read it, too
+    for one in (answer, later):
+        assert one.headers["vary"] == "Origin"
+        assert one.headers.get("access-control-allow-origin") == (origin if may else None)
+        credentials = "true" if may and allowed != "*" else None
+        assert one.headers.get("access-control-allow-credentials") == credentials
+    if may:
+        assert answer.headers["access-control-allow-headers"] == "authorization, x-other"
+        assert answer.headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
+
+
+async def test_routes_can_be_left_out(file: Path) -> None:
+    async with serving(models=[file], without=["/slots", "/completions"]) as (_, client):
+        for answer in (await client.get("/slots"), await client.post("/completions", json={})):
+            assert answer.status_code == 501
+            assert answer.json()["error"]["type"] == "not_supported_error"
+        assert (await client.get("/props")).status_code == 200
+    with pytest.raises(InvalidArgument, match="without has '/slot', which is the path of no route"):
+        application(Options([file], without=["/slot"]))
+
+
+async def test_aliases_are_listed_instead_of_the_name_of_the_file(file: Path) -> None:
+    async with serving(models=[file]) as (_, client):
+        assert [x["id"] for x in (await client.get("/models")).json()["data"]] == ["small"]
+    async with serving(models=[file], aliases=["b", "a", "*"]) as (_, client):
+        told = (await client.get("/models")).json()["data"]
+        assert [x["id"] for x in told] == ["b", "a"]
+        assert [x["aliases"] for x in told] == [["b", "a"]] * 2
+        for name in ("a", "small", "other"):
+            await ask(client, "/v1/completions", prompt="a", max_tokens=1, model=name)
+    async with serving(models=[file], aliases=["small", "x", "x"]) as (_, client):
+        told = (await client.get("/models")).json()["data"]
+        assert [x["id"] for x in told] == ["small", "x"]
+
+
+async def test_a_prompt_ends_where_it_is_asked_to(file: Path) -> None:
+    more = [*MESSAGES, {"role": "assistant", "content": "hi"}]
+    path = "/apply-template"
+    async with serving(models=[file], chat_template=TEMPLATE) as (_, client):
+        begun = await ask(client, path, messages=MESSAGES)
+        assert begun["prompt"] == "[user]hello[assistant]"
+        plain = await ask(client, path, messages=MESSAGES, add_generation_prompt=False)
+        assert plain["prompt"] == "[user]hello"
+        within = await ask(client, path, messages=more, continue_final_message=True)
+        assert within["prompt"] == "[user]hello[assistant]hi"
+        both = {"messages": more, "add_generation_prompt": True, "continue_final_message": True}
+        for path in ("/apply-template", "/tokenize", "/v1/chat/completions"):
+            refused = await client.post(path, json=both)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (
+                400, "continue_final_message",
+            )  # fmt: skip
+        ids = await ask(client, "/tokenize", messages=MESSAGES, add_generation_prompt=False,
+                        return_token_strs=True)  # fmt: skip
+        assert "".join(ids["token_strs"]) == "<s>\u2581[user]hello"
+        shown = await ask(client, "/v1/chat/completions", messages=MESSAGES, max_tokens=1,
+                          verbose=True)  # fmt: skip
+        assert shown["__verbose"]["prompt"] == "<s> [user]hello[assistant]"
+
+
+async def test_a_template_may_ask_for_the_date(file: Path) -> None:
+    template = "{% if tools %}functools[{% endif %}Today is {{ datetime }}.{{ functions[2:] }}"
+    template += "{{ messages[0].content }}"
+    async with serving(models=[file], chat_template=template) as (_, client):
+        told = (await ask(client, "/apply-template", messages=MESSAGES))["prompt"]
+        assert re.fullmatch(r"Today is [A-Z][a-z]{2} \d\d \d{4}\.hello", told)
+        named = await ask(client, "/apply-template", messages=MESSAGES,
+                          chat_template_kwargs={"datetime": "never"})  # fmt: skip
+        assert named["prompt"] == "Today is never.hello"
+
+
+async def test_embeddings_without_pooling_are_those_of_tokens(file: Path) -> None:
+    async with serving(models=[file]) as (_, client):
+        rows = await ask(client, "/embeddings", content=["ab", "c"], pooling="none")
+        tokens = await ask(client, "/pooling", input=["ab", "c"], normalize=False)
+        assert [x["embedding"] for x in rows] == [x["data"] for x in tokens["data"]]
+        refused = await client.post("/embeddings", json={"content": [1, 2], "pooling": "none"})
+        assert refused.json()["error"]["param"] == "content"
+
+
+async def test_a_model_that_sleeps_is_described_without_waking_it(file: Path) -> None:
+    async with serving(models=[file], memory=1 << 30, api_key="k") as (app, client):
+        client.headers["x-api-key"] = "k"
+        assert (await client.get("/props")).json()["is_sleeping"] is True
+        assert (await client.get("/models")).json()["data"][0]["status"]["value"] == "unloaded"
+        await ask(client, "/completion", prompt="a", n_predict=1)
+        assert (await client.get("/props")).json()["is_sleeping"] is False
+        uses = app.state.service.host.models["small"].uses
+        assert (await client.get("/props")).json()["total_slots"] >= 1
+        assert app.state.service.host.models["small"].uses == uses
+
+
+@pytest.mark.parametrize("server", LOOPS)
+def test_a_server_listens_on_several_addresses(file: Path, server: str) -> None:
+    hosts = ("--host", "127.0.0.1, 127.0.0.2")
+    with started([file], server, more=hosts) as (_, address):
+        port = address.rpartition(":")[2]
+        for host in ("127.0.0.1", "127.0.0.2"):
+            answer = httpx.get(f"http://{host}:{port}/health")
+            assert answer.json()["status"] == "ok"
+
+
+async def test_logprobs_of_a_completion_have_the_token_that_was_drawn(file: Path) -> None:
+    """OpenAI: the drawn token is always there, so a place has one more token than was asked for."""
+    given = {"prompt": "ab", "max_tokens": 4, "temperature": 100, "top_k": 0, "seed": 1}
+    async with serving(models=[file]) as (_, client):
+        for n in (0, 2):
+            told = (await ask(client, "/v1/completions", **given, logprobs=n))["choices"][0]
+            rows = told["logprobs"]
+            for token, p, best in zip(
+                rows["tokens"], rows["token_logprobs"], rows["top_logprobs"], strict=True
+            ):
+                assert best[token] == p
+                assert max(n, 1) <= len(best) <= n + 1
+
+
+async def test_usage_in_every_event_needs_usage_at_all(file: Path) -> None:
+    async with serving(models=[file]) as (_, client):
+        for path, more in (
+            ("/v1/completions", {"prompt": "a"}),
+            ("/v1/chat/completions", {"messages": MESSAGES}),
+        ):
+            given = more | {"max_tokens": 2, **GREEDY}
+            for includes in (True, False):
+                options = {"include_usage": includes, "continuous_usage_stats": True}
+                body = given | {"stream": True, "stream_options": options}
+                async with client.stream("POST", path, json=body) as response:
+                    told = ["usage" in x for x in await events(response)]
+                assert told == [includes] * len(told)
+
+
+async def test_tokens_of_a_prompt_are_told_once(file: Path) -> None:
+    given = {"max_tokens": 2, "return_token_ids": True, **GREEDY}
+    async with serving(models=[file]) as (_, client):
+        ids = (await ask(client, "/tokenize", content="ab", add_special=True))["tokens"]
+        text = await ask(client, "/v1/completions", prompt="ab", **given)
+        assert text["choices"][0]["prompt_token_ids"] == ids
+        chat = await ask(client, "/v1/chat/completions", messages=MESSAGES, **given)
+        asked = (await ask(client, "/tokenize", messages=MESSAGES))["tokens"]
+        assert chat["prompt_token_ids"] == asked
+        for path, more in (
+            ("/v1/completions", {"prompt": ["ab", "ab"]}),
+            ("/v1/chat/completions", {"messages": MESSAGES}),
+        ):
+            body = given | more | {"stream": True}
+            async with client.stream("POST", path, json=body) as response:
+                pieces = await events(response)
+            whole = [x["prompt_token_ids"] for x in pieces if "prompt_token_ids" in x]
+            each = [
+                x["choices"][0]["prompt_token_ids"]
+                for x in pieces
+                if "prompt_token_ids" in x["choices"][0]
+            ]
+            assert (whole, each) == (([], [ids, ids]) if "prompt" in more else ([asked], []))
+
+
+async def test_probabilities_after_sampling_have_names_of_their_own(file: Path) -> None:
+    given = {"prompt": "ab", "n_predict": 4, "n_probs": 10, "temperature": 1.0, "seed": 5}
+    async with serving(models=[file]) as (_, client):
+        told = await ask(client, "/completion", **given, post_sampling_probs=True, top_k=4,
+                         top_p=1, min_p=0)  # fmt: skip
+        assert len(told["completion_probabilities"]) == 4
+        for x in told["completion_probabilities"]:
+            assert set(x) == {"id", "token", "bytes", "prob", "top_probs"}
+            assert x["prob"] in [y["prob"] for y in x["top_probs"]]
+            assert sum(y["prob"] for y in x["top_probs"]) == pytest.approx(1)
+        plain = await ask(client, "/completion", **given)
+        assert all(len(x["top_logprobs"]) == 10 for x in plain["completion_probabilities"])
