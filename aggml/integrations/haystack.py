@@ -71,9 +71,11 @@ class _Lazy:
     def open(self) -> OpenedModel:
         """The model."""
         with self._lock:
-            if self._opened is None:
-                self._opened = open_given(self._place, self._given, self._load_options, None)
-            return self._opened
+            opened = self._opened
+            if opened is None:
+                opened = open_given(self._place, self._given, self._load_options, None)
+                self._opened = opened
+            return opened
 
     async def aopen(self) -> OpenedModel:
         """The model; a file is loaded in a thread."""
@@ -145,7 +147,7 @@ class AggmlChatGenerator:
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
         callback = self.streaming_callback
-        return default_to_dict(
+        found: dict[str, Any] = default_to_dict(
             self,
             **self._model.saved(),
             generation_kwargs=self.generation_kwargs,
@@ -153,6 +155,7 @@ class AggmlChatGenerator:
             tools=serialize_tools_or_toolset(self.tools),
             tools_strict=self.tools_strict,
         )
+        return found
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AggmlChatGenerator:
@@ -415,7 +418,10 @@ class AggmlTextEmbedder(_Embedding):
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
-        return default_to_dict(self, **self._model.saved(), embed_options=self.embed_options)
+        found: dict[str, Any] = default_to_dict(
+            self, **self._model.saved(), embed_options=self.embed_options
+        )
+        return found
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
@@ -465,13 +471,14 @@ class AggmlDocumentEmbedder(_Embedding):
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
-        return default_to_dict(
+        found: dict[str, Any] = default_to_dict(
             self,
             **self._model.saved(),
             embed_options=self.embed_options,
             meta_fields_to_embed=self.meta_fields_to_embed,
             embedding_separator=self.embedding_separator,
         )
+        return found
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     def run(self, documents: list[Document]) -> dict[str, Any]:
@@ -539,7 +546,7 @@ class AggmlRanker:
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
-        return default_to_dict(
+        found: dict[str, Any] = default_to_dict(
             self,
             **self._model.saved(),
             top_k=self.top_k,
@@ -547,6 +554,7 @@ class AggmlRanker:
             meta_fields_to_embed=self.meta_fields_to_embed,
             embedding_separator=self.embedding_separator,
         )
+        return found
 
     @component.output_types(documents=list[Document])
     def run(

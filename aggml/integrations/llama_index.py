@@ -431,10 +431,12 @@ class AggmlEmbedding(BaseEmbedding):
 
     Attributes:
         model, load_options: as of `AggmlLLM`.
+        model_name: "unknown": the name of the file, or of the architecture.
         options: options of `EncoderModel.embed`, such as ``dimensions``.
     """
 
     model: Any = Field(exclude=True, repr=False)
+    model_name: str = "unknown"
     load_options: dict[str, Any] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
     _opened: OpenedModel = PrivateAttr()

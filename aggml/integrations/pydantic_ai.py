@@ -68,7 +68,7 @@ SETTINGS: Final = {
 EFFORTS: Final = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
-class AggmlModelSettings(ModelSettings, total=False):
+class AggmlModelSettings(ModelSettings, total=False):  # type: ignore[call-arg, unused-ignore]
     """Settings of a request to an `AggmlModel`.
 
     Attributes:

@@ -17,8 +17,8 @@ from aggml.models import blocking
 from aggml.models.small import write_small
 
 __all__ = [
-    "HELLO", "LETTER", "answer_of", "bert", "check_forecast", "close_all", "forecast", "near",
-    "qwen", "reranker", "small",
+    "HELLO", "LETTER", "WORDS", "answer_of", "bert", "check_forecast", "close_all", "forecast",
+    "near", "qwen", "reranker", "small",
 ]  # fmt: skip
 
 HELLO: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello!"}]
