@@ -79,7 +79,8 @@ class _Lazy:
 
     async def aopen(self) -> OpenedModel:
         """The model; a file is loaded in a thread."""
-        return self._opened or await anyio.to_thread.run_sync(self.open)
+        opened = self._opened
+        return await anyio.to_thread.run_sync(self.open) if opened is None else opened
 
     def close(self) -> None:
         """Free the model, if it was loaded here."""

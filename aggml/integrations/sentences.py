@@ -214,7 +214,7 @@ class SentenceEncoder:
     def _wanted(
         self, output_value: str, batch_size: int, unit: bool, truncate_dim: int | None
     ) -> dict[str, Any]:
-        """The options of `embed`; of `embed_multi` only "tokens"."""
+        """What is asked: of `embed_multi` "tokens", of `embed` how vectors are cut, "normalize"."""
         if batch_size < 1:
             raise InvalidArgument(f"[encode] batch_size is {batch_size}, must be at least 1")
         if output_value == "token_embeddings":
@@ -225,7 +225,7 @@ class SentenceEncoder:
                 "'token_embeddings'"
             )
         dimensions = self.truncate_dim if truncate_dim is None else truncate_dim
-        return {"normalize": True if unit else None, "dimensions": dimensions}
+        return {"normalize": True if unit else None, "cut": (dimensions, unit)}
 
     def _call(
         self,
@@ -236,7 +236,7 @@ class SentenceEncoder:
     ) -> tuple[str, dict[str, Any], Any]:
         """The method of the model, its options, its first argument."""
         model = self._opened.model
-        options = {name: value for name, value in wanted.items() if name != "tokens"}
+        options = {name: value for name, value in wanted.items() if name == "normalize"}
         name = "embed_multi" if "tokens" in wanted else "embed"
         if prompt is None:
             return name, options | {"prompt": prompt_name}, texts
@@ -262,6 +262,11 @@ class SentenceEncoder:
         convert_to_numpy: bool,
         convert_to_tensor: bool,
     ) -> Any:
+        dimensions, unit = wanted.get("cut", (None, False))
+        if dimensions is not None:
+            # Cut as they are: they get length 1 anew only if that is asked for.
+            found = [x[:dimensions] for x in found]
+            found = [_unit(x) for x in found] if unit else found
         if convert_to_tensor:
             import torch
 

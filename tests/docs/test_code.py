@@ -32,7 +32,10 @@ async def awaited(code: CodeType, names: dict[str, Any]) -> None:
 def run(page: str, block: Block, names: dict[str, Any]) -> None:
     """Execute one block; a traceback names the page and its line."""
     source = "\n" * (block.line - 1) + block.code
-    code = compile(source, str(ROOT / page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    # Without the __future__ imports of this file: libraries evaluate annotations of a page.
+    code = compile(
+        source, str(ROOT / page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+    )  # fmt: skip
     if code.co_flags & inspect.CO_COROUTINE:
         anyio.run(awaited, code, names)
     else:
