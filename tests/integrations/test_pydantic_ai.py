@@ -80,7 +80,10 @@ def test_a_form_is_filled_in_each_mode_whole_and_in_pieces() -> None:
 
 def test_a_tool_that_must_be_called_is_called_with_arguments_of_its_schema() -> None:
     model = AggmlModel(small(), settings={"max_tokens": 200, "parallel_tool_calls": False})
-    tool = ToolDefinition("forecast", forecast().model_json_schema(), "The weather.")
+    schema = forecast().model_json_schema()
+    tool = ToolDefinition(
+        name="forecast", parameters_json_schema=schema, description="The weather."
+    )  # fmt: skip
     parameters = models.ModelRequestParameters(function_tools=[tool])
     given: list[Any] = [ModelRequest([UserPromptPart("hi")])]
     found = asyncio.run(model.request(given, {"tool_choice": "required"}, parameters))
