@@ -40,6 +40,15 @@ FUNCTIONS: Final = (
     ("fitting", "fit", None),
     ("host", "Host", "BlockingHost"),
 )
+#: Functions that are the same for all classes.
+GENERAL: Final = (
+    "@overload\ndef wrap(of: Model) -> BlockingModel: ...",
+    "@overload\ndef wrap(of: HostType) -> BlockingHost: ...",
+    "@overload\ndef wrap(of: _Blocking) -> _Blocking: ...",
+    "@overload\ndef unwrap(of: BlockingModel) -> Model: ...",
+    "@overload\ndef unwrap(of: BlockingHost) -> HostType: ...",
+    "@overload\ndef unwrap(of: _Awaited) -> _Awaited: ...",
+)
 #: What `with` of a class gives, if that is not the object itself.
 ENTERED: Final = {"ModelUse": "BlockingModel"}
 #: Types of attributes that the classes set without an annotation.
@@ -188,6 +197,10 @@ def stub() -> str:
         "Self": "from typing import Self",
         "BlockingObject": "from aggml.models.portal import BlockingObject",
         "BlockingStream": "from aggml.models.portal import BlockingStream",
+        "HostType": "from aggml.models.host import Host as HostType",
+        "Model": "from aggml.models.model import Model",
+        "TypeVar": "from typing import TypeVar",
+        "overload": "from typing import overload",
     }
     for file, name, base in (*CLASSES, *FUNCTIONS):
         module = f"aggml.models.{file}"
@@ -221,7 +234,12 @@ def stub() -> str:
             if used in origins:
                 imports.setdefault(used, origins[used])
     every = [f"Blocking{name}" for _, name, _ in CLASSES]
-    every += ["BlockingStream", *(name for _, name, _ in FUNCTIONS)]
+    every += ["BlockingStream", *(name for _, name, _ in FUNCTIONS), "unwrap", "wrap"]
+    bodies += [
+        '_Blocking = TypeVar("_Blocking", bound=BlockingObject)',
+        '_Awaited = TypeVar("_Awaited", bound=Model | HostType)',
+        *GENERAL,
+    ]
     listed = "\n".join(f'    "{name}",' for name in sorted(every))
     head = (
         "# Written by tools/blocking_stubs.py from the asynchronous classes.\n"

@@ -58,7 +58,7 @@ ROWS: list[dict[str, str]] = [
     {"aggml": "the public API"},
     {"pipeline": "stages", "opt": "training"},
     {"models": "architectures"},
-    {"serve": "the service"},
+    {"serve": "the service", "integrations": "adapters for other libraries"},
     {"ray": "many machines"},
     {"cli": "the program", "testing": "tests that any device must pass"},
     {"__main__": "python -m aggml"},

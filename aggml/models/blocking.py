@@ -7,6 +7,8 @@
 ``    host.add("chat", "model.gguf")``
 ``    with host.use("chat") as model: print(model.chat(messages).content)``
 
+`wrap` makes a blocking object of an asynchronous one, `unwrap` gives that back.
+
 Here: the names; types are in blocking.pyi. Not here: how classes are made (portal.py), what their
 methods do (the asynchronous classes).
 """
@@ -21,7 +23,13 @@ from aggml.models.host import Host as _Host
 from aggml.models.host import ModelUse
 from aggml.models.loading import load as _load
 from aggml.models.model import Model
-from aggml.models.portal import BlockingStream, blocking_class, blocking_function
+from aggml.models.portal import (
+    BlockingStream,
+    blocking_class,
+    blocking_function,
+    unwrap,
+    wrap,
+)
 from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.token_stream import TokenStream
@@ -31,7 +39,7 @@ __all__ = [
     "BlockingChatStream", "BlockingEncoderDecoderModel", "BlockingEncoderModel", "BlockingHost",
     "BlockingModel",
     "BlockingModelUse", "BlockingSpeechModel", "BlockingStream", "BlockingTextModel",
-    "BlockingTokenStream", "BlockingVoiceModel", "Host", "fit", "load",
+    "BlockingTokenStream", "BlockingVoiceModel", "Host", "fit", "load", "unwrap", "wrap",
 ]  # fmt: skip
 
 BlockingTokenStream = blocking_class(TokenStream, __name__, BlockingStream)

@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -15,9 +15,10 @@ from aggml.models.engine.grammars import Grammar
 from aggml.models.engine.interface import TextEngine
 from aggml.models.engine.requests import PlacedPicture, TextRequest
 from aggml.models.fitting import Fit
+from aggml.models.host import Host as HostType
 from aggml.models.host import ModelStatus
 from aggml.models.memory import Memory
-from aggml.models.model import F32, Mixed, Pixels, TokenIds
+from aggml.models.model import F32, Mixed, Model, Pixels, TokenIds
 from aggml.models.portal import BlockingObject, BlockingStream
 from aggml.models.speech import Segment
 from aggml.models.speech.live import Partial
@@ -41,6 +42,8 @@ __all__ = [
     "Host",
     "fit",
     "load",
+    "unwrap",
+    "wrap",
 ]
 
 class BlockingTokenStream(BlockingStream[Token]):
@@ -487,3 +490,20 @@ def Host(
     memory: int | None = None,
     idle: float | None = None,
 ) -> BlockingHost: ...
+
+_Blocking = TypeVar("_Blocking", bound=BlockingObject)
+
+_Awaited = TypeVar("_Awaited", bound=Model | HostType)
+
+@overload
+def wrap(of: Model) -> BlockingModel: ...
+@overload
+def wrap(of: HostType) -> BlockingHost: ...
+@overload
+def wrap(of: _Blocking) -> _Blocking: ...
+@overload
+def unwrap(of: BlockingModel) -> Model: ...
+@overload
+def unwrap(of: BlockingHost) -> HostType: ...
+@overload
+def unwrap(of: _Awaited) -> _Awaited: ...

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from aggml import InvalidState
+from aggml import InvalidArgument, InvalidState
 from aggml.process.locks import in_child, new_lock
 from aggml.stream.parker import Parker, post_here
 from aggml.stream.reactor import current_task
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingObject", "BlockingStream", "blocking_class", "blocking_function", "calling", "plain",
-    "wrapped",
+    "unwrap", "wrap", "wrapped",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -285,6 +285,29 @@ def wrapped(found: Any) -> Any:  # noqa: ANN401 whatever a method returned
     if hasattr(found, "__anext__"):
         return BlockingStream(found)
     return found
+
+
+def wrap(of: Any) -> Any:  # noqa: ANN401 any of the asynchronous objects
+    """The blocking object of an asynchronous one, such as a model that `load` gave.
+
+    Both are the same model: requests of both share its steps. A blocking object is returned as it
+    is.
+
+    Raises:
+        InvalidArgument: there is no blocking class for it.
+    """
+    found = wrapped(of)
+    if not isinstance(found, BlockingObject):
+        raise InvalidArgument(
+            f"[blocking.wrap] {of!r} ({type(of).__name__}) has no blocking methods: expected a "
+            "model, or a Host"
+        )
+    return found
+
+
+def unwrap(of: Any) -> Any:  # noqa: ANN401
+    """The asynchronous object of a blocking one; an asynchronous object is returned as it is."""
+    return of._of if isinstance(of, BlockingObject) else of
 
 
 def blocking_class(of: type, module: str, *bases: type[BlockingObject]) -> type[Any]:

@@ -19,15 +19,18 @@ PAGES: Final = sorted(
     if str(path.relative_to(ROOT)) not in GENERATED
 )
 
-_FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED: Final = re.compile(
+    r"^(?:<!-- needs ([\w.]+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 class Block(NamedTuple):
-    """A block of code, and the line of the page on which it begins."""
+    """A block of code, the line of the page on which it begins, the package that it needs."""
 
     language: str
     code: str
     line: int
+    needs: str = ""
 
 
 def text_of(page: str) -> str:
@@ -39,7 +42,7 @@ def blocks(page: str) -> list[Block]:
     """All blocks of code of a page, in order."""
     text = text_of(page)
     return [
-        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2)
+        Block(found[2], found[3], text.count("\n", 0, found.start(2)) + 2, found[1] or "")
         for found in _FENCED.finditer(text)
     ]
 

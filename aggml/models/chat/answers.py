@@ -646,12 +646,14 @@ async def answer_messages(stream: ChatStream) -> ChatMessage:
     """
     content: list[str] = []
     reasoning: list[str] = []
+    tokens: list[Token] = []
     async with aclosing(stream):
         async for delta in stream:
+            tokens += delta.tokens
             content.append(delta.content)
             if delta.reasoning is not None:
                 reasoning.append(delta.reasoning)
     return ChatMessage(
         "".join(content), "".join(reasoning) or None, stream.calls, stream.finish_reason,
-        stream.usage,
+        stream.usage, tokens,
     )  # fmt: skip

@@ -97,6 +97,7 @@ class ChatMessage:
         finish_reason: why the answer ended, "stop", "length" or "tool_calls".
         usage: how many tokens there were.
         role: "assistant".
+        tokens: those of the answer, with their ``logprob`` if ``logprobs`` was asked for.
     """
 
     content: str
@@ -105,6 +106,7 @@ class ChatMessage:
     finish_reason: ChatFinish | None = None
     usage: Usage = Usage()
     role: str = field(default="assistant", init=False)
+    tokens: list[Token] = field(default_factory=list, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
