@@ -1,4 +1,4 @@
-"""Prints the lowest versions that pyproject.toml allows, as constraints for pip: `make check-lowest`.
+"""Prints the lowest versions that pyproject.toml allows, as constraints for pip (check-lowest).
 
 Of the package and of the extras that are named. If several name a package, the highest of their
 lowest versions counts; the exact versions and those without a lower bound are left as they are. Not
