@@ -7,6 +7,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+# The same for what compiles: says how far it is.
+PIP_BUILD := $(PY) tools/progress.py $(PY) -m pip --disable-pip-version-check install --verbose --no-build-isolation
 NATIVE := $(shell find aggml/native cmake -name '*.[ch]' -o -name '*.cpp' -o -name '*.def' -o -name '*.cmake')
 C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '*.[ch]' -o -name '*.cpp')
 # --no-deps: the first declares sentence-transformers, gigabytes of which nothing is used; the second, 93 MB, llama.cpp.
@@ -39,13 +41,13 @@ $(VENV)/has-build: pyproject.toml | $(VENV)/created
 # was made, it is rebuilt in the build of that.
 STRICT := -C build-dir=build/c -C cmake.define.AGGML_C_TESTS=ON -C cmake.define.AGGML_WERROR=ON
 $(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build
-	$(PIP) --no-build-isolation --editable . $(if $(wildcard build/c),$(STRICT))
+	$(PIP_BUILD) --editable . $(if $(wildcard build/c),$(STRICT))
 	touch $@
 
 # The module, and the programs of tests/native, in one build in which warnings are errors. It takes five minutes of two
 # cores, nearly all of them for kernels, so there is no other one of the same flags.
 $(VENV)/has-c: CMakeLists.txt $(NATIVE) $(wildcard tests/native/*.[ch]) $(VENV)/has-build
-	$(PIP) --no-build-isolation --editable . $(STRICT)
+	$(PIP_BUILD) --editable . $(STRICT)
 	touch $@ $(VENV)/has-native
 
 $(VENV)/has-model: Makefile | $(VENV)/created
