@@ -127,5 +127,5 @@ def dlpack_of(tensor: Exportable, what: str, **options: Any) -> Any:  # noqa: AN
         raise InvalidArgument(f"[{what}] {tensor!r} is read-only, which DLPack cannot promise")
     try:
         return view.__dlpack__(**options)
-    except BufferError as error:
+    except (BufferError, ValueError) as error:  # numpy 2.3 and before tells devices by ValueError
         raise Unsupported(f"[{what}] {tensor!r}: {error}") from error
