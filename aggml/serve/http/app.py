@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Match, Route, WebSocketRoute
 
 from aggml.models import FullError
 from aggml.serve.http import anthropic, llama, ollama, openai, operating, responses
@@ -130,7 +130,12 @@ def application(options: Options) -> Starlette:
         assert isinstance(error, HTTPException)
         reason = f"{error.detail}: {request.method} {request.url.path}"
         failure = Failure(RequestError(error.status_code, reason))
-        return as_json(openai_error(failure), error.status_code, error.headers)
+        headers = error.headers
+        if error.status_code == 405:  # a path may have a route for each of several methods
+            fitting = [x for x in routes if isinstance(x, Route)]
+            fitting = [x for x in fitting if x.matches(request.scope)[0] is not Match.NONE]
+            headers = {"allow": ", ".join(sorted({y for x in fitting for y in x.methods or ()}))}
+        return as_json(openai_error(failure), error.status_code, headers)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
