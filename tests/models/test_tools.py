@@ -159,6 +159,7 @@ def several_calls(form: str) -> Transcript:
     """Calls with texts that contain marks, quotes and other letters, and a text around them."""
     arguments = {"city": 'Zürich "a\\b" 日本 😀', "days": -3, "exact": False,
                  "parts": ["x, y", "{}"], "where": {"x": 1.5}}  # fmt: skip
+    calls: list[tuple[str, dict[str, Any]]]
     calls = [("weather", arguments), ("now", {}), ("weather", {"city": "</b> {x"})]
     before = "" if form == "xlam" else "Ich sehe nach 😀:"
     opened = {
@@ -190,7 +191,9 @@ def test_several_calls_of_a_family_are_read_in_every_division(form: str) -> None
 
 def test_a_long_call_is_not_read_again_at_each_character(monkeypatch: pytest.MonkeyPatch) -> None:
     for form in ("hermes", "harmony"):
-        kind = type(format_called(form))
+        known = format_called(form)
+        assert known is not None
+        kind = type(known)
         times, read_once = 0, kind.read
 
         def counted(*args: Any, **options: Any) -> Any:
