@@ -14,6 +14,7 @@ import gc
 import json
 import mmap
 import re
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -108,7 +109,7 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
                 # In a short round the first request of a kind still imports and caches.
                 if programs >= 10 * SHORT and more > MORE + programs // 10:
                     failures.append(Failure(seed, first, loop, f"{more} objects more are left"))
-            server.cancel_scope.cancel()
+            signal.raise_signal(signal.SIGTERM)  # for `until_stopped`: its sockets are closed
     # not raised inside: the task groups would wrap it in an exception group
     if failures:
         raise failures[0]
