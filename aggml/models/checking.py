@@ -104,7 +104,7 @@ def _describe(metadata: Mapping[str, Any]) -> tuple[Hyperparameters, Described]:
 
 
 def layer_problems(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Whether the file has no more layers than it says: the model would be built without them."""
+    """Whether the file has the layers that it says, and those that predict tokens come last."""
     hp = Hyperparameters(metadata)
     for prefix, key in (("", "block_count"), ("enc.", "encoder.block_count")):
         numbers = [int(m[2]) for x in tensors if (m := LAYERS.match(x)) and m[1] == prefix]
@@ -114,6 +114,18 @@ def layer_problems(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
                 f"{hp.architecture}.{key} is {told}, but the file has tensors of "
                 f"{max(numbers) + 1} layers"
             )
+    told, ahead = hp.get("block_count"), hp.get("nextn_predict_layers", 0)
+    if not isinstance(told, int) or not isinstance(ahead, int):
+        return
+    for name in tensors:
+        layer = LAYERS.match(name) if ".nextn." in name else None
+        if layer is not None and int(layer[2]) < told - ahead:
+            yield (
+                f"{hp.architecture}.block_count is {told} and {hp.architecture}."
+                f"nextn_predict_layers is {ahead}, but the file has a tensor {name!r}: layer "
+                f"{layer[2]} is one of those that predict further tokens, which come last"
+            )
+            return
 
 
 # -- tensors

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from aggml import AggmlError
+from aggml import AggmlError, InvalidArgument
 
 __all__ = [
-    "DeadlineError", "EngineError", "FullError", "ModelError", "NotFiniteError", "TooLongError",
+    "DeadlineError", "EngineError", "FullError", "GrammarError", "ModelError", "NotFiniteError",
+    "TooLongError",
 ]  # fmt: skip
 
 
@@ -59,3 +60,7 @@ class TooLongError(EngineError, ModelError):
 
 class NotFiniteError(EngineError, ModelError):
     """No token can be chosen for a request, because all its logits are NaN or -inf."""
+
+
+class GrammarError(EngineError, InvalidArgument):
+    """A grammar cannot go on with an answer that has begun: it never ends, or is too large."""

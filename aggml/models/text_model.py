@@ -379,7 +379,7 @@ class TextModel(Model):
         Raises:
             InvalidArgument: an argument of another type or out of its range; an empty prompt, an id
                 that is not in the vocabulary. An argument raises here, the empty text by the first
-                token.
+                token, a grammar that needs too much memory, or never ends, by any token.
             ModelError: text without a vocabulary.
             Unsupported: there is a picture, and `load` was given no ``mmproj``.
             TooLongError: by the first token: the prompt is longer than ``ctx``, or needs more

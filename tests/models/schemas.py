@@ -95,6 +95,9 @@ SCHEMAS: Final[dict[str, Any]] = {
     "recursion": TREE,
     "recursion of a list": {"$defs": {"list": an_object({"head": {"type": "integer"}, "tail": {
         "anyOf": [{"type": "null"}, {"$ref": "#/$defs/list"}]}})}, "$ref": "#/$defs/list"},
+    "ref of unicode": {"$defs": {"Größe 1": an_object({"a": SHORT})},
+                       "type": "array", "items": {"$ref": "#/$defs/Größe 1"}, "maxItems": 2},
+    "property named default": an_object({"default": {"type": "string", "pattern": r"^\d{2}$"}}),
     "comments": {"title": "T", "description": "d", "default": 1, "examples": [2],
                  "type": "integer", "$schema": "https://json-schema.org/draft/2020-12/schema"},
 }  # fmt: skip
@@ -116,6 +119,23 @@ REFUSED: Final[dict[str, tuple[Any, str]]] = {
     "ref": ({"$ref": "#/$defs/none"}, r"schema\.\$ref .*none"),
     "remote": ({"$ref": "http://localhost/x"}, r"schema\.\$ref "),
     "bounds": ({"type": "integer", "minimum": 5, "maximum": 2}, r"schema\.minimum "),
+    "format beside patterns": (
+        an_object({"a": {"type": "string", "pattern": "^x"},
+                   "b": {"type": "string", "format": "regex"}}),
+        r"schema\.properties\.b\.format .*regex",
+    ),
+    "no choice": (an_object({"a": {"enum": []}}), r"schema\.properties\.a\.enum "),
+    "two types": ({"anyOf": [{"type": "string", "const": 1}]}, r"schema\.anyOf\[0\]\.const "),
+    "beyond numbers": ({"items": {"type": "number", "minimum": 1e20, "maximum": 1e21}},
+                       r"schema\.items\.minimum "),
+    "properties beside bounds": (
+        an_object({"a": {"type": "object", "properties": {"b": {}}, "maxProperties": 1}}),
+        r"schema\.properties\.a\.maxProperties ",
+    ),
+    "itself": ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+               r"schema\.\$ref cannot be served: no answer can begin"),
+    "endless": ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+                "the grammar cannot go on after 1 tokens: it never ends"),
     "nothing": (False, "schema is false"),
     "text": ("{", "schema is no JSON"),
     "number": (5, r"schema is 5 \(int\), expected a JSON schema"),

@@ -172,6 +172,8 @@ HYPERPARAMETERS: Final[list[tuple[str, str, Any]]] = [
     ("bert", "attention.head_count", 5), ("granite", "logit_scale", 0.0),
     ("granitehybrid", "attention.head_count_kv", [0, 0, 2]),
     ("granitehybrid", "attention.head_count_kv", [0, 2, 0, 0]),
+    ("glm4moe-normed", "block_count", 6), ("glm4moe-normed", "nextn_predict_layers", 0),
+    ("qwen35-ahead", "block_count", 8),
 ]  # fmt: skip
 
 

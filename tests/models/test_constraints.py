@@ -130,6 +130,68 @@ async def test_schemas_that_are_too_deep_or_too_long_are_refused(model: TextMode
         model.generate("x", schema=endless)
 
 
+def accepts(schema: dict[str, Any], answer: str) -> bool:
+    """Whether a text may be an answer under a schema."""
+    import llguidance
+
+    names, kinds = tokens()
+    words = SentencePiece({"tokenizer.ggml.tokens": names, "tokenizer.ggml.token_type": kinds})
+    grammars = Grammars(words, len(words.pieces))
+    matcher, why = constraints._compile(
+        llguidance, grammars._trie(llguidance), Grammar("schema", json.dumps(schema))
+    )
+    assert not why
+    spelled = [words.ids[f"<0x{x:02X}>"] for x in answer.encode()]
+    return bool(matcher.try_consume_tokens(spelled) == len(spelled) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        ('^[^"]$', ["x", "\\", "\n", "é"], ['"', "", "xx"]),
+        (r"^[^\\]$", ["x", '"', "\u2028"], ["\\"]),
+        (r'^[^"\\]*$', ["", "a[b]"], ['a"', "\\", 'b\\"']),
+        (r"^[^\n\"]{2}$", ["ab", "\\\\"], ["a\n", 'a"']),
+        ("^[^[]$", ["]", "x"], ["["]),
+        ("^[a[]{2}$", ["a[", "[["], ["a]", "ab"]),
+        ("^[&&a]$", ["a", "&"], ["b"]),
+        (r"^\d$", ["7"], ["x", "\uaa59"]),
+        (r"^\D$", ["x", '"'], ["7", "\uaa59"]),
+        (r"^[^\d]$", ["x"], ["7", "\uaa59"]),
+        (r"^[^\D]$", ["7"], ["x", "\uaa59"]),
+        (r"^\w$", ["x", "_"], ["é", "-"]),
+        (r"^\W$", ["-", '"'], ["x", "é", "\u00bd", "_"]),
+        (r"^[\W_]$", ["-", "_"], ["x", "é"]),
+        (r"^\s$", [" ", "\t", "\u00a0"], ["x", "\x1c", "\x85"]),
+        (r"^\S$", ["x", '"'], [" ", "\u00a0", "\x1c", "\ufeff"]),
+    ],
+)
+def test_patterns_allow_what_all_validators_take(
+    pattern: str, right: list[str], wrong: list[str]
+) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    for text in right:
+        assert re.search(pattern, text)
+        assert accepts(schema, json.dumps(text, ensure_ascii=False)), text
+    for text in wrong:
+        assert not accepts(schema, json.dumps(text, ensure_ascii=False)), text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "right", "wrong"),
+    [
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, "0.5", "0"),
+        ({"exclusiveMaximum": 0.0, "minimum": -0.1}, "-0.1", "-0"),
+        ({"exclusiveMinimum": True, "minimum": 0, "maximum": 0.25}, "0.125", "0"),
+    ],
+)
+def test_a_bound_that_is_excluded_is_no_answer(
+    bounds: dict[str, Any], right: str, wrong: str
+) -> None:
+    assert accepts({"type": "number", **bounds}, right)
+    assert not accepts({"type": "number", **bounds}, wrong)
+
+
 # -- other constraints
 
 

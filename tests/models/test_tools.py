@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from models.tool_writers import WRITERS
 from models.transcripts import TOOLS, TRANSCRIPTS, Transcript, long_ones
 
 from aggml.models.chat.asking import read_tools
@@ -154,7 +155,61 @@ def test_random_texts_full_of_marks_raise_nothing_and_mean_the_same_in_any_divis
             assert meaning(read(one, [text[:at], text[at:]])[0]) == wanted, (form.name, text)
 
 
+def several_calls(form: str) -> Transcript:
+    """Calls with texts that contain marks, quotes and other letters, and a text around them."""
+    arguments = {"city": 'Zürich "a\\b" 日本 😀', "days": -3, "exact": False,
+                 "parts": ["x, y", "{}"], "where": {"x": 1.5}}  # fmt: skip
+    calls: list[tuple[str, dict[str, Any]]]
+    calls = [("weather", arguments), ("now", {}), ("weather", {"city": "</b> {x"})]
+    before = "" if form == "xlam" else "Ich sehe nach 😀:"
+    opened = {
+        "functionary": f">>>all\n{before}",
+        "harmony": f"<|channel|>commentary<|message|>{before}<|end|><|start|>assistant",
+    }.get(form, before)
+    return Transcript(form, opened + WRITERS[form](calls), calls, before)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_several_calls_of_a_family_are_read_with_all_that_values_may_have(form: str) -> None:
+    one = several_calls(form)
+    check(one, [one.text])
+    check(one, one.text)
+    for at in range(1, len(one.text), 37):
+        check(one, [one.text[:at], one.text[at:]])
+    deltas, reader = read(one, [one.text + " Danach."])
+    assert [(x.name, x.arguments) for x in reader.calls] == one.calls
+    assert "Danach." in meaning(deltas)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", WRITERS)
+def test_several_calls_of_a_family_are_read_in_every_division(form: str) -> None:
+    one = several_calls(form)
+    for at in range(1, len(one.text)):
+        check(one, [one.text[:at], one.text[at:]])
+
+
+def test_a_long_call_is_not_read_again_at_each_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in ("hermes", "harmony"):
+        known = format_called(form)
+        assert known is not None
+        kind = type(known)
+        times, read_once = 0, kind.read
+
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal times
+            times += 1
+            return read_once(*args, **options)  # noqa: B023 called within this turn
+
+        call = ("write_file", {"path": "a", "text": 'line \\ "é"\n' * 1000})
+        one = Transcript(form, WRITERS[form]([call]), [call])
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "read", counted)
+            check(one, one.text)
+        assert times < 1000
+
+
 def test_every_format_has_a_transcript_and_a_name_of_its_own() -> None:
     names = [x.name for x in FORMATS]
     assert len(set(names)) == len(names)
-    assert {x.form for x in TRANSCRIPTS.values()} == set(names)
+    assert {x.form for x in TRANSCRIPTS.values()} == set(names) == set(WRITERS)

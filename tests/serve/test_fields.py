@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from serve.support import GREEDY, ROOT, SMALL, events, serving
 
 from aggml import InvalidArgument
 from aggml.models.small import write_small
+from aggml.serve.http.app import ENDPOINTS
 from aggml.serve.http.fields import Defaults, target_of
-from aggml.serve.http.openapi import rows, table
+from aggml.serve.http.openapi import description, rows, table
 from aggml.serve.http.schema import (
     ALIASES,
     FORMS,
@@ -211,6 +213,36 @@ async def test_an_answer_may_run_until_the_context_is_full(file: Path) -> None:
 def test_the_documentation_has_the_table_of_the_schema() -> None:
     text = (ROOT / "docs/serve.md").read_text()
     assert table() in text, "python -m aggml.serve.http.openapi writes the table"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda x: x.__name__)
+def test_the_description_says_where_null_is_taken(form: type[msgspec.Struct]) -> None:
+    schemas = description(ENDPOINTS)["components"]["schemas"]
+    schema = schemas[form.__name__]
+    if form.__name__ not in {x.form.__name__ for x in ENDPOINTS if x.form is not None}:
+        return  # no request, but a part of one
+    for name, field in schema["properties"].items():
+        if name in schema.get("required", ()):
+            continue
+        validator = jsonschema.Draft202012Validator({"components": {"schemas": schemas}, **field})
+        assert validator.is_valid(None), name
+        assert name != "priority" or not validator.is_valid("1")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [("n", "2.0", 200), ("n", "2.00", 200), ("n", "2.5", 400), ("n", "100.0", 400),
+     ("top_k", "-1.0", 200), ("seed", "7.0", 200), ("max_tokens", '"2.0"', 400)],
+)  # fmt: skip
+async def test_a_whole_number_may_be_written_with_a_point(
+    file: Path, field: str, value: str, status: int
+) -> None:
+    async with serving(models=[file]) as (_, client):
+        body = f'{{"prompt": "a", "max_tokens": 2, "{field}": {value}}}'
+        answer = await client.post("/v1/completions", content=body)
+        assert answer.status_code == status, answer.text
+        if field == "n" and status == 200:
+            assert len(answer.json()["choices"]) == 2
 
 
 def test_each_field_has_one_state() -> None:

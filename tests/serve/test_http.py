@@ -172,6 +172,10 @@ async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
             response = await client.request(method, path)
             assert response.status_code == status
             assert path in response.json()["error"]["message"]
+        response = await client.request("PUT", "/v1/models/load")  # fits /v1/models/{name}, too
+        assert response.headers["allow"] == "GET, HEAD, POST"
+        response = await client.request("PUT", "/v1/responses/x")
+        assert response.headers["allow"] == "DELETE, GET, HEAD"
 
 
 async def test_any_whole_number_is_a_seed(file: Path) -> None:

@@ -27,6 +27,15 @@ __all__ = ["AnswerReader"]
 #: Characters of arguments from which on they are given as they come. Calls that are shorter are
 #: given when they are complete; so a call that cannot be read seldom was given in part.
 LONG: Final = 100
+#: Calls that are longer are not read at each character, but each time that they have grown by this
+#: share: else a call of 28,000 characters takes half a minute.
+OFTEN: Final = 512
+GROWTH: Final = 64
+
+
+def _next_read(length: int) -> int:
+    """The length at which a call is read again; it depends on the text alone."""
+    return length + 1 if length < OFTEN else length + length // GROWTH
 
 
 @dataclass(slots=True)
@@ -123,6 +132,7 @@ class _ToolReader:
         self._at_begin = True  # only white space has come
         self._after_call = False
         self._mark = 0  # characters of the mark with which calls began
+        self._next = 0  # the length at which they are read again
         self._blanks = ""  # before that mark: no part of the content, unless these are no calls
 
     def feed(self, text: str, to: _Pieces, *, final: bool = False) -> None:
@@ -130,12 +140,17 @@ class _ToolReader:
         at = 0
         while True:
             if self._inside:
-                # Character by character, so that it is noted at the same place in any division.
-                if not self._read(to, final=final and at >= len(text)):
-                    if at >= len(text):
-                        return
-                    self._held += text[at]
-                    at += 1
+                # At lengths of its own, so that it is noted at the same place in any division.
+                over = final and at >= len(text)
+                if over or len(self._held) >= self._next:
+                    if self._read(to, final=over):
+                        continue
+                    self._next = _next_read(len(self._held))
+                if at >= len(text):
+                    return
+                more = self._next - len(self._held)
+                self._held += text[at : at + more]
+                at += more
                 continue
             self._held += text[at:]
             at = len(text)
@@ -143,6 +158,7 @@ class _ToolReader:
                 return
             if self._inside:  # go on after the mark
                 mark = self._mark
+                self._next = 0
                 text, self._held, at = self._held[mark:], self._held[:mark], 0
 
     def _look(self, to: _Pieces, *, final: bool) -> bool:
@@ -231,6 +247,7 @@ class _HarmonyReader:
         self._kind = "content"
         self._held = ""
         self._head = ""
+        self._next = 0  # the length at which a call is read again
 
     def feed(self, text: str, to: _Pieces, *, final: bool = False) -> None:
         """Read more text."""
@@ -261,7 +278,7 @@ class _HarmonyReader:
             self._head = header + MESSAGE
             self._kind = "content"
             if "to=" in header and self._calls.tools:
-                self._kind = "call"
+                self._kind, self._next = "call", 0
             elif f"{CHANNEL}analysis" in header:
                 self._kind = "reasoning"
             self._header = None
@@ -292,6 +309,9 @@ class _HarmonyReader:
 
     def _read_call(self, to: _Pieces, at: int, mark: str, *, final: bool) -> bool:
         over = final or at >= 0
+        if not over and len(self._held) < self._next:
+            return False
+        self._next = _next_read(len(self._held))
         body = self._held if at < 0 else self._held[:at]
         section = self._form.read(self._head + body, self._calls.tools, final=over)
         good = not section.is_bad and self._calls.take(section, to)

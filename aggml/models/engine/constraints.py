@@ -14,13 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from aggml import InvalidArgument
 from aggml.models.engine.gbnf import GbnfError, lark_of
-from aggml.models.engine.grammars import JSON_FORM, ascii_classes, with_ascii_classes
+from aggml.models.engine.grammars import JSON_FORM, Grammar, ascii_classes, plain_schema
 from aggml.models.errors import ModelError
 from aggml.process.extras import install_command
 from aggml.process.locks import in_child, new_lock
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml.models.engine.grammars import Grammar
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["Constraint", "Grammars", "Mask", "Thinking"]
@@ -412,13 +412,16 @@ class Grammars:
                 return found
         self.check(place)
         tokenizer = self._trie(module)
-        try:
-            text = _source(module, grammar)
-        except (ValueError, GbnfError) as error:
-            raise _refusal(place, name, grammar, str(error)) from None
-        found = module.LLMatcher(tokenizer, text, log_level=0)
-        if found.is_error():
-            raise _refusal(place, name, grammar, found.get_error(), module, tokenizer)
+        found, why = _compile(module, tokenizer, grammar)
+        if why:
+            where = ""
+            if grammar.kind == "schema" and len(grammar.text) <= _LONGEST_TRIED:
+
+                def why_not(schema: Any) -> str:  # noqa: ANN401 JSON
+                    return _compile(module, tokenizer, Grammar("schema", json.dumps(schema)))[1]
+
+                where = _place_at_fault(json.loads(grammar.text), why_not)
+            raise InvalidArgument(f"[{place}] {name}{where} cannot be served: {why}")
         with self._lock:
             self._kept[grammar] = found
             while len(self._kept) > KEPT:
@@ -498,12 +501,30 @@ def _library(place: str) -> Any:  # noqa: ANN401 a module
     return llguidance
 
 
+def _compile(module: Any, tokenizer: Any, grammar: Grammar) -> tuple[Any, str]:  # noqa: ANN401
+    """The LLMatcher of a grammar, and why it cannot be served; empty: it can."""
+    try:
+        text = _source(module, grammar)
+    except (ValueError, GbnfError) as error:
+        return None, _first_line(str(error))
+    found = module.LLMatcher(tokenizer, text, log_level=0)
+    if found.is_error():
+        return found, _first_line(found.get_error())
+    # A grammar without a finite sentence compiles, too, and shows it at the first token.
+    begun = found.deep_copy()
+    begun.compute_bitmask()
+    if begun.is_error() or (begun.is_stopped() and not begun.is_accepting()):
+        reason = _first_line(begun.get_error() or str(begun.stop_reason()))
+        return found, f"no answer can begin ({reason})"
+    return found, ""
+
+
 def _source(module: Any, grammar: Grammar) -> str:  # noqa: ANN401 a module
     """A grammar in the form of llguidance."""
     matcher = module.LLMatcher
     if grammar.kind == "schema":
         schema = json.loads(grammar.text)
-        schema = {} if schema is True else with_ascii_classes(schema)
+        schema = {} if schema is True else plain_schema(schema)
         return str(matcher.grammar_from_json_schema(schema, overrides=JSON_FORM))
     if grammar.kind == "regex":
         return str(matcher.grammar_from_regex(ascii_classes(grammar.text)))
@@ -526,58 +547,37 @@ def _first_line(message: str) -> str:
     return text if len(text) <= 400 else text[:400] + " ..."
 
 
-def _refusal(
-    place: str,
-    name: str,
-    grammar: Grammar,
-    message: str,
-    module: Any = None,  # noqa: ANN401 a module
-    tokenizer: Any = None,  # noqa: ANN401 an LLTokenizer
-) -> InvalidArgument:
-    """The error of a grammar that cannot be served, with the keyword that is at fault."""
-    why = _first_line(message)
-    if grammar.kind == "schema" and module is not None:
-        where = _at_fault(json.loads(grammar.text), why, module, tokenizer)
-        if where:
-            return InvalidArgument(f"[{place}] {name}{where} cannot be served: {why}")
-    return InvalidArgument(f"[{place}] {name} cannot be served: {why}")
+#: Keywords that are named as the fault only if no other one is, the likeliest first.
+_STRUCTURE: Final = ("properties", "items", "required", "type")
+_TRIED: Final = 64  # parts of a schema in which the fault is looked for
+_LONGEST_TRIED: Final = 1 << 14  # characters of a schema in which it is looked for
 
 
-#: Keywords that llguidance may refuse by their values, by words of its messages.
-BY_MESSAGE: Final = (
-    ("regex", ("pattern", "patternProperties")), ("format", ("format",)), ("oneOf", ("oneOf",)),
-    ("allOf", ("allOf",)), ("Pointer", ("$ref",)), ("Resource", ("$ref",)), ("$ref", ("$ref",)),
-    ("Invalid type", ("type",)), ("minimum", ("minimum", "exclusiveMinimum")),
-    ("multipleOf", ("multipleOf",)), ("enum", ("enum",)), ("const", ("const",)),
-    ("minLength", ("minLength",)), ("minItems", ("minItems",)), ("required", ("required",)),
-)  # fmt: skip
+def _place_at_fault(schema: Any, why_not: Callable[[Any], str]) -> str:  # noqa: ANN401 JSON
+    """Where the keyword stands that cannot be served, as ``.properties.a.pattern``; or empty.
 
+    Messages of llguidance do not tell the place. It is the deepest part that is refused by itself,
+    and the keyword there without which it is not refused for the same reason.
 
-def _at_fault(schema: Any, why: str, module: Any, tokenizer: Any) -> str:  # noqa: ANN401
-    """Where the keyword stands that llguidance refuses, as ``.properties.a.pattern``; or empty."""
-    if why.startswith("Unimplemented keys: "):
-        try:
-            keys = json.loads(why.removeprefix("Unimplemented keys: "))
-        except ValueError:
-            return ""
-        for where, part in _parts(schema, ""):
-            for key in keys:
-                if key in part:
-                    return f"{where}.{key}"
-        return f": the keyword {', '.join(map(str, keys))}"
-    for words, keywords in BY_MESSAGE:
-        if words in why:
-            places = [(w, p, k) for w, p in _parts(schema, "") for k in keywords if k in p]
-            for where, part, key in places:
-                if len(places) == 1 or key not in ("pattern", "format"):
-                    return f"{where}.{key}"
-                alone = module.LLMatcher.grammar_from_json_schema(
-                    {"type": "string", key: part[key]}, overrides=JSON_FORM
-                )
-                if module.LLMatcher(tokenizer, alone, log_level=0).is_error():
-                    return f"{where}.{key}"
-            break
-    return ""
+    Args:
+        schema: that cannot be served.
+        why_not: tells why a schema cannot be served; empty: it can.
+    """
+    if not isinstance(schema, Mapping):
+        return ""
+    shared = {x: schema[x] for x in ("$defs", "definitions") if x in schema}
+    where, part = "", schema
+    for place, inner in islice(_parts(schema, ""), 1, _TRIED):
+        within = place.startswith((f"{where}.", f"{where}["))
+        if within and "$ref" not in inner and why_not({**shared, **inner}):
+            where, part = place, inner
+    why = why_not({**shared, **part})
+    rank = {x: i for i, x in enumerate(_STRUCTURE, 1)}
+    for key in sorted(part, key=lambda x: (rank.get(x, 0), x not in why))[:_TRIED]:
+        rest = {**shared, **{k: v for k, v in part.items() if k != key}}
+        if key not in shared and why_not(rest) != why:
+            return f"{where}.{key}"
+    return where
 
 
 def _parts(schema: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ANN401

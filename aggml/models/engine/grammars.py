@@ -12,13 +12,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 from aggml import InvalidArgument
 from aggml.models.arguments import one_text, shown, text_list
 
 __all__ = [
     "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "closed",
-    "grammar_of", "inline_json", "schema_text", "with_ascii_classes",
+    "grammar_of", "inline_json", "plain_schema", "schema_text",
 ]  # fmt: skip
 
 GrammarKind = Literal["schema", "regex", "choices", "gbnf", "lark"]
@@ -129,7 +130,17 @@ def _check_depth(place: str, name: str, value: Any, depth: int) -> None:
 JSON_FORM: Final[dict[str, bool | str]] = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
 }  # fmt: skip
-_PIECES: Final = re.compile(r"\\.|\[\^?\]?|\]", re.DOTALL)
+_PIECES: Final = re.compile(r"\\.|\[\^?\]?|\]|&&|--|~~", re.DOTALL)
+_ASCII: Final = {"\\d": "0-9", "\\w": "0-9A-Za-z_"}
+#: Characters that a class has by all standards, and those that it has by one of them.
+_KINDS: Final = {
+    "\\d": (_ASCII["\\d"], r"\p{N}"),
+    "\\w": (_ASCII["\\w"], r"\p{L}\p{M}\p{N}\p{Pc}"),
+    "\\s": (
+        r"\t-\r\x20\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
+        r"\s\x1c-\x1f\ufeff",
+    ),
+}
 
 
 def ascii_classes(regex: str) -> str:
@@ -147,7 +158,7 @@ def ascii_classes(regex: str) -> str:
             inside = True
         elif text == "]":
             inside = False
-        known = {"\\d": "0-9", "\\w": "0-9A-Za-z_"}.get(text)
+        known = _ASCII.get(text)
         if known is None:
             return text
         return known if inside else f"[{known}]"
@@ -155,28 +166,96 @@ def ascii_classes(regex: str) -> str:
     return _PIECES.sub(one, regex)
 
 
-def with_ascii_classes(schema: Any) -> Any:
-    """A schema whose patterns are `ascii_classes`."""
+def json_pattern(regex: str) -> str:
+    r"""A pattern of a JSON schema, as llguidance takes it; see also `ascii_classes`.
+
+    Validators differ in what ``\d``, ``\w``, ``\s`` and their opposites are: ECMAScript has digits
+    and letters of ASCII, Python those of all scripts. Here they are what all of them take.
+
+    Within ``[...]`` brackets, ``&&``, ``--`` and ``~~`` are characters in ECMAScript, and operators
+    in llguidance. And a class that has all control characters, as ``[^"]`` has, there allows every
+    escape of JSON, even ``\"``. Therefore U+0000 is taken out of classes that begin with ``[^``.
+    """
+    inside = negated = False
+
+    def one(found: re.Match[str]) -> str:
+        nonlocal inside, negated
+        text = found[0]
+        if text[0] == "[":
+            if inside:  # a character of the class, which a "]" after it ends
+                inside = text[-1] != "]"
+                return "\\" + text
+            inside, negated = True, text[1:2] == "^"
+            return "[^\\x00" + text[2:].replace("]", "\\]") if negated else text
+        if text == "]":
+            inside = False
+        if inside and text in ("&&", "--", "~~"):
+            return f"\\{text[0]}\\{text[1]}"
+        sure, maybe = _KINDS.get(text.lower(), ("", ""))
+        if not sure:
+            return text
+        within = inside and negated  # what is left out must be left out by all
+        if text[1].islower():
+            kind = maybe if within else sure
+            return kind if inside else f"[{kind}]"
+        return f"[^{sure if within else maybe}]"
+
+    return _PIECES.sub(one, regex)
+
+
+#: Characters of a URI, which `plain_schema` leaves as they are; "%" begins a quoted one.
+_OF_URIS: Final = "!#$%&'()*+,/:;=?@[]~"
+#: Keywords whose values are schemas by names that anybody chose.
+_BY_NAME: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+#: The least number above 0 that an answer may have under ``exclusiveMinimum: 0``.
+_LEAST: Final = 1e-9
+
+
+def plain_schema(schema: Any) -> Any:
+    """A schema whose patterns are `json_pattern`, whose references are URIs, and bounds are kept.
+
+    Programs write references as they name their classes: ``#/$defs/Größe``. And llguidance lets a
+    number be 0 under ``exclusiveMinimum: 0`` or ``exclusiveMaximum: 0`` if the other bound is a
+    fraction.
+    """
     if isinstance(schema, list):
-        return [with_ascii_classes(x) for x in schema]
+        return [plain_schema(x) for x in schema]
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "pattern" and isinstance(value, str):
-            found[key] = ascii_classes(value)
-        elif key == "patternProperties" and isinstance(value, dict):
-            found[key] = {ascii_classes(k): with_ascii_classes(v) for k, v in value.items()}
+            found[key] = json_pattern(value)
+        elif key == "$ref" and isinstance(value, str):
+            found[key] = quote(value, safe=_OF_URIS)
+        elif key in _BY_NAME and isinstance(value, dict):
+            by_regex = key == "patternProperties"
+            found[key] = {
+                json_pattern(k) if by_regex else k: plain_schema(v) for k, v in value.items()
+            }
         elif key in ("enum", "const", "default", "examples"):
             found[key] = value
         else:
-            found[key] = with_ascii_classes(value)
+            found[key] = plain_schema(value)
+    for excluded, bound, least, of in (
+        ("exclusiveMinimum", "minimum", _LEAST, max), ("exclusiveMaximum", "maximum", -_LEAST, min),
+    ):  # fmt: skip
+        told, other = found.get(excluded), found.get(bound)
+        if _is_zero(told) or (told is True and _is_zero(other)):
+            del found[excluded]
+            found[bound] = of(least, other) if isinstance(other, (int, float)) else least
     return found
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0
 
 
 def inline_json(schema: Any) -> str:
     """JSON of a schema, as it may stand in a grammar of Lark."""
-    given = {} if schema is True else with_ascii_classes(schema)
+    given = {} if schema is True else plain_schema(schema)
     return f"%json {json.dumps({**given, 'x-guidance': JSON_FORM}, ensure_ascii=False)}"
 
 

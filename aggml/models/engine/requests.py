@@ -17,7 +17,7 @@ from aggml.models.adapters.stacks import NO_ADAPTER, AdapterChoice
 from aggml.models.decoder.drawing import Draws
 from aggml.models.decoder.sampling import Report, choose, report
 from aggml.models.engine.policy import AGING
-from aggml.models.errors import EngineError
+from aggml.models.errors import GrammarError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -309,7 +309,10 @@ class TextRequest:
         if constraint is None or self.over:
             return
         if constraint.error is not None:
-            self.error = EngineError(f"the grammar cannot go on: {constraint.error}")
+            self.error = GrammarError(
+                f"[generate] the grammar cannot go on after {self.made} tokens: it never ends, or "
+                f"is too large ({constraint.error})"
+            )
         elif constraint.stopped:
             self.reason = "stop"
 

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Match, Route, WebSocketRoute
 
 from aggml import InvalidArgument
 from aggml.models import FullError
@@ -138,7 +138,12 @@ def application(options: Options) -> Starlette:
         assert isinstance(error, HTTPException)
         reason = f"{error.detail}: {request.method} {request.url.path}"
         failure = Failure(RequestError(error.status_code, reason))
-        return as_json(openai_error(failure), error.status_code, error.headers)
+        headers = error.headers
+        if error.status_code == 405:  # a path may have a route for each of several methods
+            fitting = [x for x in routes if isinstance(x, Route)]
+            fitting = [x for x in fitting if x.matches(request.scope)[0] is not Match.NONE]
+            headers = {"allow": ", ".join(sorted({y for x in fitting for y in x.methods or ()}))}
+        return as_json(openai_error(failure), error.status_code, headers)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ themselves (schema.py).
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from urllib.parse import quote
 
@@ -45,6 +46,8 @@ OF_OLLAMA: Final = {
     "repetition_penalty": "repeat_penalty",
 }
 REMEMBERED: Final = 256  # names of ignored fields that are counted and logged one by one
+#: A whole number as languages without whole numbers write it; JSON schemas call it an integer.
+_WHOLE: Final = re.compile(rb"-?[0-9]+\.0+")
 IGNORED: Final = "x-aggml-ignored"  # the header that names ignored fields
 
 _log = logging.getLogger("serve")
@@ -250,6 +253,8 @@ def _value(decoder: msgspec.json.Decoder[Any], name: str, raw: Raw) -> object:
     try:
         found: object = decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _WHOLE.fullmatch(bytes(raw)):
+            return _value(decoder, name, Raw(bytes(raw).partition(b".")[0]))
         raise RequestError(400, f"{name}: {error}", field=name) from error
     return raw.copy() if isinstance(found, Raw) else found
 

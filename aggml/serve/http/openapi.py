@@ -6,6 +6,7 @@ Not here: the schema itself (schema.py).
 from __future__ import annotations
 
 import html
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -43,6 +44,7 @@ _ERRORS: Final = {
     "415": "an encoding or charset is unknown",
     "429": "the client asks too much",
     "500": "the computation failed",
+    "501": "the model has not what the route needs",
     "503": "too many requests wait, or the server is stopping",
     "504": "the deadline has passed",
 }
@@ -50,7 +52,9 @@ _ERRORS: Final = {
 
 def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """All routes and fields, as OpenAPI 3.1 describes them."""
-    _, parts = components()
+    parts = _parts()
+    forms = {x.form.__name__ for x in endpoints if x.form is not None}
+    parts = {name: _with_null(x) if name in forms else x for name, x in parts.items()}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         for path in (endpoint.path, *endpoint.aliases):
@@ -68,6 +72,35 @@ def description(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             },
         },
     }
+
+
+@cache
+def _parts() -> dict[str, Any]:
+    """The schemas of all forms and of what is in them, by name; making them takes long."""
+    return components()[1]
+
+
+def _with_null(form: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a request, in which null stands for a field that is left out."""
+    fields = {
+        name: field
+        if name in form.get("required", ()) or _takes_null(field)
+        else {"anyOf": [{k: v for k, v in field.items() if k not in _BESIDE}, {"type": "null"}],
+              **{k: v for k, v in field.items() if k in _BESIDE}}
+        for name, field in form.get("properties", {}).items()
+    }  # fmt: skip
+    return {**form, "properties": fields}
+
+
+_BESIDE: Final = ("description", "default", "title")
+
+
+def _takes_null(field: dict[str, Any]) -> bool:
+    """Whether the schema of a field takes null as it is."""
+    if "anyOf" in field:
+        return any(map(_takes_null, field["anyOf"]))
+    told = {x for x in field if x not in _BESIDE}
+    return field.get("type") == "null" or not told or None in field.get("enum", ())
 
 
 def _operation(endpoint: Endpoint, path: str) -> dict[str, Any]:
@@ -116,7 +149,7 @@ class Row(NamedTuple):
 
 def rows(form: type[Struct]) -> list[Row]:
     """The built fields of a form."""
-    _, parts = components()
+    parts = _parts()
     found = []
     for field in msgspec.structs.fields(form):
         schema = parts[form.__name__]["properties"][field.encode_name]
