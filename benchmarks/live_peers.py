@@ -5,11 +5,9 @@ goes on after the text. Both programs are the same pipeline; only the functions 
 differ. faster-whisper and llama-cpp-python block, so they are called by `anyio.to_thread`, which on
 asyncio is `asyncio.to_thread` with a limit. A model of llama-cpp-python serves one call at a time,
 so a lock guards it. Not here: a sound that goes on (live.py).
-
-The files: ``base.pt`` and ``multilingual.tiktoken`` of Whisper, the folder ``whisper-base-ct2`` of
-the same weights for CTranslate2, a language model ``*.gguf``, and ``a13.wav``, all in the folder
-AGGML_WEIGHTS.
 """
+# The files: base.pt and multilingual.tiktoken of Whisper, the folder whisper-base-ct2 of the same
+# weights for CTranslate2, a language model *.gguf, and a13.wav, all in the folder AGGML_WEIGHTS.
 
 from __future__ import annotations
 

@@ -7,10 +7,8 @@
 ``    host.add("chat", "model.gguf")``
 ``    with host.use("chat") as model: print(model.chat(messages).content)``
 
-`wrap` makes a blocking object of an asynchronous one, `unwrap` gives that back.
-
-Here: the names; types are in blocking.pyi. Not here: how classes are made (portal.py), what their
-methods do (the asynchronous classes).
+Here: the names, and `wrap` and `unwrap` from asynchronous objects and back; types are in
+blocking.pyi. Not here: how classes are made (portal.py), what methods do (the asynchronous ones).
 """
 
 from __future__ import annotations

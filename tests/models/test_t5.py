@@ -139,11 +139,12 @@ def _folder_of(kind: str, folder: Path) -> Path:
             values = file.data(full).view(np.float32).reshape(shape).copy()
             side, _, rest = name.partition(".")
             whole = {"token_embd": "shared", "output": "lm_head"}.get(name)
+            stack = {"enc": "encoder", "dec": "decoder"}.get(side)
             if rest == "output_norm":
-                whole = f"{side}oder.final_layer_norm"
+                whole = f"{stack}.final_layer_norm"
             if whole is None:
                 _, layer, part = rest.split(".")
-                at = f"{side}oder.block.{layer}.layer."
+                at = f"{stack}.block.{layer}.layer."
                 last = 2 if side == "dec" else 1
                 what, _, end = part.rpartition("_")
                 if part == "attn_rel_b":

@@ -21,7 +21,7 @@ LOOSE: Final = {"Path", "to_thread", "from_thread", "lowlevel", "run", "iscorout
 #: Objects of these rooms belong to the loop of one server or of one link.
 ONE_LOOP: Final = {"serve", "ray", "cli"}
 #: Objects that live within one ``async with`` block of one task, or are made for one wait.
-WITHIN_A_BLOCK: Final = {"models/beside.py", "pipeline/running.py", "stream/parker.py"}
+WITHIN_A_BLOCK: Final = {"pipeline/running.py", "stream/parker.py"}
 #: Known to be wrong, to be mended.
 KNOWN: Final = {"scheduler/running/submitter.py"}
 

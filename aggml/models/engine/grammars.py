@@ -19,7 +19,7 @@ from aggml.models.arguments import one_text, shown, text_list
 
 __all__ = [
     "JSON_FORM", "Grammar", "GrammarKind", "arguments_json", "ascii_classes", "closed",
-    "grammar_of", "inline_json", "plain_schema", "schema_text",
+    "grammar_of", "inline_json", "json_pattern", "plain_schema", "schema_text",
 ]  # fmt: skip
 
 GrammarKind = Literal["schema", "regex", "choices", "gbnf", "lark"]

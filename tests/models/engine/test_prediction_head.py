@@ -99,7 +99,8 @@ def head_batch(tokens: Sequence[int], hidden: npt.NDArray[np.float32], ctx: int)
 
 
 def rms(x: F64, weight: F64, eps: float) -> F64:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+    scale: F64 = np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return x / scale * weight
 
 
 def rotated(x: F64, dims: int, base: float) -> F64:
