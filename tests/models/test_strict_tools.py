@@ -85,6 +85,47 @@ def test_a_call_that_the_model_begins_has_the_arguments_of_its_strict_function(
         assert accepts(once, good)
 
 
+BARE = [x for x in FORMATS if isinstance(x, JsonFormat) and x.bare]
+
+
+def bare_texts(form: JsonFormat, arguments: Any) -> list[str]:
+    """Answers that are a call of `pick` without a mark, as models write them."""
+    call = {form.title: "pick", form.key: arguments}
+    turned = dict(reversed(call.items()))
+    kind = {"type": "function"} | call
+    given = json.dumps(arguments)  # the arguments have blanks as `json.dumps` writes them
+    one = [
+        json.dumps(call), json.dumps(turned), json.dumps(kind),
+        f'{{\n  "name": "pick",\n  "{form.key}": {given}\n}}',
+        f'{{"name":"pick","arguments":{given}}}',
+    ]  # fmt: skip
+    lists = [f"[{x}]" for x in one]
+    return [*one, *lists, *(f"```json\n{x}\n```" for x in one + lists), f"{one[0]}\nDone.",
+            f'{json.dumps({form.title: "free", form.key: {"x": 1}})}, {one[0]}',
+            f"[{one[0]}, {one[1]}]", f"{one[0]}; {one[0]}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", BARE, ids=lambda x: x.name)
+def test_a_call_without_a_mark_has_the_arguments_of_its_strict_function(
+    form: JsonFormat, accepts: Callable[[str, str], bool]
+) -> None:
+    offer = read_tools("test", [PICK, FREE], "auto")
+    assert offer is not None
+    lark = form.watching_grammar(offer.callable, json.dumps, several=True)
+    assert lark is not None
+    for text in bare_texts(form, {"n": 3}):
+        assert accepts(lark, text), text
+    for text in bare_texts(form, {"n": "x"}) + bare_texts(form, {}):
+        assert not accepts(lark, text), text
+    for text in ("Hello!", '{"name": "Bob", "age": 3}', "[1, 2]", '```json\n{"a": 1}\n```\nDone.'):
+        assert accepts(lark, text), text
+    once = form.watching_grammar(offer.callable, json.dumps, several=False)
+    assert once is not None
+    good, *_, two = bare_texts(form, {"n": 3})
+    assert accepts(once, good)
+    assert not accepts(once, two)
+
+
 def test_objects_of_arguments_have_the_properties_that_are_named() -> None:
     inner = {"type": "object", "properties": {"a": {}}, "required": ["a"]}
     shut = inner | {"additionalProperties": False}

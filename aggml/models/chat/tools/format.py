@@ -147,21 +147,43 @@ class JsonFormat(ToolFormat):
         self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool
     ) -> str | None:
         """Free text, and calls after their mark."""
-        if not self.begins:
+        if not (self.begins or self.bare):
             return None
-        begin = self.begins[0]
         known = [
             x if x.strict else replace(x, parameters={"type": "object"}) for x in tools
         ]  # fmt: skip
-        one, rules = self._grammar(known, mark, several=several and self.is_list, begin="")
+        rules = [r"FREE: /(?s:.+)/"]
+        first, after, bare = "FREE", "FREE", ""
+        if self.bare:
+            rules += _bare_calls(known, several=several)
+            first, after, bare = "FREE_FIRST", "FREE_AFTER", "bare"
+        if not self.begins:
+            return "\n".join([f"start: {bare} {after}? | {first}?", *rules])
+        begin = self.begins[0]
+        one, calls = self._grammar(known, mark, several=several and self.is_list, begin="")
+        rules.append(calls)
         times = "*" if several and not self.is_list else "?"
-        free = r"FREE: /(?s:.+)/"
         if mark(begin).startswith("<["):  # a control token, which no free text contains
-            start = f"FREE? ({mark(begin)} {one} FREE?){times}"
-            return "\n".join([f"start: {start}", rules, free])
+            marked_calls = f"({mark(begin)} {one} FREE?){times}"
+            starts = [f"{first}? {marked_calls}"]
+            if bare:
+                starts.append(f"{bare} {after}? {marked_calls if several else ''}")
+            return "\n".join([f"start: {' | '.join(starts)}", *rules])
         # The free text before a mark ends with it: two lexemes run side by side.
-        opened = f"open[lazy]: /(?s:.*){re.escape(begin).replace('/', chr(92) + '/')}/"
-        return "\n".join([f"start: (open {one}){times} FREE?", rules, opened, free])
+        opened = re.escape(begin).replace("/", r"\/")
+        rules[0] = rf"FREE: /(?s:.+)/ & ~/(?s:.*{opened}.*)/"
+        rules += [f"OPENED: /(?s:.*){opened}/", "open[lazy]: OPENED"]
+        starts = [f"(open {one}){times} FREE?"]
+        if bare:
+            rules += [
+                "OPENED_FIRST: OPENED & ~BARE_BEGUN", "open_first[lazy]: OPENED_FIRST",
+                "OPENED_AFTER: OPENED & ~GOES_ON", "open_after[lazy]: OPENED_AFTER",
+            ]  # fmt: skip
+            rest = f"(open {one})* FREE?" if times == "*" else "FREE?"
+            starts = [f"open_first {one} {rest}", f"{first}?", f"{bare} {after}?"]
+            if several:
+                starts.append(f"{bare} open_after {one} {rest}")
+        return "\n".join([f"start: {' | '.join(starts)}", *rules])
 
     def _grammar(
         self, tools: Sequence[Tool], mark: Callable[[str], str], *, several: bool, begin: str
@@ -180,6 +202,41 @@ class JsonFormat(ToolFormat):
             rules.append(f"whole: {mark(begin + self.after[0])} call {mark(self.after[1] + end)}")
             right = f"whole ({mark(chr(10))} whole)*" if several and begin else "whole"
         return right, "\n".join(rules)
+
+
+def _bare_calls(tools: Sequence[Tool], *, several: bool) -> list[str]:
+    """Rules of Lark for calls that begin an answer without a mark, and for what is no such call.
+
+    A text is such a call from the name of a function on, or from its arguments if they come first.
+    FREE_FIRST is a text that does not begin so; FREE_AFTER does not go on with a further call.
+    """
+    before = rf"\s*({FENCE}\s*)?(\[\s*)?"
+    kind = r"""("type"\s*:\s*"[^"]*"\s*,\s*)?"""
+    key = r""""(arguments|parameters)"\s*:\s*"""
+    names = [re.escape(json.dumps(x.name)).replace("/", r"\/") for x in tools]
+    title = [rf""""(name|tool_name)"\s*:\s*{name}""" for name in names]
+    begun = rf"\{{\s*{kind}({'|'.join(title)}|{key})"
+    rules = [
+        rf"BARE_BEGUN: /(?s:{before}{begun}.*)/",
+        r"GOES_ON: /(?s:\s*[,;]\s*\{.*)/",
+        "FREE_FIRST: FREE & ~BARE_BEGUN", "FREE_AFTER: FREE & ~GOES_ON",
+        r"BARE_END: /\s*\}/",
+    ]  # fmt: skip
+    calls: dict[str, list[str]] = {"BARE": [], "MORE": []}
+    for i, tool in enumerate(tools):
+        rules.append(f"bare_arguments_{i}: {arguments_json(tool.parameters)}")
+        rules.append(rf"BARE_NAME_{i}: /\s*,\s*{title[i]}/")
+        for part, start in (("BARE", before), ("MORE", r"\s*[,;]\s*")):
+            rules.append(rf"{part}_{i}: /{start}\{{\s*{kind}{title[i]}\s*,\s*{key}/")
+            calls[part] += [
+                f"{part}_{i} bare_arguments_{i} BARE_END",
+                f"{part}_KEY bare_arguments_{i} BARE_NAME_{i} BARE_END",
+            ]
+    rules.append(rf"BARE_KEY: /{before}\{{\s*{kind}{key}/")
+    rules.append(rf"MORE_KEY: /\s*[,;]\s*\{{\s*{kind}{key}/")
+    rules += [f"bare_one: {' | '.join(calls['BARE'])}", f"bare_more: {' | '.join(calls['MORE'])}"]
+    rules.append("bare: bare_one bare_more*" if several else "bare: bare_one")
+    return rules
 
 
 def sectioned(calls: Sequence[str], begin: str, end: str, *, several: bool) -> tuple[str, str]:
