@@ -108,7 +108,7 @@ class GraphPlan:
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
         self.backend = backend
-        self.graph = graph
+        self.graph: Graph = graph
         backend._plan(graph)
 
     @property

@@ -128,7 +128,7 @@ class AggmlChatGenerator:
             tools_strict: whether arguments are always restricted to the schema.
         """
         self._model = _Lazy("AggmlChatGenerator", model, load_options)
-        self.generation_kwargs = dict(generation_kwargs or {})
+        self.generation_kwargs: dict[str, Any] = dict(generation_kwargs or {})
         self.streaming_callback = streaming_callback
         self.tools = tools
         self.tools_strict = tools_strict
@@ -359,7 +359,7 @@ class _Embedding:
         self, model: Any, load_options: dict[str, Any] | None, options: dict[str, Any] | None
     ) -> None:  # fmt: skip
         self._model = _Lazy(self._place, model, load_options)
-        self.embed_options = dict(options or {})
+        self.embed_options: dict[str, Any] = dict(options or {})
 
     def warm_up(self) -> None:
         """Load the file, if there is one and it is not loaded yet."""
@@ -467,7 +467,7 @@ class AggmlDocumentEmbedder(_Embedding):
         """
         # Not super(): `component` makes another class of this one.
         _Embedding.__init__(self, model, load_options, embed_options)
-        self.meta_fields_to_embed = list(meta_fields_to_embed or ())
+        self.meta_fields_to_embed: list[str] = list(meta_fields_to_embed or ())
         self.embedding_separator = embedding_separator
 
     def to_dict(self) -> dict[str, Any]:
@@ -529,8 +529,8 @@ class AggmlRanker:
         """
         self._model = _Lazy("AggmlRanker", model, load_options)
         self.top_k = top_k
-        self.rerank_options = dict(rerank_options or {})
-        self.meta_fields_to_embed = list(meta_fields_to_embed or ())
+        self.rerank_options: dict[str, Any] = dict(rerank_options or {})
+        self.meta_fields_to_embed: list[str] = list(meta_fields_to_embed or ())
         self.embedding_separator = embedding_separator
 
     def warm_up(self) -> None:

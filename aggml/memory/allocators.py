@@ -61,7 +61,7 @@ class TensorAllocator:
                 f"[TensorAllocator] {buffer!r} has several parts: give one of them"
             )
         self.buffer: Buffer = buffer
-        self.offset = -buffer.base % buffer.type.alignment
+        self.offset: int = -buffer.base % buffer.type.alignment
 
     @property
     def base(self) -> int:

@@ -172,7 +172,7 @@ class CompiledGraph:
             gone  # a weak reference with a callback; kept so that the callback is called
         )
         self.plan: Any = plan
-        self.epoch = epoch
+        self.epoch: int = epoch
         self.prepared: dict[tuple[object, ...], KeptRun] = {}
 
     def keep(self, key: tuple[object, ...], prepared: KeptRun) -> None:

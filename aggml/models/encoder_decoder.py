@@ -176,7 +176,7 @@ class EncoderDecoder:
     ) -> None:
         self.site = site_of(backend)
         self.model = model
-        self.weights = weights
+        self.weights: Mapping[str, Tensor] = weights
         self.vocabulary: int = weights["token_embd.weight"].ne[1]
         self._programs: OrderedDict[tuple[int, int], _Program] = OrderedDict()
         self._building = SlotPool(1)  # the cache of graphs has one user at a time

@@ -41,7 +41,7 @@ class Lifetime:
         self._users: set[_Use] = set()
         self._waiting: list[Parker] = []
         self._freed = False
-        self.closed = False
+        self.closed: bool = False
 
     def use(self, place: str) -> _Use:
         """``with``: memory that the model owns stays for the time of the block.

@@ -124,7 +124,7 @@ class Queue:
         self._putting: _Lines | _Heap = lines()  # of tasks that wait for room
         self._takers: deque[anyio.Event] = deque()
         self._size = size
-        self.producers = 0
+        self.producers: int = 0
 
     def __len__(self) -> int:
         return len(self._items)

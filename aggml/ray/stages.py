@@ -60,7 +60,7 @@ class Stages:
         strategy: str,
         patience: float,
     ) -> None:
-        self.epoch = 0
+        self.epoch: int = 0
         self.wire: Wire | None = None
         self.log: list[tuple[int, float, float]] | None = None  # steps of a running trace
         self._layers: tuple[tuple[int, int], ...] = ()

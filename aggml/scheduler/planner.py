@@ -146,7 +146,7 @@ class PlannedGraph:
         self.program: SplitGraph = shared.program
         self.layouts: dict[int | None, Layout] = shared.layouts
         self.twins = twins
-        self.then = then
+        self.then: PlanningFacts = then
         self._epoch = then.epoch
 
     def is_valid(self, graph: Graph) -> bool:
@@ -222,10 +222,10 @@ class Planner:
         self._op_offload = op_offload
         self.lock: RLock = new_rlock()
         self.side = side
-        self.memory = SharedBuffers()
+        self.memory: SharedBuffers = SharedBuffers()
         self.last: PlannedGraph | None = None
         self.graphs: dict[int, GraphRecord] = {}
-        self.changes = 0
+        self.changes: int = 0
         # Weak: a tensor that is gone is in no graph, and each step may pin new ones.
         self.pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
         self._remembered: dict[_Shared, tuple[object, ...]] = {}

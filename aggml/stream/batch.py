@@ -74,8 +74,8 @@ class StreamBatch:
         self._groups: list[tuple[_native.Stream, list[_native.Desc]]] = []
         self._spans: list[tuple[Future[Any], tuple[int, int, int]]] = []
         self._joins: list[tuple[Future[Any], list[Future[Any]]]] = []
-        self.counted = False  # as one submission, for back-pressure
-        self.calls = False  # whether functions in Python are among it
+        self.counted: bool = False  # as one submission, for back-pressure
+        self.calls: bool = False  # whether functions in Python are among it
         #: What will be in places of INPUT leafs once the batch is enqueued (see tensor/inputs.py).
         self.states: dict[Placement, int] = {}
         self._undo: list[Callable[[], object]] = []

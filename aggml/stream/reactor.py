@@ -64,14 +64,14 @@ class Reactor:
         self.notifier: _native.Notifier = _native.Notifier()
         _native.sched_loop()  # from now on the loop runs as soon as it wakes, despite busy workers
         global _unpumped
-        self.pumped = pumped
+        self.pumped: bool = pumped
         _unpumped = _unpumped or not pumped
         self.turns = 0
         self.led = False
         self.followers: set[Any] = set()
         self.parked: set[Callable[[], None]] = set()
         self.resting: Any = None
-        self.stale = False
+        self.stale: bool = False
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
         """Have ``callback`` called in this event loop once ``op`` is done.

@@ -53,7 +53,7 @@ class PlacementEpoch:
     Each value is used once, so two threads that move it do not undo each other's move.
     """
 
-    value = 0
+    value: int = 0
     _numbers = Numbers(1)
 
     @classmethod

@@ -54,11 +54,13 @@ class CPUDevice(Device):
 
     name = "CPU"
     type = DeviceType.CPU
-    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=True, events=True, mmap=True)
+    caps: DeviceCaps = DeviceCaps(
+        async_=True, host_buffer=False, buffer_from_host=True, events=True, mmap=True
+    )
 
     def __init__(self) -> None:
         cores = self.cores
-        self.description = f"{_model_name()}, {cores}" if cores else _model_name()
+        self.description: str = f"{_model_name()}, {cores}" if cores else _model_name()
         self._mapped = _MappedType("CPU_Mapped")
 
     @property

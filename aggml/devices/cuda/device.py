@@ -67,15 +67,15 @@ class CUDADevice(Device):
 
     def __init__(self, facts: DeviceFacts, kernels: Kernels) -> None:
         _set_entries()
-        self.name = f"CUDA{facts.ordinal}"
-        self.description = facts.name
+        self.name: str = f"CUDA{facts.ordinal}"
+        self.description: str = facts.name
         self.type = DeviceType.IGPU if facts.integrated else DeviceType.GPU
-        self.caps = DeviceCaps(host_buffer=True, mmap=not facts.integrated)
-        self.device_id = facts.pci
+        self.caps: DeviceCaps = DeviceCaps(host_buffer=True, mmap=not facts.integrated)
+        self.device_id: str = facts.pci
         self.facts = facts
         self.kernels = kernels
         asked = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
-        self.registers_files = asked and facts.read_only
+        self.registers_files: bool = asked and facts.read_only
         self.native: _native.CudaDevice = _native.CudaDevice(facts.ordinal, self.name)
         if kernels.blas is not None:
             self.native.set_blas(kernels.blas)

@@ -38,10 +38,10 @@ class CUDABufferType(BufferType):
     alignment = 128
 
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
-        self.name = device.name
-        self.device = device
+        self.name: str = device.name
+        self.device: Device = device
         self.native = native
-        self.aside = aside
+        self.aside: Aside = aside
 
     def alloc_size(self, tensor: Tensor) -> int:
         """``nbytes``; for quantized types plus what pads the last row to a multiple of 512."""
@@ -79,7 +79,7 @@ class PinnedBufferType(HostBufferType):
     def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         super().__init__("CUDA_Host", device)
         self.native = native
-        self.aside = aside
+        self.aside: Aside = aside
 
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes. Slow (milliseconds): allocate once, in a thread.

@@ -66,12 +66,12 @@ class GgmlDevice(Device):
         self.name: str = facts["name"]
         self.description: str = facts["description"]
         self.type = (_TYPES if facts["with_igpu"] else _OLD_TYPES)[facts["type"]]
-        self.device_id = facts["id"]
+        self.device_id: str | None = facts["id"]
         self.remote: bool = facts["remote"]
         #: ggml's name of the backend: "Vulkan", "CPU".
         self.kind: str = facts["family"]
         self.host: bool = facts["host"]
-        self.caps = DeviceCaps(
+        self.caps: DeviceCaps = DeviceCaps(
             host_buffer=facts["host_buffer"] and not self.host,
             buffer_from_host=facts["from_host"] or self.host,
             mmap=facts["from_host"] or self.host,

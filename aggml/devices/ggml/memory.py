@@ -51,19 +51,19 @@ class GgmlHostType(HostBufferType):
 
     def __init__(self, device: Owner, alignment: int) -> None:
         super().__init__(device.name, device)
-        self.alignment = max(alignment, HOST.alignment)
+        self.alignment: int = max(alignment, HOST.alignment)
 
 
 class GgmlBufferType(BufferType):
     """Memory of one device, which the host does not reach."""
 
     def __init__(self, device: Owner, alignment: int, max_size: int) -> None:
-        self.name = device.name
-        self.device = device
+        self.name: str = device.name
+        self.device: Owner = device
         self.alignment = alignment
         self._ggml = device
         self._max_size = max_size
-        self.aside = Aside(device.name)
+        self.aside: Aside = Aside(device.name)
 
     @property
     def max_size(self) -> int:

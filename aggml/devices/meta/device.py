@@ -53,7 +53,9 @@ class MetaDevice(Device):
     """
 
     type = DeviceType.META
-    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=False, events=True)
+    caps: DeviceCaps = DeviceCaps(
+        async_=True, host_buffer=False, buffer_from_host=False, events=True
+    )
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class MetaDevice(Device):
             raise InvalidArgument(
                 f"[MetaDevice] {len(self.members)} devices are given: give two or more"
             )
-        self.name = name or "+".join(member.name for member in self.members)
-        self.description = f"{len(self.members)} devices that compute together"
+        self.name: str = name or "+".join(member.name for member in self.members)
+        self.description: str = f"{len(self.members)} devices that compute together"
         self._type = MetaBufferType(
             self,
             [member.buffer_type for member in self.members],

@@ -107,13 +107,13 @@ class MetaBufferType(BufferType):
         shares: Sequence[Fraction],
         split: Callable[[Tensor], SplitState | None] | None = None,
     ) -> None:
-        self.name = device.name
-        self.device = device
+        self.name: str = device.name
+        self.device: Device = device
         self._owner = device
         self.types: tuple[BufferType, ...] = tuple(types)
         self._shares = tuple(shares)
         self._split = split
-        self.alignment = max(one.alignment for one in types)
+        self.alignment: int = max(one.alignment for one in types)
         self._lock = new_lock()
         self._next = _FIRST
 

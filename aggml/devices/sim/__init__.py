@@ -50,8 +50,8 @@ class SimBufferType(BufferType):
     """Private memory of one simulated device: the host may not touch it."""
 
     def __init__(self, device: SimDevice, alignment: int) -> None:
-        self.name = device.name
-        self.device = device
+        self.name: str = device.name
+        self.device: SimDevice = device
         self.alignment = alignment
         self._sim = device
 
@@ -237,7 +237,9 @@ class SimDevice(Device):
     """
 
     type = DeviceType.GPU
-    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=False, events=True)
+    caps: DeviceCaps = DeviceCaps(
+        async_=True, host_buffer=False, buffer_from_host=False, events=True
+    )
 
     def __init__(
         self,

@@ -20,8 +20,8 @@ class ArenaChunk:
         self.free: list[tuple[int, int]] = []  # (size, start), sorted
         self.by_start: dict[int, int] = {}  # start -> size
         self.by_end: dict[int, int] = {}  # end -> start
-        self.top = 0
-        self.high = 0
+        self.top: int = 0
+        self.high: int = 0
 
     def take(self, size: int) -> int:
         """Start of the smallest hole that fits, or of new memory at the top.

@@ -41,7 +41,7 @@ class HeapAllocator:
         if not isinstance(where, Buffer | BufferType):
             raise InvalidHandle(f"[HeapAllocator] {where!r} is neither a buffer nor a buffer type")
         self.buffer: Buffer | None = where if isinstance(where, Buffer) else None
-        self.type = where.type if isinstance(where, Buffer) else where
+        self.type: BufferType = where.type if isinstance(where, Buffer) else where
         self._start = 0 if self.buffer is None else -self.buffer.base % self.type.alignment
         self._held: dict[Tensor, tuple[int, int]] = {}
         self._chunk = ArenaChunk()

@@ -88,12 +88,12 @@ class Decoder:
         owns_weights: bool = True,
         rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
     ) -> None:
-        self.site = backend if isinstance(backend, Site) else site_of(backend)
+        self.site: Site = backend if isinstance(backend, Site) else site_of(backend)
         self._owns_weights = owns_weights
         self.model = model
         self.ctx: int = rounded(ctx)
         self.sequences = sequences
-        self.weights = weights
+        self.weights: Mapping[str, Tensor] = weights
         self.adapters = adapters
         embeddings = weights.get("token_embd.weight")  # a stage may have none
         self._vocabulary = 0 if embeddings is None else embeddings.ne[1]

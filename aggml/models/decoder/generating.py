@@ -86,7 +86,7 @@ class Continuation:
         self._alive = [True] * len(samplers)
         self._more: _Chained | _Drawn | None = None
         self._begin = 0.0
-        self.stopped = False
+        self.stopped: bool = False
         self.fed: list[int] = []
 
     async def next(self) -> list[int | None] | None:

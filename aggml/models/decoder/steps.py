@@ -43,7 +43,7 @@ class Steps:
         self._chosen: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
         self._lock = new_lock()  # for `_kept`
         self._building = SlotPool(1)  # one step at a time, so that none is built twice
-        self.closed = False  # whether steps that are being built will not be needed
+        self.closed: bool = False  # whether steps that are being built will not be needed
 
     async def of(self, shape: Shape) -> Step:
         """The step of a shape; built and prepared if it is not kept.

@@ -83,9 +83,9 @@ class Encoder:
         *,
         max_graphs: int = 64,
     ) -> None:
-        self.site = site_of(backend)
+        self.site: Site = site_of(backend)
         self.model = model
-        self.weights = weights
+        self.weights: Mapping[str, Tensor] = weights
         self.vocabulary: int = weights["token_embd.weight"].ne[1]
         self.ranks: bool = "cls.output.weight" in weights or "cls.weight" in weights
         self.sparse: Kind | None = None

@@ -167,9 +167,9 @@ class Constraint:
         self._left = None if thinking is None else thinking.budget
         self._forced: deque[int] = deque()
         self._wake: Callable[[], object] = _nobody
-        self.ready = False
+        self.ready: bool = False
         self.mask: Mask | None = None
-        self.stopped = False
+        self.stopped: bool = False
         self.error: str | None = None
         if thinking is not None and thinking.is_open:
             self._thinks = True

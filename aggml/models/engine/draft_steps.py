@@ -88,7 +88,7 @@ class DraftSteps:
     def __init__(self, decoder: PagedDecoder, slots: int, vocabulary: int) -> None:
         self.decoder = decoder
         self.unbuilt: Shape | None = None
-        self.rows = steps.Rows(decoder.ctx, slots, 1)
+        self.rows: steps.Rows = steps.Rows(decoder.ctx, slots, 1)
         self._vocabulary = vocabulary
         self._filling: Future[Any] | None = None
         self._going: _Going | None = None

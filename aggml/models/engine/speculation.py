@@ -289,7 +289,7 @@ class Speculation:
     ) -> None:
         self.drafter = drafter
         self.observer = observer
-        self.waits = False
+        self.waits: bool = False
         self._widths = tuple(x for x in WIDTHS if widest is None or x <= widest)
         if not self._widths:
             raise ValueError(f"steps verify {WIDTHS[0]} tokens or more, and widest is {widest}")

@@ -48,7 +48,7 @@ class AnswerText:
         self._held = ""
         self.stop: str | None = None
         self.begins: list[int] = []
-        self.given = 0
+        self.given: int = 0
 
     @property
     def stopped(self) -> bool:

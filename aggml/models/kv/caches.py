@@ -60,7 +60,7 @@ class Caches:
         rewind: Rewind = Rewind(),  # noqa: B008 it is frozen
     ) -> None:
         self.sequences = sequences
-        self.state_rows = StateRows(sequences, rewind)
+        self.state_rows: StateRows = StateRows(sequences, rewind)
         self.layers: list[dict[str, Tensor]] = []
         self.lengths: dict[Room, int] = {}
         self.rows: list[tuple[Tensor, int]] = []

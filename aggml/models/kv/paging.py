@@ -59,7 +59,9 @@ class Pages:
         self.budget = budget
         self._fixed = fixed
         self._grows = grows
-        self.used = self.stored = self.shared = 0
+        self.used: int = 0
+        self.stored: int = 0
+        self.shared: int = 0
         self._free = list(range(slots))
         self._held: dict[int, int] = {}  # slot: pages
         self._touched: dict[int, int] = {}  # slot: the most pages that may have memory

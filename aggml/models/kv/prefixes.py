@@ -142,7 +142,9 @@ class Prefixes:
         self._decoder = decoder
         self.budget: int = budget
         self.allowed: int = budget
-        self.nbytes = self.queries = self.hits = 0
+        self.nbytes: int = 0
+        self.queries: int = 0
+        self.hits: int = 0
         form = decoder.form
         self._page_bytes = PAGE * (form.position + TOKEN)  # of a page, with its tokens
         known = repr((decoder.kept_as, form, PAGE, about, sys.byteorder))

@@ -253,7 +253,8 @@ class Pace:
 
     def __init__(self, step: float) -> None:
         self._step = step
-        self.missing = self.took = 0.0
+        self.missing: float = 0.0
+        self.took: float = 0.0
 
     @property
     def due(self) -> bool:

@@ -161,7 +161,7 @@ class PictureEncoder:
         self._programs: OrderedDict[PatchGrid, PictureProgram] = OrderedDict()
         self._lock = new_lock()  # for `_kept` and `_nbytes`
         self._working = SlotPool(1)  # one picture at a time, so that none is computed twice
-        self.computed = 0
+        self.computed: int = 0
         self.lifetime: Lifetime = Lifetime(self._free)
 
     @property

@@ -131,8 +131,8 @@ class Choice(ABC):
         self.tells = tells
         self.begun: bool = sent is not None
         self.ended: bool = before.ended
-        self.content = ""
-        self.reasoning = ""
+        self.content: str = ""
+        self.reasoning: str = ""
         self.calls: list[AnsweredCall] = []
         self.told: list[Told] = []
         self.ids: list[int] = list(before.tokens)

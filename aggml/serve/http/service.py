@@ -210,7 +210,8 @@ class Service:
         self.host: Host | None = None
         self.answers: Store = Store()
         self.created: int = int(time.time())
-        self.is_open = self.stopping = False
+        self.is_open: bool = False
+        self.stopping: bool = False
         self.under_way: UnderWay = UnderWay()
         self.sessions: LiveSessions = LiveSessions(options.sessions)
         self.metrics.show_requests(self.under_way)

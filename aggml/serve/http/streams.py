@@ -135,7 +135,7 @@ class EventStream(Response):
         media: the type of the answer; comments are sent in server-sent events alone.
     """
 
-    media_type = EVENTS
+    media_type: str = EVENTS
 
     def __init__(
         self,
