@@ -54,11 +54,11 @@ def _late(path: str, ids: list[int]) -> np.ndarray[Any, Any]:
     """
     session = Session(path, threads=1, ctx=len(ids) + 256, packing="none")
     cuts = [0, *range(len(ids) % 512, len(ids) + 1, 512)]
+    last = 0
     for first, end in pairwise(cuts):
-        part = ids[first:end]
-        positions = range(first, first + len(part))
-        session.decode(part, positions, [0] * len(part), min(8, len(part)))
-    return np.stack([session.logits(i) for i in range(len(part) - 8, len(part))])
+        last = end - first
+        session.decode(ids[first:end], range(first, end), [0] * last, min(8, last))
+    return np.stack([session.logits(i) for i in range(last - 8, last)])
 
 
 def main() -> None:

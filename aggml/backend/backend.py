@@ -147,7 +147,7 @@ class Backend(ABC):
         if max_queued is not None:
             max_queued = checking.integer(max_queued, "max_queued", "Device.backend")
         self._admission = Admission(max_queued)
-        self.memory: GraphMemory = GraphMemory(device.buffer_type)
+        self.memory = GraphMemory(device.buffer_type)
         self._drained: Future[None] | None = None
         note(device, self)
 

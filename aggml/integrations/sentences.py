@@ -276,6 +276,8 @@ class SentenceEncoder:
         if "tokens" in wanted:
             return found
         if convert_to_tensor:
+            import torch
+
             return torch.stack(found) if found else torch.empty(0)
         if convert_to_numpy:
             return np.stack(found) if found else np.empty((0, 0), np.float32)

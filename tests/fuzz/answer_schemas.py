@@ -46,9 +46,8 @@ class _Drawing:
         names = r.sample(["short", "a/b", "c~d", "größe", "e f"], r.randint(0, 2))
         for name in names:
             self.named[self._pointer(where, name)] = (name, self.leaf())
-        found = self.recursive(where) if r.random() < 0.2 else self.any_of_kind(0)
-        if not isinstance(found, dict):
-            found = {"anyOf": [found]}
+        drawn: Any = self.recursive(where) if r.random() < 0.2 else self.any_of_kind(0)
+        found: dict[str, Any] = drawn if isinstance(drawn, dict) else {"anyOf": [drawn]}
         parts = dict(self.named.values())
         if parts:
             found = {where: parts, **found}

@@ -128,12 +128,14 @@ def test_sentence_transformers_gives_the_same(folder: Path, encoder: SentenceEnc
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     of = pytest.importorskip("sentence_transformers")
     witness = of.SentenceTransformer(str(folder), device="cpu")
-    for options in ({}, {"normalize_embeddings": True}, {"truncate_dim": 32}):
+    ways: list[dict[str, Any]] = [{}, {"normalize_embeddings": True}, {"truncate_dim": 32}]
+    for options in ways:
         wanted = witness.encode(TEXTS, **options)
         found = encoder.encode(TEXTS, **options)
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
         np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert encoder.encode(TEXTS[0]).shape == witness.encode(TEXTS[0]).shape
+    wanted = witness.encode(TEXTS)
     near = witness.similarity(wanted, wanted).numpy()
     np.testing.assert_allclose(encoder.similarity(wanted, wanted), near, atol=1e-5)
     assert encoder.max_seq_length in (witness.max_seq_length, 512)

@@ -71,7 +71,7 @@ class CUDADevice(Device):
         self.description: str = facts.name
         self.type = DeviceType.IGPU if facts.integrated else DeviceType.GPU
         self.caps: DeviceCaps = DeviceCaps(host_buffer=True, mmap=not facts.integrated)
-        self.device_id: str = facts.pci
+        self.device_id = facts.pci
         self.facts = facts
         self.kernels = kernels
         asked = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
