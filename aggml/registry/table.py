@@ -17,7 +17,6 @@ from aggml.process.alive import list_alive
 from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
-    from threading import RLock
 
     from aggml.registry.report import LoadResult
 
@@ -42,7 +41,7 @@ class RegistryTable:
 
     def __init__(self) -> None:
         # Reentrant: a plug-in may look for devices while it is loaded.
-        self.lock: RLock = new_rlock()
+        self.lock = new_rlock()
         self.entries: list[Entry] = []
         self.sources: dict[str, Family] = {}  # the family that a file or module provided
         self.results: dict[str, LoadResult] = {}  # the latest of each candidate

@@ -21,7 +21,6 @@ from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from threading import RLock
 
     from aggml.backend import Backend
     from aggml.graph import Graph
@@ -220,7 +219,7 @@ class Planner:
         self._backends = backends
         self._types = types
         self._op_offload = op_offload
-        self.lock: RLock = new_rlock()
+        self.lock = new_rlock()
         self.side = side
         self.memory: SharedBuffers = SharedBuffers()
         self.last: PlannedGraph | None = None

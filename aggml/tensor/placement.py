@@ -16,7 +16,6 @@ from aggml.process.numbers import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from threading import RLock
 
 
 __all__ = [
@@ -36,7 +35,7 @@ __all__ = [
 #: Held while tensors get a place, or lose it. "It has no place" and "now it has one" are a single
 #: step for all threads, and so are all places of one graph. It is reentrant, because the hooks of
 #: buffers and the garbage collector may run in between; nobody waits with it for another thread.
-placing: RLock = new_rlock()
+placing = new_rlock()
 
 
 class BufferUsage(IntEnum):

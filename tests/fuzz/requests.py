@@ -209,7 +209,7 @@ def _joined(text: str, given: dict[str, Any]) -> Any:
         )
         assert made["finish_reason"] is None, "goes on after its end"
         if chat:
-            made["message"]["content"] += piece["delta"].get("content", "")
+            made["message"]["content"] += piece["delta"].get("content") or ""  # null in the first
         else:
             made["text"] += piece["text"]
         made["finish_reason"] = piece["finish_reason"]

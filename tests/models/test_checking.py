@@ -240,8 +240,10 @@ def test_every_wrong_shape_is_refused_by_name(folder: Path, layout: str) -> None
 FLAT: Final = {
     f"blk.{i}.{name}.weight"
     for i in range(8)
-    for name in ("channel_mix_lerp_k", "ffn_gate_inp_shexp",
-                 *(f"time_mix_{x}" for x in ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")))
+    for name in ("channel_mix_lerp_k", "channel_mix_lerp_r", "ffn_gate_inp_shexp",
+                 *(f"time_mix_{x}" for x in ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")),
+                 *(f"time_mix_{x}" for x in ("first", "decay", "lerp_fused")),
+                 *(f"time_mix_lerp_{x}" for x in "xwkvrg"))
 }  # fmt: skip
 
 
@@ -282,7 +284,9 @@ async def test_a_graph_reads_every_tensor_that_a_file_may_have(folder: Path, lay
         there = set(file.tensors) & read
     heads = {x for x in forms if x.startswith("cls")}
     assert there <= set(forms)
-    long = {"rope_factors_short.weight"} if layout == "phi3" else set()  # of shorter contexts
+    long = (
+        {"rope_factors_short.weight"} if layout in ("phi3", "minicpm-long") else set()
+    )  # of shorter contexts
     unused = {"output.weight"} - read
     first = {x for x in file.tensors if x.startswith("blk.0.time_mix_v") and x[16] in "012"}
     numbers = {x.partition("nextn.")[0] for x in file.tensors if ".nextn." in x}

@@ -50,6 +50,7 @@ LEAST: Final[dict[str, dict[str, Any]]] = {
     "/embedding": {"content": "a"},
     "/v1/rerank": {"query": "a", "documents": ["b"]},
     "/completion": {"prompt": "a", "n_predict": 1},
+    "/completions": {"prompt": "a", "n_predict": 1},
     "/infill": {"input_prefix": "a", "input_suffix": "b", "n_predict": 1},
     "/tokenize": {"content": "a"},
     "/detokenize": {"tokens": [300]},

@@ -30,7 +30,6 @@ from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-    from threading import Lock
 
 __all__ = ["BatchEngine", "Sized", "Waiting", "choose"]
 
@@ -244,7 +243,7 @@ class BatchEngine(Generic[T, R]):
         self._gone: deque[_Call] = deque()  # they have left, and their requests are still here
         self._shares = Shares()
         self._rate = 0.0  # measured: sizes a second; 0: nothing was measured yet
-        self.lock: Lock = new_lock()  # held for moments only; nothing is awaited meanwhile
+        self.lock = new_lock()  # held for moments only; nothing is awaited meanwhile
         self._guard = _Guard(self)
 
     async def submit(self, item: T, priority: int = 0, deadline: float | None = None) -> R:
