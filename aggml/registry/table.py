@@ -17,7 +17,6 @@ from aggml.process.alive import list_alive
 from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
-
     from aggml.registry.report import LoadResult
 
 __all__ = ["BUILT_IN", "ENTRY_POINT", "EXPLICIT", "Entry", "RegistryTable", "table"]
