@@ -98,8 +98,26 @@ class _Lazy:
         return {MODEL: str(Path(self._given)), "load_options": self._load_options}
 
 
+class _Loaded:
+    """A component with a model, which it may load itself."""
+
+    _model: _Lazy
+
+    def warm_up(self) -> None:
+        """Load the file, if there is one and it is not loaded yet."""
+        self._model.open()
+
+    async def warm_up_async(self) -> None:
+        """Load the file, if there is one and it is not loaded yet."""
+        await self._model.aopen()
+
+    def close(self) -> None:
+        """Free the model, if this component has loaded it."""
+        self._model.close()
+
+
 @component
-class AggmlChatGenerator:
+class AggmlChatGenerator(_Loaded):
     """A model of aggml that answers conversations.
 
     ``run_async`` awaits the model; ``run`` may be called in any thread. Requests of both share the
@@ -132,18 +150,6 @@ class AggmlChatGenerator:
         self.streaming_callback = streaming_callback
         self.tools = tools
         self.tools_strict = tools_strict
-
-    def warm_up(self) -> None:
-        """Load the file, if there is one and it is not loaded yet."""
-        self._model.open()
-
-    async def warm_up_async(self) -> None:
-        """Load the file, if there is one and it is not loaded yet."""
-        await self._model.aopen()
-
-    def close(self) -> None:
-        """Free the model, if this component has loaded it."""
-        self._model.close()
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""
@@ -350,7 +356,7 @@ class _Joined:
         )
 
 
-class _Embedding:
+class _Embedding(_Loaded):
     """The parts that both embedders share."""
 
     _place = ""
@@ -360,18 +366,6 @@ class _Embedding:
     ) -> None:  # fmt: skip
         self._model = _Lazy(self._place, model, load_options)
         self.embed_options: dict[str, Any] = dict(options or {})
-
-    def warm_up(self) -> None:
-        """Load the file, if there is one and it is not loaded yet."""
-        self._model.open()
-
-    async def warm_up_async(self) -> None:
-        """Load the file, if there is one and it is not loaded yet."""
-        await self._model.aopen()
-
-    def close(self) -> None:
-        """Free the model, if this component has loaded it."""
-        self._model.close()
 
     def _embed(self, texts: list[str], names: Sequence[str]) -> list[list[float]]:
         opened = self._model.open()
@@ -505,7 +499,7 @@ class AggmlDocumentEmbedder(_Embedding):
 
 
 @component
-class AggmlRanker:
+class AggmlRanker(_Loaded):
     """Documents by how well they answer a query, best first, each with its score."""
 
     def __init__(
@@ -532,18 +526,6 @@ class AggmlRanker:
         self.rerank_options: dict[str, Any] = dict(rerank_options or {})
         self.meta_fields_to_embed: list[str] = list(meta_fields_to_embed or ())
         self.embedding_separator = embedding_separator
-
-    def warm_up(self) -> None:
-        """Load the file, if there is one and it is not loaded yet."""
-        self._model.open()
-
-    async def warm_up_async(self) -> None:
-        """Load the file, if there is one and it is not loaded yet."""
-        await self._model.aopen()
-
-    def close(self) -> None:
-        """Free the model, if this component has loaded it."""
-        self._model.close()
 
     def to_dict(self) -> dict[str, Any]:
         """The component, for a file with a pipeline."""

@@ -11,7 +11,7 @@ Here: which tokens the draft model computes, and its steps. Not here: whether dr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from aggml import InvalidState
 from aggml.models.decoder.batch import Batch, Group
 from aggml.models.engine import steps
 from aggml.models.engine.agreement import DraftAgreement
-from aggml.models.engine.draft_steps import PIECES, DraftStep, DraftSteps
+from aggml.models.engine.draft_steps import PIECES, DraftStep, DraftSteps, StepDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml import Future
-    from aggml.models.decoder.batch import Shape
     from aggml.models.engine.requests import TextRequest
     from aggml.models.kv.paging import PagedDecoder
 
@@ -57,7 +55,7 @@ class _Known:
             self.n += 1
 
 
-class DraftModel:
+class DraftModel(StepDrafter):
     """A `Drafter` that asks a model.
 
     Args:
@@ -77,35 +75,12 @@ class DraftModel:
         is_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self.decoder = decoder
-        self._steps = DraftSteps(decoder, slots, vocabulary)
-        self._rows = self._steps.rows
+        super().__init__(DraftSteps(decoder, slots, vocabulary))
         self._vocabulary = vocabulary
         self._is_open = is_open
         self._least = min(vocabulary, decoder.vocabulary)
         self._known: dict[int, _Known] = {}
         self._agreement = DraftAgreement()
-
-    @property
-    def seconds(self) -> float:
-        """As of `Drafter`."""
-        return self._steps.seconds
-
-    @property
-    def pending(self) -> Future[Any] | None:
-        """As of `Drafter`."""
-        return self._steps.pending
-
-    @property
-    def unbuilt(self) -> Shape | None:
-        """As of `Drafter`."""
-        return self._steps.unbuilt
-
-    async def prepare(self) -> None:
-        """Build the graph without which no draft can be made: that of `unbuilt`.
-
-        Cancellation: it is not built.
-        """
-        await self._steps.prepare()
 
     def chances(self, request: TextRequest, most: int) -> list[float]:
         """As of `Drafter`."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.models.engine.requests import TextRequest
     from aggml.models.kv.paging import PagedDecoder
 
-__all__ = ["PIECES", "DraftStep", "DraftSteps", "FinishedDraft"]
+__all__ = ["PIECES", "DraftStep", "DraftSteps", "FinishedDraft", "StepDrafter"]
 
 #: Tokens of a prompt in one step: few sizes, because each needs graphs of its own for each slot.
 PIECES: Final = (16, 64, 256)
@@ -227,3 +227,33 @@ class DraftSteps:
     def close(self) -> None:
         """Free the decoder."""
         self.decoder.close()
+
+
+class StepDrafter:
+    """What every `Drafter` that has steps of its own tells of them."""
+
+    def __init__(self, own: DraftSteps) -> None:
+        self._steps = own
+        self._rows = own.rows
+
+    @property
+    def seconds(self) -> float:
+        """As of `Drafter`."""
+        return self._steps.seconds
+
+    @property
+    def pending(self) -> Future[Any] | None:
+        """As of `Drafter`."""
+        return self._steps.pending
+
+    @property
+    def unbuilt(self) -> Shape | None:
+        """As of `Drafter`."""
+        return self._steps.unbuilt
+
+    async def prepare(self) -> None:
+        """Build the graph without which no draft can be made: that of `unbuilt`.
+
+        Cancellation: it is not built.
+        """
+        await self._steps.prepare()

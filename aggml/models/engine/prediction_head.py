@@ -21,13 +21,12 @@ from aggml import AggmlError
 from aggml.models.decoder.batch import Batch, GivenEmbeddings, Group
 from aggml.models.engine import steps
 from aggml.models.engine.agreement import DraftAgreement
-from aggml.models.engine.draft_steps import PIECES, DraftStep, DraftSteps
+from aggml.models.engine.draft_steps import PIECES, DraftStep, DraftSteps, StepDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml import Future
-    from aggml.models.decoder.batch import F32, I32, Shape
+    from aggml.models.decoder.batch import F32, I32
     from aggml.models.engine.requests import TextRequest
     from aggml.models.kv.paging import PagedDecoder
 
@@ -65,7 +64,7 @@ class _Fed:
         return self.n + len(self.hidden)
 
 
-class PredictionHead:
+class PredictionHead(StepDrafter):
     """A `Drafter` that asks the head of the model itself; `observe` gives it hidden states.
 
     Args:
@@ -77,29 +76,9 @@ class PredictionHead:
 
     def __init__(self, decoder: PagedDecoder, slots: int) -> None:
         self.decoder = decoder
-        self._steps = DraftSteps(decoder, slots, decoder.vocabulary)
-        self._rows = self._steps.rows
+        super().__init__(DraftSteps(decoder, slots, decoder.vocabulary))
         self._fed: dict[int, _Fed] = {}  # by slot
         self._agreement = DraftAgreement()
-
-    @property
-    def seconds(self) -> float:
-        """As of `Drafter`."""
-        return self._steps.seconds
-
-    @property
-    def pending(self) -> Future[object] | None:
-        """As of `Drafter`."""
-        return self._steps.pending
-
-    @property
-    def unbuilt(self) -> Shape | None:
-        """As of `Drafter`."""
-        return self._steps.unbuilt
-
-    async def prepare(self) -> None:
-        """As of `Drafter`."""
-        await self._steps.prepare()
 
     def observe(self, request: TextRequest, first: int, hidden: F32) -> None:
         """Take the hidden states of some positions of a sequence.
