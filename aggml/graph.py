@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from operator import index
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.process import html
@@ -18,6 +18,8 @@ from aggml.tensor import Tensor, change, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from aggml.tensor.placement import Holder
 
 __all__ = [
     "Gradients",
@@ -85,7 +87,7 @@ class Graph:
         "leafs",
         "memory",
         "nodes",
-        "plans",
+        "scratch",
         "uid",
     )
 
@@ -93,8 +95,8 @@ class Graph:
     leafs: tuple[Tensor, ...]
     ends: tuple[Tensor, ...]
     uid: int
-    memory: Any  # the GraphBuffer that alloc_graph made, or None: it lives as long as the graph
-    plans: Any  # the GraphPlans that come with the memory, or None
+    memory: Holder | None  # the GraphBuffer that alloc_graph made: it lives as long as the graph
+    scratch: Mapping[Tensor, int] | None  # a ScratchOffsets, which comes and goes with the memory
     expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # kept by backend/inputs.py
     _gradients: Gradients
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
@@ -446,7 +448,7 @@ def _fill(
     graph.leafs = leafs
     graph.ends = ends
     graph.uid = next(_uids)
-    graph.memory = graph.plans = None
+    graph.memory = graph.scratch = None
     graph.expected = None
     graph._gradients = gradients
     graph._whole = whole

@@ -38,6 +38,7 @@ from aggml.memory.buffer_type import host_tensor
 from aggml.memory.graph_memory import GraphBuffer, GraphMemory, PlaceRecord, place_steps
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.native import _native
+from aggml.plan import CompiledGraphs
 from aggml.process.alive import note
 from aggml.process.locks import new_rlock
 from aggml.stream import Stream
@@ -58,8 +59,7 @@ if TYPE_CHECKING:
 
     from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
     from aggml.memory.buffer_type import BufferType
-    from aggml.memory.graph_memory import CompiledGraph, GraphPlans
-    from aggml.plan import DevicePlan
+    from aggml.plan import CompiledGraph, DevicePlan
     from aggml.stream.batch import StreamBatch
     from aggml.stream.prepared import RunArguments
     from aggml.stream.slices import Sliced
@@ -139,6 +139,11 @@ class Backend(ABC):
     Operations run in the order submitted. Every method that returns a Future returns immediately.
     Misuse raises at the call, before anything is queued. An operation that fails later fails its
     Future and poisons the tensors that it would have written: reading them fails with its error.
+
+    Attributes:
+        stream: its work in order.
+        memory: the scratch that its graphs share.
+        plans: the graphs that it has compiled, each for as long as it is placed.
     """
 
     def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
@@ -148,6 +153,7 @@ class Backend(ABC):
             max_queued = checking.integer(max_queued, "max_queued", "Device.backend")
         self._admission = Admission(max_queued)
         self.memory = GraphMemory(device.buffer_type)
+        self.plans = CompiledGraphs()
         self._drained: Future[None] | None = None
         note(device, self)
 
@@ -825,15 +831,15 @@ class Backend(ABC):
         """
         self._check_open("Backend.alloc_graph")
         for _ in range(ATTEMPTS):
-            layout = finish(place_steps(self, graph))
+            layout = finish(place_steps(self.buffer_type, graph))
             try:
                 block = self.buffer_type.alloc_buffer(layout.size)
             except AllocFailed as error:
-                raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
+                raise layout.too_large(error, scratch=False) from error.__cause__ or error
             try:
                 self.memory.arena(layout.scratch_size)
             except AllocFailed as error:
-                raise layout.too_large(self, error, scratch=True) from error.__cause__ or error
+                raise layout.too_large(error, scratch=True) from error.__cause__ or error
             memory = layout.place(self, block)
             if memory is not None:
                 return memory
@@ -897,19 +903,19 @@ class Backend(ABC):
 
     async def _prepare_memory(self, graph: Graph) -> None:
         for attempt in range(ATTEMPTS):
-            steps = place_steps(self, graph)
+            steps = place_steps(self.buffer_type, graph)
             layout = await give_way(steps) if attempt < IN_SLICES else finish(steps)
             try:
                 block = await self.buffer_type.provide(layout.size)
             except AllocFailed as error:
-                raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
+                raise layout.too_large(error, scratch=False) from error.__cause__ or error
             if layout.place(self, block) is not None:
                 return
         raise _restless(graph, "Backend.prepare")
 
     async def _prepare_plan(self, graph: Graph, what: str) -> CompiledGraph:
         for attempt in range(ATTEMPTS):
-            memory, plans, then = self._begin(graph, what)
+            memory, then = self._begin(graph, what)
             try:
                 steps = self._compile(graph, memory)
                 plan = await give_way(steps) if attempt < IN_SLICES else finish(steps)
@@ -917,7 +923,7 @@ class Backend(ABC):
                 if then.is_current():
                     raise
                 continue
-            found = plans.keep_plan(self, plan, then)
+            found = self.plans.keep(graph, plan, then)
             if found is not None:
                 return found
         raise _restless(graph, what)
@@ -927,8 +933,8 @@ class Backend(ABC):
     def _memory_of(self, graph: Graph, what: str) -> GraphBuffer:
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
-        memory: GraphBuffer | None = graph.memory
-        if memory is None:
+        memory = graph.memory
+        if not isinstance(memory, GraphBuffer):
             raise _not_placed(graph, what)
         if memory.backend is not None and memory.backend() is not self:
             raise InvalidState(
@@ -952,30 +958,30 @@ class Backend(ABC):
                 )
         return then
 
-    def _begin(self, graph: Graph, what: str) -> tuple[GraphBuffer, GraphPlans, PlaceRecord]:
-        """What compiling rests on: the graph's memory and plans, and where its tensors lie.
+    def _begin(self, graph: Graph, what: str) -> tuple[GraphBuffer, PlaceRecord]:
+        """What compiling rests on: the graph's memory, and where its tensors lie.
 
         Between two slices other tasks, and at any time other threads, may close buffers and
         allocate tensors again. The plan may then have addresses of memory that is about to be
         freed. So a plan is kept, and an error raised, only if no tensor moved meanwhile.
         """
-        return self._memory_of(graph, what), _plans_of(graph, what), self._check_reach(graph, what)
+        return self._memory_of(graph, what), self._check_reach(graph, what)
 
     def _ensure_compiled(self, graph: Graph, what: str) -> CompiledGraph:
         """The plan of a placed graph, compiled now if needed, with the runs prepared for it."""
         self._memory_of(graph, what)
-        found = _plans_of(graph, what).compiled_for(self)
+        found = self.plans.find(graph)
         if found is not None:
             return found
         for _ in range(ATTEMPTS):
-            memory, plans, then = self._begin(graph, what)
+            memory, then = self._begin(graph, what)
             try:
                 plan = finish(self._compile(graph, memory))
             except AggmlError:
                 if then.is_current():
                     raise
                 continue
-            found = plans.keep_plan(self, plan, then)
+            found = self.plans.keep(graph, plan, then)
             if found is not None:
                 return found
         raise _restless(graph, what)
@@ -1018,10 +1024,9 @@ class Backend(ABC):
 
         Cancellation: abandons the wait, the run goes on; ``abort()`` stops it before the next node.
         """
-        plans = graph.plans if type(graph) is Graph else None
         prepared: PreparedRun | None = None
-        if plans is not None and not observers and not self.stream._batches:
-            prepared = plans.prepared_for(self, _COMPUTE)
+        if type(graph) is Graph and not observers and not self.stream._batches:
+            prepared = self.plans.find_run(graph, _COMPUTE)
         if prepared is None:
             return self._compute_first(graph)
         try:
@@ -1105,11 +1110,10 @@ class Backend(ABC):
         Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
             `Future.shield`.
         """
-        plans = graph.plans if type(graph) is Graph else None
         key = run_key(outputs, inputs, reuse, shape)
         prepared: PreparedRun | None = None
-        if plans is not None and not observers and not self.stream._batches:
-            prepared = plans.prepared_for(self, key)
+        if type(graph) is Graph and not observers and not self.stream._batches:
+            prepared = self.plans.find_run(graph, key)
         if prepared is None:
             return self._run_first(graph, inputs, outputs, reuse, shape, key)
         try:
@@ -1386,6 +1390,7 @@ class Backend(ABC):
                 else:  # the device is lost: it refuses a mark, and queued work fails soon
                     self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
                 self.stream.close()
+        self.plans.clear()
         if not self.stream.pending:
             self.stream.tell_failures("Backend.close")
 
@@ -1556,14 +1561,6 @@ class Device(ABC):
 
     def __repr__(self) -> str:
         return f"<Device {self.name}: {self.description}>"
-
-
-def _plans_of(graph: Graph, what: str) -> GraphPlans:
-    """The plans of a placed graph; raises if another thread has unplaced it meanwhile."""
-    plans: GraphPlans | None = graph.plans
-    if plans is None:
-        raise _not_placed(graph, what)
-    return plans
 
 
 def _restless(graph: Graph, what: str) -> InvalidState:

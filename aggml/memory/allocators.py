@@ -242,7 +242,7 @@ class GraphAllocator:
                 tensor.placement.readable = tensor in kept
         before = None if self._graph is None else self._graph()
         if before is not None:
-            before.memory = before.plans = None
+            before.memory = before.scratch = None
         block = self.buffers[0] if self.buffers else self.types[0].alloc_buffer(0)
         GraphBuffer(block, graph, None, 0).serve(graph, {})
         self._graph = weakref.ref(graph)
@@ -254,7 +254,7 @@ class GraphAllocator:
                 buffer.close()
             before = None if self._graph is None else self._graph()
             if before is not None:
-                before.memory = before.plans = None
+                before.memory = before.scratch = None
             self._graph = None
             self._buffers = [[] for _ in self.types]
             self._reserved = None

@@ -1,25 +1,23 @@
 """Memory of graphs on one backend: a buffer for values that outlive a run, scratch for all others.
 
-Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and
-offsets inside the arena (allocator/), compiling (plan/).
+Here: which tensor goes where, and the arena. Not here: lifetimes and offsets inside the arena
+(allocator/), compiling, and the plans that are kept (plan/).
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
 from aggml.memory.allocator import scratch_steps
 from aggml.memory.buffer import Buffer, align_up
 from aggml.memory.shortage import shortage
-from aggml.process.locks import new_lock, new_rlock
+from aggml.process.locks import new_rlock
 from aggml.tensor.placement import PlacementEpoch, placing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from aggml.errors import AllocFailed
     from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Sliced
@@ -27,53 +25,15 @@ if TYPE_CHECKING:
     from aggml.tensor.placement import Placement
 
 __all__ = [
-    "Compiled",
-    "CompiledGraph",
     "GraphBuffer",
     "GraphMemory",
     "GraphPlaces",
-    "GraphPlans",
-    "KeptRun",
     "PlaceRecord",
-    "Placer",
+    "ScratchOffsets",
     "place_steps",
-    "placements",
 ]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
-
-
-class Placer(Protocol):
-    """The part of a backend that this file uses. A backend places graphs and compiles them."""
-
-    @property
-    def buffer_type(self) -> BufferType:
-        """The type of the buffers that it takes memory from."""
-        ...
-
-
-class Compiled(Protocol):
-    """The part of a plan that this file uses; `aggml.DevicePlan` is the whole."""
-
-    @property
-    def nodes(self) -> Sequence[Tensor]:
-        """The nodes of the graph that was compiled. A plan does not refer to the graph itself."""
-        ...
-
-    @property
-    def leafs(self) -> Sequence[Tensor]:
-        """The leafs of that graph."""
-        ...
-
-    @property
-    def keep(self) -> Sequence[object]:
-        """The placements from which its addresses were taken."""
-        ...
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether compiling again would give the same plan, provided that no tensor has moved."""
-        ...
 
 
 class PlaceRecord:
@@ -89,7 +49,7 @@ class PlaceRecord:
 
     __slots__ = ("_tensors", "epoch", "places")
 
-    def __init__(self, graph: Graph | Compiled) -> None:
+    def __init__(self, graph: Graph) -> None:
         # Read first: if a tensor moves right after that, the epoch is known to be an old one.
         self.epoch: int = PlacementEpoch.value
         self._tensors = (*graph.leafs, *graph.nodes)
@@ -138,120 +98,14 @@ class GraphMemory:
         return have
 
 
-# Prepared runs of one graph. Each combination of outputs, and each order of the inputs, is one run.
-_PREPARED: Final = 8
+class ScratchOffsets(dict["Tensor", int]):
+    """Where nodes of a placed graph lie in the arena, relative to its base.
 
-
-class KeptRun(Protocol):
-    """The part of a prepared run that this file uses; the whole is in stream/prepared.py."""
-
-    def is_valid(self) -> bool:
-        """Whether no tensor that it writes or reads has moved."""
-        ...
-
-
-_keeping = new_lock()
-
-
-class CompiledGraph:
-    """A plan for one backend, and the runs that were prepared with it.
-
-    After compiling again there is another object. So a run that a thread prepares with this plan
-    is never taken for one of the new plan.
-
-    Attributes:
-        plan: as the device compiled it.
-        epoch: epoch of the placements when plan and runs were last found to be valid.
-        prepared: runs by the words of their request (stream/prepared.py).
+    Only the graph keeps it, for as long as it is placed this way. So what was compiled for these
+    places can go together with them: plan/compiled.py watches this object.
     """
 
-    __slots__ = ("epoch", "gone", "plan", "prepared")
-
-    def __init__(self, gone: weakref.ref[Placer], plan: Compiled, epoch: int) -> None:
-        self.gone: weakref.ref[Any] = (
-            gone  # a weak reference with a callback; kept so that the callback is called
-        )
-        self.plan: Any = plan
-        self.epoch: int = epoch
-        self.prepared: dict[tuple[object, ...], KeptRun] = {}
-
-    def keep(self, key: tuple[object, ...], prepared: KeptRun) -> None:
-        """Keep a prepared run for calls with the same words. With empty words nothing is kept."""
-        if key:
-            with _keeping:
-                if key not in self.prepared and len(self.prepared) == _PREPARED:
-                    del self.prepared[next(iter(self.prepared))]
-                self.prepared[key] = prepared
-
-    def is_valid(self) -> bool:
-        """Whether no tensor has moved; prepared runs that are no longer valid are dropped."""
-        # Read first, so that the next call notices tensors that move meanwhile.
-        epoch = PlacementEpoch.value
-        if self.epoch != epoch:
-            plan = self.plan
-            if not plan.is_valid or any(
-                now is not then for now, then in zip(placements(plan), plan.keep, strict=True)
-            ):
-                return False
-            with _keeping:
-                self.prepared = {w: run for w, run in self.prepared.items() if run.is_valid()}
-            self.epoch = epoch
-        return True
-
-
-class GraphPlans:
-    """Plans and offsets of a placed graph. They refer to its tensors, so only the graph keeps them.
-
-    The graph's buffer does not keep them, because the tensors keep the buffer. So there is no
-    cycle: a graph without references is freed immediately, with its memory, without Python's
-    garbage collector.
-
-    Attributes:
-        offsets: where nodes lie in the arena, relative to its base.
-        compiled: by id of the backend, for as long as that lives.
-    """
-
-    __slots__ = ("__weakref__", "compiled", "offsets")
-
-    def __init__(self, offsets: dict[Tensor, int]) -> None:
-        self.offsets: dict[Tensor, int] = offsets
-        self.compiled: dict[int, CompiledGraph] = {}
-
-    def compiled_for(self, backend: Placer) -> CompiledGraph | None:
-        """The plan of ``backend`` if no tensor has moved since it was compiled; else None."""
-        found = self.compiled.get(id(backend))
-        if found is None or (found.epoch != PlacementEpoch.value and not found.is_valid()):
-            return None
-        return found
-
-    def prepared_for(self, backend: Placer, key: tuple[object, ...]) -> Any:  # noqa: ANN401
-        """The run prepared for ``backend`` under these words if it is still valid; else None.
-
-        If there is one, nothing else has to be checked: the graph is placed, by this backend or by
-        an allocator, it is compiled, and its memory is within reach.
-        """
-        found = self.compiled.get(id(backend))
-        if found is None or (found.epoch != PlacementEpoch.value and not found.is_valid()):
-            return None
-        return found.prepared.get(key)
-
-    def keep_plan(self, backend: Placer, plan: Compiled, then: PlaceRecord) -> CompiledGraph | None:
-        """Keep ``plan`` for this backend: `compiled_for` finds it from now on.
-
-        Args:
-            backend: which.
-            plan: compiled for it.
-            then: taken before the compiler began.
-
-        Returns:
-            None: a tensor has moved since then, so the plan has addresses that are no longer true.
-        """
-        # As long as the epoch is the same, no tensor has lost its place.
-        if then.epoch != PlacementEpoch.value and not (plan.is_valid and then.is_current()):
-            return None
-        gone = weakref.ref(backend, _forgetting(weakref.ref(self), id(backend)))
-        found = self.compiled[id(backend)] = CompiledGraph(gone, plan, then.epoch)
-        return found
+    __slots__ = ("__weakref__",)
 
 
 class GraphBuffer(Buffer):
@@ -263,11 +117,11 @@ class GraphBuffer(Buffer):
     """
 
     def __init__(
-        self, block: Buffer, graph: Graph, backend: Placer | None, scratch_size: int
+        self, block: Buffer, graph: Graph, backend: object | None, scratch_size: int
     ) -> None:
         super().__init__(block.type, block.size, block.base, block.memory)
         self._block = block
-        self.backend: weakref.ref[Placer] | None = None if backend is None else weakref.ref(backend)
+        self.backend: weakref.ref[object] | None = None if backend is None else weakref.ref(backend)
         self.scratch_size = scratch_size
         self._graph = weakref.ref(graph)
 
@@ -278,8 +132,8 @@ class GraphBuffer(Buffer):
 
     def serve(self, graph: Graph, offsets: dict[Tensor, int]) -> Self:
         """Become the memory of ``graph``, whose scratch lies at ``offsets`` in the arena."""
-        graph.plans = GraphPlans(offsets)
-        graph.memory = self  # last: who sees the memory sees the plans
+        graph.scratch = ScratchOffsets(offsets)
+        graph.memory = self  # last: who sees the memory sees the offsets
         return self
 
     def locate(self, tensor: Tensor) -> tuple[int, bool]:
@@ -292,8 +146,8 @@ class GraphBuffer(Buffer):
         if placement is not None:
             return placement.address, False
         graph = self._graph()
-        plans: GraphPlans | None = None if graph is None else graph.plans
-        offset = None if plans is None else plans.offsets.get(tensor)
+        scratch = None if graph is None else graph.scratch
+        offset = None if scratch is None else scratch.get(tensor)
         if offset is None:
             raise NotAllocated(
                 f"[compile] {tensor!r} has no memory any more: its buffer was closed"
@@ -306,23 +160,7 @@ class GraphBuffer(Buffer):
             super().close()
             graph = self._graph()
             if graph is not None and graph.memory is self:
-                graph.memory = graph.plans = None
-
-
-def _forgetting(plans: weakref.ref[GraphPlans], key: int) -> Callable[[object], None]:
-    """A callback that drops the plan of a backend that is gone; it keeps no plans alive."""
-
-    def forget(_: object) -> None:
-        there = plans()
-        if there is not None:
-            there.compiled.pop(key, None)
-
-    return forget
-
-
-def placements(plan: Compiled) -> list[object]:
-    """The placements of all tensors, in a fixed order; the plan's addresses depend on them."""
-    return [t.placement for t in (*plan.leafs, *plan.nodes)]
+                graph.memory = graph.scratch = None
 
 
 def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
@@ -352,6 +190,7 @@ class GraphPlaces(NamedTuple):
     """Places for a graph that has none yet: in a block of ``size`` bytes, and in scratch."""
 
     graph: Graph
+    type: BufferType
     lasting: list[Tensor]
     offsets: list[int]
     size: int
@@ -359,7 +198,7 @@ class GraphPlaces(NamedTuple):
     scratch_size: int
     then: PlaceRecord
 
-    def place(self, backend: Placer, block: Buffer) -> GraphBuffer | None:
+    def place(self, backend: object, block: Buffer) -> GraphBuffer | None:
         """Place all tensors of the layout in ``block``, or none.
 
         Returns:
@@ -381,11 +220,11 @@ class GraphPlaces(NamedTuple):
                 raise
             return memory.serve(self.graph, self.scratch)
 
-    def too_large(self, backend: Placer, error: AllocFailed, *, scratch: bool) -> AllocFailed:
+    def too_large(self, error: AllocFailed, *, scratch: bool) -> AllocFailed:
         """The exception that says for which tensors there was no memory."""
         size = self.scratch_size if scratch else self.size
         tensors = [*self.scratch] if scratch else self.lasting
-        return shortage(error, "Backend.alloc_graph", backend.buffer_type.name, size, tensors)
+        return shortage(error, "Backend.alloc_graph", self.type.name, size, tensors)
 
 
 # Queries, keys and values are products that may run concurrently, with up to four nodes after each
@@ -393,13 +232,12 @@ class GraphPlaces(NamedTuple):
 _LINGER: Final = 8
 
 
-def place_steps(backend: Placer, graph: Graph) -> Sliced[GraphPlaces]:
+def place_steps(buffer_type: BufferType, graph: Graph) -> Sliced[GraphPlaces]:
     """Decide where `Backend.alloc_graph` places each tensor, in small steps. Takes no memory."""
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
     _check_unplaced(graph)
     then = PlaceRecord(graph)
-    buffer_type = backend.buffer_type
     alignment = buffer_type.alignment
     whole = graph.whole  # memory also for nodes that are not computed
     lasting, scratch = _sort(whole)
@@ -411,7 +249,9 @@ def place_steps(backend: Placer, graph: Graph) -> Sliced[GraphPlaces]:
     for tensor in lasting:
         offsets.append(size)
         size += align_up(buffer_type.alloc_size(tensor), alignment)
-    return GraphPlaces(graph, lasting, offsets, size, inside.offsets, inside.size, then)
+    return GraphPlaces(
+        graph, buffer_type, lasting, offsets, size, inside.offsets, inside.size, then
+    )
 
 
 def _check_unplaced(graph: Graph) -> None:

@@ -118,7 +118,7 @@ def _kinds(
 
 async def _bytes_of(graph: Graph, device: Device, known: Iterable[Tensor]) -> tuple[int, int]:
     """Scratch of a graph, and bytes of its inputs and results; ``known`` tensors count nothing."""
-    layout = await give_way(place_steps(device, graph))
+    layout = await give_way(place_steps(device.buffer_type, graph))
     apart = set(known)
     alignment, alloc_size = device.buffer_type.alignment, device.buffer_type.alloc_size
     size = sum(align_up(alloc_size(t), alignment) for t in layout.lasting if t not in apart)

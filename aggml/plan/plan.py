@@ -44,7 +44,7 @@ class DevicePlan:
     """A graph compiled over fixed addresses; immutable. Devices subclass it for plans of their own.
 
     Addresses in scratch are offsets from a base that each run gets. A plan does not refer to its
-    graph: the graph refers to the plan, and is freed as soon as it has no other reference.
+    graph, so the graph is freed as soon as it has no other reference (compiled.py).
 
     Args:
         graph: the graph that is compiled.

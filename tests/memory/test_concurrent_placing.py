@@ -326,6 +326,7 @@ async def test_a_graph_that_is_closed_and_placed_again_meanwhile_has_one_layout(
     be.alloc_graph(graph)
 
     def again() -> None:
+        assert graph.memory is not None
         graph.memory.close()
         be.alloc_graph(graph)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -181,23 +182,22 @@ async def test_backends_that_take_turns_compile_a_graph_once_each(
             plans.append(one.graph_plan(s.graph).plan)
     assert compiled == [be, other]
     assert len(set(map(id, plans))) == 2
-    plans_of = s.graph.plans
-    assert plans_of is not None
-    kept = plans_of.compiled_for(be)
+    kept = be.plans.find(s.graph)
     assert kept is not None
     before = list(kept.prepared.values())  # empty for a backend that runs through the hooks
     await s.run(other, ramp(), ramp())
     await s.run(be, ramp(), ramp())
-    assert plans_of.compiled_for(be) is kept
+    assert be.plans.find(s.graph) is kept
     assert list(kept.prepared.values()) == before
     third = be.device.backend()
     await s.run(third, ramp(), ramp())
-    assert len(plans_of.compiled) == 3
+    assert compiled == [be, other, third]
+    gone = weakref.ref(third.plans.find(s.graph))
+    assert gone() is not None
     await third.aclose()
-    compiled.clear()
-    del third, one, plans
     gc.collect()
-    assert len(plans_of.compiled) == 2
+    assert gone() is None
+    assert be.plans.find(s.graph) is kept
 
 
 async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(
@@ -344,6 +344,7 @@ async def test_device_memory_is_counted_and_given_back(sim: SimBackend) -> None:
     assert sim.device.memory()[0] <= total - 3 * 4 * (1 << 16)
     with sim.hold():
         run = s.run(sim, ramp(1 << 16), ramp(1 << 16))
+        assert s.graph.memory is not None
         s.graph.memory.close()
         del s
         gc.collect()

@@ -13,6 +13,7 @@ import aggml
 from aggml import BufferUsage, Graph, new_tensor, ops
 from aggml.devices.cpu import CPUDevice
 from aggml.native import cpu_mask
+from aggml.plan import Plan
 
 __all__ = [
     "BF16_FROM",
@@ -30,6 +31,7 @@ __all__ = [
     "floats",
     "most_packed",
     "nmse",
+    "plan_of",
     "quantized",
 ]
 
@@ -74,6 +76,14 @@ def quantized(x: F32, dtype: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return aggml.quantize(x, dtype, imatrix=np.ones(x.shape[-1], np.float32))
 
 
+def plan_of(backend: aggml.Backend, graph: Graph) -> Plan:
+    """The plan of the last run of a graph."""
+    found = backend.plans.find(graph)
+    assert found is not None
+    assert isinstance(found.plan, Plan)
+    return found.plan
+
+
 class Product:
     """``w @ x`` placed on a backend, the weights in a buffer of their own."""
 
@@ -100,8 +110,7 @@ class Product:
     @property
     def packed(self) -> int:
         """The number of nodes whose weights are packed, as of the last run."""
-        found: int = self.graph.plans.compiled_for(self.backend).plan.native.n_packed
-        return found
+        return plan_of(self.backend, self.graph).native.n_packed
 
 
 async def as_they_lie(backend: aggml.Backend, dtype: str, blocks: Any, x: F32, m: int = M) -> F32:

@@ -23,6 +23,7 @@ from ops.packed import (
     floats,
     most_packed,
     nmse,
+    plan_of,
     quantized,
 )
 
@@ -241,7 +242,7 @@ async def test_a_callers_array_is_not_packed_unless_it_is_read_only(
         graph = Graph(y := ops.mul_mat(w, x))
         backend.alloc_graph(graph)
         await backend.run(graph, {x: floats(2, K, seed=18)}, y)
-        assert graph.plans.compiled_for(backend).plan.native.n_packed == (PACKS and not writeable)
+        assert plan_of(backend, graph).native.n_packed == (PACKS and not writeable)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -290,7 +291,7 @@ async def test_weights_that_the_graph_itself_writes_are_not_packed(backend: aggm
     backend.alloc_graph(graph)
     blocks = aggml.quantize(floats(M, K, seed=21), "q4_0")
     await backend.run(graph, {x: floats(2, K, seed=22), other: blocks}, y)
-    assert graph.plans.compiled_for(backend).plan.native.n_packed == 0
+    assert plan_of(backend, graph).native.n_packed == 0
 
 
 @pytest.mark.skipif(not PACKS, reason="this CPU has no AVX-512 VNNI: weights are not packed")
@@ -374,6 +375,6 @@ async def test_products_of_the_same_columns_lay_them_out_once(
         expected = await as_they_lie(backend, "q8_0", blocks[which], given.astype(np.float32))
         assert nmse(np.asarray(y).reshape(n, -1), expected) < 1e-9
     if PACKS:
-        ops_of = [step.op for step in graph.plans.compiled_for(backend).plan.steps]
+        ops_of = [step.op for step in plan_of(backend, graph).steps]
         # two steps each, but one for the second: it reuses columns
         assert ops_of.count("mul_mat") == 9

@@ -17,6 +17,7 @@ from ops.packed import (
     device,
     floats,
     nmse,
+    plan_of,
     quantized,
 )
 
@@ -58,8 +59,7 @@ class Experts:
 
     @property
     def packed(self) -> int:
-        found: int = self.graph.plans.compiled_for(self.backend).plan.native.n_packed
-        return found
+        return plan_of(self.backend, self.graph).native.n_packed
 
 
 @pytest.mark.parametrize(
