@@ -19,7 +19,7 @@ from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAlloca
 from aggml.graph import Graph
 from aggml.ops.table import IDLE
 from aggml.stream.completions import gather
-from aggml.tensor import new_node, new_view
+from aggml.tensor import change, new_node, new_view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -282,7 +282,7 @@ def _clone(tensor: Tensor, clones: dict[Tensor, Tensor]) -> None:
             tensor.name,
             tensor.ndim,
         )
-    clone._flags = tensor._flags
+    change(clone, "flag_bits", tensor.flag_bits)
     clones[tensor] = clone
 
 

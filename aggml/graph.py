@@ -15,6 +15,7 @@ from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.process import html
 from aggml.process.numbers import Numbers
 from aggml.tensor import Tensor, change, describe
+from aggml.tensor.tensor import INPUT, PARAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +32,6 @@ __all__ = [
     "graph_of",
 ]
 
-_INPUT = 1  # of TensorFlag, which costs a microsecond to build
-_PARAM = 4
 _uids = Numbers(1)
 
 
@@ -218,7 +217,7 @@ class Graph:
     def _indexed(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
         if self._index is None:
             leafs = (*self.leafs, *[node for node in self.nodes if node.op == "none"])
-            inputs = tuple([t for t in leafs if t._flags & _INPUT])
+            inputs = tuple([t for t in leafs if t.flag_bits & INPUT])
             if self._whole is not None:
                 leafs = tuple(self._whole.leaf_set)
             self._index = frozenset(leafs), inputs
@@ -511,12 +510,12 @@ class Order:
         """Let nothing change the tensors any more, and name those without a name."""
         for prefix, tensors in (("node", self.nodes), ("leaf", self.leafs)):
             for i, tensor in enumerate(tensors):
-                if not tensor._frozen:
-                    change(tensor, "_frozen", True)
+                if not tensor.frozen:
+                    change(tensor, "frozen", True)
                     if not tensor.name:
                         change(tensor, "name", f"{prefix}_{i}")
 
 
 def _file(tensor: Tensor, nodes: list[Tensor], leafs: list[Tensor]) -> None:
     # A parameter has no operation but counts as a node, as in ggml, so that it can have a gradient.
-    (leafs if tensor.op == "none" and not tensor._flags & _PARAM else nodes).append(tensor)
+    (leafs if tensor.op == "none" and not tensor.flag_bits & PARAM else nodes).append(tensor)

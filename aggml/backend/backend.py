@@ -468,7 +468,7 @@ class Backend(ABC):
         start, n = checking.byte_range(tensor, offset, size, "Backend.memset")
         if offset is None and size is None and not tensor.is_contiguously_allocated:
             # A strided view: its elements, not the gaps between them.
-            shape = checking._full_shape(tensor)
+            shape = checking.full_shape(tensor)
             byte = np.full(checking.array_dtype(tensor).itemsize, value, np.uint8)
             one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
             if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
@@ -1025,7 +1025,7 @@ class Backend(ABC):
         Cancellation: abandons the wait, the run goes on; ``abort()`` stops it before the next node.
         """
         prepared: PreparedRun | None = None
-        if type(graph) is Graph and not observers and not self.stream._batches:
+        if type(graph) is Graph and not observers and not self.stream.open_batches:
             prepared = self.plans.find_run(graph, _COMPUTE)
         if prepared is None:
             return self._compute_first(graph)
@@ -1112,7 +1112,7 @@ class Backend(ABC):
         """
         key = run_key(outputs, inputs, reuse, shape)
         prepared: PreparedRun | None = None
-        if type(graph) is Graph and not observers and not self.stream._batches:
+        if type(graph) is Graph and not observers and not self.stream.open_batches:
             prepared = self.plans.find_run(graph, key)
         if prepared is None:
             return self._run_first(graph, inputs, outputs, reuse, shape, key)
@@ -1142,7 +1142,7 @@ class Backend(ABC):
             arena = self.memory.arena(plan.arena_size)
             asked = find_arguments(graph, inputs, outputs, reuse, what)
             sets = self._check_inputs(asked)
-            if not observers and not self.stream._batches and self._direct(plan):
+            if not observers and not self.stream.open_batches and self._direct(plan):
                 prepared = PreparedRun(
                     self.stream, plan, self.memory, asked, what, marks=asked.marks, shapes=shapes
                 )

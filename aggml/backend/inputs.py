@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
 from aggml.ops.table import VIEWS
 from aggml.plan import written_leafs
+from aggml.stream.future import set_value, value_of
 from aggml.stream.prepared import RunArguments
 from aggml.tensor import Tensor, describe
 from aggml.tensor.checking import check_shape, shape_of
 from aggml.tensor.inputs import Due, Marks
 from aggml.tensor.placement import EMPTY
+from aggml.tensor.tensor import INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,6 @@ __all__ = [
     "shapes_of",
 ]
 
-_INPUT = 1  # of TensorFlag, which costs a microsecond to build
 #: The ``inputs`` argument of a run; its keys are tensors, or names, or a mixture of both.
 Inputs: TypeAlias = "Mapping[Any, object]"
 Outputs: TypeAlias = "Sequence[Tensor] | list[str] | list[Tensor | str] | tuple[Tensor | str, ...]"
@@ -117,13 +118,13 @@ def find_arguments(
         raise InvalidHandle(f"[{what}] outputs={outputs!r} is no tensor and no list")
     wanted: Iterable[object] = (outputs,) if single else outputs  # type: ignore[assignment]
     found = tuple([_tensor(graph, output, what) for output in wanted])
-    members = graph._members or graph.members
+    members = graph.members
     for tensor in found:
         if tensor not in members:
             check_output(graph, tensor, what)
     due = _due(graph, given, reuse, what)
     brought = dict.fromkeys([tensor.root for tensor in given])
-    marks = Marks([leaf for leaf in brought if leaf._flags & _INPUT], _input_leafs(graph)[1])
+    marks = Marks([leaf for leaf in brought if leaf.flag_bits & INPUT], _input_leafs(graph)[1])
     return RunArguments(given, found, single, due, marks)
 
 
@@ -162,12 +163,12 @@ def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes
 
 def reshape_results(future: Future[Any], shapes: Shapes) -> Future[Any]:
     """Give these shapes to the arrays of a Future that nobody has seen yet; returns the Future."""
-    value = future._value
+    value = value_of(future)
     if isinstance(value, list):
         pairs = zip(value, shapes, strict=True)
-        future._value = [x if shape is None else x.reshape(shape) for x, shape in pairs]
+        set_value(future, [x if shape is None else x.reshape(shape) for x, shape in pairs])
     elif value is not None and shapes[0] is not None:
-        future._value = value.reshape(shapes[0])
+        set_value(future, value.reshape(shapes[0]))
     return future
 
 

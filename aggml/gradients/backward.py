@@ -110,8 +110,8 @@ def _listed(given: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
 
 
 def _flagged(graph: Graph, flag: TensorFlag) -> list[Tensor]:
-    return [tensor for tensor in graph.nodes if tensor._flags & flag] + [
-        leaf for leaf in graph.leafs if leaf._flags & flag
+    return [tensor for tensor in graph.nodes if tensor.flag_bits & flag] + [
+        leaf for leaf in graph.leafs if leaf.flag_bits & flag
     ]
 
 
@@ -238,7 +238,7 @@ class _FoundGradients:
         return True
 
     def _replace(self, tensor: Tensor, gradient: Tensor) -> None:
-        if gradient.op != "none" and not gradient._frozen:
+        if gradient.op != "none" and not gradient.frozen:
             gradient.set_name(cut(f"grad for {tensor.name}"))
         self.found[tensor] = gradient
         self.order.expand([gradient])

@@ -311,7 +311,7 @@ def _fingerprint(graph: Graph) -> object:
                 t.dtype,
                 t.ne,
                 t.nb,
-                t._flags,
+                t.flag_bits,
                 t.view_offs,
                 number.get(t.view_src) if t.view_src is not None else None,
                 tuple([None if s is None else number[s] for s in t.src]),

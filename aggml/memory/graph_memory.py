@@ -16,6 +16,7 @@ from aggml.memory.buffer import Buffer, align_up
 from aggml.memory.shortage import shortage
 from aggml.process.locks import new_rlock
 from aggml.tensor.placement import PlacementEpoch, placing
+from aggml.tensor.tensor import OUTPUT
 
 if TYPE_CHECKING:
     from aggml.errors import AllocFailed
@@ -32,8 +33,6 @@ __all__ = [
     "ScratchOffsets",
     "place_steps",
 ]
-
-_OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
 
 
 class PlaceRecord:
@@ -173,7 +172,7 @@ def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
             lasting.setdefault(leaf)
     for node in graph.nodes:
         root = node.root
-        if node._flags & _OUTPUT:
+        if node.flag_bits & OUTPUT:
             kept.add(root)
         if root.op == "none" and root.placement is None:  # a leaf reached through a view only
             lasting.setdefault(root)

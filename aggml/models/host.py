@@ -46,6 +46,7 @@ from aggml.stream.parker import Parker
 from aggml.stream.waits import CHECKPOINT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from aggml import Backend, Device, Scheduler
@@ -158,6 +159,42 @@ def make_room(limit: int, need: int, least: int, others: list[Neighbour]) -> Cle
 # -- the models
 
 
+class _Claim:
+    """The claim of one task on a model, from the begin of its block, or of its wait, to the end.
+
+    Attributes:
+        entry: the model.
+        model: the model itself, once the claim is granted.
+        error: raised by the task that waits.
+        parker: wakes it.
+    """
+
+    def __init__(self, entry: _Entry) -> None:
+        self.entry = entry
+        self.parker = Parker()
+        self.model: Model | None = None
+        self.error: Exception | None = None
+        task = calling()
+        self._task: weakref.ref[object] | None = None if task is None else weakref.ref(task)
+
+    def grant(self, model: Model | None) -> bool:
+        """Let the one who waits go on; False: its loop is closed."""
+        self.model = model
+        return self.parker.unpark()
+
+    def fail(self, error: Exception) -> None:
+        """Let the one who waits raise."""
+        self.error = error
+        self.parker.unpark()
+
+    def is_of_the_same_task(self, claims: Iterable[_Claim]) -> bool:
+        """Whether its task has one of these claims as well."""
+        mine = None if self._task is None else self._task()
+        return mine is not None and any(
+            x._task is not None and x._task() is mine for x in list(claims)
+        )
+
+
 @dataclass(eq=False)
 class _Entry:
     """One model of a host."""
@@ -177,19 +214,15 @@ class _Entry:
     uses: int = 0
     last: float = 0.0  # of a clock that never goes back
     last_used: float | None = None
-    holders: list[ModelUse] = field(default_factory=list)
-    waiting: deque[ModelUse] = field(default_factory=deque)
-    driver: ModelUse | None = None  # carries out `job`
+    holders: list[_Claim] = field(default_factory=list)
+    waiting: deque[_Claim] = field(default_factory=deque)
+    driver: _Claim | None = None  # whose task looks at the file, makes room and loads
     victims: tuple[_Entry, ...] = ()
     draining: bool = False
 
     def is_busy(self) -> bool:
         """Whether somebody uses it, loads it, unloads it, or makes room for it."""
         return bool(self.holders) or self.state != "loaded" or self.driver is not None
-
-    def goes_on(self) -> bool:
-        """Whether any task that uses it does not wait for another model."""
-        return any(not x._is_stuck() for x in self.holders)
 
     @property
     def counted(self) -> int:
@@ -419,24 +452,28 @@ class Host:
 
     # -- uses; all of these are called with the lock
 
-    def _arrive(self, use: ModelUse) -> None:
+    def _arrive(self, claim: _Claim) -> None:
         """Note a use that begins."""
-        entry = use._entry
-        entry.waiting.append(use)
-        if self._is_open(entry) and entry.holders and (not entry.draining or use._holds(entry)):
-            self._grant(entry, [use])
+        entry = claim.entry
+        entry.waiting.append(claim)
+        if (
+            self._is_open(entry)
+            and entry.holders
+            and (not entry.draining or claim.is_of_the_same_task(entry.holders))
+        ):
+            self._grant(entry, [claim])
         elif entry.driver is None and entry not in self._order:
             self._order.append(entry)
 
-    def _leave(self, use: ModelUse) -> None:
+    def _leave(self, claim: _Claim) -> None:
         """Note the end of a use, or that one who waited has gone."""
-        entry = use._entry
-        if use in entry.holders:
-            entry.holders.remove(use)
+        entry = claim.entry
+        if claim in entry.holders:
+            entry.holders.remove(claim)
             entry.last, entry.last_used = time.monotonic(), time.time()
-        if use in entry.waiting:
-            entry.waiting.remove(use)
-        if entry.driver is use:  # the next one goes on
+        if claim in entry.waiting:
+            entry.waiting.remove(claim)
+        if entry.driver is claim:  # the next one goes on
             entry.driver = None
             if entry.waiting and entry not in self._order:
                 self._order.appendleft(entry)
@@ -448,20 +485,20 @@ class Host:
             entry.reserved = entry.measured = 0
         return entry.state == "loaded"
 
-    def _grant(self, entry: _Entry, uses: list[ModelUse]) -> None:
-        for use in uses:
-            entry.waiting.remove(use)
-            entry.holders.append(use)
+    def _grant(self, entry: _Entry, claims: list[_Claim]) -> None:
+        for claim in claims:
+            entry.waiting.remove(claim)
+            entry.holders.append(claim)
             entry.uses += 1
             entry.last, entry.last_used = time.monotonic(), time.time()
-            if not use._grant(entry.model):  # its loop is closed
-                entry.holders.remove(use)
+            if not claim.grant(entry.model):  # its loop is closed
+                entry.holders.remove(claim)
 
     def _fail(self, entry: _Entry, error: Exception) -> None:
         """Give an error to all who wait for a model."""
-        for use in list(entry.waiting):
-            entry.waiting.remove(use)
-            use._fail(error)
+        for claim in list(entry.waiting):
+            entry.waiting.remove(claim)
+            claim.fail(error)
 
     def _settle(self) -> None:
         """Decide what happens next, after anything has changed."""
@@ -491,9 +528,8 @@ class Host:
     def _appoint(self, entry: _Entry) -> bool:
         """Have one who waits go on with the load; False: none of them is left."""
         while entry.waiting:
-            use = entry.waiting[0]
-            entry.driver = use
-            if use._parker.unpark():
+            entry.driver = entry.waiting[0]
+            if entry.driver.parker.unpark():
                 return True
             entry.driver = None  # its loop is closed
             entry.waiting.popleft()
@@ -507,7 +543,8 @@ class Host:
         others = [
             Neighbour(
                 x.name, x.counted, x.measured, used=x.is_busy(),
-                stays=x.pinned and x.state == "loaded", held=first._holds(x), last=x.last,
+                stays=x.pinned and x.state == "loaded", held=first.is_of_the_same_task(x.holders),
+                last=x.last,
             )
             for x in self._entries.values()
             if x is not entry and (x.state != "unloaded" or x.driver is not None)
@@ -523,7 +560,7 @@ class Host:
             waits = [self._entries[name] for name in room.wait]
             for x in waits:
                 x.draining = True
-            if not any(x.state != "loaded" or x.driver or x.goes_on() for x in waits):
+            if not any(x.state != "loaded" or x.driver or self._goes_on(x) for x in waits):
                 self._order.popleft()
                 self._fail(entry, self._circle(entry, waits))
                 return True
@@ -541,6 +578,11 @@ class Host:
         if not self._appoint(entry):
             self._give_up(entry)
         return True
+
+    def _goes_on(self, entry: _Entry) -> bool:
+        """Whether any task that uses a model does not wait for another one."""
+        waiting = [claim for x in list(self._entries.values()) for claim in list(x.waiting)]
+        return any(not claim.is_of_the_same_task(waiting) for claim in entry.holders)
 
     def _give_up(self, entry: _Entry) -> None:
         """Undo what `_let_in` promised, because nobody carries it out."""
@@ -578,9 +620,47 @@ class Host:
 
     # -- loading and unloading
 
-    async def _carry_out(self, use: ModelUse) -> None:
+    async def _begin(self, entry: _Entry) -> _Claim:
+        """Wait until a model can be used; the claim that this returns has it."""
+        claim = _Claim(entry)
+        await self._sweep(spared=entry)
+        with self._lock:
+            if self._closed:
+                raise _closed_error("Host.use")
+            self._arrive(claim)
+            self._settle()
+        try:
+            while claim.model is None:
+                if claim.error is not None:
+                    raise _again(claim.error)
+                if entry.driver is claim:
+                    await self._carry_out(entry)
+                else:
+                    await claim.parker.park()
+        except BaseException:
+            with self._lock:
+                self._leave(claim)
+                self._settle()
+            raise
+        return claim
+
+    async def _end(self, claim: _Claim) -> None:
+        """End a use that `_begin` has begun."""
+        model, taken = claim.model, 0
+        if model is not None and not model.closed:
+            try:
+                taken = model.memory.total
+            except AggmlError:  # closed meanwhile
+                taken = 0
+        with self._lock:
+            claim.entry.measured = max(taken, 0) or claim.entry.measured
+            self._leave(claim)
+            self._settle()
+        if not self._closed:
+            await self._sweep()
+
+    async def _carry_out(self, entry: _Entry) -> None:
         """What the one who was appointed does: look at the file, or make room and load."""
-        entry = use._entry
         try:
             if entry.fit is None:
                 found, options = await self._look(entry)
@@ -725,39 +805,10 @@ class ModelUse:
     """``async with``: a model of a `Host` for the time of the block; made by `Host.use`."""
 
     def __init__(self, host: Host, entry: _Entry) -> None:
-        self._entry = entry
-        self._task: weakref.ref[object] | None = None
-        self._parker: Parker
         self._host = host
-        self._model: Model | None = None
-        self._error: Exception | None = None
+        self._entry = entry
+        self._claim: _Claim | None = None
         self._begun = False
-
-    def _grant(self, model: Model | None) -> bool:
-        """Let the one who waits go on; False: its loop is closed."""
-        self._model = model
-        return self._parker.unpark()
-
-    def _fail(self, error: Exception) -> None:
-        """Let the one who waits raise."""
-        self._error = error
-        self._parker.unpark()
-
-    def _holds(self, entry: _Entry) -> bool:
-        """Whether the same task uses a model."""
-        mine = None if self._task is None else self._task()
-        return mine is not None and any(
-            x._task is not None and x._task() is mine for x in entry.holders
-        )
-
-    def _is_stuck(self) -> bool:
-        """Whether the task that has this use waits for another model of the host."""
-        mine = None if self._task is None else self._task()
-        return mine is not None and any(
-            use._task is not None and use._task() is mine
-            for entry in list(self._host._entries.values())
-            for use in list(entry.waiting)
-        )
 
     async def __aenter__(self) -> Model:
         await CHECKPOINT
@@ -766,45 +817,14 @@ class ModelUse:
         if self._begun:
             raise InvalidState("[Host.use] a use has one block: call host.use again")
         self._begun = True
-        task = calling()
-        self._task = None if task is None else weakref.ref(task)
-        self._parker = Parker()
-        await host._sweep(spared=self._entry)
-        with host._lock:
-            if host._closed:
-                raise _closed_error("Host.use")
-            host._arrive(self)
-            host._settle()
-        try:
-            while self._model is None:
-                if self._error is not None:
-                    raise _again(self._error)
-                if self._entry.driver is self:
-                    await host._carry_out(self)
-                else:
-                    await self._parker.park()
-        except BaseException:
-            with host._lock:
-                host._leave(self)
-                host._settle()
-            raise
-        return self._model
+        self._claim = await host._begin(self._entry)
+        assert self._claim.model is not None
+        return self._claim.model
 
     async def __aexit__(self, *_: object) -> None:
-        host, entry, model = self._host, self._entry, self._model
-        taken = 0
-        if model is not None and not model.closed:
-            try:
-                taken = model.memory.total
-            except AggmlError:  # closed meanwhile
-                taken = 0
-        with host._lock:
-            entry.measured = max(taken, 0) or entry.measured
-            host._leave(self)
-            host._settle()
-        self._model = None
-        if not host._closed:
-            await host._sweep()
+        claim, self._claim = self._claim, None
+        assert claim is not None
+        await self._host._end(claim)
 
 
 def _status(entry: _Entry) -> ModelStatus:

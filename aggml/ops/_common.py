@@ -133,7 +133,7 @@ def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:
         all_tensors(op, a=a)
     if a.op != of:
         raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}, not from {of}")
-    if to_change and a._frozen:
+    if to_change and a.frozen:
         raise InvalidState(
             f"[{op}] {describe(a)} is part of a Graph: change it before the Graph is made"
         )

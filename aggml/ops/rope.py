@@ -272,7 +272,7 @@ def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
         raise InvalidArgument(
             f"[{op}] offset = {offset}: {turned} elements from there do not fit into {a.ne[0]}"
         )
-    if a._frozen:
+    if a.frozen:
         raise InvalidState(
             f"[{op}] {describe(a)} is part of a Graph: change it before the Graph is made"
         )

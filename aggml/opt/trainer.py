@@ -135,13 +135,13 @@ class Trainer:
                 f"[Trainer] inputs = {describe(self.inputs)} is no leaf of {model!r}"
             )
         for node in model.nodes:
-            if node._flags & TensorFlag.LOSS:
+            if node.flag_bits & TensorFlag.LOSS:
                 raise InvalidArgument(
                     f"[Trainer] {describe(node)} is flagged as a loss: the trainer adds the loss; "
                     "pass what it is made of as outputs, with loss='sum' or 'mean'"
                 )
         self.params: tuple[Tensor, ...] = tuple(
-            [t for t in model.nodes if t._flags & TensorFlag.PARAM]
+            [t for t in model.nodes if t.flag_bits & TensorFlag.PARAM]
         )
         nodes = loss_nodes(self.outputs, self.loss, self.opt_period)
         read = [t for t in nodes[1:4] if isinstance(t, Tensor)]

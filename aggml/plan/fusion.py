@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.dtype import DType
 from aggml.ops import table
+from aggml.tensor.tensor import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +41,6 @@ _WHOLE_ROWS: Final = table.with_stage("NORM", "SOFT_MAX")
 _STAGES: Final = _BINARY | _GATED | _WHOLE_ROWS | table.with_stage("SCALE", "UNARY")
 _BEGINS: Final = _STAGES - _GATED
 
-_OUTPUT: Final = 2  # TensorFlag.OUTPUT
 _MAX_STAGES: Final = 6  # AGK_MAX_STAGES
 _MAX_SOURCES: Final = 10  # AGK_MAX_SRC
 _MAX_GAP: Final = 32  # nodes in between that do not belong to the chain; each has to be checked
@@ -112,7 +112,7 @@ class Readers(NamedTuple):
 
     def is_watched(self, value: Tensor) -> bool:
         """Whether the value may be read from outside of the graph."""
-        return value.placement is not None or bool(value._flags & _OUTPUT) or value in self.ends
+        return value.placement is not None or bool(value.flag_bits & OUTPUT) or value in self.ends
 
     def only_viewed(self, value: Tensor, n: int) -> bool:
         """Whether ``value`` is read by ``n`` views of it and nothing else."""
@@ -136,7 +136,7 @@ class Readers(NamedTuple):
         view = self.next_of(value, views=1)
         if view is None or view.view_src is not value or view in self.ends:
             return None
-        return None if view._flags & _OUTPUT else self.reader.get(view)
+        return None if view.flag_bits & OUTPUT else self.reader.get(view)
 
 
 def _readers_of(graph: Graph) -> Sliced[Readers]:

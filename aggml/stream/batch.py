@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from aggml.errors import Aborted, InvalidState
+from aggml.stream.future import attach, fail
 from aggml.stream.observe import submit
 from aggml.stream.reactor import current_task
 from aggml.tensor.placement import fill
@@ -30,9 +31,9 @@ class Collecting(Protocol):
     """The part of a stream that a batch uses."""
 
     name: str
-    _batches: dict[int, StreamBatch]
+    open_batches: dict[int, StreamBatch]
 
-    def _open(self, batch: StreamBatch) -> None:
+    def open_with(self, batch: StreamBatch) -> None:
         """Collect the calls of this thread in ``batch`` from now on."""
         ...
 
@@ -111,6 +112,10 @@ class StreamBatch:
                 self._groups.append((native, list(descs)))
         self._spans.append((future, spans[main]))
 
+    def has(self, future: Future[Any]) -> bool:
+        """Whether a Future is of a call that is collected here."""
+        return any(f is future for f, _ in (*self._spans, *self._joins))
+
     def join(self, future: Future[Any], parts: list[Future[Any]]) -> None:
         """Make ``future`` stand for all ``parts`` once they are queued."""
         self._joins.append((future, parts))
@@ -169,7 +174,7 @@ class StreamBatch:
         for future in futures:
             problem = Aborted(f"[batch] {future.what}: {why}")
             problem.device, problem.operation = self._stream.name, future.what
-            future._problem = problem
+            fail(future, problem)
         while len(self._undo) > position.undo:
             self._undo.pop()()
 
@@ -184,7 +189,7 @@ class StreamBatch:
             self.drop("its batch could not be enqueued")
             raise
         for future, (group, at, n) in self._spans:
-            future._ops = tuple(ops[group][at : at + n])
+            attach(future, ops[group][at : at + n])
         for future, parts in self._joins:
             future.join(parts)
         self._applied()
@@ -212,11 +217,11 @@ class StreamBatch:
     def __enter__(self) -> Self:
         self._thread = threading.get_ident()
         self._task = current_task() if self._guarded else None
-        self._stream._open(self)
+        self._stream.open_with(self)
         return self
 
     def __exit__(self, raised: object, *_: object) -> None:
-        self._stream._batches.pop(self._thread, None)
+        self._stream.open_batches.pop(self._thread, None)
         if raised is None:
             self.commit()
         else:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from aggml.process.alive import Named
+    from aggml.stream.batch import StreamBatch
     from aggml.stream.future import Future
 
-__all__ = ["Event"]
+__all__ = ["Event", "latest_mark", "move_mark"]
 
 
 _marking = new_rlock()  # reentrant: the garbage collector may end a batch in between
@@ -98,3 +99,19 @@ class Event:
     def __repr__(self) -> str:
         state = "never recorded" if self._mark is None else "reached" if self.done() else "pending"
         return f"<Event of {self.device.name}, {state}>"
+
+
+# -- for streams; not methods, because who has an Event must not call them
+
+
+def latest_mark(event: Event) -> Future[None] | None:
+    """The mark for which a wait of this thread has to wait; None: the event was never recorded."""
+    return event._mark
+
+
+def move_mark(event: Event, mark: Future[None], batch: StreamBatch | None) -> None:
+    """Let the event have a new mark. Other threads see that of an open batch once it is queued."""
+    event._move(mark, queued=batch is None)
+    if batch is not None:
+        batch.once_enqueued(lambda: event._note_queued(mark))
+        batch.on_drop(lambda: event._note_dropped(mark))

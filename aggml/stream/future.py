@@ -22,11 +22,22 @@ from aggml.stream.reactor import current_reactor, current_task
 from aggml.stream.waits import checkpoint, wait_op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
     from aggml.errors import AggmlError
 
-__all__ = ["Future", "Outcome", "Shielded", "Times"]
+__all__ = [
+    "Future",
+    "Outcome",
+    "Shielded",
+    "Times",
+    "attach",
+    "fail",
+    "is_queued",
+    "operations_of",
+    "set_value",
+    "value_of",
+]
 
 T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
 
@@ -427,6 +438,46 @@ class _Op:
 
     def __await__(self) -> Generator[Any, Any, None]:
         return wait_op(self._op)
+
+
+# -- for those who make Futures; not methods, because who awaits a Future must not call them
+
+
+def operations_of(future: Future[Any]) -> tuple[_native.Op, ...]:
+    """The operations of which the Future tells; none if its batch was dropped.
+
+    Raises:
+        InvalidState: its batch is still open.
+    """
+    if future._ops is None:
+        future._last()  # raises if the batch is open
+        return ()
+    return future._ops
+
+
+def is_queued(future: Future[Any]) -> bool:
+    """Whether its operations were enqueued: no batch is open that has them, or dropped them."""
+    return future._ops is not None
+
+
+def attach(future: Future[Any], ops: Iterable[_native.Op]) -> None:
+    """Let the Future tell of these operations, which were queued in this order."""
+    future._ops = tuple(ops)
+
+
+def fail(future: Future[Any], problem: AggmlError) -> None:
+    """Let the Future raise, because none of its operations will be queued."""
+    future._problem = problem
+
+
+def value_of(future: Future[Any]) -> Any:  # noqa: ANN401 - whatever it is
+    """The value that the Future will have once it is done."""
+    return future._value
+
+
+def set_value(future: Future[Any], value: object) -> None:
+    """Give the Future a value. Nobody has seen the Future yet."""
+    future._value = value
 
 
 class Shielded(Generic[T_co]):

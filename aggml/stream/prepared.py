@@ -188,7 +188,7 @@ class PreparedRun:
         inputs = () if asked is None else tuple(asked.inputs)
         outputs = () if asked is None else asked.outputs
         if plan.calls:
-            stream._start_calls()
+            stream.start_calls()
         self._native = _native.Prepared(
             stream.native,
             plan.native,

@@ -27,9 +27,9 @@ from aggml.process.locks import new_lock
 from aggml.stream import exit as _exit  # noqa: F401 - it ends all streams at exit
 from aggml.stream.batch import StreamBatch
 from aggml.stream.call_thread import CallThread, foreign_error
-from aggml.stream.event import Event
+from aggml.stream.event import Event, latest_mark, move_mark
 from aggml.stream.failures import exception_of
-from aggml.stream.future import Future, Outcome
+from aggml.stream.future import Future, Outcome, attach, is_queued, operations_of
 from aggml.stream.observe import observers, submit
 from aggml.stream.threadpool import ThreadPool, default_pool
 from aggml.tensor import Tensor
@@ -81,6 +81,10 @@ class Stream:
         n_threads: the most threads that one plan uses; 0: as many as the pool has.
         native: a native stream of a device that carries out operations itself, without the pool.
 
+    Attributes:
+        name, pool, native: as given, or made.
+        open_batches: the open batch of each thread that has one, by the thread's number.
+
     ``lasts``, where a method takes it, is for simulated devices: the least number of seconds that
     the operation takes; no thread is occupied. The time counts from the simulated end of the
     operation before. So delays of wake-ups do not add up, and a stream that is kept busy has the
@@ -103,7 +107,7 @@ class Stream:
             native = _native.Stream(name, self.pool.native, n_threads)
             self.pool.attach(self)
         self.native = native
-        self._batches: dict[int, StreamBatch] = {}
+        self.open_batches: dict[int, StreamBatch] = {}
         self._caller: CallThread | None = None
         self._starting = new_lock()
 
@@ -144,7 +148,7 @@ class Stream:
             raise InvalidArgument("[Stream.copy] at least one side has to be a tensor")
         if lasts:
             desc.set_pace(lasts)
-        return self._put([desc], None, operation)
+        return self.enqueue([desc], None, operation)
 
     def copy_bytes(
         self,
@@ -172,7 +176,7 @@ class Stream:
             desc = _native.download_bytes(array, span_of(tensor), offset, operation)
         if lasts:
             desc.set_pace(lasts)
-        return self._put([desc], None, operation)
+        return self.enqueue([desc], None, operation)
 
     def copy_parts(
         self,
@@ -198,7 +202,7 @@ class Stream:
                 descs.append(_native.upload_bytes(array, span, offset, whole, operation))
             else:
                 descs.append(_native.download_bytes(array, span, offset, operation))
-        return self._put(descs, None, operation)
+        return self.enqueue(descs, None, operation)
 
     def copy_experts(
         self,
@@ -247,7 +251,7 @@ class Stream:
             1e9 / bandwidth if bandwidth else 0.0,
             operation,
         )
-        return self._put([desc], None, operation)
+        return self.enqueue([desc], None, operation)
 
     def fill(
         self,
@@ -269,7 +273,7 @@ class Stream:
         desc = _native.fill(
             span_of(tensor), value, offset, n, is_whole(tensor, offset, n), operation
         )
-        return self._put([desc], None, operation)
+        return self.enqueue([desc], None, operation)
 
     def run_plan(
         self,
@@ -299,18 +303,18 @@ class Stream:
                 )
             base = arena.base
         if plan.calls:
-            self._start_calls()
+            self.start_calls()
         desc = _native.run_plan(plan.native, base, operation, (plan, arena))
         if lasts:
             desc.set_pace(lasts)
-        return self._put([desc], None, operation)
+        return self.enqueue([desc], None, operation)
 
     def clear(self, buffer: Holder, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""
         # Weights may have been packed and must be packed again. Other tensors are read in place.
         weights = buffer.tensors if buffer.usage is BufferUsage.WEIGHTS else []
         desc = _native.clear(buffer.base, value, buffer.size, storages_of(weights), buffer)
-        return self._put([desc], None, "clear")
+        return self.enqueue([desc], None, "clear")
 
     # -- calls of Python
 
@@ -339,7 +343,7 @@ class Stream:
         def run() -> None:
             outcome.value = function(*args)
 
-        self._start_calls()
+        self.start_calls()
         batch = self.open_batch()
         if batch is not None:
             batch.calls = True
@@ -350,7 +354,7 @@ class Stream:
             storages_of(partial),
             (run, tuple(reads), tuple(writes), tuple(partial)),
         )
-        return self._put([desc], outcome, operation)
+        return self.enqueue([desc], outcome, operation)
 
     # -- time and order
 
@@ -371,7 +375,7 @@ class Stream:
             operation: for messages.
         """
         desc = _native.delay(seconds, operation, storages_of(reads), storages_of(writes), ())
-        return self._put([desc], None, operation)
+        return self.enqueue([desc], None, operation)
 
     def wait(self, mark: Future[Any] | Event | Stream, *, operation: str = "wait") -> Future[None]:
         """Hold later work of this stream until a Future or the latest mark of an Event is done.
@@ -379,27 +383,28 @@ class Stream:
         With a Stream: until all work that is queued there now is done. No thread waits.
         """
         if isinstance(mark, Stream):
-            return self._put([_native.wait(mark.native, None)], None, operation)
-        future = mark._mark if isinstance(mark, Event) else mark
+            return self.enqueue([_native.wait(mark.native, None)], None, operation)
+        future = latest_mark(mark) if isinstance(mark, Event) else mark
         descs = []
-        if future is not None and future._ops is None and self._is_in_open_batch(future):
-            pass  # it is earlier in the same batch, so the order is right anyway
-        elif future is not None and future._last() is not None:
+        # A call of the same batch comes before this one anyway.
+        if future is not None and (is_queued(future) or not self._is_in_open_batch(future)):
             # Of several tickets of one stream only the last is kept.
-            latest = {op.stream: op.ticket for op in future._ops or ()}
+            latest = {op.stream: op.ticket for op in operations_of(future)}
             descs = [
                 _native.wait(stream, ticket)
                 for stream, ticket in latest.items()
                 if stream is not self.native
             ]
-        return self._put(descs or [_native.mark(operation, ())], None, operation)
+        return self.enqueue(descs or [_native.mark(operation, ())], None, operation)
 
     def let_wait(self, other: Stream) -> Future[None]:
         """Hold later work of ``other`` until all work queued on this stream is done.
 
         Counts as a call on this stream: part of its batch if one is open.
         """
-        return self._put_groups([(other.native, [_native.wait(self.native, None)])], None, "wait")
+        return self.enqueue_groups(
+            [(other.native, [_native.wait(self.native, None)])], None, "wait"
+        )
 
     @contextmanager
     def sharing(self, other: Stream) -> Iterator[None]:
@@ -409,44 +414,40 @@ class Stream:
             InvalidState: this thread has different batches open on the two.
         """
         thread = threading.get_ident()
-        mine, theirs = self._batches.get(thread), other._batches.get(thread)
+        mine, theirs = self.open_batches.get(thread), other.open_batches.get(thread)
         if mine is not None and theirs is not None and mine is not theirs:
             raise InvalidState(
                 f"[copy] {self!r} and {other!r} have different batches open in this thread"
             )
         with self.unit() if mine is not None else other.unit():
-            batch = other._batches[thread] if mine is None else mine
-            self._batches[thread] = other._batches[thread] = batch
+            batch = other.open_batches[thread] if mine is None else mine
+            self.open_batches[thread] = other.open_batches[thread] = batch
             try:
                 yield
             finally:
                 for stream, before in ((self, mine), (other, theirs)):
                     if before is None:
-                        stream._batches.pop(thread, None)
+                        stream.open_batches.pop(thread, None)
 
     def _is_in_open_batch(self, future: Future[Any]) -> bool:
-        batch = self._batches.get(threading.get_ident())
-        return batch is not None and any(f is future for f, _ in (*batch._spans, *batch._joins))
+        batch = self.open_batches.get(threading.get_ident())
+        return batch is not None and batch.has(future)
 
     def record(self, event: Event) -> Future[None]:
         """Mark this point of the stream with the event."""
-        future: Future[None] = self._put([_native.mark("record", ())], None, "record")
-        batch = self.open_batch() if future._ops is None else None
-        event._move(future, queued=batch is None)
-        if batch is not None:
-            batch.once_enqueued(lambda: event._note_queued(future))
-            batch.on_drop(lambda: event._note_dropped(future))
+        future: Future[None] = self.enqueue([_native.mark("record", ())], None, "record")
+        move_mark(event, future, self.open_batch())
         return future
 
     def mark(
         self, operation: str = "mark", *, finish: Callable[[], None] | None = None
     ) -> Future[None]:
         """A Future that is done when all earlier work is done."""
-        return self._put([_native.mark(operation, ())], None, operation, finish=finish)
+        return self.enqueue([_native.mark(operation, ())], None, operation, finish=finish)
 
     def accept(self, tensor: Tensor) -> Future[None]:
         """Declare the contents of a tensor's storage to be valid, in stream order."""
-        return self._put([_native.mark("accept", storage_of(tensor))], None, "accept")
+        return self.enqueue([_native.mark("accept", storage_of(tensor))], None, "accept")
 
     def fail(
         self,
@@ -466,7 +467,7 @@ class Stream:
         """
         tensor = writes[0].name if writes else ""
         error = foreign_error(exception, self.name, operation, tensor)
-        return self._put(
+        return self.enqueue(
             [_native.fail(error, operation, storages_of(writes), storages_of(partial))],
             None,
             operation,
@@ -474,7 +475,7 @@ class Stream:
 
     # -- enqueuing
 
-    def _put(
+    def enqueue(
         self,
         descs: list[_native.Desc],
         value: T,
@@ -482,14 +483,25 @@ class Stream:
         *,
         finish: Callable[[], None] | None = None,
     ) -> Future[T]:
-        if self._batches:
-            return self._put_groups([(self.native, descs)], value, what, finish=finish)
+        """Enqueue native operations of this stream.
+
+        Args:
+            descs: in this order, at least one.
+            value: of the Future.
+            what: the operation, for messages.
+            finish: called by the Future when it is asked for its result.
+
+        Returns:
+            The Future of all of them.
+        """
+        if self.open_batches:
+            return self.enqueue_groups([(self.native, descs)], value, what, finish=finish)
         if len(descs) == 1 and not observers:
             return Future(_native.submit_one(self.native, descs[0]), value, what, finish=finish)
         (ops,) = submit([(self.native, descs)])
         return Future(tuple(ops), value, what, finish=finish)
 
-    def _put_groups(
+    def enqueue_groups(
         self,
         groups: list[tuple[_native.Stream, list[_native.Desc]]],
         value: T,
@@ -498,22 +510,23 @@ class Stream:
         finish: Callable[[], None] | None = None,
         main: int = -1,
     ) -> Future[T]:
-        """Enqueue on several streams in one step; the Future is that of group ``main``."""
+        """`enqueue` on several streams in one step; the Future is that of group ``main``."""
         future = Future(None, value, what, finish=finish)
-        batch = self._batches.get(threading.get_ident())
+        batch = self.open_batches.get(threading.get_ident())
         if batch is not None:
             batch.check()
             if self.native.closed:
                 raise InvalidState(f"[{what}] {self!r} is closed")
             batch.add(groups, future, main)
         else:
-            future._ops = tuple(submit(groups)[main])
+            attach(future, submit(groups)[main])
         return future
 
-    def _open(self, batch: StreamBatch) -> None:
-        if threading.get_ident() in self._batches:
+    def open_with(self, batch: StreamBatch) -> None:
+        """Collect the calls of this thread in ``batch`` from now on."""
+        if threading.get_ident() in self.open_batches:
             raise InvalidState(f"[batch] {self!r} has a batch open in this thread already")
-        self._batches[threading.get_ident()] = batch
+        self.open_batches[threading.get_ident()] = batch
 
     def batch(self) -> StreamBatch:
         """``with stream.batch():`` enqueues all calls of this thread at its end, in one step."""
@@ -521,7 +534,7 @@ class Stream:
 
     def open_batch(self) -> StreamBatch | None:
         """The batch that this thread has open on this stream, if any."""
-        return self._batches.get(threading.get_ident()) if self._batches else None
+        return self.open_batches.get(threading.get_ident()) if self.open_batches else None
 
     @contextmanager
     def unit(self) -> Iterator[None]:
@@ -529,7 +542,7 @@ class Stream:
 
         If the block raises, none of its calls is enqueued, then as well.
         """
-        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        batch = self.open_batches.get(threading.get_ident()) if self.open_batches else None
         if batch is not None:
             batch.check()
             with batch.whole():
@@ -551,7 +564,7 @@ class Stream:
             batch.join(future, list(parts))
         return future
 
-    def _start_calls(self) -> None:
+    def start_calls(self) -> None:
         """Start the thread that runs Python functions; it ends with the stream's last work."""
         if self._caller is not None or not self.native.alive:
             return

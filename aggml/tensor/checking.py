@@ -26,6 +26,7 @@ __all__ = [
     "bytes_of",
     "check_out",
     "check_shape",
+    "full_shape",
     "incoming",
     "integer",
     "outgoing",
@@ -107,7 +108,8 @@ def spec_of(tensor: Tensor) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return spec
 
 
-def _full_shape(tensor: Tensor) -> tuple[int, ...]:
+def full_shape(tensor: Tensor) -> tuple[int, ...]:
+    """`array_shape` with all four axes."""
     shape = array_shape(tensor)
     return (1,) * (4 - len(shape)) + shape
 
@@ -170,7 +172,7 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
             f"[{what}] {tensor!r} takes an array of shape {wanted} "
             f"(or flat, {math.prod(wanted)}), got {array.shape}"
         )
-    return array.reshape(_full_shape(tensor))
+    return array.reshape(full_shape(tensor))
 
 
 def shape_of(shape: object, what: str) -> tuple[int, ...]:
@@ -225,14 +227,14 @@ def outgoing(
         assert shape is not None
         check_shape(tensor, shape, what)
         result = np.empty(shape, array_dtype(tensor))
-        return result, result.reshape(_full_shape(tensor))
+        return result, result.reshape(full_shape(tensor))
     check_out(out, what)
     _check_dtype(out, tensor, what, out)
     if shape is not None and shape != out.shape:
         raise LayoutMismatch(f"[{what}] shape={shape} differs from the shape of out, {out.shape}")
     if not (_matches(out.shape, wanted) or (shape is not None and out.size == math.prod(wanted))):
         raise LayoutMismatch(f"[{what}] {tensor!r} needs out of shape {wanted}, got {out.shape}")
-    view = out.reshape(_full_shape(tensor))
+    view = out.reshape(full_shape(tensor))
     if view.size and not np.shares_memory(view, out):
         raise LayoutMismatch(
             f"[{what}] out of strides {out.strides} cannot take shape {wanted} in place"

@@ -7,7 +7,7 @@ Here: layout, flags, names, the way from a tensor to its bytes. Not here: what t
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aggml.dtype import DType
 from aggml.errors import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor.placement import Holder, Placement
 
-__all__ = ["Tensor", "TensorFlag", "change"]
+__all__ = ["INPUT", "LOSS", "OUTPUT", "PARAM", "Tensor", "TensorFlag", "change"]
 
 
 class TensorFlag(enum.IntFlag):
@@ -42,6 +42,12 @@ class TensorFlag(enum.IntFlag):
     LOSS = 8
     COMPUTE = 16
 
+
+#: Bits of `Tensor.flag_bits`. With a `TensorFlag` a test takes a microsecond: it builds an enum.
+INPUT: Final = 1
+OUTPUT: Final = 2
+PARAM: Final = 4
+LOSS: Final = 8
 
 _put = object.__setattr__
 _CURE = {
@@ -82,16 +88,18 @@ class Tensor(Operators, Strided):
             own.
         view_offs: where this view begins in that storage, in bytes.
         name: at most 63 bytes of UTF-8.
+        flag_bits: `flags` as an int.
+        frozen: whether it is in a Graph, so that its name and flags can no longer change.
         placement: where the storage lies, None until allocated; only that of ``root`` is used.
     """
 
     __slots__ = (
         "__weakref__",
         "_array",
-        "_flags",
-        "_frozen",
         "_span",
         "dtype",
+        "flag_bits",
+        "frozen",
         "name",
         "nb",
         "nbytes",
@@ -117,8 +125,8 @@ class Tensor(Operators, Strided):
     view_offs: int
     name: str
     placement: Placement | None
-    _flags: int
-    _frozen: bool
+    flag_bits: int
+    frozen: bool
     _span: tuple[object, object] | None  # what transfers made of the placement (spans.py)
     _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (checking.py)
 
@@ -228,13 +236,16 @@ class Tensor(Operators, Strided):
     @property
     def flags(self) -> TensorFlag:
         """The flags that say what the tensor is used for."""
-        return TensorFlag(self._flags)
+        return TensorFlag(self.flag_bits)
 
     def _check_open(self, place: str) -> None:
-        if self._frozen:
+        if self.frozen:
             raise InvalidState(
                 f"[{place}] {describe(self)} is part of a Graph: change it before the Graph is made"
             )
+
+    def _flag(self, bit: int) -> None:
+        _put(self, "flag_bits", self.flag_bits | bit)
 
     def set_name(self, name: str) -> Tensor:
         """Name the tensor: at most 63 bytes of UTF-8, as ggml has room for.
@@ -257,7 +268,7 @@ class Tensor(Operators, Strided):
             InvalidState: the tensor is in a Graph.
         """
         self._check_open("Tensor.set_input")
-        self._flags |= 1
+        self._flag(INPUT)
         return self
 
     def set_output(self) -> Tensor:
@@ -270,10 +281,14 @@ class Tensor(Operators, Strided):
         """
         self._check_open("Tensor.set_output")
         root = self.view_src
-        if root is not None and not root._flags & 2 and not (root._frozen and root.op == "none"):
+        if (
+            root is not None
+            and not root.flag_bits & OUTPUT
+            and not (root.frozen and root.op == "none")
+        ):
             root._check_open("Tensor.set_output")
-            root._flags |= 2
-        self._flags |= 2
+            root._flag(OUTPUT)
+        self._flag(OUTPUT)
         return self
 
     def set_param(self) -> Tensor:
@@ -289,7 +304,7 @@ class Tensor(Operators, Strided):
                 f"[Tensor.set_param] {describe(self)} is no leaf: parameters are tensors of "
                 "new_tensor"
             )
-        self._flags |= 4
+        self._flag(PARAM)
         return self
 
     def set_loss(self) -> Tensor:
@@ -304,7 +319,7 @@ class Tensor(Operators, Strided):
             raise InvalidArgument(
                 f"[Tensor.set_loss] {describe(self)} is not a single f32: ops.sum adds up many"
             )
-        self._flags |= 8
+        self._flag(LOSS)
         return self
 
     def __repr__(self) -> str:
@@ -316,7 +331,7 @@ class Tensor(Operators, Strided):
         if not self.is_contiguous:
             words.append(f"nb {list(self.nb)}")
         words += [
-            flag.name.lower() for flag in TensorFlag if flag and flag & self._flags and flag.name
+            flag.name.lower() for flag in TensorFlag if flag and flag & self.flag_bits and flag.name
         ]
         if self.root.placement is not None:
             words.append("placed")

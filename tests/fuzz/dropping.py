@@ -276,7 +276,7 @@ async def _program(choose: random.Random) -> Counter[str]:
     assert not hung, f"threads hang: {hung}"
     assert not shared.problems, "; ".join(shared.problems)
     for be in backends:
-        assert not be.stream._batches
+        assert not be.stream.open_batches
         await be.aclose()
     return shared.counts
 

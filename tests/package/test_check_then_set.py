@@ -31,7 +31,6 @@ OBSERVER = "observers are called under the lock of stream/observe.py"
 REVIEWED = {
     ("backend/backend.py", "_unit", "batch.counted"): OF_THREAD,
     ("backend/inputs.py", "_input_leafs", "graph.expected"): BUILT_ANEW,
-    ("backend/inputs.py", "reshape_results", "future._value"): ONE_CALL,
     ("devices/cpu/roofline.py", "_data", "self._memory"): BUILT_ANEW,
     ("graph.py", "_indexed", "self._index"): BUILT_ANEW,
     ("graph.py", "find", "self._names"): BUILT_ANEW,
@@ -43,7 +42,7 @@ REVIEWED = {
     ("scheduler/running/evaluate.py", "__anext__", "self._begun"): ONE_LOOP,
     ("scheduler/running/evaluate.py", "next", "self._nodes"): ONE_LOOP,
     ("scheduler/running/submitter.py", "_enqueue", "known.brought"): BUILT_ANEW,
-    ("scheduler/running/unit.py", "share", "stream._batches"): OF_THREAD,
+    ("scheduler/running/unit.py", "share", "stream.open_batches"): OF_THREAD,
     ("stream/completions.py", "__anext__", "self._parker"): ONE_LOOP,
     ("tensor/checking.py", "spec_of", "tensor._array"): BUILT_ANEW,
     ("tracing/race.py", "after", "self._lines"): OBSERVER,

@@ -354,7 +354,7 @@ def test_a_batch_that_another_thread_enters_is_that_threads(be: Any) -> None:
 
     in_a_thread(enter)
     assert (be.run(c.graph, None, c.y).get(60) == ramp(N) + 1).all()
-    assert not be.stream._batches
+    assert not be.stream.open_batches
 
 
 # -- outputs
@@ -363,7 +363,7 @@ def test_a_batch_that_another_thread_enters_is_that_threads(be: Any) -> None:
 def test_an_output_of_another_graph_is_refused_by_name(be: Any) -> None:
     a, b = Copied(be), Copied(be)
     by_run(be, b)
-    foreign = b.y.set_name("y2") if not b.y._frozen else b.y
+    foreign = b.y.set_name("y2") if not b.y.frozen else b.y
     loose = aggml.new_tensor("f32", ne=(N,), name="loose")
     be.alloc([loose])
     inplace = ops.scale_inplace(a.x, 2.0)

@@ -122,7 +122,9 @@ class CUDABackend(DirectBackend):
             return
         nothing = _native.CudaPlan(self._target.native, overlaps=False).finish(n)
         nothing.seal((), (), ())
-        await self.stream._put([_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve")
+        await self.stream.enqueue(
+            [_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve"
+        )
         self.memory.reserved(n)
 
     async def prepare(self, graph: Graph) -> None:

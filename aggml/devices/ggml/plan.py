@@ -14,6 +14,7 @@ from aggml.native import _native
 from aggml.ops.custom import CustomParams
 from aggml.ops.table import IDLE, NUMBERS, VIEWS
 from aggml.plan import DevicePlan, Storages
+from aggml.tensor.tensor import PARAM
 
 if TYPE_CHECKING:
     from aggml.graph import Graph
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GgmlPlan", "GgmlTarget", "lowering", "question", "refuses"]
 
-_PARAM: Final = 4  # TensorFlag.PARAM
 #: In-place ops whose ggml builder returns a view. For other in-place ops the result is placed so.
 _OWN_VIEWS: Final = VIEWS | {"cpy", "set_rows", "set", "acc", "opt_step_adamw", "opt_step_sgd"}
 
@@ -113,7 +113,7 @@ class _Tensors:
             view if made else -1,
             offset,
             self._place(tensor),
-            (root.placement is not None and tensor.op not in IDLE, bool(tensor._flags & _PARAM)),
+            (root.placement is not None and tensor.op not in IDLE, bool(tensor.flag_bits & PARAM)),
             tensor.op_params,
             tensor.name,
         )

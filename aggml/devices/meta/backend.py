@@ -130,7 +130,7 @@ class MetaBackend(Backend):
             touched = [p for t in (*reads, *writes) if self._is_mine(t) for p in _shards(t)]
             told = storages_of(reads) + storages_of(touched) + storages_of(staged)
             last = _native.delay(0.0, what, told, storages_of(writes), ())
-            parts.append(self.stream._put([last], None, what))  # done after all others
+            parts.append(self.stream.enqueue([last], None, what))  # done after all others
             batch = self.stream.open_batch()
             assert batch is not None
             batch.join(future, parts)

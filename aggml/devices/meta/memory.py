@@ -161,7 +161,7 @@ class MetaBufferType(BufferType):
         for one, ne in zip(self.types, each, strict=True):
             part = new_tensor(dtype, ne, cut(name))  # type: ignore[arg-type]
             one.alloc_tensors([part])
-            part._frozen = True
+            change(part, "frozen", True)
             made.append(part)
         return tuple(made)
 

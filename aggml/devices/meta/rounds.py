@@ -123,7 +123,7 @@ class _Draft:
                 self._touch(each)
         each = tuple([make(i) for i in range(self.n)])
         for nodes, node in zip(self.rounds[-1].nodes, each, strict=True):
-            node._frozen = True
+            change(node, "frozen", True)
             nodes.append(node)
         if each[0].view_src is None:
             self._note(each)
@@ -143,7 +143,7 @@ class _Draft:
                 j = (i + shift) % self.n
                 part = each[j]
                 target = new_tensor(part.dtype, part.ne, cut(f"{part.name} (sent)"))
-                target._frozen = True
+                change(target, "frozen", True)
                 targets.append(target)
                 self.rounds[-1].sent.append(DeviceCopy(j, part, i, target))
             there.append(self._note(tuple(targets)))
@@ -203,7 +203,7 @@ class _Draft:
             [new_tensor(first.dtype, first.ne, cut(f"{first.name} (sum)")) for _ in each]
         )
         for target in targets:
-            target._frozen = True
+            change(target, "frozen", True)
         self.rounds[-1].summed.append(Summed(each, targets))
         self.last[targets[0]] = self.now  # its plans are compiled for a fixed address
         return self._note(targets)

@@ -14,6 +14,7 @@ from aggml.memory.allocator.arena import CHUNK_SHIFT, Arena, ArenaChunk
 from aggml.ops.table import OPS
 from aggml.stream.slices import at_once
 from aggml.tensor import MAX_BYTES, Tensor, describe
+from aggml.tensor.tensor import INPUT, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,8 +41,6 @@ INPLACE: Final[Mapping[str, int]] = {
     name: op.in_place for name, op in OPS.items() if op.in_place > 0
 }
 
-_INPUT = 1
-_OUTPUT = 2
 _SMALL: Final = 65536  # bytes; a larger tensor never lingers, see `lay_out_scratch`
 
 
@@ -121,7 +120,7 @@ def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
     """Storages whose bytes must last to the end: results, and leafs unless ``reuse_inputs``."""
     kept = {end.view_src or end for end in graph.ends}
     for tensors in (graph.nodes, graph.leafs):
-        kept.update([t.view_src or t for t in tensors if t._flags & _OUTPUT])
+        kept.update([t.view_src or t for t in tensors if t.flag_bits & OUTPUT])
     if not reuse_inputs:
         kept.update(graph.leafs)
     kept.update([t for t in graph.nodes if t.op == "none"])
@@ -163,7 +162,7 @@ def _placing(
         for source in node.src:
             if source is not None:
                 children[source] += 1
-        if (node._flags & _INPUT or node.op == "none") and (home := homes.get(node)) is not None:
+        if (node.flag_bits & INPUT or node.op == "none") and (home := homes.get(node)) is not None:
             place(node, home)
         yield
 

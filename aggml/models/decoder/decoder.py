@@ -28,6 +28,7 @@ from aggml.models.kv.written import Written
 from aggml.models.lifetime import Lifetime
 from aggml.models.memory import Parts
 from aggml.models.site import CLOSED, Site, site_of, unplace
+from aggml.stream.future import operations_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -625,7 +626,7 @@ class Followed(Future[npt.NDArray[np.int32]]):
     __slots__ = ()
 
     def __init__(self, future: Future[Any]) -> None:
-        super().__init__(future._ops, future._value, future.what, abortable=True)
+        super().__init__(operations_of(future), value_of(future), future.what, abortable=True)
 
     def _value_or_raise(self, problem: Exception | None) -> npt.NDArray[np.int32]:
         found: Any = super()._value_or_raise(problem)

@@ -35,7 +35,7 @@ enum Slot {
 };
 constexpr const char *SLOTS[N_SLOTS] = {"dtype",     "ne",     "ndim",     "nb",        "nbytes", "op",
                                         "op_params", "src",    "view_src", "view_offs", "name",   "placement",
-                                        "_span",     "_array", "_flags",   "_frozen"};
+                                        "_span",     "_array", "flag_bits", "frozen"};
 
 struct Size {
     int64_t block, bytes; // elements of a block, and what it takes

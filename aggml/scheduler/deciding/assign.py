@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aggml.errors import NoBackendForOp
 from aggml.ops import table
 from aggml.tensor.placement import BufferUsage
+from aggml.tensor.tensor import INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +28,6 @@ __all__ = ["Assignment", "Question", "assign_backends"]
 # The weights of these ops (rope's factors, attention's sinks) are too small to decide where the op
 # runs.
 _SMALL_WEIGHTS: Final = table.with_trait("SMALL_WEIGHTS")
-_INPUT: Final = 1  # TensorFlag.INPUT
 
 
 class Assignment(NamedTuple):
@@ -119,7 +119,7 @@ def _form(tensor: Tensor) -> object:
         tensor.ne,
         tensor.nb,
         tensor.op_params,
-        tensor._flags,
+        tensor.flag_bits,
         None if placement is None else id(placement.buffer.type),
         *[
             None
@@ -147,7 +147,7 @@ def _from_location(q: Question, tensor: Tensor, *, op_offload: bool) -> tuple[in
             f"[Scheduler] {tensor!r} lies in {buffer!r}, and no backend that reaches it can run "
             f"{tensor.op!r}"
         )
-    if tensor._flags & _INPUT:
+    if tensor.flag_bits & INPUT:
         return q.last, "1.inp"
     if tensor.op in _SMALL_WEIGHTS:
         return None

@@ -92,7 +92,7 @@ def compare_outlines(
             and a.dtype is b.dtype
             and a.placement is placement
             and b.placement is placement
-            and a._flags == b._flags
+            and a.flag_bits == b.flag_bits
             and a.view_offs == b.view_offs
             and a.name == b.name
             and _same_params(a.op_params, b.op_params)

@@ -14,6 +14,7 @@ from aggml.ops.table import IDLE, VIEWS
 from aggml.scheduler.deciding.assign import Question, assign_backends
 from aggml.scheduler.deciding.split import Copy, cut_into_splits
 from aggml.tensor.placement import BufferUsage
+from aggml.tensor.tensor import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
 __all__ = ["SplitGraph", "build_split_graph"]
-
-_OUTPUT = 2  # TensorFlag.OUTPUT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +96,8 @@ def build_split_graph(
     brought = frozenset(floating)
     leafs = (*graph.leafs, *(n for n in graph.nodes if n.op == "none"))
     kept = {end.root for end in graph.ends}
-    kept.update([n.root for n in graph.nodes if n._flags & _OUTPUT])
-    kept.update([n for n in leafs if n._flags & _OUTPUT])
+    kept.update([n.root for n in graph.nodes if n.flag_bits & OUTPUT])
+    kept.update([n for n in leafs if n.flag_bits & OUTPUT])
     yield
     touched = yield from _touching(graph, q, splits, brought)
     experts = _find_experts(graph, q, splits, touched.made)

@@ -195,7 +195,7 @@ class _Draft:
         if copy in program.experts:
             self._keep_until_here(program.experts[copy])
         target = new_like(origin, "copy", ())
-        target._flags = 0
+        change(target, "flag_bits", 0)
         change(target, "name", f"{program.q.backends[copy.backend].name}#{origin.name}"[:60])
         self.copies[copy] = target
         self.home[target] = copy.backend

@@ -17,7 +17,7 @@ from aggml.errors import Aborted, InvalidHandle, InvalidState
 from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Compute
 from aggml.scheduler.running.unit import Output
-from aggml.stream.future import Future
+from aggml.stream.future import Future, fail, set_value
 from aggml.stream.slices import give_way
 from aggml.tensor import Tensor, checking
 
@@ -137,7 +137,7 @@ class _Walk:
         layout = self.layout
         assert layout is not None
         future: Future[Any] = self.part(-1, plan=False, outputs=self.outputs)
-        future._value = self.job.request.value([o.array for o in self.outputs])
+        set_value(future, self.job.request.value([o.array for o in self.outputs]))
         return future
 
 
@@ -168,7 +168,7 @@ async def evaluate(
             show(array)
             if not callback(node, False):
                 future: Future[Any] = Future(None, None, "run")
-                future._problem = Aborted(f"[Scheduler] the callback ended the run after {node!r}")
+                fail(future, Aborted(f"[Scheduler] the callback ended the run after {node!r}"))
                 return future
     finally:
         show(None)

@@ -74,7 +74,7 @@ class RecordedSubmission:
         """Whether hooks would enqueue the same again, and no batch is open on the streams."""
         for backend, token, arena in self._used:
             if (
-                backend.stream._batches
+                backend.stream.open_batches
                 or backend.memory.block is not arena
                 or backend._repeats() != token
             ):

@@ -14,7 +14,7 @@ from aggml.scheduler.layout.actions import Bring, ChooseExperts, Compute, Move
 from aggml.scheduler.running.prepared import record
 from aggml.scheduler.running.unit import Unit
 from aggml.stream import Stream
-from aggml.stream.future import Future
+from aggml.stream.future import Future, operations_of
 from aggml.stream.observe import observers, submit
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class Runner:
         )
         if recording is not None and recording.is_valid():
             return self.repeat(recording, job.request, job.arrays_for(recording.leafs))
-        future: Future[Any] = Future(None, None, "run", abortable=True)
         outputs = job.outputs_of(layout)
-        future._value = job.request.value([o.array for o in outputs])
+        value = job.request.value([o.array for o in outputs])
+        future: Future[Any] = Future(None, value, "run", abortable=True)
         placed = job.placed_at(layout.program)
         use = self._use(layout, placed)
         unit = Unit(self.joined)
@@ -135,8 +135,9 @@ class Runner:
         before = self._admission.last_before()
         if before is None:
             return
-        op = before._last()
-        if op is not None:
+        ops = operations_of(before)
+        if ops:
+            op = ops[-1]
             submit(
                 [(s, [_native.wait(op.stream, op.ticket)]) for s in streams if s is not op.stream]
             )
@@ -298,16 +299,14 @@ class Runner:
                     unseen,
                 )
 
-        future = self.mark_all()
-        future._finish = report
-        return future
+        return self.mark_all(finish=report)
 
-    def mark_all(self) -> Future[None]:
-        """A Future of all that is queued on any of them."""
+    def mark_all(self, finish: Callable[[], None] | None = None) -> Future[None]:
+        """A Future of all that is queued on any of them; see `Stream.enqueue` for ``finish``."""
         joined = self.joined.native
         descs = [_native.wait(s.native, None) for s in self.streams()]
         (ops,) = submit([(joined, [*descs, _native.mark("synchronize", ())])])
-        return Future((ops[-1],), None, "synchronize")
+        return Future((ops[-1],), None, "synchronize", finish=finish)
 
 
 def _act(action: Action, values: dict[Tensor, Array]) -> Future[Any]:

@@ -18,6 +18,7 @@ from aggml.scheduler.running.unit import check_no_batch
 from aggml.stream import Stream
 from aggml.stream.deferred import DeferredFuture
 from aggml.stream.fifo import FifoLock
+from aggml.stream.future import set_value
 from aggml.stream.observe import observers
 from aggml.stream.slices import finish, give_way
 from aggml.stream.waits import CHECKPOINT
@@ -123,7 +124,7 @@ class Submitter:
 
     def _check_batches(self, what: str) -> None:
         for backend in self.runner.backends:
-            if backend.stream._batches:  # of any thread; mostly there is none
+            if backend.stream.open_batches:  # of any thread; mostly there is none
                 check_no_batch((backend,), what)
 
     def _may_go(self) -> bool:
@@ -233,7 +234,7 @@ class Submitter:
             layout = finish(self.planner.all(graph, ()))
             future = self.runner.enqueue(layout, Job(graph, None, (), graph.inputs))
             marks.note()
-        future._value = None
+        set_value(future, None)
         return future
 
     def _again(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aggml.errors import InvalidState
 from aggml.native import _native
 from aggml.stream.batch import StreamBatch
+from aggml.stream.future import attach, operations_of
 from aggml.stream.observe import submit_in_line
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def check_no_batch(backends: Iterable[Backend], what: str, own: StreamBatch | No
         InvalidState: this thread has a batch open.
     """
     for backend in backends:
-        batches = backend.stream._batches
+        batches = backend.stream.open_batches
         batch = batches.get(threading.get_ident()) if batches else None
         if batch is not None and batch is not own:
             raise InvalidState(
@@ -102,14 +103,14 @@ class Unit(StreamBatch):
         stream = backend.stream
         check_no_batch((backend,), "Scheduler", self)
         self.backends[backend] = backend._repeats()
-        if self._thread not in stream._batches:
-            stream._batches[self._thread] = self
+        if self._thread not in stream.open_batches:
+            stream.open_batches[self._thread] = self
             self._shared.append(stream)
 
     def release(self) -> None:
         """Let go of the streams."""
         for stream in self._shared:
-            stream._batches.pop(self._thread, None)
+            stream.open_batches.pop(self._thread, None)
 
     def add(
         self,
@@ -142,8 +143,7 @@ class Unit(StreamBatch):
         """
         self._place = line, use
         ops = self.commit()
-        found = [op for part in self.parts for op in part._ops or ()]
-        future._ops = (*found, ops[-1][-1])
+        attach(future, [*[op for part in self.parts for op in operations_of(part)], ops[-1][-1]])
 
     def _enqueue(self) -> list[list[_native.Op]]:
         assert self._place is not None
